@@ -108,9 +108,9 @@ typedef struct smp_options {
                                     schedule has no end */
     float beta1, beta2, epsilon; /* of adamw, and others that have them */
     float momentum;              /* of sgd and lars, likewise */
-    float weight_decay;          /* decoupled; only weights of two or more dimensions */
-    float clip_norm;             /* global gradient norm limit over all stages; 0: none */
-    uint64_t seed;               /* weight initialisation, dropout */
+    float weight_decay; /* decoupled but for lars; only weights of two or more dimensions */
+    float clip_norm;    /* global gradient norm limit over all stages; 0: none */
+    uint64_t seed;      /* weight initialisation, dropout */
 
     /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
      * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. A job on a

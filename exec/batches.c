@@ -167,6 +167,12 @@ static smp__reading part_of(const smp__trainer *t, smp_data *data, smp__batch b,
                           .buffer = buffer};
 }
 
+smp__batch smp__batch_in_order(const smp__trainer *t, const smp_data *data, int64_t first)
+{
+    const int64_t left = smp_data_samples(data) - first;
+    return (smp__batch){first, left < t->global_batch ? left : t->global_batch};
+}
+
 smp_status smp__read_batch(smp__trainer *t, smp_data *data, smp__batch b)
 {
     const smp__reading part = part_of(t, data, b, t->buffer);
@@ -190,18 +196,15 @@ static smp_status get_batch(smp__trainer *t, smp__batch b)
     return smp__read_batch(t, t->data, b);
 }
 
-smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more)
+smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more, double *wait_us)
 {
     const double begin_s = smp_clock_s();
-    const bool first = !t->taken;
     SMP_TRY(get_batch(t, b));
-    if (!first) {
-        const double wait_us = (smp_clock_s() - begin_s) * 1e6;
-        t->wait_us += wait_us;
-        t->longest_wait_us = wait_us > t->longest_wait_us ? wait_us : t->longest_wait_us;
-        t->n_wait++;
+    *wait_us = (smp_clock_s() - begin_s) * 1e6;
+    if (t->n_step > 0) {
+        t->wait_us += *wait_us;
+        t->longest_wait_us = *wait_us > t->longest_wait_us ? *wait_us : t->longest_wait_us;
     }
-    t->taken = true;
     if (more && t->ahead) {
         t->asked = batch_at(t, b.first + b.samples);
         const smp__reading part = part_of(t, t->data, t->asked, t->spare);

@@ -21,8 +21,11 @@ void smp__buffers_free(smp__trainer *t);
 /* None goes across the end of a pass: the last one takes what is left of it, or leaves it out. */
 smp__batch smp__next_batch(const smp__trainer *t);
 /* This replica's part of the training data, into t->buffer: what was read ahead, where that is it.
- * `more`: begins to read what most likely follows. */
-smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more);
+ * `more`: begins to read what most likely follows. *wait_us: what it took. */
+smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more, double *wait_us);
+/* A part of a set in its order, from `first` on: as much as a step takes, or is left, which may be
+ * nothing. */
+smp__batch smp__batch_in_order(const smp__trainer *t, const smp_data *data, int64_t first);
 /* This replica's part, into t->buffer. */
 smp_status smp__read_batch(smp__trainer *t, smp_data *data, smp__batch b);
 

@@ -66,13 +66,12 @@ static smp__evaluated put_together(const smp__trainer *t, double sum, double row
 
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
-    const int64_t n = smp_data_samples(t->eval_data);
     const int microbatches = t->job->comm.ddp_size * t->job->microbatches;
     double sum = 0.0, rows = 0.0;
     int64_t hits = 0, hits_top5 = 0;
-    for (smp__batch b = {0}; b.first < n; b.first += b.samples) {
+    for (smp__batch b = smp__batch_in_order(t, t->eval_data, 0); b.samples > 0;
+         b = smp__batch_in_order(t, t->eval_data, b.first + b.samples)) {
         smp_step_result r;
-        b.samples = n - b.first < t->global_batch ? n - b.first : t->global_batch;
         smp_status status = smp__read_batch(t, t->eval_data, b);
         if (status == SMP_OK)
             status = smp_evaluate_short(t->job, (const void *const *)t->buffer, b.samples, &r);

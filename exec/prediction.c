@@ -37,20 +37,13 @@ static smp_status check_samples(const smp__trainer *t)
 smp_status smp__prediction_open(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    const bool from_eval = o->n_predict_data == 0 && o->n_eval_data > 0;
-    const char *const *source = o->n_predict_data > 0 ? o->predict_data
-                                : from_eval           ? o->eval_data
-                                                      : o->data;
-    const int n = o->n_predict_data > 0 ? o->n_predict_data
-                  : from_eval           ? o->n_eval_data
-                                        : o->n_data;
     smp_status status = parse_form(o->predict_reduce, &t->predict_form);
     if (status == SMP_OK)
         status = smp_tensor_describe(t->job, o->predict_tensor, &t->predict_tensor);
-    if (status == SMP_OK && n == 0)
+    if (status == SMP_OK && o->n_predict_data == 0)
         status = smp_fail(SMP_ERR_INPUT, "--predict: no samples: give --predict-data SOURCE");
     SMP_TRY(smp__comm_agree(&t->job->comm, status));
-    SMP_TRY(smp__batches_open(t, source, n, false, 1, &t->predict_data));
+    SMP_TRY(smp__batches_open(t, o->predict_data, o->n_predict_data, false, 1, &t->predict_data));
     return smp__comm_agree(&t->job->comm, check_samples(t));
 }
 
@@ -77,7 +70,7 @@ static smp_status write_head(const smp__trainer *t, output *out)
     int64_t dim[SMP__NPY_DIMS], rows = 0;
     int n_dim = 0;
     for (int64_t at = 0; at < n; at += t->global_batch)
-        rows += rows_of(t, n - at < t->global_batch ? n - at : t->global_batch);
+        rows += rows_of(t, smp__batch_in_order(t, t->predict_data, at).samples);
     if (t->predict_form == SMP_OUTPUT_CONCAT || d->per_microbatch)
         dim[n_dim++] = rows;
     else if (t->predict_form == SMP_OUTPUT_STACK)
@@ -135,9 +128,8 @@ static smp_status write_mean(const smp__trainer *t, output *out)
 /* A failure to write is agreed on at the end of a batch, so that nobody waits for rank 0. */
 static smp_status write_batches(smp__trainer *t, output *out)
 {
-    const int64_t n = smp_data_samples(t->predict_data);
-    for (smp__batch b = {0}; b.first < n; b.first += b.samples) {
-        b.samples = n - b.first < t->global_batch ? n - b.first : t->global_batch;
+    for (smp__batch b = smp__batch_in_order(t, t->predict_data, 0); b.samples > 0;
+         b = smp__batch_in_order(t, t->predict_data, b.first + b.samples)) {
         smp_status status = smp__read_batch(t, t->predict_data, b);
         if (status == SMP_OK)
             status = smp_predict(t->job, (const void *const *)t->buffer, b.samples,

@@ -125,9 +125,9 @@ void smp__print_summary(const smp__trainer *t)
            smp_format_us(measured, sizeof(measured), median),
            smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0),
            n, n == 1 ? "" : "s");
-    if (t->n_wait > 0)
+    if (t->n_step > 1)
         printf("waited for data %s per step, %s at most\n",
-               smp_format_us(measured, sizeof(measured), t->wait_us / (double)t->n_wait),
+               smp_format_us(measured, sizeof(measured), t->wait_us / (double)(t->n_step - 1)),
                smp_format_us(planned, sizeof(planned), t->longest_wait_us));
 }
 

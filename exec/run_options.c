@@ -377,8 +377,11 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.n_data = a->data.n;
     a->train.eval_data = a->eval_data.item;
     a->train.n_eval_data = a->eval_data.n;
-    a->train.predict_data = a->predict_data.item;
-    a->train.n_predict_data = a->predict_data.n;
+    const smp__source_list *predicted = a->predict_data.n > 0 ? &a->predict_data
+                                        : a->eval_data.n > 0  ? &a->eval_data
+                                                              : &a->data;
+    a->train.predict_data = predicted->item;
+    a->train.n_predict_data = predicted->n;
     a->train.job.plugins = a->plugins.item;
     a->train.job.n_plugins = a->plugins.n;
     a->train.job.weights_like = a->weights_like.item;
@@ -409,7 +412,7 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
         !a->train.resume)
         return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE or --eval-split X");
     if (!a->train.predict &&
-        (a->train.predict_tensor || a->train.predict_reduce || a->train.n_predict_data > 0))
+        (a->train.predict_tensor || a->train.predict_reduce || a->predict_data.n > 0))
         return smp_fail(SMP_ERR_INPUT,
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     SMP_TRY(read_weights(a));

@@ -47,9 +47,7 @@ typedef struct smp__trainer {
     void **spare;           /* like `buffer`: what is read while a step uses that; NULL: none */
     smp__batch asked;       /* under way into `spare`; of no samples: none */
     double wait_us, longest_wait_us; /* of steps for data, but for the first one */
-    int64_t n_wait;
-    bool taken;        /* a first batch */
-    smp__watch *watch; /* exec/watch.h */
+    smp__watch *watch;               /* exec/watch.h */
 } smp__trainer;
 
 #endif

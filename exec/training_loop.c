@@ -7,7 +7,6 @@
 
 #include "exec/batches.h"
 #include "exec/evaluation.h"
-#include "exec/job/inspect_job.h"
 #include "exec/job/on_sigterm.h"
 #include "exec/prediction.h"
 #include "exec/printed_lines.h"
@@ -27,10 +26,9 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     const smp_train_options *o = t->options;
     smp_step_result r;
     smp__batch b = smp__next_batch(t);
-    const double read_s = smp_clock_s();
+    double data_us = 0.0;
     t->job->samples = b.first;
-    smp_status status = smp__take_batch(t, b, step < o->steps);
-    const double data_us = 1e6 * (smp_clock_s() - read_s);
+    smp_status status = smp__take_batch(t, b, step < o->steps, &data_us);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, &r);

@@ -30,7 +30,7 @@ typedef struct smp_train_options {
     const char *profile; /* what the steps cost, or NULL; with job.record_costs */
     const char *predict; /* what a tensor is for all samples, or NULL: a file in NumPy's format */
     const char *predict_tensor, *predict_reduce; /* NULL: as --help says */
-    const char *const *predict_data;             /* none: eval_data, or data */
+    const char *const *predict_data;             /* of these samples */
     int n_predict_data;
     const char *weights; /* all of them after the last step (safetensors), or NULL */
     int64_t epochs;      /* instead of steps: end after so many passes, counted from the first; 0 */

@@ -198,13 +198,9 @@ static void slow_down(double times, smp_op_cost *cost)
 static void take_frozen(const smp_graph *graph, const smp_op *op, smp_op_cost *cost)
 {
     const bool gradient = smp_op_has_gradient(graph, op);
-    bool passes = false;
-    for (int32_t i = 0; i < op->n_in && gradient; i++)
-        passes |= graph->tensor[op->in[i]].needs_grad;
-    if (!passes)
+    if (!smp__runs_backward_input(graph, op))
         cost->backward_input_us = 0;
-    if (!(gradient && op->hides_weights) && !op->statistics &&
-        !(gradient && smp_op_has_trained(graph, op)))
+    if (!smp__runs_backward_weight(graph, op) && !(gradient && op->hides_weights))
         cost->backward_weight_us = 0;
     cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
     if (!gradient && !op->statistics && !graph->tensor[op->out].known)

@@ -128,10 +128,9 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
 smp_status smp__checkpoint_folder_make(const char *directory)
 {
     if (mkdir(directory, 0777) != 0)
-        return errno == EEXIST
-                   ? SMP_OK
-                   : smp_fail(SMP_ERR_INPUT, "%s: cannot create the checkpoint directory: %s",
-                              directory, strerror(errno));
+        return errno == EEXIST ? SMP_OK
+                               : smp_fail(SMP_ERR_INPUT, "%s: cannot create the directory: %s",
+                                          directory, strerror(errno));
     char parent[SMP__CHECKPOINT_PATH_BYTES];
     snprintf(parent, sizeof(parent), "%.4000s/..", directory);
     smp_status status = smp__checkpoint_folder_sync(parent);

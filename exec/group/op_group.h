@@ -37,6 +37,7 @@ typedef struct smp__op_group {
     smp__late_sum late;
     int64_t half_bytes;   /* that the link takes for it */
     MPI_Request shift[2]; /* under way: what comes, what goes */
+    bool timed;           /* is the clock read: */
     double waited_s;      /* for the others, so far */
     bool shifting;        /* until `shifted` */
     /* Where the arrays are a device's: */

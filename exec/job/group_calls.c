@@ -113,17 +113,21 @@ static smp_status open_member(smp *s, smp_group group, int kind, member *m)
     return SMP_OK;
 }
 
+static smp_status complete(smp_comm *comm, int started, const char *what)
+{
+    const smp_status status = smp__comm_check(started, what);
+    return status == SMP_OK ? smp__comm_finish_request(comm, &comm->collective, what)
+                            : smp__comm_notify(comm, status);
+}
+
 /* Only what all ranks start counts in how far a rank has come. */
 static smp_status finish(const member *m, int started)
 {
     char what[96];
     smp_comm *comm = &m->s->comm;
     snprintf(what, sizeof what, "the other ranks of %s in %s", group_names[m->group], m->call);
-    if (m->group == SMP_WORLD)
-        return smp__comm_finish(comm, started, what);
-    smp_status status = smp__comm_check(started, what);
-    return status == SMP_OK ? smp__comm_finish_request(comm, &comm->collective, what)
-                            : smp__comm_notify(comm, status);
+    return m->group == SMP_WORLD ? smp__comm_finish(comm, started, what)
+                                 : complete(comm, started, what);
 }
 
 /* "smp_broadcast of 8 bytes from rank 1" */
@@ -361,11 +365,8 @@ static int rank_in_world(const member *m, int rank)
 static smp_status wait_for_peer(const member *m, int started, int peer)
 {
     char what[96];
-    smp_comm *comm = &m->s->comm;
     snprintf(what, sizeof what, "rank %d of %s in %s", peer, group_names[m->group], m->call);
-    smp_status status = smp__comm_check(started, what);
-    return status == SMP_OK ? smp__comm_finish_request(comm, &comm->collective, what)
-                            : smp__comm_notify(comm, status);
+    return complete(&m->s->comm, started, what);
 }
 
 /* The two ends tell each other what they call, and find the same in it. */

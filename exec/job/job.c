@@ -229,6 +229,7 @@ static smp_status build_tensor_group(smp *s)
     }
     SMP_TRY(
         smp__op_group_open(s->tensor_group, &s->comm, s->comm.tensor, most, move_messages_on, s));
+    s->tensor_group->timed = s->options.record_trace;
     return s->device->host_memory
                ? SMP_OK
                : smp__op_group_stage(s->tensor_group, s->device, s->device_context);

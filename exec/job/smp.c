@@ -59,14 +59,7 @@ static smp_status find_optimizer(smp *s)
 {
     const char *name = s->options.optimizer;
     s->optimizer = name ? smp_optimizer_find(name) : smp_optimizers()[0];
-    if (s->optimizer)
-        return SMP_OK;
-    smp_text known = {0};
-    smp_optimizer_list(&known);
-    smp_fail(SMP_ERR_INPUT, "optimizer '%s': expected %s", name,
-             known.data ? known.data : "another");
-    smp_text_free(&known);
-    return SMP_ERR_INPUT;
+    return s->optimizer ? SMP_OK : smp_optimizer_unknown(name);
 }
 
 static smp_status check_options(smp *s)
@@ -94,7 +87,7 @@ static smp_status check_options(smp *s)
     if (o->decay_steps > 0 && o->decay_steps <= o->warmup_steps)
         return smp_fail(SMP_ERR_INPUT,
                         "decay until step %lld (--decay-steps) after a warm-up of %lld (--warmup): "
-                        "the decay counts warm-up plus cosine, expected more than %lld, or 0 for a "
+                        "the decay counts the warm-up, too, expected more than %lld, or 0 for a "
                         "constant rate",
                         (long long)o->decay_steps, (long long)o->warmup_steps,
                         (long long)o->warmup_steps);

@@ -186,22 +186,13 @@ smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, d
 }
 
 /* Numbers of a rank as they travel. */
-enum {
-    PIPELINE_RANK = SMP_TIME_N_CAUSES,
-    PEER,
-    PEER_US,
-    PREDICTED_BYTES,
-    ARENA_BYTES,
-    RESIDENT_BYTES,
-    NUMBERS
-};
+enum { PIPELINE_RANK = SMP_TIME_N_CAUSES, PEER, PEER_US, ARENA_BYTES, RESIDENT_BYTES, NUMBERS };
 
 static void fill_own(const smp *s, const smp__step_times *times, double *own)
 {
     const int kind = times->n[1] > 0;
     const double n = times->n[kind] > 0 ? (double)times->n[kind] : 1.0;
     const double *peer_us = times->peer_us + kind * s->comm.pipeline_size;
-    const smp_plan *plan = s->plan;
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
         own[i] = times->us[kind][i] / n;
     own[PIPELINE_RANK] = s->comm.pipeline_rank;
@@ -211,8 +202,6 @@ static void fill_own(const smp *s, const smp__step_times *times, double *own)
             own[PEER] = rank;
             own[PEER_US] = peer_us[rank] / n;
         }
-    if (plan->predicted.peak_bytes)
-        own[PREDICTED_BYTES] = (double)plan->predicted.peak_bytes[s->comm.pipeline_rank];
     own[ARENA_BYTES] = (double)s->memory->arena_bytes;
     own[RESIDENT_BYTES] = resident_bytes();
 }
@@ -256,7 +245,8 @@ smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_ran
         rank[i].pipeline_rank = (int)from[PIPELINE_RANK];
         rank[i].peer = (int)from[PEER];
         rank[i].peer_us = from[PEER_US];
-        rank[i].predicted_bytes = (int64_t)from[PREDICTED_BYTES];
+        if (s->plan->predicted.peak_bytes)
+            rank[i].predicted_bytes = s->plan->predicted.peak_bytes[rank[i].pipeline_rank];
         rank[i].arena_bytes = (int64_t)from[ARENA_BYTES];
         rank[i].resident_bytes = (int64_t)from[RESIDENT_BYTES];
         if (simulated.simulation)

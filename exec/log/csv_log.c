@@ -24,12 +24,7 @@ static void begin(smp_text *out)
 
 static void put(smp_text *out, double value, bool whole)
 {
-    if (isnan(value))
-        smp_text_append(out, "nan");
-    else if (isinf(value))
-        smp_text_append(out, value > 0.0 ? "inf" : "-inf");
-    else
-        smp_text_append(out, whole ? "%.0f" : "%.9g", value);
+    smp_text_append(out, whole ? "%.0f" : "%.9g", isnan(value) ? (double)NAN : value);
 }
 
 static void put_row(const smp__log_row *row, smp_text *out)

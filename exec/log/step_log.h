@@ -13,7 +13,7 @@
 
 #include "graph/base/text.h"
 
-/* name of a CSV column, tag of TensorBoard, whole number, known in every row */
+/* name of a CSV column, tag of TensorBoard, is it a whole number */
 #define SMP__LOG_COLUMNS(X)                                                                        \
     X(LOSS, "loss", "train/loss", false)                                                           \
     X(LR, "lr", "train/lr", false)                                                                 \

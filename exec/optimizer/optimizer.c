@@ -23,10 +23,12 @@ const smp_optimizer *smp_optimizer_find(const char *name)
     return NULL;
 }
 
-void smp_optimizer_list(smp_text *text)
+smp_status smp_optimizer_unknown(const char *name)
 {
+    const char *names[N_OPTIMIZER];
     for (int i = 0; i < N_OPTIMIZER; i++)
-        smp_text_append_choice(text, optimizers[i]->name, i, N_OPTIMIZER);
+        names[i] = optimizers[i]->name;
+    return smp_fail_choice((smp_where){0}, "optimizer", name, names, N_OPTIMIZER);
 }
 
 smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options *options)

@@ -16,7 +16,7 @@ enum { SMP_MAX_OPTIMIZER_STATES = 2 }; /* as many as the planner reserves memory
 /* What the updates of one weight take besides its gradient: the job's numbers, or its own. */
 typedef struct smp_update_settings {
     float lr;           /* times the learning rate of the step */
-    float weight_decay; /* decoupled; 0 where it does not apply */
+    float weight_decay; /* decoupled but for lars; 0 where it does not apply */
     float momentum, beta1, beta2, epsilon;
     float trust_coefficient;
     bool nesterov;
@@ -87,7 +87,7 @@ SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
 const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */
-void smp_optimizer_list(smp_text *text);                   /* appends "adamw or sgd" */
+smp_status smp_optimizer_unknown(const char *name);        /* SMP_ERR_INPUT names all */
 
 /* update->trust of a weight from its sums of squares: 1 where a norm is 0. */
 float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/plan/op_pattern.h"
+#include "graph/base/text.h"
 
 /* What may be set, and by which numbers: as those of the job are. */
 static const struct key {
@@ -103,39 +103,22 @@ static smp_status read_setting(const entry *e, char *text, const smp_optimizer *
 
 static bool matches(const entry *e, const smp_param *param)
 {
-    return !param->running && !param->frozen && smp_op_pattern_matches(e->text, param->name);
+    return !param->running && !param->frozen && smp_text_like(e->text, param->name);
 }
 
 static smp_status fail_no_match(const entry *e, const smp_graph *graph)
 {
     const char **names = malloc(((size_t)graph->n_param + 1) * sizeof *names);
-    char *plain = strdup(e->text);
-    smp_status status;
-    if (!names || !plain) {
-        status = smp_fail_memory(((size_t)graph->n_param + 1) * sizeof *names);
-    } else {
-        size_t n = 0;
-        for (const char *c = e->text; *c; c++)
-            if (*c != '*')
-                plain[n++] = *c;
-        plain[n] = '\0';
-        for (int32_t i = 0; i < graph->n_param; i++)
-            names[i] = graph->param[i].name;
-        const char *near = smp_nearest(plain, names, (size_t)graph->n_param);
-        const bool some = graph->n_param > 0;
-        status = smp_fail_at(place(e, e->text),
-                             "'%.200s': no trained weight of model '%s' matches '%.200s'%s%s%s",
-                             e->whole, graph->name, e->text,
-                             near   ? ", nearest is '"
-                             : some ? "; its first is '"
-                                    : "",
-                             near   ? near
-                             : some ? names[0]
-                                    : "",
-                             near || some ? "'" : "");
-    }
+    if (!names)
+        return smp_fail_memory(((size_t)graph->n_param + 1) * sizeof *names);
+    for (int32_t i = 0; i < graph->n_param; i++)
+        names[i] = graph->param[i].name;
+    const char *near = smp_nearest_like(e->text, names, (size_t)graph->n_param);
+    const smp_status status = smp_fail_at(
+        place(e, e->text), "'%.200s': no trained weight of model '%s' matches '%.200s'%s%s%s",
+        e->whole, graph->name, e->text, near ? ", nearest is '" : "", near ? near : "",
+        near ? "'" : "");
     free(names);
-    free(plain);
     return status;
 }
 

@@ -311,9 +311,6 @@ smp_status smp__export_check(const smp *s, const char *path, const smp_weights_o
     smp_status status = plan_export(&e, s, path, options);
     if (status == SMP_OK && e.folder)
         status = smp__checkpoint_folder_make(path);
-    if (status == SMP_OK && e.folder && access(path, W_OK | X_OK) != 0)
-        status =
-            smp_fail(SMP_ERR_FAILED, "%s: cannot write the weights: %s", path, strerror(errno));
     smp_arena_destroy(e.arena);
     return status;
 }

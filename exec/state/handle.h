@@ -134,15 +134,14 @@ typedef struct smp__trust {
 typedef struct smp__cost_samples smp__cost_samples;
 
 /* Of the step in progress, inside of actions, by the host's clock: what the stamps of record_trace
- * do not tell apart. [2]: in forward actions, in others. */
+ * do not tell apart. [2]: in forward actions, in others. Nothing where no stamps are recorded. */
 typedef struct smp__spent {
     double recompute_s; /* without what is below */
     double joint_s[2];  /* sums over replicas that operators ask for */
     double group_s[3];  /* waiting for the devices that compute operators together; the last one:
                           not in an action that computes */
-    double group_seen_s;
-    double sends_s; /* until others took what was sent; between actions */
-    double norm_s;  /* of the gradient */
+    double sends_s;     /* until others took what was sent; between actions */
+    double norm_s;      /* of the gradient */
 } smp__spent;
 
 struct smp {
@@ -194,7 +193,8 @@ struct smp {
     double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    double *result;      /* [2 * ddp * microbatches + world_size + 1]: losses, their rows, times of
+    double *
+        result; /* [2 * ddp * microbatches + world_size + SMP_OP_HITS]: losses, their rows, times of
                             the ranks, hits */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
@@ -239,6 +239,12 @@ enum {
     SMP__PIECE_BYTES = 16 << 20, /* of smp.piece */
     SMP__STEP_SUMS = 2           /* other sums over all ranks that go with the norm */
 };
+
+/* The clock for `spent`, or 0 where nobody asks. */
+static inline double smp__spent_clock(const smp *s)
+{
+    return s->event ? smp_clock_s() : 0.0;
+}
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);

@@ -56,6 +56,8 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
     update.direction = smp__grad_at(s, index, own.begin);
     if (s->optimizer->measure)
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
+    if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
+        return smp__device_pace(s); /* its ratio is 1 */
     SMP_TRY(s->device->square_sums(s->device_context, update.weight, update.elements, square));
     SMP_TRY(s->device->square_sums(s->device_context, update.direction, update.elements,
                                    square + n_piece(s)));

@@ -91,24 +91,25 @@ static smp_status wait_sends(smp *s, int64_t position)
     const int64_t end = s->memory->wait_begin[position + 1];
     if (first == end)
         return SMP_OK;
-    const double begin_s = smp_clock_s();
+    const double begin_s = smp__spent_clock(s);
     for (int64_t i = first; i < end; i++)
         SMP_TRY(smp__messages_sent(s, s->memory->wait[i]));
-    s->spent.sends_s += smp_clock_s() - begin_s;
+    s->spent.sends_s += smp__spent_clock(s) - begin_s;
     return SMP_OK;
 }
 
-/* Of the action that has just been run. */
-static void note_group(smp *s)
+/* run_action, and the time in it that waiting for the group took. */
+static smp_status run_timed(smp *s, const smp_action *action)
 {
-    if (!s->tensor_group)
-        return;
-    const smp_action_kind kind = s->current.kind;
+    const smp_action_kind kind = action->kind;
     const bool backward = kind == SMP_ACTION_B || kind == SMP_ACTION_I || kind == SMP_ACTION_W;
-    s->spent.group_s[kind == SMP_ACTION_F ? 0
-                     : backward           ? 1
-                                          : 2] += s->tensor_group->waited_s - s->spent.group_seen_s;
-    s->spent.group_seen_s = s->tensor_group->waited_s;
+    const double before_s = s->tensor_group ? s->tensor_group->waited_s : 0.0;
+    SMP_TRY(run_action(s, action));
+    if (s->tensor_group)
+        s->spent.group_s[kind == SMP_ACTION_F ? 0
+                         : backward           ? 1
+                                              : 2] += s->tensor_group->waited_s - before_s;
+    return SMP_OK;
 }
 
 static smp_status run_program(smp *s)
@@ -122,8 +123,7 @@ static smp_status run_program(smp *s)
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
         SMP_TRY(smp__stamp_begin(s));
-        SMP_TRY(run_action(s, action));
-        note_group(s);
+        SMP_TRY(run_timed(s, action));
         if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
             SMP_TRY(smp__stamp_end(s));
     }
@@ -135,9 +135,9 @@ static smp_status finish_device_work(smp *s, bool training)
 {
     if (training) {
         SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_NORM));
-        const double begin_s = smp_clock_s();
+        const double begin_s = smp__spent_clock(s);
         SMP_TRY(smp__weights_square(s));
-        s->spent.norm_s = smp_clock_s() - begin_s;
+        s->spent.norm_s = smp__spent_clock(s) - begin_s;
         SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_NORM));
     }
     if (s->memory->loss >= 0)
@@ -294,7 +294,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     s->n_event = 0;
     s->collected = s->aligned = false;
     s->trace_begin_s = s->step_begin_s;
-    s->spent = (smp__spent){.group_seen_s = s->tensor_group ? s->tensor_group->waited_s : 0.0};
+    s->spent = (smp__spent){0};
     if (s->ended_us)
         memset(s->ended_us, 0, (size_t)s->program->n * sizeof *s->ended_us);
     smp__cost_samples_begin(s);

@@ -205,3 +205,43 @@ const char *smp_nearest(const char *name, const char *const *candidates, size_t 
     }
     return nearest;
 }
+
+/* Goes back to the last star only. */
+bool smp_text_like(const char *pattern, const char *name)
+{
+    const char *star = NULL, *resume = NULL;
+    while (*name) {
+        if (*pattern == '*') {
+            star = pattern++;
+            resume = name;
+        } else if (*pattern == '?' || *pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star) {
+            pattern = star + 1;
+            name = ++resume;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return !*pattern;
+}
+
+/* "a..b" with ops a and b: their places. A name may itself hold dots: every ".." is tried. */
+
+const char *smp_nearest_like(const char *pattern, const char *const *candidates, size_t count)
+{
+    char *plain = strdup(pattern);
+    size_t n = 0;
+    if (!plain)
+        return NULL;
+    for (const char *c = pattern; *c; c++)
+        if (*c != '*')
+            plain[n++] = *c;
+    plain[n] = '\0';
+    const char *near = smp_nearest(plain, candidates, count);
+    free(plain);
+    return near;
+}

@@ -34,6 +34,12 @@ void smp_map_destroy(smp_map *map);
 smp_status smp_map_set(smp_map *map, const char *key, int64_t value); /* inserts or replaces */
 bool smp_map_get(const smp_map *map, const char *key, int64_t *value);
 
+/* Does the pattern, in which `*` stands for any text and `?` for any one character, make the name?
+ * O(length of pattern * length of name). */
+bool smp_text_like(const char *pattern, const char *name);
+/* smp_nearest of a pattern without its stars. NULL without memory, too. */
+const char *smp_nearest_like(const char *pattern, const char *const *candidates, size_t count);
+
 /* The candidate with the smallest edit distance to `name`, or NULL if none is close. */
 const char *smp_nearest(const char *name, const char *const *candidates, size_t count);
 

@@ -119,14 +119,6 @@ static smp_status mark_reaching(const smp_graph *g, smp_tensor *tensor)
     return SMP_OK;
 }
 
-static bool has_statistics(const smp_graph *g, const smp_op *op)
-{
-    for (int32_t k = 0; k < op->n_param; k++)
-        if (g->param[op->param[k]].running)
-            return true;
-    return false;
-}
-
 /* Frozen weights that only ops use whose other weights are frozen too. A split graph's own: an op
  * of the whole may be several there. */
 static void mark_idle(smp__graph_store *store)
@@ -150,11 +142,12 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
     mark_upstream(g, tensor, false);
     SMP_TRY(mark_reaching(g, tensor));
     for (int32_t o = 0; o < g->n_op; o++)
-        op[o].statistics = smp_op_has_gradient(g, &op[o]) && has_statistics(g, &op[o]);
+        op[o].statistics = smp_op_has_gradient(g, &op[o]);
     mark_upstream(g, tensor, true);
     SMP_TRY(mark_reaching(g, tensor));
     for (int32_t o = 0; o < g->n_op; o++)
-        op[o].statistics = op[o].statistics && !smp_op_has_gradient(g, &op[o]);
+        op[o].statistics = op[o].statistics && !smp_op_has_gradient(g, &op[o]) &&
+                           smp_op_has_trained(g, &op[o]); /* the running ones, then */
     mark_idle(store);
     return SMP_OK;
 }

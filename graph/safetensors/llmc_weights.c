@@ -118,4 +118,4 @@ static smp_status read_file(smp_weights_file *file)
     return status == SMP_OK ? add_all(file, head, length) : status;
 }
 
-const smp__weights_format smp__format_llmc = {"llm.c", knows, read_file};
+const smp__weights_format smp__format_llmc = {knows, read_file};

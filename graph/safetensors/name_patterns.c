@@ -113,23 +113,3 @@ const char *smp_rule_tensor_name(const smp_rule_tensor *tensor, const smp_rule_m
     smp_text_free(&text);
     return name;
 }
-
-bool smp_name_like(const char *pattern, const char *name)
-{
-    const char *star = NULL, *retry = NULL;
-    while (*name) {
-        if (*pattern == '*') {
-            star = pattern++;
-            retry = name;
-        } else if (*pattern == *name) {
-            pattern++;
-            name++;
-        } else if (star) {
-            pattern = star + 1;
-            name = ++retry;
-        } else {
-            return false;
-        }
-    }
-    return pattern[strspn(pattern, "*")] == '\0';
-}

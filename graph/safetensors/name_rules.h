@@ -72,7 +72,4 @@ bool smp_name_rule_fits(const smp_name_rule *rule, const char *weight, smp_rule_
 const char *smp_rule_tensor_name(const smp_rule_tensor *tensor, const smp_rule_match *match,
                                  smp_arena *arena);
 
-/* Does `*`, any text, make the pattern the name? */
-bool smp_name_like(const char *pattern, const char *name);
-
 #endif

@@ -3,80 +3,37 @@
  * bias of its own. */
 #include "graph/safetensors/name_family.h"
 
-#define LAYER "bert.encoder.layer.{i}."
-#define SELF LAYER "attention.self."
-#define PACKED(what)                                                                               \
-    "h{i}.attn.qkv." what " = " SELF "query." what " + " SELF "key." what " + " SELF "value." what \
-    "\n"
-#define NORM(ours, theirs)                                                                         \
-    ours ".* = " theirs ".*\n" ours ".weight = " theirs ".gamma\n" ours ".bias = " theirs ".beta"  \
-         "\n"
+#define RULES                                                                                      \
+    "embed.word.weight = bert.embeddings.word_embeddings.weight\n"                                 \
+    "embed.segment.weight = bert.embeddings.token_type_embeddings.weight\n"                        \
+    "embed.position.weight = bert.embeddings.position_embeddings.weight\n"                         \
+    "embed.ln.* = bert.embeddings.LayerNorm.*\n"                                                   \
+    "embed.ln.weight = bert.embeddings.LayerNorm.gamma\n"                                          \
+    "embed.ln.bias = bert.embeddings.LayerNorm.beta\n"                                             \
+    "h{i}.attn.qkv.weight = bert.encoder.layer.{i}.attention.self.query.weight + "                 \
+    "bert.encoder.layer.{i}.attention.self.key.weight + "                                          \
+    "bert.encoder.layer.{i}.attention.self.value.weight\n"                                         \
+    "h{i}.attn.qkv.bias = bert.encoder.layer.{i}.attention.self.query.bias + "                     \
+    "bert.encoder.layer.{i}.attention.self.key.bias + "                                            \
+    "bert.encoder.layer.{i}.attention.self.value.bias\n"                                           \
+    "h{i}.attn.q.* = bert.encoder.layer.{i}.attention.self.query.*\n"                              \
+    "h{i}.attn.k.* = bert.encoder.layer.{i}.attention.self.key.*\n"                                \
+    "h{i}.attn.v.* = bert.encoder.layer.{i}.attention.self.value.*\n"                              \
+    "h{i}.attn.proj.* = bert.encoder.layer.{i}.attention.output.dense.*\n"                         \
+    "h{i}.ln_1.* = bert.encoder.layer.{i}.attention.output.LayerNorm.*\n"                          \
+    "h{i}.ln_1.weight = bert.encoder.layer.{i}.attention.output.LayerNorm.gamma\n"                 \
+    "h{i}.ln_1.bias = bert.encoder.layer.{i}.attention.output.LayerNorm.beta\n"                    \
+    "h{i}.mlp.fc.* = bert.encoder.layer.{i}.intermediate.dense.*\n"                                \
+    "h{i}.mlp.proj.* = bert.encoder.layer.{i}.output.dense.*\n"                                    \
+    "h{i}.ln_2.* = bert.encoder.layer.{i}.output.LayerNorm.*\n"                                    \
+    "h{i}.ln_2.weight = bert.encoder.layer.{i}.output.LayerNorm.gamma\n"                           \
+    "h{i}.ln_2.bias = bert.encoder.layer.{i}.output.LayerNorm.beta\n"                              \
+    "head.dense.* = cls.predictions.transform.dense.*\n"                                           \
+    "head.ln.* = cls.predictions.transform.LayerNorm.*\n"                                          \
+    "head.ln.weight = cls.predictions.transform.LayerNorm.gamma\n"                                 \
+    "head.ln.bias = cls.predictions.transform.LayerNorm.beta\n"                                    \
+    "head.words.bias = cls.predictions.bias\n"                                                     \
+    "head.words.weight = cls.predictions.decoder.weight\n"                                         \
+    "head.words.weight = bert.embeddings.word_embeddings.weight\n"
 
-const smp_name_family smp__names_bert = {
-    "hf-bert", "BERT",
-    "embed.word.weight = bert.embeddings.word_embeddings.weight\n"
-    "embed.segment.weight = bert.embeddings.token_type_embeddings.weight\n"
-    "embed.position.weight = bert.embeddings.position_embeddings.weight\n" NORM(
-        "embed.ln", "bert.embeddings.LayerNorm") PACKED("weight")
-        PACKED("bias") "h{i}.attn.q.* = " SELF "query.*\n"
-                       "h{i}.attn.k.* = " SELF "key.*\n"
-                       "h{i}.attn.v.* = " SELF "value.*\n"
-                       "h{i}.attn.proj.* = " LAYER "attention.output.dense.*\n" NORM(
-                           "h{i}.ln_1", LAYER
-                           "attention.output.LayerNorm") "h{i}.mlp.fc.* = " LAYER
-                                                         "intermediate.dense.*\n"
-                                                         "h{i}.mlp.proj.* = " LAYER
-                                                         "output.dense.*\n" NORM(
-                                                             "h{i}.ln_2", LAYER
-                                                             "output.LayerNorm") "head.dense.* = "
-                                                                                 "cls.predictions."
-                                                                                 "transform.dense.*"
-                                                                                 "\n" NORM(
-                                                                                     "head.ln",
-                                                                                     "cls."
-                                                                                     "predictio"
-                                                                                     "ns."
-                                                                                     "transform"
-                                                                                     ".LayerNor"
-                                                                                     "m") "head"
-                                                                                          ".wor"
-                                                                                          "ds."
-                                                                                          "bias"
-                                                                                          " = "
-                                                                                          "cls."
-                                                                                          "pred"
-                                                                                          "icti"
-                                                                                          "ons."
-                                                                                          "bias"
-                                                                                          "\n"
-                                                                                          "head"
-                                                                                          ".wor"
-                                                                                          "ds."
-                                                                                          "weig"
-                                                                                          "ht "
-                                                                                          "= "
-                                                                                          "cls."
-                                                                                          "pred"
-                                                                                          "icti"
-                                                                                          "ons."
-                                                                                          "deco"
-                                                                                          "der."
-                                                                                          "weig"
-                                                                                          "ht\n"
-                                                                                          "head"
-                                                                                          ".wor"
-                                                                                          "ds."
-                                                                                          "weig"
-                                                                                          "ht "
-                                                                                          "= "
-                                                                                          "bert"
-                                                                                          ".emb"
-                                                                                          "eddi"
-                                                                                          "ngs."
-                                                                                          "word"
-                                                                                          "_emb"
-                                                                                          "eddi"
-                                                                                          "ngs."
-                                                                                          "weig"
-                                                                                          "ht"
-                                                                                          "\n"};
+const smp_name_family smp__names_bert = {"hf-bert", "BERT", RULES};

@@ -18,7 +18,7 @@
 
 enum {
     MOST_DEPTH = 2,       /* of an entry: an object, and lists in it */
-    MOST_ENTRY = 8 << 20, /* bytes: Jansson takes some twenty times as much */
+    MOST_ENTRY = 8 << 20, /* bytes: Jansson takes a multiple of it */
     LENGTH = SMP__SAFETENSORS_LENGTH_BYTES
 };
 
@@ -315,4 +315,4 @@ static smp_status read_file(smp_weights_file *file)
     return smp__safetensors_read(file, number);
 }
 
-const smp__weights_format smp__format_safetensors = {"safetensors", knows, read_file};
+const smp__weights_format smp__format_safetensors = {knows, read_file};

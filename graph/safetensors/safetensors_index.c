@@ -123,4 +123,4 @@ static smp_status read_index(smp_weights_file *file)
     return status;
 }
 
-const smp__weights_format smp__format_index = {"index.json", knows, read_index};
+const smp__weights_format smp__format_index = {knows, read_index};

@@ -5,7 +5,6 @@
 #include "graph/safetensors/weights_file.h"
 
 typedef struct smp__weights_format {
-    const char *name;
     /* Is it this format's, from its path and first bytes (n of them, at most 8)? */
     bool (*knows)(const char *path, const unsigned char *first, size_t n);
     /* Adds its tensors. */

@@ -178,7 +178,7 @@ static smp_status match_weight(const matching *m, const smp_name_rules *rules)
 static bool wanted(const char *name, const char *const *only, int n_only)
 {
     for (int i = 0; i < n_only; i++)
-        if (smp_name_like(only[i], name))
+        if (smp_text_like(only[i], name))
             return true;
     return n_only == 0;
 }
@@ -188,7 +188,7 @@ static smp_status check_patterns(const smp_matched_weight *weight, int32_t n_wei
 {
     for (int i = 0; i < n_only; i++) {
         int32_t k = 0;
-        while (k < n_weight && !smp_name_like(only[i], weight[k].name))
+        while (k < n_weight && !smp_text_like(only[i], weight[k].name))
             k++;
         if (k == n_weight)
             return smp_fail(SMP_ERR_INPUT, "--weights-only: no weight of the model is like '%s'",

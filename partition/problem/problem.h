@@ -42,6 +42,7 @@ typedef struct smp_problem {
     const int *device;           /* [replicas * pipeline] cluster device of replica k, rank r at
                                     k * pipeline + r */
     double state_factor;         /* bytes kept for ever per byte of weight: 4 for AdamW in fp32 */
+    double idle_factor;          /* ... of an idle weight (smp_param): 1 in fp32 */
     const double *live;          /* [n_stage] micro-batches whose stash is alive at the peak */
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
     bool tie_together;           /* ops that share a weight must share a stage */

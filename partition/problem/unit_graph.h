@@ -12,11 +12,10 @@
 #include "partition/problem/message.h"
 #include "partition/problem/recompute_price.h"
 
-/* What `bytes` of idle weights (smp_param), which take no more memory than that, count as bytes of
- * weights with gradients and states. */
+/* What `bytes` of idle weights (smp_param) count as bytes of weights with gradients and states. */
 static inline double smp__idle_weight(const smp_problem *problem, double bytes)
 {
-    return problem->state_factor > 1.0 ? bytes / problem->state_factor : bytes;
+    return bytes * problem->idle_factor / problem->state_factor;
 }
 
 /* Nets lead from lower to higher numbers; ranges of stages never fall along them. */

@@ -15,7 +15,7 @@ static smp_status fail_no_match(const smp_graph *graph, const smp_freeze_entry *
     for (int32_t p = 0; p < graph->n_param; p++)
         if (!graph->param[p].running)
             name[n++] = graph->param[p].name;
-    const char *near = smp_nearest(entry->text, name, n);
+    const char *near = smp_nearest_like(entry->text, name, n);
     smp_status status = smp_fail_at(
         entry->where, "freeze: no weight of model '%s' matches '%.200s'%s%s%s", graph->name,
         entry->text, near ? ", nearest is '" : "", near ? near : "", near ? "'" : "");
@@ -23,16 +23,21 @@ static smp_status fail_no_match(const smp_graph *graph, const smp_freeze_entry *
     return status;
 }
 
-static smp_status mark(const smp_freeze_entry *entry, const smp_graph *graph, bool *frozen)
+static int32_t find_param(const void *graph, const char *name)
 {
-    const int32_t exact = smp_graph_find_param(graph, entry->text);
+    return smp_graph_find_param(graph, name);
+}
+
+static smp_status mark(const smp_freeze_entry *entry, const smp_graph *graph, int64_t *work,
+                       bool *frozen)
+{
+    const smp_op_match match = smp_op_match_among(graph, find_param, graph->n_param, entry->text);
     bool any = false;
-    for (int32_t p = exact < 0 ? 0 : exact; p < (exact < 0 ? graph->n_param : exact + 1); p++) {
-        const smp_param *param = &graph->param[p];
-        if (param->running || (exact < 0 && !smp_op_pattern_matches(entry->text, param->name)))
-            continue;
-        frozen[p] = any = true;
-    }
+    SMP_TRY(smp_op_match_allowed(&match, entry->where, work));
+    for (int32_t p = match.next; p >= 0 && p <= match.last; p++)
+        if (!graph->param[p].running &&
+            (!match.pattern || smp_text_like(match.pattern, graph->param[p].name)))
+            frozen[p] = any = true;
     return any ? SMP_OK : fail_no_match(graph, entry);
 }
 
@@ -45,14 +50,8 @@ smp_status smp_freezing_apply(const smp_freezing *freezing, smp_graph *graph)
     bool *frozen = calloc((size_t)graph->n_param + 1, sizeof *frozen);
     if (!frozen)
         return smp_fail_memory((size_t)graph->n_param + 1);
-    for (int32_t i = 0; i < freezing->n && status == SMP_OK; i++) {
-        const smp_freeze_entry *entry = &freezing->entry[i];
-        work += smp_graph_find_param(graph, entry->text) < 0 ? graph->n_param : 1;
-        status = work > SMP_MAX_PATTERN_WORK
-                     ? smp_fail_at(entry->where, "got too many patterns for so many weights, "
-                                                 "expected names")
-                     : mark(entry, graph, frozen);
-    }
+    for (int32_t i = 0; i < freezing->n && status == SMP_OK; i++)
+        status = mark(&freezing->entry[i], graph, &work, frozen);
     if (status == SMP_OK)
         status = smp_graph_freeze(graph, frozen);
     free(frozen);

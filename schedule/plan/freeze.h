@@ -1,5 +1,5 @@
-/* Which weights of a model are frozen, as plans and people say it: names, or names in which `*`
- * stands for any text and `?` for any one character. */
+/* Which weights of a model are frozen, as plans and people say it: patterns as of ops
+ * (op_pattern.h), of the weights' names. */
 #ifndef SMP_SCHEDULE_PLAN_FREEZE_H
 #define SMP_SCHEDULE_PLAN_FREEZE_H
 

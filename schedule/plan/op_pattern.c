@@ -1,33 +1,10 @@
-/* Ops by pattern; see the header. Matching goes back to the last star only, so it takes at most
- * length of pattern times length of name. */
+/* Ops by pattern; see the header. */
 #include "schedule/plan/op_pattern.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "schedule/plan/layer_names.h"
-
-bool smp_op_pattern_matches(const char *pattern, const char *name)
-{
-    const char *star = NULL, *resume = NULL;
-    while (*name) {
-        if (*pattern == '*') {
-            star = pattern++;
-            resume = name;
-        } else if (*pattern == '?' || *pattern == *name) {
-            pattern++;
-            name++;
-        } else if (star) {
-            pattern = star + 1;
-            name = ++resume;
-        } else {
-            return false;
-        }
-    }
-    while (*pattern == '*')
-        pattern++;
-    return !*pattern;
-}
 
 /* "a..b" with ops a and b: their places. A name may itself hold dots: every ".." is tried. */
 static bool find_range(const void *ops, smp_op_finder *find, const char *pattern, int32_t *first,
@@ -72,7 +49,7 @@ int32_t smp_op_match_next(const smp_graph *graph, smp_op_match *match)
 {
     while (match->next <= match->last) {
         int32_t op = match->next++;
-        if (!match->pattern || smp_op_pattern_matches(match->pattern, graph->op[op].name))
+        if (!match->pattern || smp_text_like(match->pattern, graph->op[op].name))
             return op;
     }
     return -1;
@@ -83,7 +60,7 @@ smp_status smp_op_match_allowed(const smp_op_match *match, smp_where where, int6
     *work += match->last - match->next + 1;
     if (*work <= SMP_MAX_PATTERN_WORK)
         return SMP_OK;
-    return smp_fail_at(where, "got too many patterns and ranges for so many ops, expected names");
+    return smp_fail_at(where, "got too many patterns and ranges for so many names, expected names");
 }
 
 /* The pattern without its stars, or the side of a range that is no op. */

@@ -12,8 +12,6 @@
 /* Names that the entries of one file may look at. */
 #define SMP_MAX_PATTERN_WORK ((int64_t)300000000)
 
-bool smp_op_pattern_matches(const char *pattern, const char *name);
-
 /* The ops that a text names, one after the other in model order. */
 typedef struct smp_op_match {
     int32_t next, last;

@@ -39,7 +39,7 @@ static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, int 
     bool any = false;
     SMP_TRY(smp_op_match_allowed(&match, entry->where, work));
     for (int32_t i = match.next; i <= match.last; i++)
-        if (!match.pattern || smp_op_pattern_matches(match.pattern, ops->name[i]))
+        if (!match.pattern || smp_text_like(match.pattern, ops->name[i]))
             any = mask[i] = true;
     if (any)
         return SMP_OK;

@@ -43,7 +43,7 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
         if (nearest->stage_rank[stage] != s.rank)
             continue;
         s.state += config->state_factor * (double)(load->weight_bytes - load->idle_bytes) +
-                   (double)load->idle_bytes;
+                   config->idle_factor * (double)load->idle_bytes;
         s.stash += (double)load->stash_bytes;
         s.live = smp__live_microbatches(config->schedule, &shape, s.rank);
     }

@@ -15,24 +15,25 @@ smp_problem smp__arrangement_problem(const smp__configs *configs,
                                      const smp__arrangement *arrangement)
 {
     const smp_search_request *request = configs->request;
-    return (smp_problem){.graph = request->graph,
-                         .costs = configs->costs,
-                         .cluster = request->cluster,
-                         .n_stage = arrangement->mapping->pipeline * arrangement->chunks,
-                         .pipeline = arrangement->mapping->pipeline,
-                         .stage_rank = arrangement->stage_rank,
-                         .device = arrangement->mapping->counting,
-                         .n_replica = arrangement->mapping->n_replica,
-                         .state_factor =
-                             0.25 * smp_memory_state_bytes(request->graph, request->sharding),
-                         .live = configs->one,
-                         .memory_limit = configs->unlimited,
-                         .seed = request->seed,
-                         .pin = request->pin,
-                         .pin_where = request->pin_where,
-                         .together = request->together,
-                         .recompute = request->recompute,
-                         .first_look = configs->quick};
+    return (smp_problem){
+        .graph = request->graph,
+        .costs = configs->costs,
+        .cluster = request->cluster,
+        .n_stage = arrangement->mapping->pipeline * arrangement->chunks,
+        .pipeline = arrangement->mapping->pipeline,
+        .stage_rank = arrangement->stage_rank,
+        .device = arrangement->mapping->counting,
+        .n_replica = arrangement->mapping->n_replica,
+        .state_factor = 0.25 * smp_memory_state_bytes(request->graph, request->sharding),
+        .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, request->sharding),
+        .live = configs->one,
+        .memory_limit = configs->unlimited,
+        .seed = request->seed,
+        .pin = request->pin,
+        .pin_where = request->pin_where,
+        .together = request->together,
+        .recompute = request->recompute,
+        .first_look = configs->quick};
 }
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)
@@ -54,6 +55,7 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
     }
     out->live = config->live;
     out->state_factor = config->state_factor;
+    out->idle_factor = config->idle_factor;
     out->recompute = config->recompute;
     out->memory_limit = arrangement->limit;
     return SMP_OK;
@@ -97,7 +99,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     size_t n_stage = (size_t)problem.n_stage;
     for (smp__limited *l = arrangement->limited; l; l = l->next) {
         if (l->scale == scale && l->recompute == config->recompute &&
-            l->state_factor == config->state_factor &&
+            l->state_factor == config->state_factor && l->idle_factor == config->idle_factor &&
             memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
             *out = &l->variants;
             return SMP_OK;
@@ -116,6 +118,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
     limited->scale = scale;
     limited->state_factor = config->state_factor;
+    limited->idle_factor = config->idle_factor;
     limited->recompute = config->recompute;
     limited->live = config->live;
     limited->next = arrangement->limited;

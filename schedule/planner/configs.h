@@ -26,7 +26,7 @@ typedef struct smp__mapping {
 typedef struct smp__limited {
     struct smp__limited *next;
     double scale; /* of the limits */
-    double state_factor;
+    double state_factor, idle_factor;
     smp_recompute recompute;
     const double *live; /* [n_stage] */
     smp__variants variants;
@@ -63,7 +63,8 @@ typedef struct smp__config {
     int chunks, microbatches;
     int active;            /* bound on live micro-batches; 0: the rule's own */
     smp_sharding sharding; /* buckets and hops as asked for, or found to be better */
-    double state_factor;   /* bytes kept for ever per byte of weight */
+    double state_factor;   /* bytes kept for ever per byte of weight, */
+    double idle_factor;    /* ... of an idle one */
     int64_t gathers;       /* of chunks in a step, by the first rank; for estimates */
     const smp_schedule_kind *schedule;
     int32_t arrangement;

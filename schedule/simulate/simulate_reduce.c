@@ -125,38 +125,27 @@ static void stage_reduced(smp__sim *sim, int stage, double end_us)
         sim->reduce_end_us[stage] = end_us;
 }
 
-/* Idle weights of a stage, each once: nobody sums or updates them. */
-static int64_t idle_bytes(const smp__sim *sim, int stage)
+/* All weights of a stage but for idle ones, each counted once: nobody sums or updates these. */
+smp_status smp__sim_count_trained(smp__sim *sim)
 {
     const smp_graph *g = sim->input->graph;
     const smp_flow *flow = sim->crossing.flow;
-    int64_t bytes = 0;
-    for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++) {
-        const smp_op *op = &g->op[flow->op_list[i]];
-        for (int32_t k = 0; k < op->n_param; k++) {
-            const smp_param *param = &g->param[op->param[k]];
-            int32_t first = param->use_begin;
-            while (first < op->use[k] && flow->stage_of_op[g->use[first].op] != stage)
-                first++;
-            if (param->idle && first == op->use[k])
-                bytes += param->elements * (int64_t)sizeof(float);
-        }
-    }
-    return bytes;
-}
-
-smp_status smp__sim_count_trained(smp__sim *sim)
-{
-    const int n_stage = sim->crossing.flow->n_stage;
-    sim->trained_bytes = SMP_ARENA_NEW(sim->arena, int64_t, (size_t)n_stage);
-    if (!sim->trained_bytes)
+    const size_t n_stage = (size_t)flow->n_stage;
+    sim->trained_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
+    int32_t *seen = SMP_ARENA_NEW(sim->arena, int32_t, n_stage); /* the last weight, from 1 */
+    if (!sim->trained_bytes || !seen)
         return SMP_ERR_NO_MEMORY;
-    for (int stage = 0; stage < n_stage; stage++) {
-        const int64_t bytes = sim->input->weight_bytes[stage];
-        const int64_t idle =
-            smp_graph_whole(sim->input->graph)->freezes ? idle_bytes(sim, stage) : 0;
-        sim->trained_bytes[stage] = bytes > idle ? bytes - idle : 0;
-    }
+    for (size_t s = 0; s < n_stage; s++)
+        sim->trained_bytes[s] = sim->input->weight_bytes[s];
+    for (int32_t p = 0; p < g->n_param && smp_graph_whole(g)->freezes; p++)
+        for (int32_t u = g->param[p].use_begin; g->param[p].idle && u < g->param[p].use_end; u++) {
+            const int32_t s = flow->stage_of_op[g->use[u].op];
+            if (seen[s] != p + 1)
+                sim->trained_bytes[s] -= g->param[p].elements * (int64_t)sizeof(float);
+            seen[s] = p + 1;
+        }
+    for (size_t s = 0; s < n_stage; s++) /* the file may say less of a stage */
+        sim->trained_bytes[s] = sim->trained_bytes[s] > 0 ? sim->trained_bytes[s] : 0;
     return SMP_OK;
 }
 

@@ -134,18 +134,25 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
 
-/* Which of two plans is better. Of groups of unlike size the smaller one, unless the other gains
- * more than that is worth. */
-static bool better(const smp_search_request *base, const smp_tensor_tried *a,
-                   const smp_tensor_tried *best)
+/* What a plan of groups of `tensor` devices has to be below to be better than the best. Of groups
+ * of unlike size the smaller one is, unless the other gains more than that is worth. */
+static double to_beat(const search *s, int tensor, const smp_tensor_tried *best)
+{
+    if (s->base->optimize == SMP_OPTIMIZE_MEMORY)
+        return (double)best->peak_bytes;
+    return best->sample_us * (tensor < best->tensor   ? AS_GOOD
+                              : tensor > best->tensor ? 1 / AS_GOOD
+                                                      : 1.0);
+}
+
+/* best: NULL if nothing fits so far. */
+static bool better(const search *s, const smp_tensor_tried *a, const smp_tensor_tried *best)
 {
     if (!a->fits || !best || !best->fits)
         return a->fits;
-    if (base->optimize == SMP_OPTIMIZE_MEMORY)
-        return a->peak_bytes < best->peak_bytes;
-    const double a_us = a->sample_us * (a->tensor > best->tensor ? AS_GOOD : 1.0);
-    const double best_us = best->sample_us * (best->tensor > a->tensor ? AS_GOOD : 1.0);
-    return a_us < best_us;
+    const double own =
+        s->base->optimize == SMP_OPTIMIZE_MEMORY ? (double)a->peak_bytes : a->sample_us;
+    return own < to_beat(s, a->tensor, best);
 }
 
 static int64_t highest_peak(const smp_plan *plan)
@@ -154,17 +161,6 @@ static int64_t highest_peak(const smp_plan *plan)
     for (int r = 0; r < plan->pipeline; r++)
         peak = plan->predicted.peak_bytes[r] > peak ? plan->predicted.peak_bytes[r] : peak;
     return peak;
-}
-
-/* What a plan of such groups has to be below to be better than the best, 0 if there is none. */
-static double to_beat(const search *s, int tensor, int best)
-{
-    if (best < 0)
-        return 0.0;
-    const smp_tensor_tried *b = &s->tried[best];
-    if (s->base->optimize == SMP_OPTIMIZE_MEMORY)
-        return (double)b->peak_bytes;
-    return b->sample_us * (tensor < b->tensor ? AS_GOOD : tensor > b->tensor ? 1 / AS_GOOD : 1.0);
 }
 
 /* How hard to try: to compare, in full, and where nothing fits to say what would. */
@@ -180,10 +176,12 @@ typedef struct task {
 static smp_status make_plan(search *s, const smp_search_request *request, const task *t,
                             smp_planner_result *result)
 {
-    const smp__trial trial = {.faster_op = -1,
-                              .patient = true,
-                              .most = to_beat(s, s->candidate[t->candidate].tensor, t->best),
-                              .left_out = &s->tried[t->candidate].slower};
+    const smp__trial trial = {
+        .faster_op = -1,
+        .patient = true,
+        .most =
+            t->best < 0 ? 0.0 : to_beat(s, s->candidate[t->candidate].tensor, &s->tried[t->best]),
+        .left_out = &s->tried[t->candidate].slower};
     bool found = false;
     if (t->effort != TRY)
         return smp_plan_make(request, s->model_path, result);
@@ -264,8 +262,7 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
         smp_status status = plan_fitting(s, &t, &made);
         if (status != SMP_OK && status != SMP_ERR_NO_FIT)
             return status;
-        if (status == SMP_OK &&
-            better(s->base, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
+        if (status == SMP_OK && better(s, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
             drop_plan(out);
             *out = made;
             *best = i;
@@ -296,7 +293,7 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
     if (status == SMP_ERR_NO_FIT)
         return take_trial(s, out);
     SMP_TRY(status);
-    if (better(s->base, &before, &s->tried[best])) {
+    if (better(s, &before, &s->tried[best])) {
         drop_plan(&made);
         s->tried[best] = before;
         return take_trial(s, out);

@@ -3,8 +3,7 @@
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 model=$SMP_EXAMPLES/gpt-tiny.yaml
-head -c 20000 /dev/zero | tr '\0' 'a' >text
-sed 's/^/the quick brown fox /; s/a\{7\}/jumps /g' text >text.txt
+write_text text.txt 20000
 
 train() { # name, ranks, option...
     local name=$1 n=$2
@@ -27,6 +26,15 @@ expect_exit 0 mpirun -n 1 smp-run all.yaml --data text.txt --steps 3 --export-we
 cmp -s one.safetensors all.safetensors && same=yes || same=no
 expect_equal "weights are those of a run that trains all" "$same" no
 expect_exit 0 smp-partition check one.yaml
+
+# What is frozen is as it was at first, nothing else is.
+expect_exit 0 mpirun -n 1 smp-run one.yaml --steps 0 --export-weights start.safetensors
+values() { python3 "$SMP_SOURCE_DIR/tests/data/safetensors_values.py" "$1.safetensors" | grep -E "$2"; }
+frozen='^(wte|wpe|h0)\.'
+[ "$(values start "$frozen" | wc -l)" -ge 14 ] || fail "frozen weights: $(values start "$frozen" | wc -l)"
+expect_equal "frozen weights" "$(values one "$frozen" | cksum)" "$(values start "$frozen" | cksum)"
+expect_equal "trained weights that stand still" \
+    "$(values one . | grep -vE "$frozen" | grep -cFxf <(values start . | grep -vE "$frozen") || true)" 0
 
 # Stopped, and gone on with by another plan; what was frozen may be trained, and the other way round.
 expect_exit 0 mpirun -n 4 smp-run shards.yaml --data text.txt --steps 1 --checkpoint saved

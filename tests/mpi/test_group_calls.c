@@ -3,7 +3,6 @@
  * do not match, a rank that fails and one that hangs. On 1, 2, 4 and 8 ranks; with the argument
  * `die` a rank dies while the others wait for it. */
 #include <limits.h>
-#include <signal.h>
 #include <time.h>
 
 #include "tests/mpi/ranks.h"
@@ -314,16 +313,6 @@ static void test_a_rank_that_hangs_ends_the_wait(void **state)
     }
 }
 
-static int die(void)
-{
-    double value = 1.0;
-    smp *job = open_groups();
-    must(smp_barrier(job, SMP_WORLD));
-    if (world_rank == world_size - 1)
-        raise(SIGKILL);
-    return smp_all_reduce(job, SMP_WORLD, SMP_TYPE_DOUBLE, SMP_COMBINE_SUM, &value, 1) == SMP_OK;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -334,9 +323,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ranks_of_this_machine),
         cmocka_unit_test(test_a_rank_that_hangs_ends_the_wait),
     };
-    if (argc > 1) {
-        open_ranks(&argc, &argv);
-        return die();
-    }
     RUN_ON_RANKS(argc, argv, tests);
 }

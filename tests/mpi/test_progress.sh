@@ -46,7 +46,7 @@ print("bars", bars)
 print("\n".join(screen))
 WATCH
 
-expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 6000 --log-every 500
+expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 24000 --log-every 2000
 expect_match out '^exit 0$'
 expect_match out '^bars ([2-9]|[1-9][0-9]+)$'
 expect_no_match out '#|\.\.\.|left'

@@ -259,7 +259,7 @@ static void test_checkpoint_refused(void **state)
     nan[11] = strtof("nan", NULL);
     snprintf(below, sizeof below, "%s/below", saved);
     assert_int_equal(smp_save_begin(job, below), SMP_ERR_INPUT);
-    assert_non_null(strstr(smp_last_error(), "below: cannot create the checkpoint directory: No"));
+    assert_non_null(strstr(smp_last_error(), "below: cannot create the directory: No"));
     bad_rule.call = BAD_FSYNC;
     bad_rule.end = strrchr(folder, '/');
     bad_rule.error = EIO;

@@ -292,6 +292,7 @@ static void test_planner_choices_all_of_small_graphs(void **state)
             .stage_rank = s.f.stage_rank,
             .device = (int[]){0, 1, 2, 3},
             .n_replica = 1,
+            .idle_factor = 1.0,
             .state_factor = 0.25 * (double)smp_weight_element_bytes(
                                        s.f.graph, smp_planned_states(s.f.graph->training)),
             .live = s.f.live,
