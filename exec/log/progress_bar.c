@@ -118,10 +118,10 @@ void smp__bar_step(smp__progress_bar *bar, int64_t step, double loss, double per
 
 void smp__bar_lift(smp__progress_bar *bar)
 {
+    if (bar->on && bar->lines_too)
+        fputs(away, stdout); /* what follows it there is printed at once */
     if (!bar->stands)
         return;
-    if (bar->lines_too)
-        fputs(away, stdout); /* what follows it there is printed at once */
     fputs(away, stderr);
     fflush(stderr);
     bar->stands = false;

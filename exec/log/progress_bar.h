@@ -2,8 +2,8 @@
  * standard error, a few times a second at most, by rank 0 alone.
  *
  * mpirun gives its ranks pipes and passes on what comes out of them: the terminal is then that of
- * the process that started this one. Both streams go through mpirun by themselves, so what is
- * printed on standard output while a bar stands takes the bar away itself (smp__bar_lift):
+ * the process that started this one. Both streams go through mpirun by themselves, so whatever is
+ * printed on standard output takes the bar away itself (smp__bar_lift), even if none stands yet:
  * whichever comes first, no line has a bar in it. */
 #ifndef SMP_EXEC_LOG_PROGRESS_BAR_H
 #define SMP_EXEC_LOG_PROGRESS_BAR_H
