@@ -111,9 +111,9 @@ static smp_status read_link(const smp_yaml_node *node, const char *what, smp_lin
  * numbers. */
 static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 {
-    static const char *const keys[] = {"intra_node", "inter_node"};
+    static const char *const keys[] = {"intra_node", "inter_node", "host"};
     const smp_yaml_node *links = smp_yaml_get(top, "links");
-    const smp_yaml_node *intra = NULL, *inter = NULL;
+    const smp_yaml_node *intra = NULL, *inter = NULL, *host = NULL;
     const smp_link_spec self = {.bytes_per_s = cluster->device[0].bytes_per_s};
     if (!links && smp_cluster_devices(cluster) > 1)
         SMP_TRY(smp__field(top, "cluster", "links", &links));
@@ -122,6 +122,7 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
         SMP_TRY(smp_yaml_known_keys(links, "links", keys, SMP__COUNT(keys)));
         intra = smp_yaml_get(links, "intra_node");
         inter = smp_yaml_get(links, "inter_node");
+        host = smp_yaml_get(links, "host");
         if (cluster->devices_per_node > 1)
             SMP_TRY(smp__field(links, "links", "intra_node", &intra));
         if (cluster->nodes > 1)
@@ -132,6 +133,8 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
         SMP_TRY(read_link(intra, "links: intra_node", &cluster->intra_node));
     if (inter)
         SMP_TRY(read_link(inter, "links: inter_node", &cluster->inter_node));
+    if (host)
+        SMP_TRY(read_link(host, "links: host", &cluster->host));
     if (!inter)
         cluster->inter_node = cluster->intra_node;
     if (!intra)

@@ -52,6 +52,8 @@ typedef struct smp_cluster {
     const smp_device_spec *device; /* [nodes * devices_per_node] */
     smp_link_spec intra_node;
     smp_link_spec inter_node;
+    smp_link_spec host;    /* of each device and direction to the memory of its host; bytes_per_s 0:
+                              not given, nothing can travel there */
     bool overlap;          /* transfers run beside compute */
     int cores_per_node;    /* ranks of a node that compute at the same time share this many
                                    cores (`cores_per_node:`); 0: every device computes by itself */

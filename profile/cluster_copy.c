@@ -41,6 +41,7 @@ smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp
     }
     SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
     SMP_TRY(copy_link(arena, &from->inter_node, &to->inter_node));
+    SMP_TRY(copy_link(arena, &from->host, &to->host));
     if (from->of)
         SMP_TRY(smp_cluster_copy(from->of, arena, &to->of));
     *out = to;

@@ -71,6 +71,9 @@ static smp_status run_action(smp *s, const smp_action *action)
     case SMP_ACTION_RECV_F:
     case SMP_ACTION_RECV_B:
         return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
+    case SMP_ACTION_STORE:
+    case SMP_ACTION_LOAD:
+        return smp_fail(SMP_ERR_FAILED, "stashes do not travel yet");
     case SMP_ACTION_GATHER:
         return smp__gather_start(s, chunk, s->at);
     case SMP_ACTION_DROP:

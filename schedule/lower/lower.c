@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "schedule/lower/offload_actions.h"
 #include "schedule/lower/shard_actions.h"
 #include "schedule/lower/unit_time.h"
 
@@ -174,6 +175,15 @@ static smp_status allocate(const smp_schedule_shape *shape, smp_arena *arena, lo
     return l->program && l->pending && l->trail && l->accumulated ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
+/* Those that change nothing in the order of the others. */
+static smp_status add_actions(const smp_schedule_shape *shape, const smp__crossing *crossing,
+                              int rank, smp_program *program)
+{
+    SMP_TRY(
+        smp_offload_actions(shape, &crossing->stage_of[(int64_t)rank * shape->chunks], program));
+    return smp_shard_actions(shape, program);
+}
+
 smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_rank,
                             const smp_flow *flow, const smp_program *orders, smp_program *programs)
 {
@@ -194,7 +204,7 @@ smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_ra
     if (status == SMP_OK)
         status = emit(&l, timed, n);
     for (int rank = 0; rank < shape->pipeline && status == SMP_OK; rank++)
-        status = smp_shard_actions(shape, &l.program[rank]);
+        status = add_actions(shape, &crossing, rank, &l.program[rank]);
     for (int rank = 0; l.program && rank < shape->pipeline; rank++) {
         if (status == SMP_OK)
             programs[rank] = l.program[rank];

@@ -79,7 +79,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
     static const char *const keys[] = {"name",    "nodes",          "devices_per_node",
                                        "memory",  "intra_node",     "cores_per_node",
                                        "overlap", "inter_node",     "optimizer_bytes_per_s",
-                                       "devices", "core_switch_us", "adapters_per_node"};
+                                       "devices", "core_switch_us", "adapters_per_node",
+                                       "host"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -105,6 +106,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
     SMP_TRY(smp__field_rate(map, what, "optimizer_bytes_per_s", true, optimizer_bytes_per_s));
     SMP_TRY(smp_link_read(map, what, "intra_node", false, arena, &cluster->intra_node));
     SMP_TRY(smp_link_read(map, what, "inter_node", false, arena, &cluster->inter_node));
+    if (smp_yaml_get(map, "host"))
+        SMP_TRY(smp_link_read(map, what, "host", false, arena, &cluster->host));
     int64_t on_hand = (int64_t)cluster->nodes * cluster->devices_per_node;
     if (on_hand < devices || on_hand > SMP__MAX_DEVICES)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "nodes")),

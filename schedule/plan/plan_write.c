@@ -393,6 +393,8 @@ static void put_cluster(writer *w, const smp_plan *plan)
     put_double(w, "optimizer_bytes_per_s", plan->optimizer_bytes_per_s);
     put_link(w, "intra_node", &cluster->intra_node);
     put_link(w, "inter_node", &cluster->inter_node);
+    if (cluster->host.bytes_per_s > 0)
+        put_link(w, "host", &cluster->host);
     put_devices(w, cluster);
     close_with(w, '}');
 }

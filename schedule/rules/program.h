@@ -17,6 +17,8 @@
     X(RECV_F, "<F", "receive") /* the activations F needs of other ranks; posted by here */        \
     X(SEND_B, ">B", "send")    /* the same of gradients */                                         \
     X(RECV_B, "<B", "receive")                                                                     \
+    X(STORE, "S", "offload") /* start moving what F left for the backward to host memory */        \
+    X(LOAD, "L", "offload")  /* start moving it back */                                            \
     X(GATHER, "G", "gather") /* G.c: start gathering the weights of chunk c in its shard group */  \
     X(DROP, "D", "drop")     /* D.c: they are not needed until the next G.c */                     \
     X(REDUCE, "R", "reduce") /* R.c: start reducing the weight gradients of chunk c */             \
@@ -44,6 +46,12 @@ typedef struct smp_program {
 static inline bool smp_action_is_compute(smp_action_kind kind)
 {
     return kind <= SMP_ACTION_W;
+}
+
+/* A `>` or `<`? */
+static inline bool smp_action_is_message(smp_action_kind kind)
+{
+    return kind >= SMP_ACTION_SEND_F && kind <= SMP_ACTION_RECV_B;
 }
 
 /* Is it of one micro-batch? Else of a chunk, or O of all. */

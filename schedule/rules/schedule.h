@@ -3,6 +3,7 @@
 #ifndef SMP_SCHEDULE_RULES_SCHEDULE_H
 #define SMP_SCHEDULE_RULES_SCHEDULE_H
 
+#include "schedule/rules/offload.h"
 #include "schedule/rules/program.h"
 #include "schedule/rules/shard.h"
 
@@ -14,6 +15,7 @@ typedef struct smp_schedule_shape {
     int active;    /* most live micro-batches, for schedules that take a bound; 0: their default */
     int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_sharding sharding;
+    smp_offloading offloading;
 } smp_schedule_shape;
 
 /* What others need to know of a schedule stands here: nobody asks for its name. */

@@ -340,6 +340,7 @@ static smp_status simulate_in(smp__sim *sim)
     SMP_TRY(create_runners(sim));
     SMP_TRY(create_records(sim));
     SMP_TRY(create_messages(sim));
+    SMP_TRY(smp__sim_offload_init(sim));
     SMP_TRY(smp__sim_reduce_init(sim));
     SMP_TRY(set_costs(sim));
     SMP_TRY(smp__sim_run(sim));

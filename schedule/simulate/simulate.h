@@ -7,6 +7,9 @@
  * ring all-reduce over them, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
  * ring, plus the exchange of weights tied across stages; O waits for all of them, adds up
  * what the devices of a group have summands of (smp_costs_summands_us), and then updates.
+ * What a rank stores and loads (S, L) goes over its own link to its host, each direction one after
+ * the other, beside everything else; a compute action waits for its load, and for the stores that
+ * have to be complete before it (smp_offload_stored_by).
  * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait or
  * its slice is over, then the one that has waited longest gets it, and finds the cache filled by
  * others: passing a core on costs the cluster's core_switch_us. */
@@ -29,7 +32,8 @@ typedef struct smp_simulation {
     double *idle_us;
     double *warmup_us;    /* nothing to do yet: up to the first backward (inference: forward) */
     double *drain_us;     /* nothing left to do: from the last forward on, to the end of the step */
-    double *transfer_us;  /* data on its way (overlap false: and every send and receive) */
+    double *transfer_us;  /* data on its way, to and from the host too (overlap false: and every
+                             send and receive) */
     double *imbalance_us; /* in between: data not made yet; a core held by another rank */
     double *reduction_us; /* between the last compute action and O */
 } smp_simulation;
@@ -44,8 +48,10 @@ typedef struct smp_simulation_input {
                                    has in any replica */
     const double *backward_us;
     const double *backward_input_us; /* NULL: half of backward */
-    const double *recompute_us;  /* added to B or I: what of the forward runs again; NULL: none */
-    const int64_t *weight_bytes; /* [n_stage] */
+    const double *recompute_us;   /* added to B or I: what of the forward runs again; NULL: none */
+    const int64_t *weight_bytes;  /* [n_stage] */
+    const int64_t *offload_bytes; /* [n_stage] what S moves; NULL where programs have none */
+    int horizon;                  /* of smp_offloading; with them */
     const smp_flow *flow;
     const smp_graph *graph; /* for tied weights */
     const smp_cluster *cluster;

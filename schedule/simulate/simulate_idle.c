@@ -5,6 +5,8 @@
  * over the programs. */
 #include "schedule/simulate/simulate_state.h"
 
+#include <math.h>
+
 typedef struct idle_walk {
     const smp__sim *sim;
     int rank;
@@ -86,6 +88,9 @@ static void before_compute(idle_walk *w, int64_t at, const smp_action *a, double
     if (start_us <= w->busy_until_us)
         return;
     last_input(w, a, &sent_us, &arrival_us);
+    const smp__sim *sim = w->sim;
+    const smp__sim_runner *r = &sim->runner[sim->shown * sim->input->pipeline + w->rank];
+    arrival_us = fmax(arrival_us, smp__sim_offloaded_us(sim, r, at));
     sent_us = between(sent_us, w->busy_until_us, start_us);
     arrival_us = between(arrival_us, sent_us, start_us);
     add_upstream(w, at, sent_us - w->busy_until_us);
@@ -123,7 +128,7 @@ static void walk_rank(const smp__sim *sim, int rank)
             if (start_us > w.busy_until_us)
                 s->reduction_us[rank] += start_us - w.busy_until_us;
             w.busy_until_us = end_us;
-        } else if (smp_action_has_microbatch(a->kind) && !sim->input->cluster->overlap) {
+        } else if (smp_action_is_message(a->kind) && !sim->input->cluster->overlap) {
             in_message(&w, i, a, end_us);
         }
     }

@@ -133,8 +133,11 @@ static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
         return true;
     }
     double latest_us;
+    const double host_us = smp__sim_offloaded_us(sim, r, r->next);
     if (!inputs_arrive(sim, r, a, &latest_us) || !weights_arrive(r, a, &latest_us))
         r->blocked = true;
+    else if (host_us > latest_us && host_us > sim->now_us)
+        smp_heap_set(&sim->events, runner, host_us);
     else if (latest_us > sim->now_us)
         smp_heap_set(&sim->events, runner, latest_us);
     else
@@ -239,8 +242,11 @@ static bool step_optimize(smp__sim *sim, int runner)
         record_end(sim, r, sim->now_us);
         return true;
     }
+    const double host_us = smp__sim_offloaded_us(sim, r, r->next);
     if (r->reductions_left > 0)
         r->blocked = true;
+    else if (host_us > r->reduced_us && host_us > sim->now_us)
+        smp_heap_set(&sim->events, runner, host_us);
     else if (r->reduced_us > sim->now_us)
         smp_heap_set(&sim->events, runner, r->reduced_us);
     else
@@ -279,6 +285,11 @@ static bool step(smp__sim *sim, int runner, const smp_action *a)
     case SMP_ACTION_RECV_F:
     case SMP_ACTION_RECV_B:
         return step_receive(sim, runner, a);
+    case SMP_ACTION_STORE:
+    case SMP_ACTION_LOAD:
+        record_start(sim, r);
+        record_end(sim, r, smp__sim_offload(sim, &sim->runner[runner], a));
+        return true;
     case SMP_ACTION_GATHER:
         record_start(sim, r);
         smp__sim_gather_weights(sim, &sim->runner[runner], a->chunk);

@@ -18,6 +18,13 @@ typedef enum smp__sim_phase {
     SMP__SIM_RUN    /* done when its event comes */
 } smp__sim_phase;
 
+/* What a runner moves to its host and back. */
+typedef struct smp__sim_host {
+    double out_free_us, in_free_us; /* when the directions of its link are */
+    double *stored_us;              /* [program n] end of the stores to complete before an action */
+    double *moved_us;               /* [chunks * microbatches] end of the store, then of the load */
+} smp__sim_host;
+
 typedef struct smp__sim_runner {
     int replica, rank, device; /* replica: of those simulated */
     int core;                  /* of all cores, if they are shared */
@@ -35,6 +42,7 @@ typedef struct smp__sim_runner {
     double reduced_us;      /* end of its last reduction so far */
     double channel_free_us; /* its reductions and gathers go one after the other */
     double *gathered_us;    /* [chunks] end of the last gather; < 0: not known; 0: there was none */
+    smp__sim_host *host;    /* NULL: nothing travels */
 } smp__sim_runner;
 
 /* A gather, at a position of a rank's program. */
@@ -140,6 +148,13 @@ smp_status smp__sim_add_summands(smp__sim *sim);
 
 /* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us);
+
+/* simulate_offload.c */
+smp_status smp__sim_offload_init(smp__sim *sim);
+/* A runner has reached S or L, with which it is done now: when the copy ends. */
+double smp__sim_offload(const smp__sim *sim, smp__sim_runner *r, const smp_action *a);
+/* When what the compute action at a position needs of the host link is done. */
+double smp__sim_offloaded_us(const smp__sim *sim, const smp__sim_runner *r, int64_t position);
 
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);

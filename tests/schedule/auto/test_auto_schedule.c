@@ -195,7 +195,7 @@ static void test_auto_times_are_the_simulators(void **state)
         smp_list_result r;
         if (smp_list_schedule(&input, NULL, 0, orders, &r))
             fail_msg("seed %d: %s", (int)seed, smp_last_error());
-        smp_schedule_shape shape = {p, v, m, true, 0, 0, {.shard = 1}};
+        smp_schedule_shape shape = {p, v, m, true, 0, 0, {.shard = 1}, {0}};
         if (smp_lower_orders(&shape, c.rank, made.flow, orders, made.program))
             fail_msg("seed %d: %s", (int)seed, smp_last_error());
         made.plan.schedule = "auto";

@@ -61,7 +61,7 @@ static void test_export_torch_csv(void **state)
         for (int p = 1; p <= 4; p++)
             for (int v = 1; v <= 3; v++)
                 for (int m = 1; m <= 12; m += 5) {
-                    smp_schedule_shape shape = {p, v, m, true, 0, 0, {.shard = 1}};
+                    smp_schedule_shape shape = {p, v, m, true, 0, 0, {.shard = 1}, {0}};
                     if (smp_schedule_check(*kind, &shape) != SMP_OK)
                         continue;
                     made_plan made;

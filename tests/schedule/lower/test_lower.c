@@ -64,7 +64,7 @@ static void test_lower_skips_around_the_ring(void **state)
             for (int m = 1; m <= 9; m++)
                 for (int i = 0; smp_schedules()[i]; i++) {
                     const smp_schedule_kind *kind = smp_schedules()[i];
-                    smp_schedule_shape shape = {p, v, m, m % 2, 0, 0, {.shard = 1}};
+                    smp_schedule_shape shape = {p, v, m, m % 2, 0, 0, {.shard = 1}, {0}};
                     if (smp_schedule_check(kind, &shape))
                         continue;
                     made_plan made;
@@ -118,7 +118,8 @@ static void check_random(uint64_t seed)
     int p = 1 + (int)fixture_below(&random, 6), v = 1 + (int)fixture_below(&random, 3);
     int m = 1 + (int)fixture_below(&random, 10), n_stage = p * v;
     smp_schedule_shape shape = {
-        p, v, m, fixture_chance(&random, 80), (int)fixture_below(&random, 2 * p), 0, {.shard = 1}};
+        p,  v, m, fixture_chance(&random, 80), (int)fixture_below(&random, 2 * p), 0, {.shard = 1},
+        {0}};
     const smp_schedule_kind *kind = fixture_schedule(&random, &shape);
     fixture_graph f;
     fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training,

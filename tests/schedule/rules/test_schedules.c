@@ -45,7 +45,7 @@ static void for_grid(bool training, grid_check check)
             made_plan_stages(&made, "simple", p, v, 1, training, made_chain);
             for (int i = 0; smp_schedules()[i]; i++)
                 for (int m = 1; m <= MAX_MICROBATCHES; m++) {
-                    smp_schedule_shape shape = {p, v, m, training, 0, 0, {.shard = 1}};
+                    smp_schedule_shape shape = {p, v, m, training, 0, 0, {.shard = 1}, {0}};
                     lend(&made, smp_schedules()[i], &shape, check);
                 }
             made_plan_free(&made);
@@ -206,7 +206,8 @@ static void for_options(int chunks, bool groups)
         made_plan_stages(&made, "simple", p, chunks, 1, true, made_chain);
         for (size_t i = 0; i < sizeof microbatches / sizeof microbatches[0]; i++)
             for (int option = 1; option <= 2 * p + 2; option++) {
-                smp_schedule_shape shape = {p, chunks, microbatches[i], true, 0, 0, {.shard = 1}};
+                smp_schedule_shape shape = {p, chunks, microbatches[i], true,
+                                            0, 0,      {.shard = 1},    {0}};
                 *(groups ? &shape.group : &shape.active) = option;
                 for (int k = 0; smp_schedules()[k]; k++)
                     lend(&made, smp_schedules()[k], &shape, check_all);
@@ -233,7 +234,7 @@ static void test_schedules_folded_memory(void **state)
         const int active[] = {p, p / 2 + 2, p / 3 + 2};
         for (int i = 0; i < 3; i++)
             for (int r = 0; r < p; r++) {
-                smp_schedule_shape shape = {p, 2, 8 * p, true, active[i], 0, {.shard = 1}};
+                smp_schedule_shape shape = {p, 2, 8 * p, true, active[i], 0, {.shard = 1}, {0}};
                 int pairs = kind->live(&shape, r);
                 assert_true(pairs <= 2 * active[i]);
                 /* what is given is made use of: no bound is missed by more than two pairs */
@@ -249,7 +250,7 @@ static double zero_bubble_us(made_plan *made, int active)
     const smp_plan *plan = &made->plan;
     const smp_schedule_kind *kind = smp_schedule_find("zero-bubble");
     smp_schedule_shape shape = {plan->pipeline, plan->chunks, plan->microbatches, true, active, 0,
-                                {.shard = 1}};
+                                {.shard = 1},   {0}};
     for (int s = 0; s < plan->n_stage; s++)
         made->stage[s].rank = smp_schedule_stage_rank(kind, &shape, s);
     assert_int_equal(smp_lower(kind, &shape, made->flow, made->program), SMP_OK);
@@ -306,7 +307,7 @@ static void test_schedules_split_warmup(void **state)
     for (int p = 2; p <= 12; p++)
         for (int active = 1; active < p; active++)
             for (int r = 0; r < p; r++) {
-                smp_schedule_shape shape = {p, 1, 3 * p, true, active, 0, {.shard = 1}};
+                smp_schedule_shape shape = {p, 1, 3 * p, true, active, 0, {.shard = 1}, {0}};
                 smp_program program = {0};
                 int forwards = 0;
                 assert_int_equal(kind->order(&shape, r, &program), SMP_OK);
@@ -360,24 +361,24 @@ static void refuses(const char *name, smp_schedule_shape shape, const char *word
 static void test_schedules_say_what_can_be(void **state)
 {
     (void)state;
-    refuses("zero-bubble", (smp_schedule_shape){4, 3, 8, true, 0, 0, {.shard = 1}},
+    refuses("zero-bubble", (smp_schedule_shape){4, 3, 8, true, 0, 0, {.shard = 1}, {0}},
             "chunks 3, expected 1, or 2 in a V");
-    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, true, -1, 0, {.shard = 1}},
+    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, true, -1, 0, {.shard = 1}, {0}},
             "expected at least 1");
-    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, false, 0, 0, {.shard = 1}},
+    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, false, 0, 0, {.shard = 1}, {0}},
             "expected one of simple (gpipe), interleaved (1f1b), breadth-first");
-    refuses("breadth-first", (smp_schedule_shape){4, 1, 8, true, 0, 0, {.shard = 1}},
+    refuses("breadth-first", (smp_schedule_shape){4, 1, 8, true, 0, 0, {.shard = 1}, {0}},
             "expected 2 or more");
-    refuses("forward", (smp_schedule_shape){4, 1, 8, true, 0, 0, {.shard = 1}},
+    refuses("forward", (smp_schedule_shape){4, 1, 8, true, 0, 0, {.shard = 1}, {0}},
             "expected one of simple (gpipe), ");
-    smp_schedule_shape bounded = {4, 1, 8, true, 3, 0, {.shard = 1}};
+    smp_schedule_shape bounded = {4, 1, 8, true, 3, 0, {.shard = 1}, {0}};
     assert_int_equal(smp_schedule_check_active(smp_schedule_find("simple"), &bounded),
                      SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "use zero-bubble"));
     assert_int_equal(smp_schedule_check_active(smp_schedule_find("zero-bubble"), &bounded), SMP_OK);
-    refuses("interleaved", (smp_schedule_shape){4, 2, 8, true, 0, 3, {.shard = 1}},
+    refuses("interleaved", (smp_schedule_shape){4, 2, 8, true, 0, 3, {.shard = 1}, {0}},
             "expected at least 4");
-    smp_schedule_shape one_chunk = {4, 1, 8, true, 0, 3, {.shard = 1}};
+    smp_schedule_shape one_chunk = {4, 1, 8, true, 0, 3, {.shard = 1}, {0}};
     assert_int_equal(smp_schedule_check(smp_schedule_find("interleaved"), &one_chunk), SMP_OK);
 }
 
@@ -392,30 +393,32 @@ static void order_text(const char *name, smp_schedule_shape shape, int rank, con
 static void test_schedules_orders(void **state)
 {
     (void)state;
-    order_text("simple", (smp_schedule_shape){2, 2, 2, true, 0, 0, {.shard = 1}}, 0,
+    order_text("simple", (smp_schedule_shape){2, 2, 2, true, 0, 0, {.shard = 1}, {0}}, 0,
                "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0");
-    order_text("interleaved", (smp_schedule_shape){4, 1, 5, true, 0, 0, {.shard = 1}}, 1,
+    order_text("interleaved", (smp_schedule_shape){4, 1, 5, true, 0, 0, {.shard = 1}, {0}}, 1,
                "F0.0 F1.0 F2.0 B0.0 F3.0 B1.0 F4.0 B2.0 B3.0 B4.0");
-    order_text("interleaved", (smp_schedule_shape){4, 1, 2, true, 0, 0, {.shard = 1}}, 0,
+    order_text("interleaved", (smp_schedule_shape){4, 1, 2, true, 0, 0, {.shard = 1}, {0}}, 0,
                "F0.0 F1.0 B0.0 B1.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 0, {.shard = 1}}, 1,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 0, {.shard = 1}, {0}}, 1,
                "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 3, true, 0, 0, {.shard = 1}}, 1,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, true, 0, 0, {.shard = 1}, {0}}, 1,
                "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 B1.0 F2.1 B2.1 B2.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 3, false, 0, 0, {.shard = 1}}, 0,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, false, 0, 0, {.shard = 1}, {0}}, 0,
                "F0.0 F1.0 F0.1 F1.1 F2.0 F2.1");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 4, {.shard = 1}}, 1,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 4, {.shard = 1}, {0}}, 1,
                "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 B0.0 B1.0 B2.0 B3.0");
-    order_text("breadth-first", (smp_schedule_shape){2, 2, 3, true, 0, 0, {.shard = 1}}, 0,
+    order_text("breadth-first", (smp_schedule_shape){2, 2, 3, true, 0, 0, {.shard = 1}, {0}}, 0,
                "F0.0 F1.0 F2.0 F0.1 F1.1 B0.1 F2.1 B1.1 B2.1 B0.0 B1.0 B2.0");
-    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0, {.shard = 1}}, 0, /* H1 */
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0, {.shard = 1}, {0}},
+               0, /* H1 */
                "F0.0 F1.0 F2.0 I0.0 W0.0 F3.0 I1.0 W1.0 I2.0 W2.0 I3.0 W3.0");
-    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0, {.shard = 1}}, 2,
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0, {.shard = 1}, {0}}, 2,
                "F0.0 I0.0 F1.0 I1.0 F2.0 I2.0 W0.0 F3.0 I3.0 W1.0 W2.0 W3.0");
-    order_text("zero-bubble", (smp_schedule_shape){3, 1, 6, true, 6, 0, {.shard = 1}}, 0, /* H2 */
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 6, true, 6, 0, {.shard = 1}, {0}},
+               0, /* H2 */
                "F0.0 F1.0 F2.0 F3.0 F4.0 I0.0 W0.0 F5.0 I1.0 W1.0 I2.0 W2.0 I3.0 W3.0 I4.0 W4.0 "
                "I5.0 W5.0");
-    order_text("forward", (smp_schedule_shape){2, 2, 5, false, 0, 0, {.shard = 1}}, 1,
+    order_text("forward", (smp_schedule_shape){2, 2, 5, false, 0, 0, {.shard = 1}, {0}}, 1,
                "F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F4.0 F2.1 F3.1 F4.1");
 }
 
@@ -441,7 +444,7 @@ static void test_schedules_registry(void **state)
     assert_string_equal(smp_schedule_name("magic"), "magic");
     const smp_schedule_kind *simple = smp_schedule_find("simple");
     const smp_schedule_kind *zero = smp_schedule_find("zero-bubble");
-    smp_schedule_shape shape = {3, 2, 4, true, 0, 0, {.shard = 1}};
+    smp_schedule_shape shape = {3, 2, 4, true, 0, 0, {.shard = 1}, {0}};
     for (int s = 0; s < 6; s++)
         assert_int_equal(smp_schedule_stage_rank(zero, &shape, s), s < 3 ? s : 5 - s);
     assert_true(smp_schedule_find("auto") && smp_schedule_find("auto")->any_placement);
@@ -455,11 +458,11 @@ static void test_schedules_auto_without_costs(void **state)
     static const struct {
         smp_schedule_shape shape;
         const char *rule;
-    } cases[] = {{{4, 1, 8, true, 0, 0, {.shard = 1}}, "zero-bubble"},
-                 {{4, 2, 8, true, 0, 0, {.shard = 1}}, "interleaved"},
-                 {{4, 3, 8, true, 0, 0, {.shard = 1}}, "interleaved"},
-                 {{4, 1, 8, false, 0, 0, {.shard = 1}}, "forward"},
-                 {{4, 2, 8, false, 0, 0, {.shard = 1}}, "forward"}};
+    } cases[] = {{{4, 1, 8, true, 0, 0, {.shard = 1}, {0}}, "zero-bubble"},
+                 {{4, 2, 8, true, 0, 0, {.shard = 1}, {0}}, "interleaved"},
+                 {{4, 3, 8, true, 0, 0, {.shard = 1}, {0}}, "interleaved"},
+                 {{4, 1, 8, false, 0, 0, {.shard = 1}, {0}}, "forward"},
+                 {{4, 2, 8, false, 0, 0, {.shard = 1}, {0}}, "forward"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int rank = 0; rank < 4; rank++) {
             const smp_schedule_kind *rule = smp_schedule_find(cases[i].rule);
@@ -474,7 +477,7 @@ static void test_schedules_auto_without_costs(void **state)
             smp_program_free(&program);
             smp_text_free(&text);
         }
-    smp_schedule_shape none = {4, 2, 8, true, 0, 3, {.shard = 1}};
+    smp_schedule_shape none = {4, 2, 8, true, 0, 3, {.shard = 1}, {0}};
     refuses("auto", none, "schedule interleaved: groups of 3");
 }
 

@@ -249,7 +249,7 @@ static void test_picture_every_schedule(void **state)
             for (int v = 1; v <= 2; v++)
                 for (int m = 1; m <= 9; m += 4)
                     for (int training = 0; training < 2; training++) {
-                        smp_schedule_shape shape = {p, v, m, training, 0, 0, {.shard = 1}};
+                        smp_schedule_shape shape = {p, v, m, training, 0, 0, {.shard = 1}, {0}};
                         if (smp_schedule_check(*kind, &shape) != SMP_OK)
                             continue;
                         made_plan made;

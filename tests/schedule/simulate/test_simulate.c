@@ -421,8 +421,8 @@ static void test_simulate_idle_adds_up(void **state)
     for (int seed = 0; seed < 200; seed++) {
         const smp_schedule_kind *kind = smp_schedules()[seed % 5];
         bool training = seed % 5 != 4;
-        smp_schedule_shape shape = {1 + seed % 4, 1 + seed / 4 % 2, 1 + seed % 7, training, 0, 0,
-                                    {.shard = 1}};
+        smp_schedule_shape shape = {
+            1 + seed % 4, 1 + seed / 4 % 2, 1 + seed % 7, training, 0, 0, {.shard = 1}, {0}};
         if (smp_schedule_check(kind, &shape))
             continue;
         made_plan made;

@@ -435,7 +435,7 @@ static void check_execution(uint64_t seed)
     fixture_random random = {seed};
     int p = 2 + (int)fixture_below(&random, 4), v = 1 + (int)fixture_below(&random, 3);
     int m = 1 + (int)fixture_below(&random, 8), n_stage = p * v, stage_rank[15];
-    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0, {.shard = 1}};
+    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0, {.shard = 1}, {0}};
     const smp_schedule_kind *kind = fixture_schedule(&random, &shape);
     fixture_graph f;
     fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training,

@@ -354,9 +354,14 @@ static void test_verify_every_edit(void **state)
     for (int i = 0; smp_schedules()[i]; i++)
         for (size_t k = 0; k < sizeof size / sizeof size[0]; k++) {
             const smp_schedule_kind *kind = smp_schedules()[i];
-            smp_schedule_shape shape = {
-                size[k].pipeline, size[k].chunks, size[k].microbatches, size[k].training, 0, 0,
-                {.shard = 1}};
+            smp_schedule_shape shape = {size[k].pipeline,
+                                        size[k].chunks,
+                                        size[k].microbatches,
+                                        size[k].training,
+                                        0,
+                                        0,
+                                        {.shard = 1},
+                                        {0}};
             if (smp_schedule_check(kind, &shape))
                 continue;
             made_plan made;

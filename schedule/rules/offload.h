@@ -1,0 +1,15 @@
+/* Stashes that travel: what forwards leave for backwards goes to host memory in between
+ * (Rhu et al., "vDNN", MICRO 2016). */
+#ifndef SMP_SCHEDULE_RULES_OFFLOAD_H
+#define SMP_SCHEDULE_RULES_OFFLOAD_H
+
+#include <stdbool.h>
+
+/* Each transfer has `horizon` compute actions of its rank to hide behind. What is needed again
+ * before it has been away for at least one compute action stays where it is. */
+typedef struct smp_offloading {
+    int horizon;       /* at least 1, where anything travels */
+    const bool *stage; /* [pipeline * chunks] of which stages something travels; NULL: of none */
+} smp_offloading;
+
+#endif

@@ -1,0 +1,99 @@
+/* Times of stores and loads, by hand: a byte takes 1 us each way, F 10, B 20. */
+#include "tests/schedule/simulate/simulate_fixture.h"
+
+#include <math.h>
+
+enum { FORWARD_US = 10, BACKWARD_US = 20 };
+
+static const char order[] =
+    "F0.0 S0.0 F1.0 S1.0 F2.0 S2.0 L0.0 F3.0 S3.0 L1.0 B0.0 L2.0 B1.0 L3.0 B2.0 B3.0 R.0 O";
+
+static void open_one_rank(setting *s, made_plan *made, const int64_t *bytes)
+{
+    made_plan_stages(made, "simple", 1, 1, 4, true, made_chain);
+    made_plan_write(made, 0, order);
+    setting_open(s, made, 1, 1);
+    s->cluster.host.bytes_per_s = 1e6;
+    s->forward_us[0] = FORWARD_US;
+    s->backward_us[0] = BACKWARD_US;
+    s->input.offload_bytes = bytes;
+    s->input.horizon = 1;
+}
+
+static void assert_action(const smp_simulation *got, int64_t i, double start_us, double end_us)
+{
+    if (fabs(got->start_us[0][i] - start_us) > 1e-9 || fabs(got->end_us[0][i] - end_us) > 1e-9)
+        fail_msg("action %lld: got %g to %g, expected %g to %g", (long long)i + 1,
+                 got->start_us[0][i], got->end_us[0][i], start_us, end_us);
+}
+
+static double step_us(int64_t bytes)
+{
+    made_plan made;
+    setting s;
+    open_one_rank(&s, &made, &bytes);
+    smp_simulation *got = simulate(&s.input);
+    const double us = got->step_us, idle_us = got->transfer_us[0];
+    assert_true(fabs(us - idle_us - 4 * (FORWARD_US + BACKWARD_US)) < 1e-9);
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+    return us;
+}
+
+/* As long as a copy takes no longer than an action it costs nothing. Beyond that: stores have an
+ * F each; the first load is asked for before F3, which it has, and later ones have a B each. */
+static void test_simulate_offload_hides(void **state)
+{
+    (void)state;
+    assert_true(step_us(1) == 120);
+    assert_true(step_us(10) == 120);
+    /* F2 waits for S0 to 22, F3 for S1 to 34, B0 for S2 to 46 (L0, which begins at 32, is there at
+     * 44); S3 is there at 58 */
+    assert_true(step_us(12) == 126);
+    /* F2 at 35, F3 at 60, B0 at 85 (S2), B1 at 110 (S3), B2 at 130 (L2, asked for at 105), B3 at
+     * 155 (L3, asked for at 130) */
+    assert_true(step_us(25) == 175);
+}
+
+static void test_simulate_offload_times(void **state)
+{
+    (void)state;
+    const int64_t bytes = 25;
+    made_plan made;
+    setting s;
+    open_one_rank(&s, &made, &bytes);
+    smp_simulation *got = simulate(&s.input);
+    assert_action(got, 0, 0, 10);    /* F0 */
+    assert_action(got, 1, 10, 35);   /* S0 */
+    assert_action(got, 2, 10, 20);   /* F1 */
+    assert_action(got, 3, 20, 60);   /* S1, once the link is free */
+    assert_action(got, 4, 35, 45);   /* F2, once S0 is done */
+    assert_action(got, 6, 45, 70);   /* L0 */
+    assert_action(got, 10, 85, 105); /* B0, once S2 is done */
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
+static void test_simulate_offload_needs_a_link(void **state)
+{
+    (void)state;
+    const int64_t bytes = 25;
+    made_plan made;
+    setting s;
+    smp_simulation *got = NULL;
+    open_one_rank(&s, &made, &bytes);
+    s.cluster.host.bytes_per_s = 0;
+    assert_int_equal(smp_simulate(&s.input, &got), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "links: host"));
+    made_plan_free(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simulate_offload_hides),
+        cmocka_unit_test(test_simulate_offload_times),
+        cmocka_unit_test(test_simulate_offload_needs_a_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
