@@ -8,10 +8,10 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/transport/own_core.h"
 #include "graph/base/status.h"
 
 typedef enum phase {
@@ -72,17 +72,6 @@ static void *run(void *of)
     return NULL;
 }
 
-/* The program's signals are for the thread that computes. */
-static bool create_thread(smp__read_ahead *a)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool created = pthread_create(&a->thread, NULL, run, a) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return created;
-}
-
 smp__read_ahead *smp__read_ahead_start(void)
 {
     smp__read_ahead *a = calloc(1, sizeof *a);
@@ -90,7 +79,7 @@ smp__read_ahead *smp__read_ahead_start(void)
         return NULL;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    if (create_thread(a))
+    if (smp__own_core_start(&a->thread, run, a))
         return a;
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);

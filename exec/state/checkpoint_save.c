@@ -9,13 +9,13 @@
  * copy. */
 #include "exec/state/checkpoint_save.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "exec/state/checkpoint_part.h"
 #include "exec/state/weights.h"
+#include "exec/transport/own_core.h"
 
 static void *work(void *job)
 {
@@ -25,17 +25,6 @@ static void *work(void *job)
     snprintf(v->message, sizeof(v->message), "%s", smp_last_error());
     atomic_store(&v->ended, true);
     return NULL;
-}
-
-/* Signals are the business of the program's own threads. */
-static bool start_thread(smp *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    s->saving.running = pthread_create(&s->saving.thread, NULL, work, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return s->saving.running;
 }
 
 /* Every rank has a share; the name is rank 0's, of whatever replica. */
@@ -50,7 +39,8 @@ static void start_phase(smp *s, smp__save_phase phase)
     const bool works = has_work(s, phase);
     v->phase = phase;
     atomic_store(&v->ended, !works);
-    if (works && !(v->behind && start_thread(s)))
+    v->running = works && v->behind && smp__own_core_start(&v->thread, work, s);
+    if (works && !v->running)
         work(s); /* where there is no thread the job waits for the disk */
 }
 

@@ -4,7 +4,7 @@
 #include "exec/transport/own_core.h"
 
 #include <sched.h>
-#include <stdbool.h>
+#include <signal.h>
 #include <sys/prctl.h>
 
 /* What the thread had before the first of its jobs. */
@@ -60,4 +60,20 @@ void smp__own_core_give_back(void)
         set_policy(SCHED_OTHER);
     if (host.slack_ns > 0)
         prctl(PR_SET_TIMERSLACK, (unsigned long)host.slack_ns, 0UL, 0UL, 0UL);
+}
+
+bool smp__own_core_start(pthread_t *thread, void *(*run)(void *), void *of)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    if (host.jobs > 0 && host.bound)
+        pthread_attr_setaffinity_np(&attributes, sizeof(host.cores), &host.cores);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(thread, &attributes, run, of) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
 }
