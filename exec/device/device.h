@@ -16,6 +16,7 @@ typedef struct smp_device_options {
     smp_precision precision;
     int node_rank; /* of this process among those on its node: which GPU is its own */
     int stamps;    /* how many time stamps are in use, see `stamp` */
+    int travels;   /* how many slots, see `travel_out` */
 } smp_device_options;
 
 typedef struct smp_device {
@@ -72,6 +73,19 @@ typedef struct smp_device {
     /* Has the stamp been passed since it was last enqueued? Its time in seconds of smp_clock_s;
      * time_s may be NULL. */
     bool (*passed)(void *context, int index, double *time_s);
+
+    /* Copies beside the compute stream, those of each direction one after the other: begun when
+     * that stream gets here. `host` is from reserve_host. `slot`, below options.travels, is the
+     * copy's number, not used again before it was joined. NULL with host_memory: there it is a
+     * thread's work. */
+    smp_status (*travel_out)(void *context, int slot, void *host, const void *source,
+                             int64_t bytes);
+    smp_status (*travel_back)(void *context, int slot, void *target, const void *host,
+                              int64_t bytes);
+    /* What is enqueued from here on begins when the slot's copy is done. */
+    smp_status (*travel_join)(void *context, int slot);
+    /* Is it? When it began and ended, as for `passed`. */
+    bool (*travel_times)(void *context, int slot, double *begin_s, double *end_s);
 } smp_device;
 
 enum { SMP_DEVICE_NAME_BYTES = 128 };

@@ -1,5 +1,7 @@
 /* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on
  * one stream, of the lowest priority that there is: what the transport's streams do goes first.
+ * What travels to host memory and back has a stream for each way, so that copies go on beside
+ * kernels and beside each other; events order them with the compute stream, no wait of the host's.
  *
  * Stamps are events. Their times are counted from a reference event whose time the host knows
  * because it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an
@@ -12,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/device/cuda_event.h"
 #include "exec/device/cuda_kernels.h"
 #include "exec/device/device.h"
 #include "graph/base/clock.h"
@@ -28,7 +31,7 @@ _Static_assert((int)SMP_CUDA_SQUARE_PIECE == (int)SMP_SQUARE_PIECE, "as device.h
 #define WORKSPACE_BYTES ((int64_t)32 << 20)
 #define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
 
-enum { MIN_CAPABILITY = 80, REFERENCES = 16 };
+enum { MIN_CAPABILITY = 80, REFERENCES = 16, WAYS = 2 };
 
 static const double REFERENCE_S = 1.0;
 
@@ -37,6 +40,10 @@ typedef struct cuda_stamp {
     int64_t reference; /* number of the last reference before it; -1: never recorded */
 } cuda_stamp;
 
+typedef struct cuda_travel {
+    cuda_stamp begin, end;
+} cuda_travel;
+
 typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
     char text[320];
@@ -44,7 +51,11 @@ typedef struct cuda_context {
     cudaEvent_t reference[REFERENCES];
     double reference_s[REFERENCES];
     int64_t n_reference;
-    bool stamped; /* since the last reference */
+    bool stamped;           /* since the last reference */
+    cudaStream_t way[WAYS]; /* out, back; NULL: nothing travels */
+    cudaEvent_t here;       /* where the compute stream is */
+    int travels;
+    cuda_travel *travel; /* [travels] */
     int stamps;
     cuda_stamp stamp[];
 } cuda_context;
@@ -157,11 +168,47 @@ static smp_status open_events(cuda_context *c)
     return take_reference(c);
 }
 
+static smp_status open_travels(cuda_context *c, int travels)
+{
+    if (travels == 0)
+        return SMP_OK;
+    c->travel = calloc((size_t)travels, sizeof *c->travel);
+    if (!c->travel)
+        return smp_fail_memory((size_t)travels * sizeof *c->travel);
+    c->travels = travels;
+    SMP_TRY(smp__make_event(&c->here));
+    for (int i = 0; i < WAYS; i++)
+        SMP_TRY(smp__make_urgent_stream(&c->way[i]));
+    for (int i = 0; i < travels; i++) {
+        c->travel[i].begin.reference = c->travel[i].end.reference = -1;
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->travel[i].begin.event));
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->travel[i].end.event));
+    }
+    return SMP_OK;
+}
+
+static void close_travels(cuda_context *c)
+{
+    for (int i = 0; i < c->travels; i++) {
+        if (c->travel[i].begin.event)
+            cudaEventDestroy(c->travel[i].begin.event);
+        if (c->travel[i].end.event)
+            cudaEventDestroy(c->travel[i].end.event);
+    }
+    free(c->travel);
+    for (int i = 0; i < WAYS; i++)
+        if (c->way[i])
+            cudaStreamDestroy(c->way[i]);
+    if (c->here)
+        cudaEventDestroy(c->here);
+}
+
 static void cuda_close(void *context)
 {
     cuda_context *c = context;
     if (!c)
         return;
+    close_travels(c);
     for (int i = 0; i < REFERENCES; i++)
         if (c->reference[i])
             cudaEventDestroy(c->reference[i]);
@@ -195,6 +242,8 @@ static smp_status open_device(const smp_device_options *options, void **context)
         status = open_libraries(c);
     if (status == SMP_OK)
         status = open_events(c);
+    if (status == SMP_OK)
+        status = open_travels(c, options->travels);
     if (status != SMP_OK) {
         cuda_close(c);
         return status;
@@ -370,18 +419,15 @@ static smp_status cuda_idle(void *context, bool *done)
     return c->stamped && smp_clock_s() - last_s > REFERENCE_S ? take_reference(c) : SMP_OK;
 }
 
-static smp_status cuda_stamp_now(void *context, int index)
+static smp_status record(cuda_context *c, cuda_stamp *stamp, cudaStream_t stream)
 {
-    cuda_context *c = context;
-    c->stamp[index].reference = c->n_reference - 1;
+    stamp->reference = c->n_reference - 1;
     c->stamped = true;
-    return SMP_CUDA(cudaEventRecord, c->stamp[index].event, c->cuda.stream);
+    return SMP_CUDA(cudaEventRecord, stamp->event, stream);
 }
 
-static bool cuda_passed(void *context, int index, double *time_s)
+static bool has_passed(const cuda_context *c, const cuda_stamp *stamp, double *time_s)
 {
-    cuda_context *c = context;
-    const cuda_stamp *stamp = &c->stamp[index];
     if (stamp->reference < 0)
         return false;
     cudaError_t code = cudaEventQuery(stamp->event);
@@ -395,6 +441,55 @@ static bool cuda_passed(void *context, int index, double *time_s)
     cudaEventElapsedTime(&after_ms, c->reference[reference % REFERENCES], stamp->event);
     *time_s = c->reference_s[reference % REFERENCES] + 1e-3 * (double)after_ms;
     return true;
+}
+
+static smp_status cuda_stamp_now(void *context, int index)
+{
+    cuda_context *c = context;
+    return record(c, &c->stamp[index], c->cuda.stream);
+}
+
+static bool cuda_passed(void *context, int index, double *time_s)
+{
+    const cuda_context *c = context;
+    return has_passed(c, &c->stamp[index], time_s);
+}
+
+static smp_status travel(cuda_context *c, int slot, cudaStream_t way, void *target,
+                         const void *source, int64_t bytes, enum cudaMemcpyKind kind)
+{
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->here, c->cuda.stream));
+    SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, way, c->here, 0));
+    SMP_TRY(record(c, &c->travel[slot].begin, way));
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, target, source, (size_t)bytes, kind, way));
+    return record(c, &c->travel[slot].end, way);
+}
+
+static smp_status cuda_travel_out(void *context, int slot, void *host, const void *source,
+                                  int64_t bytes)
+{
+    cuda_context *c = context;
+    return travel(c, slot, c->way[0], host, source, bytes, cudaMemcpyDeviceToHost);
+}
+
+static smp_status cuda_travel_back(void *context, int slot, void *target, const void *host,
+                                   int64_t bytes)
+{
+    cuda_context *c = context;
+    return travel(c, slot, c->way[1], target, host, bytes, cudaMemcpyHostToDevice);
+}
+
+static smp_status cuda_travel_join(void *context, int slot)
+{
+    cuda_context *c = context;
+    return SMP_CUDA(cudaStreamWaitEvent, c->cuda.stream, c->travel[slot].end.event, 0);
+}
+
+static bool cuda_travel_times(void *context, int slot, double *begin_s, double *end_s)
+{
+    const cuda_context *c = context;
+    return has_passed(c, &c->travel[slot].begin, begin_s) &&
+           has_passed(c, &c->travel[slot].end, end_s);
 }
 
 const smp_device smp__device_cuda = {
@@ -426,5 +521,9 @@ const smp_device smp__device_cuda = {
     .idle = cuda_idle,
     .stamp = cuda_stamp_now,
     .passed = cuda_passed,
+    .travel_out = cuda_travel_out,
+    .travel_back = cuda_travel_back,
+    .travel_join = cuda_travel_join,
+    .travel_times = cuda_travel_times,
 };
 #endif
