@@ -70,7 +70,7 @@ static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < n; i++)
         name[i] = graph->op[op[i]].name;
-    SMP_TRY(smp_sketch_recompute(stage, name, n, work, mask));
+    SMP_TRY(smp_sketch_op_mask(&stage->recompute, "recompute", stage->stage, name, n, work, mask));
     for (int32_t i = 0; i < n; i++) {
         n_named += mask[i];
         recomputes[op[i]] = mask[i];
@@ -93,7 +93,7 @@ static smp_status obey_flags(smp__scoring *s, smp_problem problem)
     memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
     SMP_TRY(smp__planner_hold(&s->planner, *partition));
     for (int i = 0; i < b->sketch->n_listed; i++) {
-        if (b->sketch->stage[i].recompute >= 0)
+        if (b->sketch->stage[i].recompute.what >= 0)
             SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
     }
     problem.recomputes = recomputes;
@@ -270,7 +270,7 @@ static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
     memcpy(said, recompute, n_op);
     int n_said = 0;
     for (int i = 0; i < b->sketch->n_listed; i++)
-        n_said += is_said[b->sketch->stage[i].stage] = b->sketch->stage[i].recompute >= 0;
+        n_said += is_said[b->sketch->stage[i].stage] = b->sketch->stage[i].recompute.what >= 0;
     if (n_said == b->sketch->n_stage)
         return SMP_OK;
     SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));

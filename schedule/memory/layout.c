@@ -251,10 +251,16 @@ smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t 
     return smp__bytes_add(top, bytes);
 }
 
-/* The block of what is kept from the forward pass. */
-static smp_block block_of(const smp__layout_build *build, bool weight)
+/* Room for what a call makes that is kept from the forward pass. weight: weight gradients read it.
+ */
+static smp_status keep(smp__layout_build *build, int32_t call, bool weight, int64_t bytes,
+                       smp_ref *ref)
 {
-    return build->split && weight ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT;
+    const bool late = build->split && weight;
+    if (!build->offload || !build->offload[build->call[call].op])
+        return smp__layout_stash(build, late ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT, bytes, ref);
+    build->layout->back_in_weight |= late;
+    return smp__layout_stash(build, SMP_BLOCK_AWAY, bytes, ref);
 }
 
 static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t tensor)
@@ -277,7 +283,7 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
     }
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
     if (kept)
-        return smp__layout_stash(build, block_of(build, weight), bytes, ref);
+        return keep(build, i, weight, bytes, ref);
     SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
     smp__work_extend(work, *ref, build->last_read[v]);
     return SMP_OK;
@@ -311,10 +317,9 @@ static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32
     bool kept;
     smp_layout_call *call = &build->call[i];
     int64_t aux = smp__layout_aux_bytes(build, i, &kept);
-    smp_block block = block_of(build, smp__layout_aux_weight(build, i));
     int64_t begin = smp__layout_begin(build, i, i);
     if (aux > 0 && kept && !build->again[i])
-        SMP_TRY(smp__layout_stash(build, block, aux, &call->aux));
+        SMP_TRY(keep(build, i, smp__layout_aux_weight(build, i), aux, &call->aux));
     else if (aux > 0)
         SMP_TRY(smp__work_add(work, aux, begin, &call->aux));
     if (build->needs[i].workspace_bytes > 0)
@@ -377,7 +382,8 @@ static smp_status layout_forward(smp__layout_build *build)
         status = fill_call(build, i);
     for (int32_t v = 0; v < build->n_value; v++)
         if (!smp__layout_remade(build, v))
-            build->back[v] = build->value[v];
+            build->back[v] = smp__layout_back(build->value[v]);
+    layout->block_bytes[SMP_BLOCK_BACK] = layout->block_bytes[SMP_BLOCK_AWAY];
     smp__work_free(&work);
     return status;
 }
@@ -387,7 +393,7 @@ smp_status smp__layout_open(smp__layout_build *build)
     const smp_flow *flow = build->flow;
     smp_arena *arena = smp_arena_create();
     if (!build->graph->training) {
-        build->recompute = NULL;
+        build->recompute = build->offload = NULL;
         build->split = false;
     }
     build->scratch = smp_arena_create();
@@ -429,12 +435,14 @@ static smp_status build_in(smp__layout_build *build, smp_layout **out)
 }
 
 smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                            const bool *recompute, const int64_t *stash_bytes, smp_layout **out)
+                            const bool *recompute, const bool *offload, const int64_t *stash_bytes,
+                            smp_layout **out)
 {
     smp__layout_build build = {.graph = graph,
                                .flow = flow,
                                .stash_bytes = stash_bytes,
                                .recompute = recompute,
+                               .offload = offload,
                                .stage = stage,
                                .split = split};
     return build_in(&build, out);
@@ -467,13 +475,15 @@ static smp_status keep_measures(smp_layout **layout)
 }
 
 smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                              const bool *recompute, const int64_t *stash_bytes, smp_layout **out)
+                              const bool *recompute, const bool *offload,
+                              const int64_t *stash_bytes, smp_layout **out)
 {
     smp_layout *layout;
     smp__layout_build build = {.graph = graph,
                                .flow = flow,
                                .stash_bytes = stash_bytes,
                                .recompute = recompute,
+                               .offload = offload,
                                .stage = stage,
                                .split = split,
                                .measure = true};

@@ -23,7 +23,12 @@
  * if split) begins with those of their forward calls whose outputs or saved values the gradients
  * read, directly or through other such calls, into the work area; what W reads goes into a stash
  * block. What repeated calls read of other ops is stashed, what the stage received stays where it
- * is. Neither border buffers nor the loss slot are written a second time. */
+ * is. Neither border buffers nor the loss slot are written a second time.
+ *
+ * Offload: of the ops that a second mask names, all that would be stashed (outputs and saved
+ * values; nothing of what is repeated, nothing in borders) lies in a block that can travel to host
+ * memory between the forward action and the backward one. The two name two blocks, AWAY and BACK,
+ * of the same size: where a micro-batch does not travel, they are one buffer (memory.h). */
 #ifndef SMP_SCHEDULE_MEMORY_LAYOUT_H
 #define SMP_SCHEDULE_MEMORY_LAYOUT_H
 
@@ -36,6 +41,8 @@ typedef enum smp_block {
     SMP_BLOCK_INPUT,  /* from F to B or I. Not split: all that the backward reads of F */
     SMP_BLOCK_WEIGHT, /* from F to W: what weight gradients read */
     SMP_BLOCK_GRAD,   /* from I to W: gradients of outputs; recomputed values that W reads */
+    SMP_BLOCK_AWAY,   /* from F until it is stored: what travels to host memory, read by F alone */
+    SMP_BLOCK_BACK,   /* from the load to B, I or W: the same values at the same offsets */
     SMP_N_BLOCK
 } smp_block;
 
@@ -135,6 +142,7 @@ typedef struct smp_layout {
     const smp_instr *weight_instr;   /* of W; empty unless split */
     const smp_border *border;
     int64_t block_bytes[SMP_N_BLOCK]; /* stash blocks of one micro-batch, without borders */
+    bool back_in_weight;              /* split: W reads of SMP_BLOCK_BACK */
     int64_t forward_work_bytes;       /* the work area must hold the largest */
     int64_t backward_work_bytes;
     int64_t weight_work_bytes;
@@ -144,17 +152,20 @@ typedef struct smp_layout {
 /* Has the program an I of the chunk? Then its layout is for split backwards. O(actions). */
 bool smp_layout_is_split(const smp_program *program, int chunk);
 
-/* Lays out one stage. `split` and `recompute` are ignored unless the graph trains. recompute:
- * [n_op] of the graph, ops whose forward may run again in the backward action, or NULL: none; who
- * names one of a pair means both. Ops without kernels (opaque) count by their costs: `stash_bytes`
- * [n_op] may be NULL, else gives what such an op stashes. */
+/* Lays out one stage. `split` and the masks are ignored unless the graph trains. recompute: [n_op]
+ * of the graph, ops whose forward may run again in the backward action, or NULL: none; who names
+ * one of a pair means both. offload: [n_op], ops whose stash may travel, or NULL: none; of those
+ * that are in both, what is repeated is not stashed. Ops without kernels (opaque) count by their
+ * costs: `stash_bytes` [n_op] may be NULL, else gives what such an op stashes. */
 smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                            const bool *recompute, const int64_t *stash_bytes, smp_layout **out);
+                            const bool *recompute, const bool *offload, const int64_t *stash_bytes,
+                            smp_layout **out);
 
 /* The same without calls and instructions (none: counts are 0), which are most of its memory: all
  * that the memory planner reads. */
 smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                              const bool *recompute, const int64_t *stash_bytes, smp_layout **out);
+                              const bool *recompute, const bool *offload,
+                              const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
 /* What the layout needs of the work area of its rank. */

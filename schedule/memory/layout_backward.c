@@ -246,7 +246,7 @@ static void find_reads(backward_build *b, int32_t i)
             smp__work_extend(&b->work, b->backward_out[i][k], (int64_t)b->n_instr);
         }
     if (reads->aux || opaque || (reads->weight_aux && !base->split))
-        call->backward_aux = base->again[i] ? b->redo[i].aux : call->aux;
+        call->backward_aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
 
@@ -401,7 +401,7 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
         if (smp__reads_slot(reads->weight_in, slot))
             in[slot] = smp__layout_find(base, base->back, op->in[slot]);
     if (smp__layout_aux_weight(base, i))
-        weight->aux = base->again[i] ? b->redo[i].aux : call->aux;
+        weight->aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     int64_t bytes = 0;
     SMP_TRY(smp__bytes_add(&bytes, base->needs[i].workspace_bytes));
     if (bytes > 0)

@@ -25,6 +25,7 @@ typedef struct smp__layout_build {
     const smp_flow *flow;
     const int64_t *stash_bytes; /* as passed to smp_layout_build */
     const bool *recompute;      /* likewise; NULL unless the graph trains */
+    const bool *offload;        /* likewise */
     int stage;
     bool split;
     bool measure; /* sizes are all that is wanted: addresses and instructions are not kept */
@@ -117,6 +118,14 @@ static inline int64_t smp__layout_begin(const smp__layout_build *build, int32_t 
 
 /* Has the op weight gradients to make? */
 bool smp__layout_weighs(const smp__layout_build *build, int32_t call);
+/* Where the backward finds what the forward put there: a block that travels comes back as another.
+ */
+static inline smp_ref smp__layout_back(smp_ref ref)
+{
+    if (ref.space == SMP_SPACE_STASH && ref.index == SMP_BLOCK_AWAY)
+        ref.index = SMP_BLOCK_BACK;
+    return ref;
+}
 /* Room in a stash block. */
 smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t bytes,
                              smp_ref *ref);

@@ -18,7 +18,7 @@ static smp_status check_input(const smp_memory_input *input)
 {
     if (input->rank < 0 || input->sharding.shard < 1 || input->chunks < 1 ||
         input->microbatches < 1 || input->ddp < 1 || input->blocks < 1 ||
-        input->optimizer_states < 0 || input->optimizer_states > 2)
+        input->optimizer_states < 0 || input->optimizer_states > 2 || input->horizon < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d blocks of "
                         "gradients, %d states",
@@ -122,16 +122,17 @@ void smp_memory_destroy(smp_memory_rank *memory)
         smp_arena_destroy(memory->arena);
 }
 
-/* The ops of the rank's stages that the plan lets recompute: [n_op] of the graph; NULL: no
- * memory. */
+/* The ops of the rank's stages that the plan lets recompute, or offload: [n_op] of the graph; NULL:
+ * no memory. */
 static bool *mask_of(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow, int rank,
-                     smp_arena *arena)
+                     bool offload, smp_arena *arena)
 {
     bool *mask = SMP_ARENA_NEW(arena, bool, (size_t)graph->n_op);
     for (int s = 0; mask && s < plan->n_stage; s++) {
         const smp_plan_stage *stage = &plan->stage[s];
-        for (int32_t i = 0; stage->rank == rank && stage->recompute && i < stage->n_op; i++)
-            mask[flow->op_list[flow->op_begin[s] + i]] = stage->recompute[i];
+        const bool *said = offload ? stage->offload : stage->recompute;
+        for (int32_t i = 0; stage->rank == rank && said && i < stage->n_op; i++)
+            mask[flow->op_list[flow->op_begin[s] + i]] = said[i];
     }
     return mask;
 }
@@ -146,15 +147,22 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
     smp_layout **made = arena && !layout ? SMP_ARENA_NEW(arena, smp_layout *, chunks) : layout;
     int *stage_of_chunk = arena ? SMP_ARENA_NEW(arena, int, chunks) : NULL;
     int *stage_rank = arena ? SMP_ARENA_NEW(arena, int, n_stage) : NULL;
-    const bool *recompute = arena ? mask_of(plan, graph, flow, rank, arena) : NULL;
-    smp_status status = made && stage_of_chunk && stage_rank && recompute
+    const bool *recompute = arena ? mask_of(plan, graph, flow, rank, false, arena) : NULL;
+    const bool *offload = arena ? mask_of(plan, graph, flow, rank, true, arena) : NULL;
+    smp_status status = made && stage_of_chunk && stage_rank && recompute && offload
                             ? SMP_OK
                             : smp_fail_memory(sizeof(int) * (chunks + n_stage));
     for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
         int stage = stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
         bool split = smp_layout_is_split(program, c);
-        status = layout ? smp_layout_build(graph, flow, stage, split, recompute, NULL, &made[c])
-                        : smp_layout_measure(graph, flow, stage, split, recompute, NULL, &made[c]);
+        status = (layout ? smp_layout_build : smp_layout_measure)(
+            graph, flow, stage, split, recompute, offload, NULL, &made[c]);
+        if (status == SMP_OK &&
+            made[c]->block_bytes[SMP_BLOCK_AWAY] != plan->stage[stage].offload_bytes)
+            status = smp_fail_at(smp_plan_stage_where(plan, stage),
+                                 "stage %d: offload_bytes: got %lld, expected %lld", stage,
+                                 (long long)plan->stage[stage].offload_bytes,
+                                 (long long)made[c]->block_bytes[SMP_BLOCK_AWAY]);
     }
     for (int s = 0; s < plan->n_stage && status == SMP_OK; s++)
         stage_rank[s] = plan->stage[s].rank;
@@ -171,7 +179,9 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                                      .ddp = plan->ddp,
                                                      .sharding = plan->sharding,
                                                      .blocks = plan->gradient_blocks / plan->ddp,
-                                                     .optimizer_states = optimizer_states},
+                                                     .optimizer_states = optimizer_states,
+                                                     .offload_states = plan->offload_states,
+                                                     .horizon = plan->loading_horizon},
                                  out);
     for (int c = 0; c < plan->chunks && made && !layout; c++)
         smp_layout_destroy(made[c]);
@@ -180,12 +190,13 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
 }
 
 smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
-                           int rank, int64_t *peak_bytes)
+                           int rank, int64_t *peak_bytes, int64_t *host_bytes)
 {
     smp_memory_rank *memory;
     SMP_TRY(smp_memory_plan_rank(plan, graph, flow, rank, smp_planned_states(plan->training), NULL,
                                  &memory));
     *peak_bytes = memory->arena_bytes;
+    *host_bytes = memory->far_bytes;
     smp_memory_destroy(memory);
     return SMP_OK;
 }

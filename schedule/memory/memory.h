@@ -8,7 +8,12 @@
  * may be far behind and only get there with this rank's help: activations before this stage's
  * backward of the same micro-batch (inference: at the end), gradients before O. Two chunks of one
  * rank share the border buffer between them. Weights, gradients and optimizer state live for
- * ever. */
+ * ever.
+ *
+ * Host area: a block that travels (S, L; schedule/rules/program.h) is on the device from F until
+ * its store must be complete, and from L to its last read; between S and B or I it has a place in
+ * the rank's host area, where the optimizer's states may be too. What does not travel stays in one
+ * buffer. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_H
 
@@ -46,7 +51,8 @@ typedef struct smp_memory_region {
     int64_t weight;     /* offset of the values */
     int64_t weight16; /* offset of their whole copy in bf16; -1 unless the target is bf16, or where
                            weights are sharded: behind what is gathered */
-    int64_t state[2]; /* offsets of the part of the optimizer's states, or -1 */
+    int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; offloaded: in the
+                         host area */
     int64_t grad;     /* of the summed gradient; -1 without training */
     bool part_grad;   /* `grad`: the part alone */
     bool idle;        /* of frozen weights without gradient and states (smp_param): the last of its
@@ -81,6 +87,12 @@ typedef struct smp_memory_message {
     int32_t microbatch;
 } smp_memory_message;
 
+/* A store to be complete before an action: of what a micro-batch of a chunk keeps. */
+typedef struct smp_memory_store {
+    int32_t chunk;
+    int32_t microbatch;
+} smp_memory_store;
+
 typedef struct smp_memory_rank {
     int rank;
     int64_t arena_bytes;        /* what the executor reserves; the plan's peak_bytes with AdamW */
@@ -113,6 +125,11 @@ typedef struct smp_memory_rank {
     const int64_t *wait_begin; /* [program n + 2] into wait: sends to complete before the action;
                                   the last entry: after the last action */
     const smp_memory_message *wait;
+    int64_t far_bytes;           /* the host area: a multiple of 64 */
+    const int64_t *far;          /* [chunks * microbatches] offset in it of what travels, or -1 */
+    const int64_t *stored_begin; /* [program n + 1] into stored: stores to complete before the
+                                    action, before its receives are posted */
+    const smp_memory_store *stored;
     smp_arena *arena;
 } smp_memory_rank;
 
@@ -127,6 +144,8 @@ typedef struct smp_memory_input {
     smp_sharding sharding;
     int blocks;           /* of gradients, of one replica (schedule/plan/gradient_blocks.h) */
     int optimizer_states; /* 0 when not training */
+    bool offload_states;  /* they lie in the host area */
+    int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;
 
 /* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group.
@@ -157,13 +176,15 @@ smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
 void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
 
 /* Lays out the stages of a plan's rank and plans its memory. layout: [plan->chunks] NULLs, filled
- * with the caller's layouts, also where it fails; NULL: they are only measured. */
+ * with the caller's layouts, also where it fails; NULL: they are only measured. SMP_ERR_INPUT where
+ * a stage's offload_bytes are not those of its layout. */
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                                 int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out);
 
-/* What the rank's arena takes, for the optimizer states that plans make room for. */
+/* What the rank's arena and its host area take, for the optimizer states that plans make room
+ * for. */
 smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
-                           int rank, int64_t *peak_bytes);
+                           int rank, int64_t *peak_bytes, int64_t *host_bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* The memory of a rank while it is being planned: shared by memory.c, memory_states.c and
- * memory_lives.c. */
+/* The memory of a rank while it is being planned: shared by memory.c, memory_states.c,
+ * memory_lives.c and memory_far.c. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 
@@ -11,6 +11,7 @@ typedef struct smp__memory_build {
     smp_arena *scratch;
     int *chunk_of_stage; /* [n_stage] chunk of this rank, or -1 */
     int64_t top;         /* end of what lives for ever */
+    int64_t far_top;     /* the same in the host area */
     smp_memory_region *region;
     smp_memory_bucket *bucket;
 } smp__memory_build;
@@ -25,6 +26,17 @@ smp_status smp__memory_place_states(smp__memory_build *build);
 enum { SMP__LEAVES_DIRECT = 1, SMP__LEAVES_JUMPING = 2 };
 unsigned smp__border_leaves(const smp_flow *flow, const int *chunk_of_stage, int stage,
                             const smp_border *border);
+
+/* Positions in the program of what travels of one (chunk, micro-batch); -1: never. */
+typedef struct smp__travel {
+    int64_t store, load;
+    int64_t stored_by; /* complete before this one */
+    int64_t backward;  /* B or I */
+} smp__travel;
+
+/* Places all that travels in the host area above build->far_top and lists the stores; *travel:
+ * [chunks * microbatches] in scratch. */
+smp_status smp__memory_place_far(smp__memory_build *build, smp__travel **travel);
 
 /* Places stash blocks and borders above build->top; fills post and wait and the totals. */
 smp_status smp__memory_place_lives(smp__memory_build *build);

@@ -39,7 +39,8 @@ typedef struct buffer_list {
 typedef struct lives {
     smp__memory_build *build;
     const smp_memory_input *input;
-    pair_times *pair; /* [chunks * microbatches] */
+    pair_times *pair;    /* [chunks * microbatches] */
+    smp__travel *travel; /* [chunks * microbatches] */
     message_list post, wait;
     buffer_list buffer;
     int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] buffer, or -1 */
@@ -276,18 +277,25 @@ static smp_status share_borders_of(lives *l, int chunk, int32_t b)
     return SMP_OK;
 }
 
-/* The stash blocks of one chunk and micro-batch; a step without backward has none of gradients. */
+/* The stash blocks of one chunk and micro-batch; a step without backward has none of gradients. What
+ * does not travel is one buffer, which never was away. */
 static void add_blocks(lives *l, int chunk, int64_t m)
 {
     const pair_times *pair = pair_at(l, chunk, m);
-    const int64_t begin[SMP_N_BLOCK] = {pair->forward, pair->forward, pair->backward};
-    const int64_t end[SMP_N_BLOCK] = {pair->backward, pair->weight, pair->weight};
-    for (int k = 0; k < SMP_N_BLOCK; k++) {
-        int64_t bytes = l->input->layout[chunk]->block_bytes[k];
-        if (bytes > 0 && begin[k] >= 0)
-            l->stash[k][(int64_t)chunk * l->input->microbatches + m] =
-                add_buffer(l, bytes, begin[k], end[k]);
-    }
+    const smp_layout *layout = l->input->layout[chunk];
+    const int64_t at = (int64_t)chunk * l->input->microbatches + m;
+    const smp__travel *travel = &l->travel[at];
+    const bool stays = travel->store < 0;
+    const int64_t begin[SMP_N_BLOCK] = {pair->forward, pair->forward, pair->backward, pair->forward,
+                                        stays ? pair->forward : travel->load};
+    const int64_t end[SMP_N_BLOCK] = {pair->backward, pair->weight, pair->weight,
+                                      travel->stored_by - 1,
+                                      layout->back_in_weight ? pair->weight : pair->backward};
+    for (int k = 0; k < SMP_N_BLOCK; k++)
+        if (layout->block_bytes[k] > 0 && begin[k] >= 0 && (k != SMP_BLOCK_AWAY || !stays))
+            l->stash[k][at] = add_buffer(l, layout->block_bytes[k], begin[k], end[k]);
+    if (stays)
+        l->stash[SMP_BLOCK_AWAY][at] = l->stash[SMP_BLOCK_BACK][at];
 }
 
 static smp_status add_buffers(lives *l)
@@ -477,6 +485,7 @@ static smp_status place_lives(lives *l)
     SMP_TRY(allocate(l, n_pair, (size_t)n_border * (size_t)input->microbatches));
     SMP_TRY(scan_forward(l));
     SMP_TRY(scan_backward(l));
+    SMP_TRY(smp__memory_place_far(l->build, &l->travel));
     SMP_TRY(add_buffers(l));
     SMP_TRY(add_shards(l));
     SMP_TRY(pack(l, n_pair));

@@ -268,7 +268,10 @@ static smp_status place_parts(smp__memory_build *build, int state)
     for (int32_t i = 0; i < build->rank->n_region; i = next) {
         int64_t offset;
         const int64_t bytes = 4 * part_elements(build, i, state >= 0, &next);
-        SMP_TRY(smp__memory_place(build, bytes, &offset));
+        const bool far = state >= 0 && build->input->offload_states;
+        int64_t *top = far ? &build->far_top : &build->top;
+        offset = *top;
+        SMP_TRY(smp__bytes_add(top, bytes));
         for (int32_t k = i; k < next && !(state >= 0 && build->region[k].idle); k++)
             *(state < 0 ? &build->region[k].weight : &build->region[k].state[state]) = offset;
     }

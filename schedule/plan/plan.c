@@ -27,19 +27,25 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
 {
     const char **op = SMP_ARENA_NEW(arena, const char *, (size_t)from->n_entry);
     bool *recompute = SMP_ARENA_NEW(arena, bool, (size_t)from->n_entry);
-    if (!op || !recompute)
+    bool *offload = SMP_ARENA_NEW(arena, bool, (size_t)from->n_entry);
+    if (!op || !recompute || !offload)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < from->n_entry; i++)
         op[i] = from->entry[i].text;
-    SMP_TRY(smp_sketch_recompute(from, op, from->n_entry, work, recompute));
+    SMP_TRY(smp_sketch_op_mask(&from->recompute, "recompute", from->stage, op, from->n_entry, work,
+                               recompute));
+    SMP_TRY(smp_sketch_op_mask(&from->offload, "offload", from->stage, op, from->n_entry, work,
+                               offload));
     *stage = (smp_plan_stage){.rank = from->rank,
                               .n_op = from->n_entry,
                               .op = op,
                               .recompute = recompute,
+                              .offload = offload,
                               .forward_us = from->forward_us,
                               .backward_us = from->backward_us,
                               .weight_bytes = from->weight_bytes,
-                              .stash_bytes = from->stash_bytes};
+                              .stash_bytes = from->stash_bytes,
+                              .offload_bytes = from->offload_bytes};
     const int32_t n_again = smp_plan_stage_recomputes(stage);
     if (n_again > 0)
         stage->recompute_us = n_again < from->n_entry && from->recompute_us >= 0.0
@@ -94,6 +100,8 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .sharding = sketch->sharding,
                        .gradient_blocks =
                            sketch->gradient_blocks > 0 ? sketch->gradient_blocks : sketch->ddp,
+                       .loading_horizon = sketch->loading_horizon,
+                       .offload_states = sketch->offload_states,
                        .schedule = sketch->schedule,
                        .target = sketch->target,
                        .n_stage = sketch->n_stage,
@@ -112,6 +120,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .arena = sketch->arena};
     for (int r = 0; r < plan->pipeline; r++)
         plan->training |= goes_backward(&plan->program[r]);
+    SMP_TRY(smp_plan_set_travels(plan));
     return fill_split(sketch, &plan->backward_input_us);
 }
 
@@ -149,6 +158,20 @@ void smp_plan_destroy(smp_plan *plan)
     for (int r = 0; plan->program && r < plan->pipeline; r++)
         smp_program_free((smp_program *)&plan->program[r]);
     smp_arena_destroy(plan->arena);
+}
+
+smp_status smp_plan_set_travels(smp_plan *plan)
+{
+    bool *travels = SMP_ARENA_NEW(plan->arena, bool, (size_t)plan->n_stage);
+    bool any = false;
+    if (!travels)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < plan->n_stage; s++)
+        any |= travels[s] = plan->stage[s].offload_bytes > 0;
+    plan->travels = any ? travels : NULL;
+    if (any && plan->loading_horizon == 0)
+        plan->loading_horizon = 1;
+    return SMP_OK;
 }
 
 smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
@@ -333,11 +356,13 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
 
 smp_schedule_shape smp_plan_shape(const smp_plan *plan)
 {
-    return (smp_schedule_shape){.pipeline = plan->pipeline,
-                                .chunks = plan->chunks,
-                                .microbatches = plan->microbatches,
-                                .training = plan->training,
-                                .sharding = plan->sharding};
+    return (smp_schedule_shape){
+        .pipeline = plan->pipeline,
+        .chunks = plan->chunks,
+        .microbatches = plan->microbatches,
+        .training = plan->training,
+        .sharding = plan->sharding,
+        .offloading = {.horizon = plan->loading_horizon, .stage = plan->travels}};
 }
 
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk)

@@ -22,24 +22,35 @@ typedef struct smp_plan_stage {
     int32_t n_op;
     const char *const *op; /* names, in graph order */
     const bool *recompute; /* [n_op] what it makes may be made again in the backward; NULL: none */
+    const bool *offload;   /* [n_op] what of it is stashed may travel to host memory; NULL: none */
     double forward_us, backward_us;
     double recompute_us; /* forward time of what is made again, added to a backward */
     int64_t weight_bytes, stash_bytes;
+    int64_t offload_bytes; /* of one micro-batch, what may travel (smp_layout) */
 } smp_plan_stage;
 
-/* How many of its ops a stage may recompute: 0, some, or all n_op. */
-static inline int32_t smp_plan_stage_recomputes(const smp_plan_stage *stage)
+/* How many of its ops a mask of a stage names: 0, some, or all n_op. */
+static inline int32_t smp_plan_stage_count(const smp_plan_stage *stage, const bool *mask)
 {
     int32_t n = 0;
-    for (int32_t i = 0; stage->recompute && i < stage->n_op; i++)
-        n += stage->recompute[i];
+    for (int32_t i = 0; mask && i < stage->n_op; i++)
+        n += mask[i];
     return n;
+}
+static inline int32_t smp_plan_stage_recomputes(const smp_plan_stage *stage)
+{
+    return smp_plan_stage_count(stage, stage->recompute);
+}
+static inline int32_t smp_plan_stage_offloads(const smp_plan_stage *stage)
+{
+    return smp_plan_stage_count(stage, stage->offload);
 }
 
 typedef struct smp_predicted {
     double step_us, bubble, samples_per_s, bottleneck_us, lower_bound_us, gap;
     double step_lower_bound_us, step_gap; /* 0: not known */
     const int64_t *peak_bytes;            /* [pipeline]: the arena each rank reserves, AdamW */
+    const int64_t *host_bytes;            /* [pipeline] its host area; NULL: none has any */
 } smp_predicted;
 
 /* Where things stand in the file, for messages; empty in a plan that was not read. */
@@ -64,11 +75,14 @@ typedef struct smp_plan {
     int64_t microbatch_size;
     smp_sharding sharding;
     int gradient_blocks; /* of all replicas: schedule/plan/gradient_blocks.h */
+    int loading_horizon; /* of what travels (schedule/rules/offload.h); 0: nothing does */
+    bool offload_states; /* the optimizer's states lie in host memory */
     const char *schedule;
     smp_target target; /* `execution:`; the CPU in fp32 if absent */
     bool training;     /* from the model's mode */
     int n_stage;
     const smp_plan_stage *stage; /* [pipeline * chunks] */
+    const bool *travels;         /* [n_stage] something of it does: offload_bytes > 0; NULL: none */
     const smp_program *program;  /* [pipeline] */
     smp_predicted predicted;
     const smp_cluster *cluster;      /* `cluster:`, what the prediction assumed; NULL if absent */
@@ -118,6 +132,8 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
 smp_where smp_plan_stage_where(const smp_plan *plan, int stage);
 smp_where smp_plan_program_where(const smp_plan *plan, int rank);
 smp_schedule_shape smp_plan_shape(const smp_plan *plan);
+/* Sets `travels` by the stages; the arena is the plan's. */
+smp_status smp_plan_set_travels(smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
 /* Device of the cluster, a group of it where ops are split, of a replica's pipeline rank. Device

@@ -134,8 +134,9 @@ static smp_status read_tensor(reader *r, const smp_yaml_node *map)
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
     static const char *const keys[] = {
-        "devices",      "pipeline", "ddp",           "tensor",    "shard",  "shard_what",
-        "bucket_bytes", "prefetch", "node_replicas", "placement", "chunks", "tensor_overlap"};
+        "devices",    "pipeline",       "ddp",           "tensor",        "shard",
+        "shard_what", "bucket_bytes",   "prefetch",      "node_replicas", "placement",
+        "chunks",     "tensor_overlap", "offload_states"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -158,6 +159,9 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
     SMP_TRY(read_sharding(map, sketch));
+    const smp_yaml_node *states = smp_yaml_get(map, "offload_states");
+    if (states)
+        SMP_TRY(smp_yaml_bool(states, "parallel: offload_states", &sketch->offload_states));
     return r->whole ? check_parallel(r, map) : SMP_OK;
 }
 
@@ -202,6 +206,9 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
         sketch->schedule = smp_schedule_name(sketch->schedule);
         sketch->schedule_where = keep_where(r, schedule);
     }
+    if (smp_yaml_get(top, "loading_horizon"))
+        SMP_TRY(smp__field_int(top, "plan", "loading_horizon", 1, SMP__MAX_STAGES,
+                               &sketch->loading_horizon));
     sketch->has_target = smp_yaml_get(top, "execution") != NULL;
     return smp__plan_read_target(top, &sketch->target);
 }
@@ -238,21 +245,29 @@ static smp_status read_ops(const reader *r, const smp_yaml_node *map, smp_sketch
     return SMP_OK;
 }
 
-/* true, false, or a list of ops. */
-static smp_status read_recompute(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
+/* true, false, or a list of ops; `what`: "stage: recompute". */
+static smp_status read_mask(const reader *r, const smp_yaml_node *node, const char *what,
+                            smp_sketch_mask *mask)
 {
-    const smp_yaml_node *recompute;
     bool value;
+    if (smp_yaml_kind_of(node) == SMP_YAML_LIST) {
+        mask->what = SMP_SKETCH_OPS;
+        return read_entries(r, node, what, &mask->entry, &mask->n);
+    }
+    SMP_TRY(smp_yaml_bool(node, what, &value));
+    mask->what = value;
+    return SMP_OK;
+}
+
+static smp_status read_masks(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
+{
+    const smp_yaml_node *recompute, *offload = smp_yaml_get(map, "offload");
+    if (offload)
+        SMP_TRY(read_mask(r, offload, "stage: offload", &stage->offload));
     if (!is_wanted(r, map, "recompute"))
         return SMP_OK;
     SMP_TRY(smp__field(map, "stage", "recompute", &recompute));
-    if (smp_yaml_kind_of(recompute) == SMP_YAML_LIST) {
-        stage->recompute = SMP_SKETCH_RECOMPUTE_OPS;
-        return read_entries(r, recompute, "stage: recompute", &stage->again, &stage->n_again);
-    }
-    SMP_TRY(smp_yaml_bool(recompute, "stage: recompute", &value));
-    stage->recompute = value;
-    return SMP_OK;
+    return read_mask(r, recompute, "stage: recompute", &stage->recompute);
 }
 
 /* What only whole plans say. */
@@ -260,12 +275,12 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
 {
     const char *what = "stage";
     const smp_yaml_node *again = smp_yaml_get(map, "recompute_us");
-    if (again && stage->recompute != SMP_SKETCH_RECOMPUTE_OPS)
+    if (again && stage->recompute.what != SMP_SKETCH_OPS)
         return smp_fail_at(
             smp_yaml_where(again),
             "stage: recompute_us: got one beside `recompute: %s`, expected it beside "
             "a list of ops",
-            stage->recompute ? "true" : "false");
+            stage->recompute.what ? "true" : "false");
     if (again)
         SMP_TRY(
             smp__field_double(map, what, "recompute_us", 0, SMP__MAX_SUM_US, &stage->recompute_us));
@@ -276,6 +291,9 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
                                   &stage->backward_input_us));
     SMP_TRY(
         smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_SUM_BYTES, &stage->weight_bytes));
+    if (stage->offload.what > 0)
+        SMP_TRY(smp__field_int64(map, what, "offload_bytes", 0, SMP__MAX_SUM_BYTES,
+                                 &stage->offload_bytes));
     return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_SUM_BYTES, &stage->stash_bytes);
 }
 
@@ -284,13 +302,15 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
 {
     static const char *const keys[] = {
         "stage",       "rank",         "ops",         "recompute",    "forward_us",
-        "backward_us", "recompute_us", "stash_bytes", "weight_bytes", "backward_input_us"};
+        "backward_us", "recompute_us", "stash_bytes", "weight_bytes", "backward_input_us",
+        "offload",     "offload_bytes"};
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
     *stage = (smp_sketch_stage){.stage = index,
                                 .rank = -1,
-                                .recompute = -1,
+                                .recompute = {.what = -1},
+                                .offload = {.what = -1},
                                 .backward_input_us = -1,
                                 .recompute_us = -1.0,
                                 .where = keep_where(r, map)};
@@ -300,7 +320,7 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
                            "stage: stage: got %d, expected %d: stages stand in forward order",
                            stage->stage, index);
     SMP_TRY(read_int(r, map, "stage", "rank", 0, highest - 1, &stage->rank));
-    SMP_TRY(read_recompute(r, map, stage));
+    SMP_TRY(read_masks(r, map, stage));
     SMP_TRY(read_ops(r, map, stage));
     return r->whole ? read_stage_costs(map, stage) : SMP_OK;
 }
@@ -434,17 +454,39 @@ static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
     return smp__field_double(map, what, "step_gap", -1, SMP__MAX_RATIO, &out->step_gap);
 }
 
+/* A number of bytes for each rank. */
+static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const char *key,
+                             const char *what, const int64_t **out, int *n_out)
+{
+    const smp_yaml_node *list;
+    SMP_TRY(smp__field_list(map, "predicted", key, &list));
+    const int n = smp_yaml_list_size(list);
+    if (r->whole && n != r->sketch->pipeline)
+        return smp_fail_at(smp_yaml_where(list), "%s: got %d, expected one per rank: %d", what, n,
+                           r->sketch->pipeline);
+    int64_t *bytes = SMP_ARENA_NEW(r->arena, int64_t, (size_t)n);
+    if (!bytes)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), what, 0, SMP__MAX_SUM_BYTES, &bytes[i]));
+    r->sketch->predicted_where = keep_where(r, list);
+    *out = bytes;
+    *n_out = n;
+    return SMP_OK;
+}
+
 /* Of a sketch's prediction the peaks have to be right; the step depends on costs, and is only
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
     static const char *const keys[] = {
-        "step_us",        "bubble", "samples_per_s",       "bottleneck_us",
-        "lower_bound_us", "gap",    "step_lower_bound_us", "step_gap",
-        "peak_bytes"};
+        "step_us",        "bubble",    "samples_per_s",       "bottleneck_us",
+        "lower_bound_us", "gap",       "step_lower_bound_us", "step_gap",
+        "peak_bytes",     "host_bytes"};
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
-    const smp_yaml_node *map, *list;
+    const smp_yaml_node *map;
+    int n_host;
     if (!is_wanted(r, top, what))
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
@@ -453,31 +495,20 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
                                   &sketch->predicted.step_us));
     if (r->whole)
         SMP_TRY(read_predictions(map, &sketch->predicted));
-    if (!is_wanted(r, map, "peak_bytes"))
-        return SMP_OK;
-    SMP_TRY(smp__field_list(map, what, "peak_bytes", &list));
-    int n = smp_yaml_list_size(list);
-    if (r->whole && n != sketch->pipeline)
-        return smp_fail_at(smp_yaml_where(list),
-                           "predicted: peak_bytes: got %d, expected one per rank: %d", n,
-                           sketch->pipeline);
-    int64_t *peak = SMP_ARENA_NEW(r->arena, int64_t, (size_t)n);
-    if (!peak)
-        return SMP_ERR_NO_MEMORY;
-    for (int i = 0; i < n; i++)
-        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "predicted: peak_bytes", 0,
-                             SMP__MAX_SUM_BYTES, &peak[i]));
-    sketch->predicted_where = keep_where(r, list);
-    sketch->n_peak = n;
-    sketch->predicted.peak_bytes = peak;
-    return SMP_OK;
+    if (r->whole && smp_yaml_get(map, "host_bytes"))
+        SMP_TRY(read_ranks(r, map, "host_bytes", "predicted: host_bytes",
+                           &sketch->predicted.host_bytes, &n_host));
+    return is_wanted(r, map, "peak_bytes")
+               ? read_ranks(r, map, "peak_bytes", "predicted: peak_bytes",
+                            &sketch->predicted.peak_bytes, &sketch->n_peak)
+               : SMP_OK;
 }
 
 static smp_status read_top(reader *r, const smp_yaml *yaml)
 {
-    static const char *const keys[] = {"smp",       "model",    "parallel",  "split",
-                                       "batch",     "schedule", "stages",    "programs",
-                                       "predicted", "cluster",  "execution", "freeze"};
+    static const char *const keys[] = {
+        "smp",      "model",     "parallel", "split",     "batch",  "schedule",       "stages",
+        "programs", "predicted", "cluster",  "execution", "freeze", "loading_horizon"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));

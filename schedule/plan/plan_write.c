@@ -205,6 +205,8 @@ static void put_head(writer *w, const smp_plan *plan)
         put_int(w, "bucket_bytes", plan->sharding.bucket_bytes);
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
+    if (plan->offload_states)
+        put_bool(w, "offload_states", true);
     close_with(w, '}');
     put_split(w, &plan->splitting);
     put_freezing(w, &plan->freezing);
@@ -217,6 +219,10 @@ static void put_head(writer *w, const smp_plan *plan)
     close_with(w, '}');
     put_top_key(w, "schedule", false);
     put_string(w, plan->schedule);
+    if (plan->loading_horizon > 0) {
+        put_top_key(w, "loading_horizon", false);
+        smp_text_append(w->text, "%d", plan->loading_horizon);
+    }
     if (plan->target.backend == SMP_BACKEND_CPU && plan->target.precision == SMP_PRECISION_FP32)
         return;
     put_top_key(w, "execution", false);
@@ -226,24 +232,35 @@ static void put_head(writer *w, const smp_plan *plan)
     close_with(w, '}');
 }
 
-/* Nothing, everything, or the names of ops and how long those run again. */
-static void put_recompute(writer *w, const smp_plan_stage *stage)
+/* Nothing, everything, or the names of ops. True: the last. */
+static bool put_mask(writer *w, const char *key, const smp_plan_stage *stage, const bool *mask)
 {
-    int32_t n = smp_plan_stage_recomputes(stage);
+    int32_t n = smp_plan_stage_count(stage, mask);
     if (n == 0 || n == stage->n_op) {
-        put_bool(w, "recompute", n > 0);
-        return;
+        put_bool(w, key, n > 0);
+        return false;
     }
-    put_key(w, "recompute");
+    put_key(w, key);
     open_with(w, '[');
     for (int32_t i = 0; i < stage->n_op; i++) {
-        if (!stage->recompute[i])
+        if (!mask[i])
             continue;
         separate(w);
         put_string(w, stage->op[i]);
     }
     close_with(w, ']');
-    put_double(w, "recompute_us", stage->recompute_us);
+    return true;
+}
+
+/* What is made again, with how long that takes; what travels, if anything may. */
+static void put_masks(writer *w, const smp_plan_stage *stage)
+{
+    if (put_mask(w, "recompute", stage, stage->recompute))
+        put_double(w, "recompute_us", stage->recompute_us);
+    if (smp_plan_stage_offloads(stage) == 0)
+        return;
+    put_mask(w, "offload", stage, stage->offload);
+    put_int(w, "offload_bytes", stage->offload_bytes);
 }
 
 static void put_stage(writer *w, const smp_plan *plan, int index)
@@ -260,7 +277,7 @@ static void put_stage(writer *w, const smp_plan *plan, int index)
         put_string(w, stage->op[i]);
     }
     close_with(w, ']');
-    put_recompute(w, stage);
+    put_masks(w, stage);
     put_double(w, "forward_us", stage->forward_us);
     put_double(w, "backward_us", stage->backward_us);
     if (plan->backward_input_us)
@@ -292,6 +309,18 @@ static void put_lists(writer *w, const smp_plan *plan)
         close_with(w, ']');
 }
 
+/* A number for each rank. */
+static void put_ranks(writer *w, const char *key, const smp_plan *plan, const int64_t *bytes)
+{
+    put_key(w, key);
+    open_with(w, '[');
+    for (int r = 0; r < plan->pipeline; r++) {
+        separate(w);
+        smp_text_append(w->text, "%" PRId64, bytes[r]);
+    }
+    close_with(w, ']');
+}
+
 static void put_predicted(writer *w, const smp_plan *plan)
 {
     const smp_predicted *predicted = &plan->predicted;
@@ -307,13 +336,9 @@ static void put_predicted(writer *w, const smp_plan *plan)
         put_double(w, "step_lower_bound_us", predicted->step_lower_bound_us);
         put_double(w, "step_gap", predicted->step_gap);
     }
-    put_key(w, "peak_bytes");
-    open_with(w, '[');
-    for (int r = 0; r < plan->pipeline; r++) {
-        separate(w);
-        smp_text_append(w->text, "%" PRId64, predicted->peak_bytes[r]);
-    }
-    close_with(w, ']');
+    put_ranks(w, "peak_bytes", plan, predicted->peak_bytes);
+    if (predicted->host_bytes)
+        put_ranks(w, "host_bytes", plan, predicted->host_bytes);
     close_with(w, '}');
 }
 

@@ -13,24 +13,29 @@
 
 #include "schedule/plan/plan.h"
 
-enum { SMP_SKETCH_RECOMPUTE_OPS = 2 };
-
 typedef struct smp_sketch_entry {
     const char *text; /* name, or in a sketch a pattern */
     smp_where where;
 } smp_sketch_entry;
 
+/* Which of its ops a stage means: `recompute`, `offload`. */
+enum { SMP_SKETCH_OPS = 2 };
+typedef struct smp_sketch_mask {
+    int what; /* 0, 1: nothing or everything; -1: not given; SMP_SKETCH_OPS: */
+    int32_t n;
+    const smp_sketch_entry *entry; /* [n] those that it names */
+} smp_sketch_mask;
+
 typedef struct smp_sketch_stage {
-    int stage;     /* as written, else its place in the list */
-    int rank;      /* -1: not given */
-    int recompute; /* 0, 1: nothing or everything; -1: not given; SMP_SKETCH_RECOMPUTE_OPS */
-    int32_t n_entry, n_again;
+    int stage; /* as written, else its place in the list */
+    int rank;  /* -1: not given */
+    int32_t n_entry;
     const smp_sketch_entry *entry;
-    const smp_sketch_entry *again;  /* what `recompute` names */
-    double forward_us, backward_us; /* these six: of a whole plan only */
+    smp_sketch_mask recompute, offload;
+    double forward_us, backward_us; /* these seven: of a whole plan only */
     double recompute_us;            /* where it names ops; -1: not given */
     double backward_input_us;       /* -1: not given */
-    int64_t weight_bytes, stash_bytes;
+    int64_t weight_bytes, stash_bytes, offload_bytes;
     smp_where where;
 } smp_sketch_stage;
 
@@ -44,6 +49,8 @@ typedef struct smp_sketch {
     int64_t microbatch_size;
     smp_sharding sharding;
     int gradient_blocks; /* 0: one for each replica */
+    int loading_horizon; /* 0: not given */
+    bool offload_states;
     bool has_placement;
     smp_placement placement;
     const int *device; /* [pipeline * ddp] of a listed placement; else NULL */
@@ -75,11 +82,11 @@ void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
  * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
 
-/* The ops of a stage that it recomputes, where it says so: mask [n_op] of its ops `op`, in model
- * order. Names, patterns and ranges are looked for among these alone. *work: of all stages of a
- * file so far. SMP_ERR_INPUT at an entry that names none of them. */
-smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const *op, int32_t n_op,
-                                int64_t *work, bool *mask);
+/* The ops of a stage that its `key` means: mask [n_op] of its ops `op`, in model order; all false
+ * where it says nothing. Names, patterns and ranges are looked for among these alone. *work: of all
+ * stages of a file so far. SMP_ERR_INPUT at an entry that names none of them. */
+smp_status smp_sketch_op_mask(const smp_sketch_mask *said, const char *key, int stage,
+                              const char *const *op, int32_t n_op, int64_t *work, bool *mask);
 
 /* Pins for planning around a sketch (smp_search_request.pin): every op that one of its stages names
  * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin:

@@ -169,7 +169,7 @@ smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_progr
     smp_layout **layout = &planner->layout[2 * stage + split];
     if (!*layout)
         SMP_TRY(smp_layout_measure(planner->request.graph, planner->flow, stage, split,
-                                   planner->recompute, NULL, layout));
+                                   planner->recompute, NULL, NULL, layout));
     *out = *layout;
     return SMP_OK;
 }

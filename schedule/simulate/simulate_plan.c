@@ -8,7 +8,7 @@
 typedef struct plan_arrays {
     int *stage_rank, *device;
     double *forward_us, *backward_us, *recompute_us;
-    int64_t *weight_bytes;
+    int64_t *weight_bytes, *offload_bytes;
 } plan_arrays;
 
 static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
@@ -20,9 +20,10 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
     a->backward_us = SMP_ARENA_NEW(arena, double, n_stage);
     a->recompute_us = SMP_ARENA_NEW(arena, double, n_stage);
     a->weight_bytes = SMP_ARENA_NEW(arena, int64_t, n_stage);
+    a->offload_bytes = SMP_ARENA_NEW(arena, int64_t, n_stage);
     a->device = SMP_ARENA_NEW(arena, int, n_device);
     if (!a->stage_rank || !a->forward_us || !a->backward_us || !a->recompute_us ||
-        !a->weight_bytes || !a->device)
+        !a->weight_bytes || !a->offload_bytes || !a->device)
         return SMP_ERR_NO_MEMORY;
     for (int stage = 0; stage < plan->n_stage; stage++) {
         a->stage_rank[stage] = plan->stage[stage].rank;
@@ -30,6 +31,7 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
         a->backward_us[stage] = plan->stage[stage].backward_us;
         a->recompute_us[stage] = plan->stage[stage].recompute_us;
         a->weight_bytes[stage] = plan->stage[stage].weight_bytes;
+        a->offload_bytes[stage] = plan->stage[stage].offload_bytes;
     }
     for (int replica = 0; replica < plan->ddp; replica++)
         for (int rank = 0; rank < plan->pipeline; rank++)
@@ -101,6 +103,8 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .backward_input_us = plan->backward_input_us,
                                     .recompute_us = a.recompute_us,
                                     .weight_bytes = a.weight_bytes,
+                                    .offload_bytes = a.offload_bytes,
+                                    .horizon = plan->loading_horizon,
                                     .flow = flow,
                                     .graph = graph,
                                     .cluster = plan->cluster,

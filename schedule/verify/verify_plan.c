@@ -5,17 +5,25 @@
 #include "schedule/memory/memory.h"
 #include "schedule/verify/verify.h"
 
+static smp_status compare(const smp_plan *plan, const char *what, int rank, int64_t said,
+                          int64_t expected)
+{
+    return said == expected ? SMP_OK
+                            : smp_fail_at(plan->place.predicted,
+                                          "predicted: %s_bytes of rank %d: got %lld, expected %lld",
+                                          what, rank, (long long)said, (long long)expected);
+}
+
 static smp_status check_peaks(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow)
 {
     if (!plan->predicted.peak_bytes)
         return smp_fail(SMP_ERR_INPUT, "predicted: peak_bytes is missing");
     for (int rank = 0; rank < plan->pipeline; rank++) {
-        int64_t said = plan->predicted.peak_bytes[rank], peak;
-        SMP_TRY(smp_memory_peak(plan, graph, flow, rank, &peak));
-        if (peak != said)
-            return smp_fail_at(plan->place.predicted,
-                               "predicted: peak_bytes of rank %d: got %lld, expected %lld", rank,
-                               (long long)said, (long long)peak);
+        int64_t peak, host;
+        SMP_TRY(smp_memory_peak(plan, graph, flow, rank, &peak, &host));
+        SMP_TRY(compare(plan, "peak", rank, plan->predicted.peak_bytes[rank], peak));
+        SMP_TRY(compare(plan, "host", rank,
+                        plan->predicted.host_bytes ? plan->predicted.host_bytes[rank] : 0, host));
     }
     return SMP_OK;
 }

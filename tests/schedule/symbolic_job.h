@@ -9,6 +9,12 @@ typedef struct sent_message {
     uint64_t *words; /* NULL: not sent yet */
 } sent_message;
 
+/* What a micro-batch of a chunk left, from S to B or I. */
+typedef struct away_block {
+    uint64_t *words;    /* NULL: not on its way */
+    bool stored, asked; /* complete; its load has begun */
+} away_block;
+
 typedef struct job {
     const smp_graph *graph;
     const smp_flow *flow;
@@ -21,6 +27,9 @@ typedef struct job {
     smp_layout **layout; /* [n_stage] */
     smp_memory_rank **memory;
     uint64_t **arena;
+    uint64_t **far;     /* the host areas */
+    away_block **away;  /* [pipeline][chunks * microbatches] */
+    int horizon;        /* 0: nothing travels */
     int64_t *at;        /* next action of each rank */
     sent_message *sent; /* [n_transfer * microbatches] */
     uint64_t seed_word;

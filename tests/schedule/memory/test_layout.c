@@ -27,7 +27,7 @@ static void make_mode(staged *m, const char *text, const int32_t *stage, int n_s
     assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
     for (int s = 0; s < n_stage; s++)
         assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, mode & SPLIT,
-                                                  mode & RECOMPUTE ? all_ops() : NULL, NULL,
+                                                  mode & RECOMPUTE ? all_ops() : NULL, NULL, NULL,
                                                   &m->layout[s]));
 }
 
@@ -243,18 +243,19 @@ static void test_layout_opaque(void **state)
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
-    assert_int_equal(
-        SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, NULL, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, NULL, NULL,
+                                              (int64_t[]){1000, 0}, &other));
     assert_int_equal(1024, other->block_bytes[SMP_BLOCK_INPUT]);
     smp_layout_destroy(other);
     /* Split, with a weight: kept for W, as the received gradient is. */
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, true, NULL, NULL, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, true, NULL, NULL, NULL, &other));
     assert_int_equal(128, other->block_bytes[SMP_BLOCK_WEIGHT]);
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->border[other->call[0].dout[0].index].in_weight);
     smp_layout_destroy(other);
     /* Recomputed: in the work area during the backward. */
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 1, false, all_ops(), NULL, &other));
+    assert_int_equal(SMP_OK,
+                     smp_layout_build(m.graph, m.flow, 1, false, all_ops(), NULL, NULL, &other));
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->backward_work_bytes >= 256);
     smp_layout_destroy(other);
@@ -307,7 +308,8 @@ static void test_layout_recompute_one_op(void **state)
     make(&m, fan_out, (int32_t[6]){0}, 1);
     smp_layout_destroy(m.layout[0]);
     mask[C] = true;
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, &m.layout[0]));
+    assert_int_equal(SMP_OK,
+                     smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, NULL, &m.layout[0]));
     const smp_layout *l = m.layout[0];
     expect_instr(l, 0, SMP_INSTR_RECOMPUTE, C);
     expect_instr(l, 1, SMP_INSTR_BACKWARD, 5);
@@ -321,7 +323,7 @@ static void test_layout_recompute_one_op(void **state)
     /* a too: x is made from the model's input, and stashed no more. */
     mask[A] = true;
     smp_layout *both;
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, &both));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, NULL, &both));
     expect_instr(both, 0, SMP_INSTR_RECOMPUTE, A);
     expect_instr(both, 1, SMP_INSTR_RECOMPUTE, C);
     assert_int_equal(l->block_bytes[SMP_BLOCK_INPUT] - 64, both->block_bytes[SMP_BLOCK_INPUT]);
@@ -396,8 +398,8 @@ static void check_measure(const smp_graph *g, const smp_flow *flow, const bool *
                           const smp_layout *full)
 {
     smp_layout *bare;
-    assert_int_equal(SMP_OK,
-                     smp_layout_measure(g, flow, full->stage, full->split, recompute, NULL, &bare));
+    assert_int_equal(SMP_OK, smp_layout_measure(g, flow, full->stage, full->split, recompute, NULL,
+                                                NULL, &bare));
     assert_int_equal(full->stage, bare->stage);
     assert_int_equal(full->split, bare->split);
     assert_int_equal(0, bare->n_call + bare->n_instr + bare->n_weight_instr);
@@ -427,7 +429,8 @@ static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
     for (unsigned mode = 0; mode < 4; mode++) {
         bool split = mode & SPLIT, recompute = mode & RECOMPUTE;
         const bool *mask = recompute ? all_ops() : NULL;
-        assert_int_equal(SMP_OK, smp_layout_build(g, flow, stage, split, mask, NULL, &made[mode]));
+        assert_int_equal(SMP_OK,
+                         smp_layout_build(g, flow, stage, split, mask, NULL, NULL, &made[mode]));
         const smp_layout *l = made[mode];
         assert_int_equal(split, l->split);
         check_measure(g, flow, mask, l);
@@ -494,7 +497,8 @@ static void test_layout_bf16(void **state)
     for (int s = 0; s < 3; s++) {
         const smp_layout *full = m.layout[s];
         smp_layout *half;
-        assert_int_equal(SMP_OK, smp_layout_build(m.graph, flow, s, false, NULL, NULL, &half));
+        assert_int_equal(SMP_OK,
+                         smp_layout_build(m.graph, flow, s, false, NULL, NULL, NULL, &half));
         assert_int_equal(full->n_border, half->n_border);
         for (int32_t b = 0; b < full->n_border; b++)
             assert_int_equal(full->border[b].bytes, 2 * half->border[b].bytes);
@@ -539,7 +543,7 @@ static void test_layout_pair(void **state)
         assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
         assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
         assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[5]){0}, 1, 16, &flow));
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &l));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &l));
         for (int32_t i = 0; i < l->n_call; i++)
             assert_int_equal(cuda && i == B, l->call[i].pair);
         /* on the CPU, c's output is where a's was, which b read before */
@@ -558,7 +562,7 @@ static void test_layout_pair(void **state)
     assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[]){0, 0, 1, 1, 1}, 2, 16, &flow));
     for (int s = 0; s < 2; s++) {
         smp_layout *l;
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, NULL, &l));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, NULL, NULL, &l));
         for (int32_t i = 0; i < l->n_call; i++)
             assert_false(l->call[i].pair);
         smp_layout_destroy(l);

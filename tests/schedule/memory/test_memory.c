@@ -3,7 +3,9 @@
  * in the wrong place changes what comes out at the end: the gradient accumulators and losses, which
  * must be those of a plain evaluation without any memory plan. Messages are as unkind as the
  * contract allows: a receive buffer is spoilt when the receive is posted and must lie untouched
- * until its use, a send buffer must lie untouched until the send is waited for. */
+ * until its use, a send buffer must lie untouched until the send is waited for; and so are stores
+ * and loads. */
+#include "schedule/lower/offload_actions.h"
 #include "tests/schedule/symbolic_job.h"
 #include "tests/split_program.h"
 
@@ -11,6 +13,8 @@ static int64_t partly; /* stages that keep some values, not all */
 static int max_out = 1;
 static bool by_op; /* recompute single ops, not whole stages alone */
 static bool overlap;
+static bool offload;
+static int64_t travelled, stayed; /* micro-batches of chunks that offload */
 
 /* The buffer of a transfer at one of its ends. */
 static uint64_t *buffer_of(job *j, smp_memory_message message, bool out)
@@ -95,6 +99,80 @@ static bool receive(job *j, smp_memory_message message)
     return true;
 }
 
+/* A block of a (chunk, micro-batch): where it lies on the device, or in the host area. */
+static uint64_t *block_of(job *j, int rank, int chunk, int m, smp_block block, int64_t *n)
+{
+    *n = j->layout[chunk * j->pipeline + rank]->block_bytes[block] / 4;
+    if (*n == 0)
+        return NULL;
+    return address(j, rank, chunk, m, (smp_ref){.space = SMP_SPACE_STASH, .index = (int)block});
+}
+
+static uint64_t *place_of(job *j, int rank, int chunk, int m)
+{
+    const int64_t offset = j->memory[rank]->far[chunk * j->microbatches + m];
+    assert_true(offset >= 0 && offset % 64 == 0 && offset < j->memory[rank]->far_bytes);
+    return j->far[rank] + offset / 4;
+}
+
+static void expect_spoilt(const uint64_t *words, int64_t n, uint64_t spoil)
+{
+    for (int64_t i = 0; i < n; i++)
+        assert_true(words[i] == mix(spoil, (uint64_t)i));
+}
+
+/* The store arrives as late as it may; what it reads must lie untouched until then. */
+static void wait_stores(job *j, int rank, int64_t position)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    for (int64_t i = memory->stored_begin[position]; i < memory->stored_begin[position + 1]; i++) {
+        const int c = memory->stored[i].chunk, m = memory->stored[i].microbatch;
+        away_block *away = &j->away[rank][c * j->microbatches + m];
+        int64_t n;
+        const uint64_t *block = block_of(j, rank, c, m, SMP_BLOCK_AWAY, &n);
+        assert_true(away->words && !away->stored);
+        assert_memory_equal(away->words, block, (size_t)n * sizeof *block);
+        expect_spoilt(place_of(j, rank, c, m), n, 0xfa5);
+        memcpy(place_of(j, rank, c, m), block, (size_t)n * sizeof *block);
+        away->stored = true;
+    }
+}
+
+static void begin_transfer(job *j, int rank, const smp_action *action)
+{
+    const int c = action->chunk, m = action->microbatch;
+    away_block *away = &j->away[rank][c * j->microbatches + m];
+    int64_t n;
+    if (action->kind == SMP_ACTION_STORE) {
+        const uint64_t *block = block_of(j, rank, c, m, SMP_BLOCK_AWAY, &n);
+        away->words = new_words(n);
+        memcpy(away->words, block, (size_t)n * sizeof *block);
+        fill(place_of(j, rank, c, m), n, 0xfa5);
+        return;
+    }
+    assert_true(away->stored && !away->asked);
+    away->asked = true;
+    uint64_t *block = block_of(j, rank, c, m, SMP_BLOCK_BACK, &n);
+    fill(block, n, 0x10ad);
+}
+
+/* The load arrives when it is waited for, from where the store put it. */
+static void wait_load(job *j, int rank, const smp_action *action)
+{
+    const int c = action->chunk, m = action->microbatch;
+    const away_block *away = &j->away[rank][c * j->microbatches + m];
+    int64_t n;
+    uint64_t *block = block_of(j, rank, c, m, SMP_BLOCK_BACK, &n);
+    stayed += n > 0 && !away->words;
+    if (n == 0 || !away->words)
+        return;
+    travelled++;
+    assert_true(away->asked);
+    expect_spoilt(block, n, 0x10ad);
+    assert_memory_equal(away->words, place_of(j, rank, c, m), (size_t)n * sizeof *block);
+    memcpy(block, away->words, (size_t)n * sizeof *block);
+}
+
 /* False: the action waits for a message that has not been sent. */
 static bool run_action(job *j, int rank, int64_t position)
 {
@@ -108,13 +186,18 @@ static bool run_action(job *j, int rank, int64_t position)
     if (arrives && !each_message(j, rank, action, kind, false, has_arrived))
         return false;
     wait_sends(j, rank, position);
+    wait_stores(j, rank, position);
     for (int64_t i = memory->post_begin[position]; i < memory->post_begin[position + 1]; i++)
         fill(buffer_of(j, memory->post[i], false), message_words(j, memory->post[i]),
              spoil_of(memory->post[i]));
     if (arrives)
         each_message(j, rank, action, kind, false, receive);
+    if (j->horizon > 0 && (action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I))
+        wait_load(j, rank, action);
     if (compute) {
         run_compute(j, rank, action);
+    } else if (action->kind == SMP_ACTION_STORE || action->kind == SMP_ACTION_LOAD) {
+        begin_transfer(j, rank, action);
     } else if (action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B) {
         each_message(j, rank, action, kind, true, send);
     }
@@ -226,12 +309,16 @@ static void make_memory(job *j)
                                   .ddp = j->ddp,
                                   .blocks = j->blocks,
                                   .sharding = {.shard = 1},
-                                  .optimizer_states = 1};
+                                  .optimizer_states = 1,
+                                  .horizon = j->horizon};
         assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
         check_permanent(j, r);
         check_alive(j, r);
         j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
+        j->far[r] = new_words(j->memory[r]->far_bytes / 4);
+        j->away[r] = calloc((size_t)j->chunks * (size_t)j->microbatches, sizeof **j->away);
+        assert_int_equal(0, j->memory[r]->far_bytes % 64);
     }
 }
 
@@ -252,11 +339,30 @@ static void check_results(job *j)
     assert_int_equal(1, losses);
 }
 
-/* Programs, then layouts: some stages recompute, some chunks split their backwards. */
+/* Stores and loads of all stages of which something is kept in the block that travels. */
+static void add_transfers(job *j)
+{
+    bool travels[16];
+    for (int s = 0; s < j->pipeline * j->chunks; s++)
+        travels[s] = j->layout[s]->block_bytes[SMP_BLOCK_AWAY] > 0;
+    for (int r = 0; r < j->pipeline; r++) {
+        int stage[4];
+        for (int c = 0; c < j->chunks; c++)
+            stage[c] = c * j->pipeline + r;
+        const smp_schedule_shape shape = {.pipeline = j->pipeline,
+                                          .chunks = j->chunks,
+                                          .microbatches = j->microbatches,
+                                          .training = j->backward,
+                                          .offloading = {j->horizon, travels}};
+        assert_int_equal(SMP_OK, smp_offload_actions(&shape, stage, &j->program[r]));
+    }
+}
+
+/* Programs, then layouts: some stages recompute, some chunks split their backwards, some offload. */
 static void make_programs(job *j, fixture_random *random)
 {
     bool plain_job = !by_op && fixture_chance(random, 25);
-    bool mask[32];
+    bool mask[32], away[32];
     fixture_programs(j->flow, random, j->pipeline, j->chunks, j->microbatches, j->backward,
                      j->stage_rank, j->program);
     for (int r = 0; r < j->pipeline && j->backward && !plain_job; r++)
@@ -267,10 +373,16 @@ static void make_programs(job *j, fixture_random *random)
         smp_layout **out = &j->layout[s];
         for (int32_t u = 0; u < j->graph->n_op; u++)
             mask[u] = recompute && (!by_op || fixture_chance(random, 50));
+        const int percent = j->horizon > 0 ? 50 * (int)fixture_below(random, 3) : 0;
+        for (int32_t u = 0; u < j->graph->n_op; u++)
+            away[u] = percent > 0 && fixture_chance(random, percent);
         bool split = smp_layout_is_split(&j->program[s % j->pipeline], s / j->pipeline);
-        assert_int_equal(SMP_OK, smp_layout_build(j->graph, j->flow, s, split, mask, NULL, out));
+        assert_int_equal(SMP_OK,
+                         smp_layout_build(j->graph, j->flow, s, split, mask, away, NULL, out));
         partly += (*out)->redo && (*out)->block_bytes[SMP_BLOCK_INPUT] > 0;
     }
+    if (j->horizon > 0)
+        add_transfers(j);
 }
 
 static void check_job(const smp_graph *graph, const plain *reference, fixture_random *random,
@@ -286,6 +398,7 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.chunks = 1 + (int)fixture_below(random, 3);
     j.ddp = 1 + (int)fixture_below(random, 3);
     j.blocks = 1 + (int)fixture_below(random, 5);
+    j.horizon = offload && backward ? 1 + (int)fixture_below(random, 3) : 0;
     int n_stage = j.pipeline * j.chunks;
     int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
     smp_flow *flow;
@@ -296,6 +409,8 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.layout = calloc((size_t)n_stage, sizeof *j.layout);
     j.memory = calloc((size_t)j.pipeline, sizeof *j.memory);
     j.arena = calloc((size_t)j.pipeline, sizeof *j.arena);
+    j.far = calloc((size_t)j.pipeline, sizeof *j.far);
+    j.away = calloc((size_t)j.pipeline, sizeof *j.away);
     j.program = calloc((size_t)j.pipeline, sizeof *j.program);
     j.at = calloc((size_t)j.pipeline, sizeof *j.at);
     j.sent = calloc((size_t)flow->n_transfer * (size_t)j.microbatches + 1, sizeof *j.sent);
@@ -308,9 +423,13 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     for (int r = 0; r < j.pipeline; r++) {
         *arena_bytes += (double)j.memory[r]->arena_bytes;
         *bound_bytes += (double)j.memory[r]->bound_bytes;
+        for (int i = 0; i < j.chunks * j.microbatches; i++)
+            free(j.away[r][i].words);
         smp_memory_destroy(j.memory[r]);
         smp_program_free(&j.program[r]);
         free(j.arena[r]);
+        free(j.far[r]);
+        free(j.away[r]);
     }
     for (int s = 0; s < n_stage; s++)
         smp_layout_destroy(j.layout[s]);
@@ -321,6 +440,8 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     free(j.layout);
     free(j.memory);
     free(j.arena);
+    free(j.far);
+    free(j.away);
     free(j.program);
     free(j.at);
     free(j.sent);
@@ -428,6 +549,18 @@ static void test_memory_symbolic_overlap(void **state)
     assert_true(halves > 1000);
 }
 
+/* Any ops offloaded, with whatever else a layout does: the same values, whenever transfers arrive. */
+static void test_memory_symbolic_offload(void **state)
+{
+    (void)state;
+    double arena = 0, bound = 0;
+    offload = true; /* from here on */
+    for (uint64_t seed = 5001; seed <= 5600; seed++)
+        check_graph(seed, true, &arena, &bound);
+    assert_true(arena <= 1.05 * bound);
+    assert_true(travelled > 2000 && stayed > 2000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -436,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_memory_symbolic_masks),
         cmocka_unit_test(test_memory_symbolic_outputs),
         cmocka_unit_test(test_memory_symbolic_overlap),
+        cmocka_unit_test(test_memory_symbolic_offload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

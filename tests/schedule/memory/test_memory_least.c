@@ -85,7 +85,7 @@ static int64_t exact_bytes(const job *j, int rank)
     for (int c = 0; c < j->shape.chunks; c++)
         assert_int_equal(SMP_OK, smp_layout_measure(&j->f.graph, j->flow, j->rank_stage[rank][c],
                                                     smp_layout_is_split(&j->program[rank], c),
-                                                    j->recompute, NULL, &layout[c]));
+                                                    j->recompute, NULL, NULL, &layout[c]));
     const smp_memory_input input = {.graph = &j->f.graph,
                                     .flow = j->flow,
                                     .program = &j->program[rank],

@@ -60,8 +60,8 @@ static void open_job(job *j, uint64_t seed)
         const int r = j->stage_rank[s] = smp_schedule_stage_rank(kind, &j->shape, s);
         const bool split = smp_layout_is_split(&j->program[r], j->held[r]);
         j->rank_stage[r][j->held[r]++] = s;
-        assert_int_equal(
-            SMP_OK, smp_layout_build(&j->f.graph, j->flow, s, split, NULL, NULL, &j->layout[s]));
+        assert_int_equal(SMP_OK, smp_layout_build(&j->f.graph, j->flow, s, split, NULL, NULL, NULL,
+                                                  &j->layout[s]));
     }
 }
 
@@ -230,9 +230,9 @@ static void add_stash(const job *j, const smp_memory_rank *memory, int chunk, in
     const int64_t back =
         first_of(position(p, SMP_ACTION_B, mb, chunk), position(p, SMP_ACTION_I, mb, chunk));
     const int64_t weight = first_of(position(p, SMP_ACTION_W, mb, chunk), back);
-    const int64_t begin[SMP_N_BLOCK] = {forward, forward, back}, end[] = {back, weight, weight};
+    const int64_t begin[] = {forward, forward, back}, end[] = {back, weight, weight};
     const smp_layout *layout = j->layout[j->rank_stage[memory->rank][chunk]];
-    for (int k = 0; k < SMP_N_BLOCK; k++)
+    for (int k = SMP_BLOCK_INPUT; k <= SMP_BLOCK_GRAD; k++)
         if (begin[k] >= 0 && begin[k] <= at && at <= (end[k] > begin[k] ? end[k] : begin[k]))
             add(list, memory->stash[k][chunk * j->shape.microbatches + mb], layout->block_bytes[k]);
 }

@@ -32,7 +32,8 @@ static void test_memory_target_weights(void **state)
         smp_memory_rank *memory;
         assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[t]));
         assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
+        assert_int_equal(SMP_OK,
+                         smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
         assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
         assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
         assert_int_equal(
@@ -82,7 +83,7 @@ static int64_t kept_bytes(const smp_graph *graph, smp_memory_rank **out)
     smp_flow *flow;
     smp_layout *layout;
     assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
-    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
     assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
     assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
     assert_int_equal(

@@ -21,7 +21,7 @@ static int64_t held(const chosen *c, const bool *mask)
 {
     smp_layout *l;
     assert_int_equal(SMP_OK,
-                     smp_layout_measure(c->graph, c->flow, c->stage, false, mask, NULL, &l));
+                     smp_layout_measure(c->graph, c->flow, c->stage, false, mask, NULL, NULL, &l));
     int64_t bytes = l->block_bytes[SMP_BLOCK_INPUT];
     for (int32_t b = 0; b < l->n_border; b++)
         if (l->border[b].in_backward && l->border[b].tensor != c->graph->loss)

@@ -36,20 +36,20 @@ static void test_sketch_devices(void **state)
 }
 
 /* Entries that look at ever more names come to an end. */
-static void test_sketch_recompute_is_bounded(void **state)
+static void test_sketch_mask_is_bounded(void **state)
 {
     (void)state;
     static const char *const op[] = {"a", "b", "c"};
     static const char *const texts[] = {"c", "a..b", "*"};
     for (int i = 0; i < 3; i++) {
         const smp_sketch_entry again = {.text = texts[i]};
-        const smp_sketch_stage stage = {
-            .recompute = SMP_SKETCH_RECOMPUTE_OPS, .n_again = 1, .again = &again};
+        const smp_sketch_mask said = {.what = SMP_SKETCH_OPS, .n = 1, .entry = &again};
         bool mask[3];
         int64_t work = SMP_MAX_PATTERN_WORK - 3;
-        assert_int_equal(SMP_OK, smp_sketch_recompute(&stage, op, 3, &work, mask));
+        assert_int_equal(SMP_OK, smp_sketch_op_mask(&said, "offload", 0, op, 3, &work, mask));
         work = SMP_MAX_PATTERN_WORK - i;
-        assert_int_equal(SMP_ERR_INPUT, smp_sketch_recompute(&stage, op, 3, &work, mask));
+        assert_int_equal(SMP_ERR_INPUT,
+                         smp_sketch_op_mask(&said, "offload", 0, op, 3, &work, mask));
         assert_non_null(strstr(smp_last_error(), "too many patterns"));
     }
 }
@@ -58,7 +58,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sketch_devices),
-        cmocka_unit_test(test_sketch_recompute_is_bounded),
+        cmocka_unit_test(test_sketch_mask_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

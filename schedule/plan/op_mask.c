@@ -1,4 +1,4 @@
-/* What a stage says it recomputes, against its own ops. Names are found in a sorted list, so that a
+/* What a stage says it recomputes or offloads, against its own ops. Names are found in a sorted list, so that a
  * file of nothing but names is read in O(n log n); patterns look at every op of the stage, and are
  * bounded as those of `ops:` are. */
 #include <stdlib.h>
@@ -32,8 +32,8 @@ static int32_t find(const void *context, const char *name)
     return found ? found->index : -1;
 }
 
-static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, int stage,
-                       int64_t *work, bool *mask)
+static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, const char *key,
+                       int stage, int64_t *work, bool *mask)
 {
     const smp_op_match match = smp_op_match_among(ops, find, ops->n, entry->text);
     bool any = false;
@@ -44,16 +44,16 @@ static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, int 
     if (any)
         return SMP_OK;
     const char *near = smp_nearest(entry->text, ops->name, (size_t)ops->n);
-    return smp_fail_at(entry->where, "stage: recompute: stage %d has no op '%s'%s%s%s", stage,
+    return smp_fail_at(entry->where, "stage: %s: stage %d has no op '%s'%s%s%s", key, stage,
                        entry->text, near ? ", nearest is '" : "", near ? near : "",
                        near ? "'" : "");
 }
 
-smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const *op, int32_t n_op,
-                                int64_t *work, bool *mask)
+smp_status smp_sketch_op_mask(const smp_sketch_mask *said, const char *key, int stage,
+                              const char *const *op, int32_t n_op, int64_t *work, bool *mask)
 {
-    memset(mask, stage->recompute == 1, (size_t)n_op);
-    if (stage->recompute != SMP_SKETCH_RECOMPUTE_OPS)
+    memset(mask, said->what == 1, (size_t)n_op);
+    if (said->what != SMP_SKETCH_OPS)
         return SMP_OK;
     stage_ops ops = {.name = op, .n = n_op};
     ops.sorted = malloc(((size_t)n_op + 1) * sizeof *ops.sorted);
@@ -63,8 +63,8 @@ smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const
         ops.sorted[i] = (stage_op){op[i], i};
     qsort(ops.sorted, (size_t)n_op, sizeof *ops.sorted, compare_ops);
     smp_status status = SMP_OK;
-    for (int32_t i = 0; i < stage->n_again && status == SMP_OK; i++)
-        status = mark(&ops, &stage->again[i], stage->stage, work, mask);
+    for (int32_t i = 0; i < said->n && status == SMP_OK; i++)
+        status = mark(&ops, &said->entry[i], key, stage, work, mask);
     free(ops.sorted);
     return status;
 }
