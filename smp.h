@@ -162,6 +162,9 @@ typedef struct smp_options {
      * what no other weight lies below has no backward. Of the caller, as above. */
     const char *const *freeze;
     int n_freeze;
+    /* Of what the plan offloads: a folder, in which a file without a name holds it, on the CPU
+     * alone. NULL: memory of the host. */
+    const char *offload_to;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

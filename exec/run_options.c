@@ -89,6 +89,7 @@ static const struct entry {
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
     {"precision", TEXT, AT(train.job.precision)},
+    {"offload-to", TEXT, AT(train.job.offload_to)},
     {"plugin", SOURCE, AT(plugins)},
     {"help", YES, AT(help)},
     {"version", YES, AT(version)},
@@ -197,6 +198,9 @@ static const char usage[] =
     "%s"
     "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has no tf32,\n"
     "                       and bf16 where it has AVX512-BF16 or AMX\n"
+    "  --offload-to DIR     keep what the plan offloads in a file there, without a name, instead "
+    "of in\n"
+    "                       memory of the host; not on GPUs\n"
     "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
     "repeatable\n"
     "  --help, --version\n"

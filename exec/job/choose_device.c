@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
 
@@ -99,7 +100,8 @@ smp_status smp__device_open(smp *s)
 {
     smp_device_options options = {.precision = s->target.precision,
                                   .node_rank = s->comm.node_rank,
-                                  .stamps = smp__device_stamps(s, smp__cost_marks(s))};
+                                  .stamps = smp__device_stamps(s, smp__cost_marks(s)),
+                                  .travels = smp__travel_slots(s)};
     SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));
     s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;

@@ -6,6 +6,7 @@
 
 #include "exec/job/choose_device.h"
 #include "exec/job/group_calls.h"
+#include "exec/offload/travel.h"
 #include "exec/optimizer/weights_like.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
@@ -239,6 +240,7 @@ static smp_status build_memory(smp *s)
 {
     SMP_TRY(s->device->reserve(s->device_context, s->memory->arena_bytes, &s->arena));
     SMP_TRY(build_device_buffers(s));
+    SMP_TRY(smp__travel_open(s));
     SMP_TRY(build_tensor_group(s));
     SMP_TRY(build_calls(s));
     SMP_TRY(smp__messages_build(s));
@@ -339,6 +341,7 @@ static void wait_for_work(smp *s)
 void smp__job_free(smp *s)
 {
     wait_for_work(s);
+    smp__travel_close(s);
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);

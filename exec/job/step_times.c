@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
 #include "exec/group/op_group.h"
@@ -66,9 +67,11 @@ typedef struct split {
     double *peer_us;
 } split;
 
-/* What is between two actions. Messages are waited for first, then gathers. */
-static void add_gap(const smp *s, const smp_trace_event *e, double from_us, split *t)
+/* What is between two actions, of which the second is at a position. Messages are waited for
+ * first, then copies to and from host memory, then gathers. */
+static void add_gap(const smp *s, int64_t position, double from_us, split *t)
 {
+    const smp_trace_event *e = &s->event[position];
     const double gap_us = fmax(e->start_us - from_us, 0.0);
     int peer;
     const double came_us = last_arrival_us(s, e, &peer);
@@ -77,7 +80,10 @@ static void add_gap(const smp *s, const smp_trace_event *e, double from_us, spli
     t->us[SMP_TIME_MESSAGES] += waited_us;
     if (peer >= 0)
         t->peer_us[peer] += waited_us;
-    t->us[gathers ? SMP_TIME_SUMS : SMP_TIME_REST] += gap_us - waited_us;
+    const double ready_us = fmin(fmax(smp__travel_ready_us(s, position) - from_us, 0.0), gap_us);
+    const double travel_us = fmax(ready_us - waited_us, 0.0);
+    t->us[SMP_TIME_OFFLOAD] += travel_us;
+    t->us[gathers ? SMP_TIME_SUMS : SMP_TIME_REST] += gap_us - waited_us - travel_us;
 }
 
 /* Before the optimizer: sums that are still under way, the norm, then the other ranks. */
@@ -129,7 +135,7 @@ static void split_step(const smp *s, double step_us, double data_us, split *t)
         else if (!computes(kind))
             continue;
         else
-            add_gap(s, e, at_us, t);
+            add_gap(s, i, at_us, t);
         t->us[kind == SMP_ACTION_OPTIMIZE ? SMP_TIME_OPTIMIZER
               : kind == SMP_ACTION_F      ? SMP_TIME_FORWARD
                                           : SMP_TIME_BACKWARD] += e->end_us - e->start_us;

@@ -20,6 +20,8 @@
 #include "schedule/plan/plan.h"
 #include "schedule/show/trace.h"
 
+typedef struct smp__travel smp__travel;
+
 /* A message of this rank: one transfer, with a request per micro-batch. */
 typedef struct smp__channel {
     int32_t transfer; /* index in flow */
@@ -174,6 +176,8 @@ struct smp {
     smp__chunk *chunk; /* [chunks] */
     smp_memory_rank *memory;
     char *arena;
+    struct smp__travel *travel; /* exec/offload/travel.h; NULL: the rank has no host area */
+    char *far;   /* the host area as this process sees it, where states lie in it; else NULL */
     char *extra; /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;
     char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */

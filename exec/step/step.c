@@ -7,6 +7,8 @@
  *   run_program, here      for every action of the program, in its order:
  *     messages.c             completes sends whose memory is needed now, posts receives ahead;
  *                            waits for what an F, B or I reads; starts what a > sends
+ *     offload/travel.c       completes stores whose memory is needed now; S, L: copies to and
+ *                            from host memory start; waits for what a B or I reads of them
  *     run_stage.c            F, B, I, W: the operators of a stage, by its layout; between two of
  *                            them the transport moves on, and the host waits for a device far
  *                            behind
@@ -26,6 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "exec/offload/travel.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
@@ -49,6 +52,7 @@ static smp_status run_action(smp *s, const smp_action *action)
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__travel_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
@@ -56,6 +60,7 @@ static smp_status run_action(smp *s, const smp_action *action)
         return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_I:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__travel_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_input(s, chunk, mb);
@@ -73,7 +78,8 @@ static smp_status run_action(smp *s, const smp_action *action)
         return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
     case SMP_ACTION_STORE:
     case SMP_ACTION_LOAD:
-        return smp_fail(SMP_ERR_FAILED, "stashes do not travel yet");
+        return smp__travel_begin(s, chunk, mb,
+                                 action->kind == SMP_ACTION_STORE ? SMP_FAR_OUT : SMP_FAR_BACK);
     case SMP_ACTION_GATHER:
         return smp__gather_start(s, chunk, s->at);
     case SMP_ACTION_DROP:
@@ -123,6 +129,7 @@ static smp_status run_program(smp *s)
         s->current = *action;
         s->at = i;
         SMP_TRY(wait_sends(s, i));
+        SMP_TRY(smp__travel_stored(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
         SMP_TRY(smp__stamp_begin(s));
@@ -146,7 +153,9 @@ static smp_status finish_device_work(smp *s, bool training)
     if (s->memory->loss >= 0)
         SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
                                     (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
-    return smp__device_idle(s);
+    SMP_TRY(smp__device_idle(s));
+    smp__travel_note_ends(s);
+    return SMP_OK;
 }
 
 /* Does the call in progress count the rows that the model has right? */

@@ -4,6 +4,7 @@
  * ever. The first step is then like the others, too. O(one micro-batch). */
 #include "exec/step/warm_up.h"
 
+#include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/run_stage.h"
@@ -17,9 +18,13 @@ static smp_status run_stages(smp *s)
         for (int chunk = 0; chunk < s->chunks; chunk++) {
             s->training_call = training;
             SMP_TRY(smp__stage_forward(s, chunk, 0));
+            if (training)
+                SMP_TRY(smp__travel_at_once(s, chunk, 0, SMP_FAR_OUT));
         }
-    for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--)
+    for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--) {
+        SMP_TRY(smp__travel_at_once(s, chunk, 0, SMP_FAR_BACK));
         SMP_TRY(smp__stage_backward(s, chunk, 0));
+    }
     return SMP_OK;
 }
 

@@ -16,6 +16,7 @@
     X(RECOMPUTE, "recompute_us", "recompute", "input")                                             \
     X(OPTIMIZER, "optimizer_us", "optimizer", "optimizer")                                         \
     X(MESSAGES, "messages_us", "messages", "transfers")                                            \
+    X(OFFLOAD, "offload_us", "offload", "offload")                                                 \
     X(SUMS, "sums_us", "sums", "reduction")                                                        \
     X(GROUP, "group_us", "group", "gather")                                                        \
     X(END, "end_us", "end", "drain")                                                               \
