@@ -1,11 +1,12 @@
-/* Plans that no planner makes: one of the planner's, with recomputation in random stages and
- * backwards split at random, its peaks computed anew. */
+/* Plans that no planner makes: one of the planner's, with recomputation and offload in random stages
+ * and backwards split at random, its peaks computed anew. */
 #ifndef SMP_TESTS_EXEC_CHANGED_PLAN_H
 #define SMP_TESTS_EXEC_CHANGED_PLAN_H
 
 #include <stdlib.h>
 
 #include "exec/job/plan_from_options.h"
+#include "schedule/lower/offload_actions.h"
 #include "schedule/memory/memory.h"
 #include "tests/split_program.h"
 
@@ -15,31 +16,76 @@ typedef struct plan_changes {
     int recompute_ops_percent;       /* of the ops of these; 0: all */
     int split_percent;               /* of the chunks */
     int whole_percent, soon_percent; /* see split_program */
+    int offload_percent;             /* of the stages */
+    int offload_ops_percent;         /* of the ops of these; 0: all */
+    int horizon;                     /* 0: 1 */
+    bool offload_states;
 } plan_changes;
 
-static inline smp_status changed_peak(const smp_plan *plan, const smp_graph *graph,
-                                      const smp_flow *flow, int rank, int64_t *peak_bytes)
+/* Of all ops of a stage, or none, a mask. */
+static inline const bool *changed_mask(const smp_plan *plan, const smp_plan_stage *stage,
+                                       uint64_t *seed, int percent, int ops_percent)
 {
-    smp_memory_rank *memory;
-    smp_status status = smp_memory_plan_rank(plan, graph, flow, rank, 2, NULL, &memory);
-    if (status != SMP_OK)
-        return status;
-    *peak_bytes = memory->arena_bytes;
-    smp_memory_destroy(memory);
+    bool *mask = SMP_ARENA_NEW(plan->arena, bool, (size_t)stage->n_op);
+    bool any = split_chance(seed, percent);
+    for (int32_t i = 0; mask && i < stage->n_op && any; i++)
+        mask[i] = ops_percent == 0 || ops_percent == 100 || split_chance(seed, ops_percent);
+    return mask;
+}
+
+/* What travels of the stages, and S and L in the programs. */
+static inline smp_status change_offload(smp_plan *plan, const smp_graph *graph,
+                                        const smp_flow *flow, plan_changes *changes)
+{
+    bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
+    bool *offload = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
+    int *stage_of_chunk = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->chunks);
+    if (!recompute || !offload || !stage_of_chunk)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < plan->n_stage; s++) {
+        smp_plan_stage *stage = &((smp_plan_stage *)plan->stage)[s];
+        stage->offload = changed_mask(plan, stage, &changes->seed, changes->offload_percent,
+                                      changes->offload_ops_percent);
+        if (!stage->offload)
+            return SMP_ERR_NO_MEMORY;
+        for (int32_t i = 0; i < stage->n_op; i++) {
+            recompute[flow->op_list[flow->op_begin[s] + i]] = stage->recompute[i];
+            offload[flow->op_list[flow->op_begin[s] + i]] = stage->offload[i];
+        }
+    }
+    for (int r = 0; r < plan->pipeline; r++)
+        for (int c = 0; c < plan->chunks; c++) {
+            const int s = smp_plan_stage_of(plan, r, c);
+            smp_layout *layout;
+            SMP_TRY(smp_layout_measure(graph, flow, s, smp_layout_is_split(&plan->program[r], c),
+                                       recompute, offload, NULL, &layout));
+            ((smp_plan_stage *)plan->stage)[s].offload_bytes = layout->block_bytes[SMP_BLOCK_AWAY];
+            smp_layout_destroy(layout);
+        }
+    plan->loading_horizon = changes->horizon;
+    plan->offload_states = changes->offload_states;
+    SMP_TRY(smp_plan_set_travels(plan));
+    const smp_schedule_shape shape = smp_plan_shape(plan);
+    for (int r = 0; r < plan->pipeline; r++) {
+        for (int c = 0; c < plan->chunks; c++)
+            stage_of_chunk[c] = smp_plan_stage_of(plan, r, c);
+        SMP_TRY(smp_offload_actions(&shape, stage_of_chunk, (smp_program *)&plan->program[r]));
+    }
     return SMP_OK;
 }
 
-static inline smp_status change_recompute(const smp_plan *plan, smp_plan_stage *stage,
-                                          plan_changes *changes)
+static inline smp_status change_peaks(smp_plan *plan, const smp_graph *graph, const smp_flow *flow)
 {
-    bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)stage->n_op);
-    bool any = split_chance(&changes->seed, changes->recompute_percent);
-    int percent = changes->recompute_ops_percent > 0 ? changes->recompute_ops_percent : 100;
-    if (!recompute)
+    int64_t *host = SMP_ARENA_NEW(plan->arena, int64_t, (size_t)plan->pipeline);
+    if (!host)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t i = 0; i < stage->n_op && any; i++)
-        recompute[i] = percent == 100 || split_chance(&changes->seed, percent);
-    stage->recompute = recompute;
+    plan->predicted.host_bytes = NULL;
+    for (int r = 0; r < plan->pipeline; r++) {
+        SMP_TRY(smp_memory_peak(plan, graph, flow, r, (int64_t *)&plan->predicted.peak_bytes[r],
+                                &host[r]));
+        if (host[r] > 0)
+            plan->predicted.host_bytes = host;
+    }
     return SMP_OK;
 }
 
@@ -50,15 +96,20 @@ static inline smp_status change_plan(smp_plan *plan, const smp_graph *graph, pla
     smp_status status = smp_plan_bind(plan, graph, &stage_of_op);
     if (status == SMP_OK)
         status = smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow);
-    for (int s = 0; s < plan->n_stage && status == SMP_OK; s++)
-        status = change_recompute(plan, &((smp_plan_stage *)plan->stage)[s], &changes);
-    for (int r = 0; r < plan->pipeline && status == SMP_OK; r++) {
+    for (int s = 0; s < plan->n_stage && status == SMP_OK; s++) {
+        smp_plan_stage *stage = &((smp_plan_stage *)plan->stage)[s];
+        stage->recompute = changed_mask(plan, stage, &changes.seed, changes.recompute_percent,
+                                        changes.recompute_ops_percent);
+        status = stage->recompute ? SMP_OK : SMP_ERR_NO_MEMORY;
+    }
+    for (int r = 0; r < plan->pipeline && status == SMP_OK; r++)
         status = split_program(&changes.seed, plan->chunks, plan->microbatches,
                                changes.split_percent, changes.whole_percent, changes.soon_percent,
                                (smp_program *)&plan->program[r]);
-        if (status == SMP_OK)
-            status = changed_peak(plan, graph, flow, r, (int64_t *)&plan->predicted.peak_bytes[r]);
-    }
+    if (status == SMP_OK)
+        status = change_offload(plan, graph, flow, &changes);
+    if (status == SMP_OK)
+        status = change_peaks(plan, graph, flow);
     smp_flow_destroy(flow);
     free(stage_of_op);
     return status;

@@ -57,6 +57,7 @@ typedef struct config {
     const char *schedule;
     const char *optimizer;
     plan_changes changes; /* all zero: the plan as the planner makes it */
+    const char *offload_to;
 } config;
 
 static smp_options options_of(const config *c, const char *path)
@@ -76,6 +77,7 @@ static smp_options options_of(const config *c, const char *path)
     options.decay_steps = 6;
     options.seed = 7;
     options.timeout_s = 60;
+    options.offload_to = c->offload_to;
     return options;
 }
 
@@ -132,9 +134,13 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
     must(smp_init(job, &options));
     if (c->changes.seed > 0 && world_rank == 0)
         assert_int_equal(unlink(path), 0);
-    if (strcmp(c->optimizer, "adamw") == 0)
-        assert_int_equal((*job)->memory->arena_bytes,
-                         (*job)->plan->predicted.peak_bytes[(*job)->comm.pipeline_rank]);
+    const smp_predicted *predicted = &(*job)->plan->predicted;
+    const int rank = (*job)->comm.pipeline_rank;
+    if (strcmp(c->optimizer, "adamw") == 0) {
+        assert_int_equal((*job)->memory->arena_bytes, predicted->peak_bytes[rank]);
+        assert_int_equal((*job)->memory->far_bytes,
+                         predicted->host_bytes ? predicted->host_bytes[rank] : 0);
+    }
     for (int chunk = 0; chunk < (*job)->chunks; chunk++) {
         const smp_layout *layout = (*job)->chunk[chunk].layout;
         const smp_plan_stage *stage = &(*job)->plan->stage[layout->stage];
@@ -243,6 +249,41 @@ static void test_job_recompute_and_split(void **state)
         }
 }
 
+/* Stashes that travel, under random backwards and recomputation, near and far ahead, to memory and
+ * to a file: the same bits, in less memory. */
+static void test_job_offload(void **state)
+{
+    (void)state;
+    static const plan_changes kinds[] = {
+        {.offload_percent = 100},
+        {.offload_percent = 100, .horizon = 2},
+        {.offload_percent = 100, .split_percent = 100, .soon_percent = 30},
+        {.offload_percent = 80,
+         .offload_ops_percent = 50,
+         .recompute_percent = 60,
+         .recompute_ops_percent = 40,
+         .split_percent = 50,
+         .whole_percent = 20,
+         .soon_percent = 30},
+        {.offload_percent = 100, .recompute_percent = 100, .recompute_ops_percent = 30},
+    };
+    for (size_t model = 0; model < N_MODEL; model++)
+        for (int k = 0; k < 10; k++) {
+            config c = {.model = models[model],
+                        .stages = world_size,
+                        .ddp = 1,
+                        .chunks = 1 + k % 2,
+                        .microbatches = 5 + k % 3,
+                        .batch = 2,
+                        .schedule = k < 7 ? "simple" : "interleaved",
+                        .optimizer = "adamw",
+                        .changes = kinds[k % 5],
+                        .offload_to = k % 3 == 1 ? ranks_folder : NULL};
+            c.changes.seed = (uint64_t)(11 + k);
+            run_config(&c);
+        }
+}
+
 /* Every training schedule, with one stage per rank and with two, also where stages recompute. */
 static void test_job_every_schedule(void **state)
 {
@@ -266,6 +307,8 @@ static void test_job_every_schedule(void **state)
             c.changes = (plan_changes){.seed = 3, .recompute_percent = 50};
             if (chunks == 2)
                 run_config(&c);
+            c.changes = (plan_changes){.seed = 3, .offload_percent = 100};
+            run_config(&c);
         }
 }
 
@@ -304,7 +347,7 @@ static void test_job_replicas_agree(void **state)
         c.model = "examples/gpt-tiny.yaml";
         c.batch = 1;
         run_config(&c);
-        c.changes = (plan_changes){1, 50, 50, 50, 20, 20};
+        c.changes = (plan_changes){1, 50, 50, 50, 20, 20, 80, 70, 1, false};
         run_config(&c);
         c.model = "tests/data/channels.yaml";
         c.batch = 2;
@@ -348,7 +391,9 @@ static void test_job_evaluate(void **state)
 {
     (void)state;
     check_evaluate((plan_changes){0});
-    check_evaluate((plan_changes){2, 100, 0, 100, 0, 30});
+    check_evaluate((plan_changes){
+        .seed = 2, .recompute_percent = 100, .split_percent = 100, .soon_percent = 30});
+    check_evaluate((plan_changes){.seed = 2, .offload_percent = 100});
 }
 
 /* Changes one byte in the middle of the weights. */
@@ -520,6 +565,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_bits_equal_sequential),
         cmocka_unit_test(test_job_recompute_and_split),
+        cmocka_unit_test(test_job_offload),
         cmocka_unit_test(test_job_every_schedule),
         cmocka_unit_test(test_job_every_optimizer),
         cmocka_unit_test(test_job_replicas_agree),
