@@ -122,6 +122,8 @@ static void write_changed(const config *c, const smp_graph *graph, const smp_opt
     MPI_Bcast(path, 64, MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
+static int travelling; /* jobs of which something was away */
+
 /* Opens a job for the plan with its changes: it reserves what the plan predicts. */
 static void open_job(const config *c, const smp_graph *graph, smp_options options, smp **job)
 {
@@ -136,6 +138,7 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
         assert_int_equal(unlink(path), 0);
     const smp_predicted *predicted = &(*job)->plan->predicted;
     const int rank = (*job)->comm.pipeline_rank;
+    travelling += (*job)->memory->far_bytes > 0;
     if (strcmp(c->optimizer, "adamw") == 0) {
         assert_int_equal((*job)->memory->arena_bytes, predicted->peak_bytes[rank]);
         assert_int_equal((*job)->memory->far_bytes,
@@ -265,7 +268,7 @@ static void test_job_offload(void **state)
          .split_percent = 50,
          .whole_percent = 20,
          .soon_percent = 30},
-        {.offload_percent = 100, .recompute_percent = 100, .recompute_ops_percent = 30},
+        {.offload_percent = 100, .recompute_percent = 90, .recompute_ops_percent = 30},
     };
     for (size_t model = 0; model < N_MODEL; model++)
         for (int k = 0; k < 10; k++) {
@@ -282,6 +285,7 @@ static void test_job_offload(void **state)
             c.changes.seed = (uint64_t)(11 + k);
             run_config(&c);
         }
+    assert_true(travelling >= 5 * N_MODEL);
 }
 
 /* Every training schedule, with one stage per rank and with two, also where stages recompute. */
