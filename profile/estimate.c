@@ -83,7 +83,8 @@ static bool stash_op(const smp_graph *graph, int32_t index, const smp_op_needs *
         if (needs->input_grad_out >> k & 1 &&
             !stash_tensor(graph, op->out + k, batch, stashed, cost))
             return false;
-    if ((input && needs->input_grad_aux) || (weight && needs->weight_grad_aux))
+    if (!needs->aux_of_backward &&
+        ((input && needs->input_grad_aux) || (weight && needs->weight_grad_aux)))
         return add_product(&cost[index].stash_bytes, needs->aux_bytes, batch);
     return true;
 }
@@ -142,6 +143,11 @@ static double roofline_us(double flops, double bytes, double flops_per_s, double
     return fmax(flops / flops_per_s, bytes / bytes_per_s) * 1e6 + SMP__CALL_US;
 }
 
+static double moved_us(double bytes, double bytes_per_s)
+{
+    return roofline_us(0, bytes, 1, bytes_per_s);
+}
+
 /* Arithmetic per second of an op. */
 static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
                           const smp_device_spec *device, double *flops_per_s)
@@ -172,14 +178,16 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     smp_op_work_get(graph, op, batch, &work);
     SMP_TRY(rate_of(graph, &work, device, &rate));
     cost->forward_us =
-        roofline_us(work.forward_flops, work.forward_bytes, rate, device->bytes_per_s);
+        roofline_us(work.forward_flops, work.forward_bytes, rate, device->bytes_per_s) +
+        moved_us(work.forward_moved, device->bytes_per_s);
     if (smp__is_fused_second(graph, op))
         cost->forward_us =
             (double)smp_tensor_bytes(graph, op->out, batch) / device->bytes_per_s * 1e6;
     cost->backward_input_us =
         smp__runs_backward_input(graph, op)
             ? roofline_us(work.backward_input_flops, work.backward_input_bytes, rate,
-                          device->bytes_per_s)
+                          device->bytes_per_s) +
+                  moved_us(work.backward_input_moved, device->bytes_per_s)
             : 0;
     cost->backward_weight_us =
         smp__runs_backward_weight(graph, op)
@@ -201,14 +209,15 @@ double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
     return us + (double)((exchange.messages + others - 1) / others) * cluster->core_switch_us;
 }
 
-/* With compute of so long in the call: each piece hides its message, or is hidden by it. */
+/* With compute of so long in the call: each piece hides its message, or is hidden by it, and is a
+ * call of its own. */
 static double exposed_us(const smp_graph *graph, const smp_cluster *cluster,
                          smp_op_exchange exchange, double compute_us)
 {
-    const double us = smp__exchange_us(cluster, exchange);
+    const double us = smp__exchange_us(cluster, exchange) + (double)exchange.beside * SMP__CALL_US;
     if (exchange.beside == 0 || !smp_group_overlaps(graph, cluster))
         return us;
-    const double message_us = us / (double)exchange.messages;
+    const double message_us = smp__exchange_us(cluster, exchange) / (double)exchange.messages;
     const double piece_us = compute_us / (double)(exchange.beside + 1);
     return us - (double)exchange.beside * fmin(message_us, piece_us);
 }

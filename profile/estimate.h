@@ -22,8 +22,8 @@ bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
 /* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
- * SMP__CALL_US, 0 for a part without work. The forward of an op that the one before it runs
- * along writes its output. Rates and bytes are those of the graph's target; SMP_ERR_INPUT if the
+ * SMP__CALL_US, 0 for a part without work; then what is moved besides, alike. The forward of an op
+ * that the one before it runs along writes its output. Rates and bytes are those of the graph's target; SMP_ERR_INPUT if the
  * device has no rate for it. What the devices of a group exchange is left out. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
@@ -34,8 +34,9 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
 double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange);
 
 /* Adds to the times of an op what the devices of a group exchange in it: less what runs beside the
- * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps). SMP_ERR_INPUT
- * if that is not finite: the link is not there. */
+ * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps), and more
+ * SMP__CALL_US for the pieces of that. SMP_ERR_INPUT if that is not finite: the link is not
+ * there. */
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_cluster *cluster, smp_op_cost *cost);
 

@@ -20,6 +20,7 @@ typedef struct op_price {
     double us;              /* forward and backward, sums and updates, per micro-batch */
     double weight_elements; /* on a device, a part of those with several uses */
     double stash_bytes;     /* likewise, of what others keep too */
+    bool pieces;            /* a product that exchanges beside itself */
 } op_price;
 
 typedef struct move_price {
@@ -33,8 +34,12 @@ struct smp_split_prices {
     const move_price **move; /* [tensors][N_WAY][N_WAY], NULL: not moved; alike ones share them */
     double element_bytes;
     double us_per_weight_byte, us_per_stash_byte;
+    bool avoid_pieces;
     smp_arena *arena;
 };
+
+/* Far above what any graph takes, and far from where a sum loses what its terms differ in. */
+#define AVOIDED_US 1e12
 
 /* While prices are made. */
 typedef struct maker {
@@ -61,7 +66,8 @@ static double price_op(void *context, int32_t op, smp_split_choice choice)
     for (int32_t i = p->begin[op]; i < p->begin[op + 1]; i++) {
         const op_price *price = &p->price[i];
         if (memcmp(&price->choice, &choice, sizeof choice) == 0)
-            return price->us + p->us_per_weight_byte * p->element_bytes * price->weight_elements +
+            return price->us + (price->pieces && p->avoid_pieces ? AVOIDED_US : 0) +
+                   p->us_per_weight_byte * p->element_bytes * price->weight_elements +
                    p->us_per_stash_byte * price->stash_bytes;
     }
     return INFINITY;
@@ -86,9 +92,8 @@ static void keeps_of(const smp_graph *g, const smp_op *op, int64_t batch, uint32
     smp_op_needs_get(g, op, batch, &needs);
     *in = (input ? needs.input_grad_in : 0) | (weight ? needs.weight_grad_in : 0);
     *out = input ? needs.input_grad_out : 0;
-    *aux_bytes = (input && needs.input_grad_aux) || (weight && needs.weight_grad_aux)
-                     ? (double)needs.aux_bytes * (double)batch
-                     : 0;
+    const bool aux = (input && needs.input_grad_aux) || (weight && needs.weight_grad_aux);
+    *aux_bytes = aux && !needs.aux_of_backward ? (double)needs.aux_bytes * (double)batch : 0;
 }
 
 /* A model's inputs are not kept, but for what is made of them. */
@@ -158,6 +163,9 @@ static smp_status set_price(maker *m, const smp_graph *g, const smp_graph *whole
         price->us +=
             m->costing.slowdown * 1e6 * (double)cost.output_bytes / m->costing.device.bytes_per_s -
             cost.forward_us;
+    smp_op_work work;
+    smp_op_work_get(g, g->op, m->costing.microbatch_size, &work);
+    price->pieces = g->op->n_param > 0 && work.forward_exchange.beside > 0;
     price->stash_bytes = m->graph->training ? stash_of(m, g, o, choice) : 0;
     add_weights(m, g, g->op, m->graph->op[o].param, &price->weight_elements, &price->us);
     return SMP_OK;
@@ -453,6 +461,11 @@ void smp_split_prices_weigh(smp_split_prices *prices, double us_per_weight_byte,
 {
     prices->us_per_weight_byte = us_per_weight_byte;
     prices->us_per_stash_byte = us_per_stash_byte;
+}
+
+void smp_split_prices_avoid_pieces(smp_split_prices *prices, bool avoid)
+{
+    prices->avoid_pieces = avoid;
 }
 
 const smp_split_costs *smp_split_prices_costs(const smp_split_prices *prices)

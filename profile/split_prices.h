@@ -22,6 +22,11 @@ void smp_split_prices_destroy(smp_split_prices *prices);
 void smp_split_prices_weigh(smp_split_prices *prices, double us_per_weight_byte,
                             double us_per_stash_byte);
 
+/* From now on products that exchange in pieces (ops with weights, smp_op_exchange.beside) are taken
+ * where nothing else goes, or, as at first, as they cost. What a price cannot know: an exchange by
+ * an op of its own may be hidden behind weight gradients (graph/split/overlap.h). */
+void smp_split_prices_avoid_pieces(smp_split_prices *prices, bool avoid);
+
 /* Per micro-batch: forward and backward, with what is exchanged in ops; what a step has once, the
  * sums of gradients of which each device has a summand and the optimizer's updates, divided by the
  * micro-batches; and memory. Added up over a

@@ -65,6 +65,10 @@ typedef struct smp_op_needs {
     uint32_t input_grad_out; /* backward_input reads these outputs */
     bool input_grad_aux;     /* backward_input reads aux */
     bool weight_grad_aux;    /* backward_weight reads aux */
+    /* aux is what backward_input leaves to backward_weight, which then comes behind it and alone
+     * reads it: forward has none, nor has backward_input where no weight is trained. An op whose
+     * input takes no gradient must not ask for it. */
+    bool aux_of_backward;
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
     /* Values that a call adds up over the replicas (smp_op_joint): of a training forward, of
@@ -117,7 +121,7 @@ smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int m
 typedef struct smp_op_exchange {
     int64_t messages, bytes; /* of each; 0, 0: nothing */
     /* So many of the messages are each begun before one of `beside` + 1 equal pieces of the call's
-     * compute and awaited behind it; the other messages and the last piece run alone. */
+     * compute and awaited behind it; the other messages and one piece run alone. */
     int64_t beside;
 } smp_op_exchange;
 
@@ -126,6 +130,7 @@ typedef struct smp_op_exchange {
 typedef struct smp_op_work {
     double forward_flops, backward_input_flops, backward_weight_flops;
     double forward_bytes, backward_input_bytes, backward_weight_bytes;
+    double forward_moved, backward_input_moved; /* bytes besides, which no arithmetic hides */
     bool matrix; /* the flops are those of matrix products, which have rates of their own */
     smp_op_exchange forward_exchange, backward_input_exchange;
 } smp_op_work;

@@ -58,7 +58,7 @@ typedef enum smp_split_cell {
 } smp_split_cell;
 
 /* A kind that has to know its part beside the weights' has attributes `devices`, `axis` (of its
- * first input) and `blocks` (of its first input, or of what it makes, if that is in more), or the
+ * first input) and `blocks` (of its first input, or, if that is in one, of what it makes), or the
  * first of them; splitting sets them. */
 struct smp_graph;
 struct smp_op;
@@ -75,8 +75,9 @@ typedef struct smp_split_rule {
     uint8_t in[SMP_SPLIT_IN], out;
     uint8_t param[8];
     uint32_t divided; /* attributes (bit i: attrs[i]) that are a device's share */
-    /* The op becomes one of this kind, which has the same attributes and exchanges in its calls
-     * what no conversion before or behind it could. NULL: it stays what it is. */
+    /* The op becomes one of this kind, which has the same attributes, maybe `devices`, `axis` and
+     * `blocks` behind them, and exchanges in its calls what no conversion before or behind it
+     * could. NULL: it stays what it is. */
     const char *kind;
     /* For this op, this choice and so many devices? What the sizes of the split
      * dimensions and of the divided attributes rule out needs no word. NULL: always. */

@@ -58,7 +58,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
         params += 4.0 * (double)graph->param[op->param[i]].elements;
     /* what kernels read of the weights; gradients are added to in fp32 */
     double read = graph->target.precision == SMP_PRECISION_BF16 ? 0.5 * params : params;
-    work->forward_bytes = read + out + aux;
+    work->forward_bytes = read + out + (needs.aux_of_backward ? 0 : aux);
     work->backward_input_bytes = 0;
     work->backward_weight_bytes = out + 2 * params + (needs.weight_grad_aux ? aux : 0);
 
@@ -78,7 +78,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     else
         work->backward_input_bytes += input_grads + out + read +
                                       out_bytes(graph, op, batch, needs.input_grad_out) +
-                                      (needs.input_grad_aux ? aux : 0);
+                                      (needs.input_grad_aux || needs.aux_of_backward ? aux : 0);
     if (op->n_param == 0)
         work->backward_weight_bytes = 0;
 }

@@ -3,27 +3,25 @@
  *
  * dx = dy W, dW += dy^T x, db += column sums of dy. Three GEMMs of 2 * rows * in * features flops;
  * the bias is written to the output first and the GEMM accumulates onto it. */
-#include "graph/ops/ops.h"
+#include "graph/ops/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/math/half.h"
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum { FEATURES, BIAS, WEIGHT, INIT_STD };
-
-static const smp_attr_desc ATTRS[] = {
-    [FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [BIAS] = {"bias", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
-    [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
-    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0, 0, 1e6, NULL},
-    {0},
+enum {
+    FEATURES = SMP__LINEAR_FEATURES,
+    BIAS = SMP__LINEAR_BIAS,
+    WEIGHT = SMP__LINEAR_WEIGHT,
+    INIT_STD = SMP__LINEAR_INIT_STD
 };
 
-static smp_status infer(smp_infer *infer)
+static const smp_attr_desc ATTRS[] = {SMP__LINEAR_ATTRS, {0}};
+
+smp_status smp__infer_linear(smp_infer *infer)
 {
     SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
     SMP_TRY(smp__infer_like_input(infer));
@@ -144,59 +142,68 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* In bf16: the three products, of which the weight's gradient is added to in fp32. */
-typedef struct products16 {
-    smp_math_product16 *forward, *input, *weight; /* the last two in training */
-} products16;
-
-static void release16(void *state)
+void smp__release_products16(void *state)
 {
-    products16 *p = state;
+    smp__products16 *p = state;
     smp_math_product16_destroy(p->forward);
     smp_math_product16_destroy(p->input);
     smp_math_product16_destroy(p->weight);
     free(p);
 }
 
+smp_status smp__prepare_products16(const smp__linear16 *s, void **state)
+{
+    smp__products16 *p = calloc(1, sizeof(*p));
+    if (!p)
+        return smp_fail_memory(sizeof(*p));
+    *state = p;
+    const smp_product16 forward = {.trans_b = true,
+                                   .m = s->rows,
+                                   .n = s->features,
+                                   .k = s->in,
+                                   .bias = s->bias,
+                                   .wide = s->wide_forward};
+    SMP_TRY(smp_math_product16_create(&forward, &p->forward));
+    if (!s->training)
+        return SMP_OK;
+    const smp_product16 input = {.m = s->rows, .n = s->in, .k = s->features, .wide = s->wide_input};
+    SMP_TRY(smp_math_product16_create(&input, &p->input));
+    const smp_product16 weight = {
+        .trans_a = true, .m = s->features, .n = s->in, .k = s->all, .accumulate = true};
+    return smp_math_product16_create(&weight, &p->weight);
+}
+
 static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
                             void **state)
 {
     (void)device;
-    const int64_t rows = row_count(graph, op, batch), features = op->attr[FEATURES].i;
-    const int64_t in = smp__columns(smp__in(graph, op, 0));
-    products16 *p = calloc(1, sizeof(*p));
-    if (!p)
-        return smp_fail_memory(sizeof(*p));
-    *state = p;
-    const smp_product16 forward = {
-        .trans_b = true, .m = rows, .n = features, .k = in, .bias = op->attr[BIAS].i};
-    SMP_TRY(smp_math_product16_create(&forward, &p->forward));
-    if (!graph->training)
-        return SMP_OK;
-    const smp_product16 input = {.m = rows, .n = in, .k = features};
-    SMP_TRY(smp_math_product16_create(&input, &p->input));
-    const smp_product16 weight = {
-        .trans_a = true, .m = features, .n = in, .k = rows, .accumulate = true};
-    return smp_math_product16_create(&weight, &p->weight);
+    const int64_t rows = row_count(graph, op, batch);
+    const smp__linear16 shape = {.rows = rows,
+                                 .all = rows,
+                                 .in = smp__columns(smp__in(graph, op, 0)),
+                                 .features = op->attr[FEATURES].i,
+                                 .bias = op->attr[BIAS].i,
+                                 .training = graph->training};
+    return smp__prepare_products16(&shape, state);
 }
 
 static smp_status forward16(const smp_op_call *call)
 {
-    const products16 *p = call->state;
+    const smp__products16 *p = call->state;
     return smp_math_product16_run(p->forward, call->in[0], call->param16[0],
                                   call->op->attr[BIAS].i ? call->param[1] : NULL, call->out);
 }
 
 static smp_status backward_input16(const smp_op_call *call)
 {
-    const products16 *p = call->state;
+    const smp__products16 *p = call->state;
     if (!call->din[0])
         return SMP_OK;
     return smp_math_product16_run(p->input, call->dout, call->param16[0], NULL, call->din[0]);
 }
 
-/* Rows in order, as in fp32: a block of columns is widened row by row. */
-static void add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns)
+/* A block of columns is widened row by row. */
+void smp__add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns)
 {
     enum { BLOCK = 512 };
     float row[BLOCK];
@@ -211,18 +218,35 @@ static void add_rows16(float *restrict total, const uint16_t *rows, int64_t n, i
 
 static smp_status backward_weight16(const smp_op_call *call)
 {
-    const products16 *p = call->state;
+    const smp__products16 *p = call->state;
     if (call->op->attr[BIAS].i)
-        add_rows16(call->dparam[1], (const uint16_t *)call->dout,
-                   row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
+        smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout,
+                        row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
     return smp_math_product16_run(p->weight, call->dout, call->in[0], NULL, call->dparam[0]);
 }
 
 static const smp_op_kernels HALF = {.prepare = prepare16,
-                                    .release = release16,
+                                    .release = smp__release_products16,
                                     .forward = forward16,
                                     .backward_input = backward_input16,
                                     .backward_weight = backward_weight16};
+
+/* A device has a block of positions: not of a sample that is one row. */
+static bool allows_ring(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                        int devices)
+{
+    (void)choice, (void)devices;
+    return smp__in(graph, op, 0)->shape.n_dim > 1;
+}
+
+/* Gradients of the output are brought together for those of the input; where none is wanted, the
+ * weight's would lack them. An input in three blocks has no room for a second number of them. */
+static bool allows_scatter(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                           int devices)
+{
+    return allows_ring(graph, op, choice, devices) && choice.blocks == 1 &&
+           (!graph->training || smp__in(graph, op, 0)->needs_grad);
+}
 
 static const smp_split_rule SPLITS[] = {
     {"columns", .in = {SMP_CELL_SHARED}, .out = SMP_CELL_LAST,
@@ -231,6 +255,16 @@ static const smp_split_rule SPLITS[] = {
      .param = {SMP_CELL_DIM1, SMP_CELL_BIAS_LAST}},
     {"positions", .in = {SMP_CELL_ANY}, .out = SMP_CELL_ANY,
      .param = {SMP_CELL_SHARED, SMP_CELL_SHARED}, .allows = smp__split_allows_row},
+    {"ring columns", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_LAST,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << FEATURES, .kind = "ring_linear",
+     .allows = allows_ring},
+    {"zigzag ring columns", .in = {SMP_CELL_ZIGZAG}, .out = SMP_CELL_LAST,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << FEATURES, .kind = "ring_linear",
+     .allows = allows_ring},
+    {"ring rows", .in = {SMP_CELL_LAST}, .out = SMP_CELL_DIM0,
+     .param = {SMP_CELL_DIM1, SMP_CELL_SHARED}, .kind = "ring_linear", .allows = allows_scatter},
+    {"zigzag ring rows", .in = {SMP_CELL_LAST}, .out = SMP_CELL_ZIGZAG,
+     .param = {SMP_CELL_DIM1, SMP_CELL_SHARED}, .kind = "ring_linear", .allows = allows_scatter},
     {0},
 };
 
@@ -244,7 +278,7 @@ const smp_op_kind smp__op_linear = {
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,
-    .infer = infer,
+    .infer = smp__infer_linear,
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,

@@ -107,6 +107,14 @@ static smp_status name_op(splitter *s, smp_op *op, const char *name, const char 
     return SMP_OK;
 }
 
+static int count_attrs(const smp_op_kind *kind)
+{
+    int n = 0;
+    while (kind->attrs && kind->attrs[n].name)
+        n++;
+    return n;
+}
+
 /* An op of one input and one output that the whole graph does not have. old: which of its tensors
  * the new one stands for. attrs: names and values, ended by NULL. */
 typedef struct attr {
@@ -124,9 +132,7 @@ static smp_status begin_op(splitter *s, const char *kind, int32_t old, int32_t i
     *op = (smp_op){.kind = smp_op_kind_find(kind), .n_in = 1, .n_out = 1, .pin = -1, .group = -1};
     op->line = maker ? maker->line : 0;
     op->column = maker ? maker->column : 0;
-    int n_attr = 0;
-    while (op->kind->attrs[n_attr].name)
-        n_attr++;
+    const int n_attr = count_attrs(op->kind);
     smp_attr_value *value = SMP_ARENA_NEW(g->arena, smp_attr_value, (size_t)n_attr);
     int32_t *inputs = SMP_ARENA_NEW(g->arena, int32_t, 1);
     if (!value || !inputs)
@@ -299,14 +305,14 @@ static smp_status set_attrs(splitter *s, int32_t o, bool behind, smp_op *op)
     const smp_split_rule *rule =
         s->choice[o].rule < 0 ? NULL : &from->kind->split[s->choice[o].rule];
     smp_arena *arena = s->store->graph.arena;
-    const smp_attr_desc *desc = from->kind->attrs;
-    int n = 0;
-    while (desc && desc[n].name)
-        n++;
+    if (rule && rule->kind)
+        op->kind = smp_op_kind_find(rule->kind);
+    const smp_attr_desc *desc = op->kind->attrs;
+    const int n = count_attrs(op->kind), n_from = count_attrs(from->kind);
     smp_attr_value *value = SMP_ARENA_NEW(arena, smp_attr_value, (size_t)n);
     if (!value)
         return SMP_ERR_NO_MEMORY;
-    for (int a = 0; a < n; a++) {
+    for (int a = 0; a < n_from; a++) {
         value[a] = from->attr[a];
         if (desc[a].type == SMP_ATTR_STRING && value[a].s.text) {
             value[a].s.text = smp_arena_strdup(arena, value[a].s.text);
@@ -328,13 +334,11 @@ static smp_status set_attrs(splitter *s, int32_t o, bool behind, smp_op *op)
     if (rule) {
         const smp_spread spread = smp_split_in(s->from, o, s->choice[o], 0);
         const smp_spread out = smp_split_out(s->from, o, s->choice[o]);
-        const int blocks = spread.blocks > out.blocks ? spread.blocks : out.blocks;
+        const int blocks = spread.blocks > 1 ? spread.blocks : out.blocks;
         const attr own[] = {{"devices", s->devices}, {"axis", spread.dim}, {"blocks", blocks}};
-        for (int i = 0, a; i < 3 && smp_op_attr_index(from->kind, "devices") >= 0; i++)
-            if ((a = smp_op_attr_index(from->kind, own[i].name)) >= 0)
+        for (int i = 0, a; i < 3 && smp_op_attr_index(op->kind, "devices") >= 0; i++)
+            if ((a = smp_op_attr_index(op->kind, own[i].name)) >= 0)
                 value[a].i = own[i].value;
-        if (rule->kind)
-            op->kind = smp_op_kind_find(rule->kind);
     }
     op->attr = value;
     return SMP_OK;

@@ -295,6 +295,8 @@ int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t i, bool *k
     const smp_op *op = &build->graph->op[u];
     if (op->kind->cpu.forward) {
         *kept = build->reads[i].aux || build->reads[i].weight_aux;
+        if (build->needs[i].aux_of_backward)
+            return 0;
         return build->needs[i].aux_bytes * build->flow->batch;
     }
     *kept = true;

@@ -8,7 +8,8 @@
  * work area until the producer's backward call, or, if weight gradients of a split backward read
  * them, in a stash block. All received sums are there before the first instruction. Forward calls
  * to be repeated come first, their values living in the same way. A weight gradient that is put off
- * keeps what it reads until then. O(ops + edges) and the packing. */
+ * keeps what it reads until then; one that reads what the input gradient leaves comes behind it.
+ * O(ops + edges) and the packing. */
 #include "schedule/memory/layout_build.h"
 
 #include <stdlib.h>
@@ -245,7 +246,9 @@ static void find_reads(backward_build *b, int32_t i)
             b->backward_out[i][k] = base->back[smp__layout_first(base, i) + k];
             smp__work_extend(&b->work, b->backward_out[i][k], (int64_t)b->n_instr);
         }
-    if (reads->aux || opaque || (reads->weight_aux && !base->split))
+    if (smp__layout_input_first(base, i))
+        ; /* it has a place already */
+    else if (reads->aux || opaque || (reads->weight_aux && !base->split))
         call->backward_aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
@@ -263,6 +266,9 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
                               &call->backward_workspace));
+    if (smp__layout_input_first(base, i))
+        SMP_TRY(add_place(b, true, base->needs[i].aux_bytes * base->flow->batch,
+                          (int64_t)b->n_instr, &call->backward_aux));
     /* Received sums may have been added since these buffers were placed: all live until the
      * call. */
     for (int32_t slot = 0; slot < n_in; slot++)
@@ -355,6 +361,10 @@ static smp_status emit_call(backward_build *b, int32_t i)
         last--;
     if (base->split || (last == i && base->beside[i] >= 0))
         return emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
+    if (smp__layout_input_first(base, i)) {
+        SMP_TRY(emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i}));
+        return late_weight_call(b, i);
+    }
     if (last == i)
         return emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
     SMP_TRY(emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
@@ -400,7 +410,9 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
     for (int32_t slot = 0; slot < op->n_in; slot++)
         if (smp__reads_slot(reads->weight_in, slot))
             in[slot] = smp__layout_find(base, base->back, op->in[slot]);
-    if (smp__layout_aux_weight(base, i))
+    if (smp__layout_input_first(base, i))
+        weight->aux = call->backward_aux;
+    else if (smp__layout_aux_weight(base, i))
         weight->aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     int64_t bytes = 0;
     SMP_TRY(smp__bytes_add(&bytes, base->needs[i].workspace_bytes));
@@ -489,7 +501,8 @@ static bool find_late(backward_build *b)
         const int32_t k = base->split ? -1 : base->beside[i];
         base->beside[i] =
             k >= 0 && flow->backward[base->call[i].op] && flow->backward[base->call[k].op] ? k : -1;
-        late |= base->beside[i] >= 0;
+        late |= base->beside[i] >= 0 || (!base->split && smp__layout_input_first(base, i) &&
+                                         flow->backward[base->call[i].op]);
     }
     return late;
 }

@@ -105,10 +105,15 @@ static inline smp_ref smp__layout_find(const smp__layout_build *build, const smp
 }
 
 /* Bytes saved by forward for backward; *kept: does the backward read them? An op without kernels
- * has all that it stashes here. */
+ * has all that it stashes here; what backward_input leaves to backward_weight is none of it. */
 int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t call, bool *kept);
 /* Are they read by weight gradients? */
 bool smp__layout_aux_weight(const smp__layout_build *build, int32_t call);
+/* Is backward_weight to come behind backward_input, which makes its aux? */
+static inline bool smp__layout_input_first(const smp__layout_build *build, int32_t call)
+{
+    return build->needs[call].aux_of_backward && build->reads[call].weight_aux;
+}
 /* When the values that a call makes are first written, if the call itself is at `time`: the
  * second of a pair writes while the first still reads. */
 static inline int64_t smp__layout_begin(const smp__layout_build *build, int32_t call, int64_t time)

@@ -5,8 +5,8 @@
 
 smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
 {
-    enum { N = 6 };
-    static const char *const heads[N] = {"<tensor",   "memory counts", "ops split",
+    enum { N = 7 };
+    static const char *const heads[N] = {"<tensor",   "memory counts", "ops split", "in pieces",
                                          "samples/s", "highest peak",  "<"};
     smp__table t;
     if (made->n_tried <= 1)
@@ -23,6 +23,7 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
         else
             smp__table_put(&t, "-");
         smp__table_put(&t, "%d", (int)tried->n_split);
+        smp__table_put(&t, "%d", (int)tried->n_pieces);
         if (tried->fits)
             smp__table_put(&t, "%.1f", 1e6 / tried->sample_us);
         else

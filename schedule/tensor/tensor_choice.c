@@ -1,11 +1,14 @@
 /* From the fastest splitting to the one that needs least memory: the choice at several prices of
  * memory. A splitting that is best under a limit of memory is best at some price, or lies between
- * two that are (Lagrange); which of them fits, and at which number of stages, the planner says. */
+ * two that are (Lagrange); which of them fits, and at which number of stages, the planner says. So
+ * it does of products in pieces, whose rivals may be hidden behind weight gradients: no price of an
+ * op knows what stands beside it in a stage. */
 #include "schedule/tensor/tensor_choice.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/model/op.h"
 #include "graph/split/split_choose.h"
 #include "graph/split/split_text.h"
 #include "profile/split_prices.h"
@@ -63,11 +66,19 @@ static bool same_entries(const smp_splitting *a, const smp_splitting *b)
     return true;
 }
 
+/* Does it exchange in the calls of what it becomes, with weights? */
+static bool is_in_pieces(const smp_op *op, smp_split_choice choice)
+{
+    return choice.rule >= 0 && op->n_param > 0 && op->kind->split[choice.rule].kind;
+}
+
 static smp_status add_choice(chooser *c, double memory_price, bool exact,
-                             smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
+                             smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     smp__tensor_choice *next = &out[*n];
     *next = (smp__tensor_choice){.memory_price = memory_price, .exact = exact};
+    for (int32_t o = 0; o < c->graph->n_op; o++)
+        next->n_pieces += is_in_pieces(&c->graph->op[o], c->choice[o]);
     SMP_TRY(smp_splitting_make(c->graph, c->tensor, c->choice, c->arena, &next->splitting));
     for (int i = 0; i < *n; i++)
         if (same_entries(&out[i].splitting, &next->splitting))
@@ -91,24 +102,26 @@ static double price_of_byte(const chooser *c, const smp_cluster *groups,
 }
 
 static smp_status choose_at_prices(chooser *c, const smp_cluster *groups, smp_split_prices *prices,
-                                   smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
+                                   smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     /* what is right most often where groups are needed first; the smallest last */
     static const double price[SMP__TENSOR_PRICES] = {0.05, 0.5, 0, 20};
     const smp_split_costs *costs = smp_split_prices_costs(prices);
     const double byte_us = price_of_byte(c, groups, costs);
-    for (int i = 0; i < SMP__TENSOR_PRICES; i++) {
+    for (int i = 0; i < SMP__TENSOR_CHOICES; i++) {
+        const double times = price[i / 2];
         double us;
         bool exact;
-        smp_split_prices_weigh(prices, price[i] * byte_us, price[i] * byte_us);
+        smp_split_prices_weigh(prices, times * byte_us, times * byte_us);
+        smp_split_prices_avoid_pieces(prices, i % 2);
         SMP_TRY(smp_split_choose(c->graph, c->tensor, costs, c->fixed, c->choice, &us, &exact));
-        SMP_TRY(add_choice(c, price[i], exact, out, n));
+        SMP_TRY(add_choice(c, times, exact, out, n));
     }
     return SMP_OK;
 }
 
 static smp_status choose(chooser *c, const smp_cluster *groups, bool only_fixed,
-                         smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
+                         smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     const smp_search_request *r = c->request;
     smp_split_prices *prices;
@@ -125,7 +138,7 @@ static smp_status choose(chooser *c, const smp_cluster *groups, bool only_fixed,
 smp_status smp__tensor_choices(const smp_search_request *request, const smp_cluster *groups,
                                int tensor, const smp_split_entry *fixed, int32_t n_fixed,
                                bool only_fixed, smp_arena *arena,
-                               smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
+                               smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     const smp_splitting asked = {.devices = tensor, .n_entry = n_fixed, .entry = fixed};
     smp_splitting named;

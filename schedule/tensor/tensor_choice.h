@@ -9,9 +9,11 @@ typedef struct smp__tensor_choice {
     smp_splitting splitting;
     double memory_price;
     bool exact;
+    int32_t n_pieces; /* products that exchange in pieces */
 } smp__tensor_choice;
 
-enum { SMP__TENSOR_PRICES = 4 };
+/* Of memory four prices, each with products in pieces and without. */
+enum { SMP__TENSOR_PRICES = 4, SMP__TENSOR_CHOICES = 2 * SMP__TENSOR_PRICES };
 
 /* Splittings of request->graph, a whole one, for groups of `tensor` devices of `groups` (a cluster
  * made by smp_cluster_group), all different; in `arena`. A byte of memory is counted with
@@ -21,6 +23,6 @@ enum { SMP__TENSOR_PRICES = 4 };
 smp_status smp__tensor_choices(const smp_search_request *request, const smp_cluster *groups,
                                int tensor, const smp_split_entry *fixed, int32_t n_fixed,
                                bool only_fixed, smp_arena *arena,
-                               smp__tensor_choice out[SMP__TENSOR_PRICES], int *n);
+                               smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n);
 
 #endif

@@ -67,7 +67,7 @@ static smp_status fail_tensor(const smp_search_request *base, int tensor)
 
 static smp_status add_tensor(search *s, int tensor)
 {
-    smp__tensor_choice choice[SMP__TENSOR_PRICES];
+    smp__tensor_choice choice[SMP__TENSOR_CHOICES];
     smp_cluster *groups = NULL;
     int n = 0;
     if (tensor == 1) {
@@ -86,6 +86,7 @@ static smp_status add_tensor(search *s, int tensor)
                 : asked == SMP_TENSOR_OVERLAP_YES;
         s->tried[s->n].memory_price = choice[i].memory_price;
         s->tried[s->n].exact = choice[i].exact;
+        s->tried[s->n].n_pieces = choice[i].n_pieces;
         s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
     }
     s->smallest = s->smallest > 0 ? s->smallest : s->n - 1;

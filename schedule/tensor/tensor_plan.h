@@ -31,6 +31,7 @@ typedef struct smp_tensor_tried {
     int tensor;
     double memory_price; /* its weights and activations counted that much (tensor_choice.h) */
     int32_t n_split;     /* ops */
+    int32_t n_pieces;    /* of them products that exchange in pieces */
     bool exact;          /* no splitting costs less at that price */
     bool looked_at, fits;
     bool slower;      /* bounds have ruled out plans of it, which cannot beat the best before */

@@ -450,32 +450,34 @@ static void test_pairs_that_are_split_apart(void **state)
     smp_graph_destroy(graph);
 }
 
-/* Three rounds of four compute while keys and values of another device come; the four messages of
- * their gradients run alone, as everything does where exchanges do not run beside compute. */
-static void test_a_ring_computes_while_keys_travel(void **state)
+/* An op in whose calls 3 messages of so many bytes each travel beside 4 pieces, and more of them
+ * alone going backward. */
+typedef struct ring_case {
+    const char *text, *as, *kind;
+    double forward_bytes, backward_bytes;
+    int alone;
+} ring_case;
+
+/* On slow, middling and fast cores: what is longer decides, message or piece. */
+static void check_ring(const ring_case *c)
 {
-    static const char text[] =
-        "smp: 1\nname: m\ninputs: {x: {dtype: float32, shape: [64, 24]}, "
-        "target: {dtype: float32, shape: [64, 8]}}\nops:\n"
-        "  - {op: linear, name: pre, in: x, out: h, features: 24}\n"
-        "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true}\n"
-        "  - {op: mse, name: loss, in: [y, target], out: loss}\nloss: loss\n";
-    static const smp_split_entry entries[] = {{.op = "op", .as = "packed ring"}};
     static const double rate[] = {1e30, 5e9, 1e6};
+    const smp_split_entry entries[] = {{.op = "op", .as = c->as}};
     const smp_splitting splitting = {.devices = DEVICES, .n_entry = 1, .entry = entries};
-    const double us = message_us(4.0 * BATCH * 64 / DEVICES * 2 * 8);
+    const double forward_us = message_us(c->forward_bytes);
+    const double backward_us = message_us(c->backward_bytes);
+    const double calls = 3 * SMP__CALL_US; /* of pieces */
     bool hidden[3];
-    (void)state;
     for (int k = 0; k < 3; k++) {
         smp_graph *graph = NULL;
         smp_op_cost alone = {0};
         machine m;
         machine_open(&m, rate[k], 1e30, 1);
-        if (smp_graph_parse("model.yaml", text, strlen(text), &graph) != SMP_OK ||
+        if (smp_graph_parse("model.yaml", c->text, strlen(c->text), &graph) != SMP_OK ||
             smp_splitting_apply(&splitting, 0, &graph) != SMP_OK)
             fail_msg("%s", smp_last_error());
         const smp_op *ring = &graph->op[smp_graph_find_op(graph, "op")];
-        assert_string_equal(ring->kind->name, "ring_attention");
+        assert_string_equal(ring->kind->name, c->kind);
         assert_int_equal(smp__estimate_times(graph, ring, BATCH, &m.device, &alone), SMP_OK);
         const double forth = alone.forward_us, back = alone.backward_input_us;
         for (int beside = 0; beside < 2; beside++) {
@@ -483,16 +485,58 @@ static void test_a_ring_computes_while_keys_travel(void **state)
             smp_costs *costs = build(graph, &m, NULL);
             const smp_op_cost *cost = cost_of(graph, costs, "op");
             assert_near(cost->forward_us,
-                        beside ? 3 * fmax(forth / 4, us) + forth / 4 : forth + 3 * us);
-            assert_near(cost->backward_input_us,
-                        beside ? 3 * fmax(back / 4, us) + back / 4 + 4 * us : back + 7 * us);
-            assert_near(cost->backward_us, cost->backward_input_us);
+                        calls + (beside ? 3 * fmax(forth / 4, forward_us) + forth / 4
+                                        : forth + 3 * forward_us));
+            assert_near(
+                cost->backward_input_us,
+                calls + c->alone * backward_us +
+                    (beside ? 3 * fmax(back / 4, backward_us) + back / 4 : back + 3 * backward_us));
+            assert_near(cost->backward_us, cost->backward_input_us + alone.backward_weight_us);
             smp_costs_destroy(costs);
         }
-        hidden[k] = forth / 4 > us;
+        hidden[k] = forth / 4 > forward_us;
         smp_graph_destroy(graph);
     }
     assert_true(!hidden[0] && hidden[2]);
+}
+
+/* Three rounds of four compute while keys and values of another device come; the four messages of
+ * their gradients run alone, as everything does where exchanges do not run beside compute. */
+static void test_a_ring_computes_while_keys_travel(void **state)
+{
+    static const ring_case c = {
+        "smp: 1\nname: m\ninputs: {x: {dtype: float32, shape: [64, 24]}, "
+        "target: {dtype: float32, shape: [64, 8]}}\nops:\n"
+        "  - {op: linear, name: pre, in: x, out: h, features: 24}\n"
+        "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true}\n"
+        "  - {op: mse, name: loss, in: [y, target], out: loss}\nloss: loss\n",
+        "packed ring",
+        "ring_attention",
+        4.0 * BATCH * 64 / DEVICES * 2 * 8,
+        4.0 * BATCH * 64 / DEVICES * 2 * 8,
+        4};
+    (void)state;
+    check_ring(&c);
+}
+
+/* Of x a device's rows go around, and the sums of their gradients; or those of y. */
+static void test_products_compute_while_rows_travel(void **state)
+{
+    static const char text[] =
+        "smp: 1\nname: m\ninputs: {x: {dtype: float32, shape: [64, 24]}, "
+        "target: {dtype: float32, shape: [64, 48]}}\nops:\n"
+        "  - {op: linear, name: pre, in: x, out: h, features: 24}\n"
+        "  - {op: linear, name: op, in: h, out: y, features: 48}\n"
+        "  - {op: mse, name: loss, in: [y, target], out: loss}\nloss: loss\n";
+    const double rows = 4.0 * BATCH * 64 / DEVICES;
+    const ring_case cases[] = {
+        {text, "ring columns", "ring_linear", rows * 24, rows * 24, 0},
+        {text, "zigzag ring columns", "ring_linear", rows * 24, rows * 24, 0},
+        {text, "ring rows", "ring_linear", rows * 48, rows * 48, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_ring(&cases[i]);
 }
 
 static void test_what_no_link_carries_is_refused(void **state)
@@ -538,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_the_whole_has_the_target_of_its_part),
         cmocka_unit_test(test_pairs_that_are_split_apart),
         cmocka_unit_test(test_a_ring_computes_while_keys_travel),
+        cmocka_unit_test(test_products_compute_while_rows_travel),
         cmocka_unit_test(test_what_no_link_carries_is_refused),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

@@ -55,6 +55,10 @@ static inline void fixture_needs(const smp_graph *graph, const smp_op *op, int64
     needs->input_grad_aux = needs->aux_bytes > 0 && (bits >> 24 & 1);
     needs->weight_grad_aux = needs->aux_bytes > 0 && (bits >> 25 & 1);
     needs->workspace_bytes = bits >> 26 & 1 ? (int64_t)(bits >> 27 & 255) + 1 : 0;
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (needs->weight_grad_aux && (bits >> 47 & 1) && graph->tensor[op->in[i]].needs_grad)
+            needs->aux_of_backward = true;
+    needs->input_grad_aux = needs->input_grad_aux && !needs->aux_of_backward;
 }
 
 /* On CUDA, of ops in a row, some. */

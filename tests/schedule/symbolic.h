@@ -61,7 +61,7 @@ static inline void symbolic_forward(const symbolic_call *c)
         fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
     for (int32_t i = 0; i < op->n_in; i++)
         hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
-    if (needs.aux_bytes > 0)
+    if (needs.aux_bytes > 0 && !needs.aux_of_backward)
         fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 1));
     for (int32_t k = 0; k < op->n_out; k++)
         fill(c->out[k], tensor_words(c->graph, op->out + k, c->batch), mix(hash, 2 + (uint64_t)k));
@@ -99,7 +99,7 @@ static inline uint64_t symbolic_weight(const symbolic_call *c)
     return hash;
 }
 
-/* Writes din from all that it depends on. */
+/* Writes din from all that it depends on, and aux, if it is to leave that. */
 static inline void symbolic_input(const symbolic_call *c)
 {
     const smp_op *op = &c->graph->op[c->op];
@@ -118,6 +118,8 @@ static inline void symbolic_input(const symbolic_call *c)
     for (int32_t k = 0; k < op->n_out; k++)
         if (needs.input_grad_out >> k & 1)
             hash = digest(hash, c->out[k], tensor_words(c->graph, op->out + k, c->batch));
+    if (needs.aux_of_backward && c->aux) /* not there where no weight is trained */
+        fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 77));
     for (int32_t i = 0; i < op->n_in; i++)
         if (c->din[i])
             fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(hash, (uint64_t)i));
@@ -183,8 +185,8 @@ static inline void plain_microbatch(plain *p, int m, const bool *backward)
             if (smp_flow_contributes(g, backward, u, i))
                 c.din[i] = new_words(tensor_words(g, op->in[i], p->batch));
         }
-        uint64_t weight = op->n_param > 0 ? symbolic_weight(&c) : 0;
         symbolic_input(&c);
+        uint64_t weight = op->n_param > 0 ? symbolic_weight(&c) : 0;
         for (int32_t i = 0; i < op->n_param; i++) {
             uint64_t added[50];
             fill(added, g->param[op->param[i]].elements, mix(weight, (uint64_t)i));

@@ -35,9 +35,10 @@ typedef struct job {
     uint64_t seed_word;
 } job;
 
-static int64_t pairs;  /* run as one kernel */
-static int64_t halves; /* exchanges with something beside them */
-static int64_t zeroed; /* gradients of outputs that add nothing to the loss */
+static int64_t pairs;        /* run as one kernel */
+static int64_t halves;       /* exchanges with something beside them */
+static int64_t inputs_first; /* whole backwards whose weight gradient reads what they leave */
+static int64_t zeroed;       /* gradients of outputs that add nothing to the loss */
 
 static inline uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
 {
@@ -194,6 +195,8 @@ static inline void run_instr(job *j, int rank, int chunk, int m, const smp_layou
         return;
     case SMP_INSTR_WEIGHT:
         run_weight_call(j, rank, chunk, m, layout, instr->call);
+        inputs_first +=
+            !layout->split && instr[-1].kind == SMP_INSTR_INPUT && instr[-1].call == instr->call;
         return;
     case SMP_INSTR_RECOMPUTE:
         run_forward(j, rank, chunk, m, layout->call[instr->call].op, layout->redo[instr->call]);

@@ -230,15 +230,21 @@ typedef struct machine {
     bool splits_weights; /* they would not fit otherwise */
 } machine;
 
-/* What travels around a ring in a rule's op, of packed queries, keys and values: these, and with
- * their gradients home. */
-static double machine_ring(const machine *m, const smp_op *op, smp_split_choice choice)
+/* What travels around a ring in a rule's op. Of packed queries, keys and values: these, and with
+ * their gradients home. Of a product: what a gather before it or a scatter behind it would bring,
+ * both ways; nothing is hidden, and pieces take longer than the whole. */
+static double machine_ring(const machine *m, int32_t o, smp_split_choice choice)
 {
+    const smp_op *op = &m->graph->op[o];
     const char *kind = choice.rule < 0 ? NULL : op->kind->split[choice.rule].kind;
-    const double bytes = 2 * (double)smp_tensor_bytes(m->graph, op->out, 4) / m->devices;
+    const bool product = kind && strcmp(kind, "ring_linear") == 0;
+    const bool gathers = product && smp_split_out(m->graph, o, choice).dim != 0;
+    const double bytes = (double)smp_tensor_bytes(m->graph, gathers ? op->in[0] : op->out, 4);
+    if (product)
+        return 2.2 * bytes * (m->devices - 1) / m->devices / m->link_per_us;
     if (!kind || strcmp(kind, "ring_attention") != 0)
         return 0;
-    return bytes * (m->devices - 1 + 2 * (m->devices - 1) + 1) / m->link_per_us;
+    return 2 * bytes / m->devices * (m->devices - 1 + 2 * (m->devices - 1) + 1) / m->link_per_us;
 }
 
 static double machine_op(void *context, int32_t o, smp_split_choice choice)
@@ -251,7 +257,7 @@ static double machine_op(void *context, int32_t o, smp_split_choice choice)
     double us =
         fmax(flops / m->flops_per_us, bytes / m->bytes_per_us) / (choice.rule < 0 ? 1 : m->devices);
     const smp_op *op = &m->graph->op[o];
-    us += machine_ring(m, op, choice);
+    us += machine_ring(m, o, choice);
     for (int32_t p = 0; p < op->n_param; p++) {
         const smp_param *param = &m->graph->param[op->param[p]];
         const uint8_t way = smp_split_param(m->graph, o, choice, p, NULL).way;

@@ -534,6 +534,7 @@ static void test_memory_symbolic_outputs(void **state)
     for (uint64_t seed = 3001; seed <= 3400; seed++)
         check_graph(seed, seed % 8 > 0, &arena, &bound);
     assert_true(zeroed > 200);
+    assert_true(inputs_first > 1000);
 }
 
 /* Weight gradients beside exchanges: the same values, whatever else a layout does. */

@@ -163,7 +163,7 @@ static const char *as_of(const smp_plan *plan, const char *op)
     return "whole";
 }
 
-/* All weights and their states take 1.1 GB; a device has 0.36. */
+/* All weights and their states take 1.1 GB; a device has 0.36. Nothing travels beside compute. */
 static void test_tensor_finds_megatrons_pattern(void **state)
 {
     (void)state;
@@ -175,6 +175,7 @@ static void test_tensor_finds_megatrons_pattern(void **state)
     setting s;
     smp_tensor_result made;
     open_setting(&s, gpt, DEVICES, 340 << 20, 3e11);
+    s.cluster.overlap = false;
     s.request.stages = s.request.ddp = 1;
     s.request.microbatch_size = 1;
     const smp_tensor_request how = {.tensor = DEVICES};
@@ -185,6 +186,44 @@ static void test_tensor_finds_megatrons_pattern(void **state)
     assert_int_equal(smp_plan_processes(made.result.plan), DEVICES);
     smp_tensor_result_destroy(&made);
     smp_graph_destroy(s.graph);
+}
+
+/* Products that exchange in pieces, by columns and by rows, of the plan for a GPT of width d. */
+static void count_pieces(int d, double link_bytes_per_s, int *columns, int *rows)
+{
+    setting s;
+    smp_tensor_result made;
+    char text[sizeof gpt + 16], width[16];
+    snprintf(width, sizeof width, "d: %-4d", d);
+    memcpy(text, gpt, sizeof gpt);
+    memcpy(strstr(text, "d: 1024"), width, strlen(width));
+    open_setting(&s, text, DEVICES, 340 << 20, link_bytes_per_s);
+    s.request.stages = s.request.ddp = 1;
+    s.request.microbatch_size = 1;
+    const smp_tensor_request how = {.tensor = DEVICES};
+    if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_splitting *split = &made.result.plan->splitting;
+    *columns = *rows = 0;
+    for (int32_t i = 0; i < split->n_entry; i++) {
+        *columns += strncmp(split->entry[i].as, "ring columns", 12) == 0;
+        *rows += strcmp(split->entry[i].as, "ring rows") == 0;
+    }
+    smp_tensor_result_destroy(&made);
+    smp_graph_destroy(s.graph);
+}
+
+/* Two products by columns and two by rows in each layer: in pieces where these hide messages, and
+ * not where the calls of pieces take longer than the messages. */
+static void test_tensor_cuts_products_where_that_pays(void **state)
+{
+    int columns, rows;
+    (void)state;
+    count_pieces(1024, 3e11, &columns, &rows);
+    assert_true(columns >= 8);
+    assert_int_equal(rows, 8);
+    count_pieces(256, 1e13, &columns, &rows);
+    assert_int_equal(columns + rows, 0);
 }
 
 /* With one stage and one replica nothing but larger groups makes it fit. */
@@ -243,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_no_splitting_is_faster),
         cmocka_unit_test(test_tensor_finds_megatrons_pattern),
+        cmocka_unit_test(test_tensor_cuts_products_where_that_pays),
         cmocka_unit_test(test_tensor_auto_takes_what_fits),
         cmocka_unit_test(test_tensor_fixed_stays),
     };

@@ -1,0 +1,43 @@
+/* What linear and ring_linear share: attributes, weights, and the products in bf16. */
+#ifndef SMP_GRAPH_OPS_LINEAR_H
+#define SMP_GRAPH_OPS_LINEAR_H
+
+#include "graph/math/half.h"
+#include "graph/ops/ops.h"
+
+enum {
+    SMP__LINEAR_FEATURES,
+    SMP__LINEAR_BIAS,
+    SMP__LINEAR_WEIGHT,
+    SMP__LINEAR_INIT_STD,
+    SMP__LINEAR_N
+};
+
+#define SMP__LINEAR_ATTRS                                                                          \
+    [SMP__LINEAR_FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},              \
+    [SMP__LINEAR_BIAS] = {"bias", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},                            \
+    [SMP__LINEAR_WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},                      \
+    [SMP__LINEAR_INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0, 0, 1e6, NULL}
+
+/* Output as wide as `features`, weight and bias. */
+smp_status smp__infer_linear(smp_infer *infer);
+
+/* In bf16: y = x W^T + b and dx = dy W of `rows` rows, dW += dy^T x of `all`. Wide ones are
+ * fp32. */
+typedef struct smp__linear16 {
+    int64_t rows, all, in, features;
+    bool bias, wide_forward, wide_input, training;
+} smp__linear16;
+
+typedef struct smp__products16 {
+    smp_math_product16 *forward, *input, *weight; /* the last two in training */
+} smp__products16;
+
+/* A kernel's state; released too where this fails. */
+smp_status smp__prepare_products16(const smp__linear16 *shape, void **state);
+void smp__release_products16(void *state);
+
+/* total[c] += sum over n rows of bf16, in order, as in fp32. */
+void smp__add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns);
+
+#endif
