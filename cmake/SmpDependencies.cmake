@@ -42,6 +42,28 @@ smp_find_optional(jansson jansson.h jansson libjansson-dev)
 smp_find_optional(png png.h png libpng-dev)
 smp_find_optional(jpeg jpeglib.h jpeg libjpeg62-turbo-dev)
 
+# Smp::onnx: protobuf-c and what protoc-c makes of the system's schema (SMP_ONNX_SCHEMA, compiled into
+# the layer of graphs). Without them the room graph/onnx is not built, and its programs say so.
+smp_find_optional(protobufc protobuf-c/protobuf-c.h protobuf-c libprotobuf-c-dev)
+find_program(protoc_c_PROGRAM protoc-c)
+find_path(onnx_SCHEMA onnx.proto PATH_SUFFIXES onnx)
+mark_as_advanced(protoc_c_PROGRAM onnx_SCHEMA)
+set(SMP_ONNX_SCHEMA)
+if(TARGET Smp::protobufc AND protoc_c_PROGRAM AND onnx_SCHEMA)
+  set(made ${CMAKE_CURRENT_BINARY_DIR}/schema)
+  file(MAKE_DIRECTORY ${made})
+  set(SMP_ONNX_SCHEMA ${made}/onnx.pb-c.c ${made}/onnx.pb-c.h)
+  add_custom_command(OUTPUT ${SMP_ONNX_SCHEMA} DEPENDS ${onnx_SCHEMA}/onnx.proto VERBATIM
+                     COMMAND ${protoc_c_PROGRAM} --proto_path=${onnx_SCHEMA} --c_out=${made} onnx.proto)
+  set_source_files_properties(${SMP_ONNX_SCHEMA} PROPERTIES COMPILE_OPTIONS -w)
+  add_library(Smp::onnx INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(Smp::onnx INTERFACE Smp::protobufc)
+  target_include_directories(Smp::onnx SYSTEM INTERFACE ${made})
+  target_compile_definitions(Smp::onnx INTERFACE SMP_HAVE_ONNX)
+else()
+  message(STATUS "protoc-c or onnx.proto not found (protobuf-c-compiler, libonnx-dev): built without ONNX")
+endif()
+
 # What a machine may lack: AUTO takes it when it is found, ON insists, OFF does not look.
 set(SMP_WITH_CUDA AUTO CACHE STRING "CUDA: AUTO, ON or OFF")
 set(SMP_WITH_NCCL AUTO CACHE STRING "NCCL (needs CUDA): AUTO, ON or OFF")

@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 
 smp_packages=(cmake gcc libc6-dev make pkg-config libopenmpi-dev openmpi-bin libmetis-dev
-    libyaml-dev libdnnl-dev libjansson-dev libpng-dev libjpeg62-turbo-dev bible-kjv bible-kjv-text)
+    libyaml-dev libdnnl-dev libjansson-dev libpng-dev libjpeg62-turbo-dev
+    libprotobuf-c-dev protobuf-c-compiler libonnx-dev bible-kjv bible-kjv-text)
 
 # smp_setup [package...]: installs what is missing of smp_packages and the arguments. Touches
 # neither apt nor the network when nothing is. Needs root or sudo; without them it prints the

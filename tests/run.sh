@@ -46,7 +46,7 @@ run() { # folder, ctest options...
     summary+=("$(basename "$folder"): $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
 }
 
-packages=(libcmocka-dev python3) # python3: mutate.py, faults
+packages=(libcmocka-dev python3 libonnx-testdata) # python3: mutate.py, faults
 # Chromium draws the report page; the others are libFuzzer's compiler and what it links.
 [ -n "$fast" ] || packages+=(chromium clang-14 libclang-rt-14-dev libomp-14-dev)
 [ -n "$fast" ] || packages+=(python3-venv)
