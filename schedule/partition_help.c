@@ -97,6 +97,14 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_RECOMPUTE, "recompute", "none|auto|all", IN_BOTH,
      "stages that run forward again instead of keeping activations (default auto: those that do "
      "not fit otherwise)"},
+    {FLAG_OFFLOAD, "offload", "none|auto|all", IN_BOTH,
+     "what forwards keep for backwards goes to host memory in between (default auto: of ranks that "
+     "do "
+     "not fit otherwise, where the cluster has `links: host`; check: what the plan says)"},
+    {FLAG_LOADING_HORIZON, "loading-horizon", "K|auto", IN_BOTH,
+     "compute actions that each transfer has to hide behind (default auto: 1, 2 or 4)"},
+    {FLAG_OFFLOAD_STATES, "offload-states", NULL, IN_BOTH,
+     "the optimizer's states lie in host memory, and are updated there"},
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
      "one partitioner instead of the best of all: "},
     {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,

@@ -39,6 +39,9 @@ static smp_status set_choice(smp_partition_options *o, const smp__option_entry *
         o->target.precision = (smp_precision)choice;
         o->has_precision = true;
         return SMP_OK;
+    case FLAG_OFFLOAD:
+        r->offload = (smp_offload)choice;
+        return SMP_OK;
     default:
         r->recompute = (smp_recompute)choice;
         return SMP_OK;
@@ -91,6 +94,8 @@ static smp_status set_search_option(smp_partition_options *o, const smp__option_
         return smp__parse_count(name, text, false, &r->active_microbatches);
     case FLAG_GROUP:
         return smp__parse_count(name, text, false, &r->group);
+    case FLAG_LOADING_HORIZON:
+        return smp__parse_count(name, text, true, &r->loading_horizon);
     case FLAG_MEMORY:
         return smp__parse_memory(name, text, &r->memory_bytes);
     case FLAG_PARTITIONER:
@@ -247,6 +252,9 @@ static smp_status set_option(smp_partition_options *o, const smp__option_entry *
     case FLAG_EXPLAIN:
         o->explain = true;
         return SMP_OK;
+    case FLAG_OFFLOAD_STATES:
+        o->request.offload_states = true;
+        return SMP_OK;
     case FLAG_JSON:
         o->json = true;
         return SMP_OK;
@@ -287,6 +295,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                  .tensor = 1,
                                  .request = {.seed = 1,
                                              .recompute = SMP_RECOMPUTE_AUTO,
+                                             .offload = SMP_OFFLOAD_AUTO,
                                              .placement = SMP_PLACEMENT_AUTO,
                                              .advise = true,
                                              .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,

@@ -27,6 +27,7 @@ typedef struct autos {
     candidate best, trial;
     int replica;   /* that the list scheduler's model is of: the slowest in the best candidate */
     double *times; /* [4 * n_stage] forward, input, weight, stash */
+    bool *travels; /* [n_stage] whether something of it does; NULL: of none */
 } autos;
 
 static const smp_simulation_input *simulation(const autos *a)
@@ -48,7 +49,8 @@ static smp_schedule_shape shape_of(const autos *a, int active)
                                 .microbatches = s->microbatches,
                                 .training = true,
                                 .active = active,
-                                .sharding = s->sharding};
+                                .sharding = s->sharding,
+                                .offloading = {s->horizon, a->travels}};
 }
 
 /* Most stash bytes of an order at a time. */
@@ -287,6 +289,20 @@ static double work_bound(const autos *a)
     return bound_us;
 }
 
+static smp_status find_travels(autos *a)
+{
+    const int64_t *bytes = simulation(a)->offload_bytes;
+    for (int s = 0; bytes && s < a->n_stage; s++) {
+        if (bytes[s] > 0 && !a->travels)
+            a->travels = SMP_ARENA_NEW(a->arena, bool, (size_t)a->n_stage);
+        if (bytes[s] > 0 && !a->travels)
+            return SMP_ERR_NO_MEMORY;
+        if (a->travels)
+            a->travels[s] = bytes[s] > 0;
+    }
+    return SMP_OK;
+}
+
 static smp_status prepare(autos *a)
 {
     const smp_simulation_input *s = simulation(a);
@@ -301,6 +317,7 @@ static smp_status prepare(autos *a)
     a->starts = SMP_ARENA_NEW(a->arena, smp_program, (n_rule * N_ACTIVE + 1) * n_rank);
     a->best.program = SMP_ARENA_NEW(a->arena, smp_program, n_rank);
     a->trial.program = SMP_ARENA_NEW(a->arena, smp_program, n_rank);
+    SMP_TRY(find_travels(a));
     a->times = SMP_ARENA_NEW(a->arena, double, 4 * (size_t)a->n_stage);
     return a->starts && a->best.program && a->trial.program && a->times ? SMP_OK
                                                                         : SMP_ERR_NO_MEMORY;

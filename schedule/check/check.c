@@ -110,6 +110,9 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
     b->shape.sharding = r->sharding;
+    r->offload_states |= sketch->offload_states;
+    if (r->loading_horizon == 0)
+        r->loading_horizon = sketch->loading_horizon;
     if (r->gradient_blocks == 0 && r->ddp == sketch->ddp && m == sketch->microbatches)
         r->gradient_blocks = sketch->gradient_blocks;
     if (r->microbatch_size <= 0)

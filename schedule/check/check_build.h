@@ -28,6 +28,8 @@ typedef struct smp__check_build {
     bool same_numbers;              /* as in the sketch: its programs are for them */
     bool by_rule;                   /* ranks are as the schedule itself places stages */
     int32_t *stage;                 /* [n_op] */
+    bool *offload;                  /* [n_op] of what the stash travels, */
+    int horizon;                    /* and how far ahead; 0: nothing does */
     int *rank;                      /* [n_stage] pipeline rank of each stage */
     smp__planned *planned;          /* last made first */
     const smp__planned *same, *any; /* of the two plans to compare with; NULL: none fits */

@@ -126,13 +126,16 @@ static smp_status judge(parts *p, version *v)
                                .placement = v->placement,
                                .device = p->scoring.config.mapping->device,
                                .stage_rank = v->rank,
-                               .partition = v->partition};
+                               .partition = v->partition,
+                               .offload = b->offload,
+                               .horizon = b->horizon};
     smp_program *program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
     if (!program)
         return SMP_ERR_NO_MEMORY;
     v->us = INFINITY;
-    SMP_TRY(smp__planner_hold(planner, v->partition));
-    smp_status status = smp_lower_orders(&b->shape, v->rank, planner->flow, v->order, program);
+    SMP_TRY(smp__planner_hold(planner, v->partition, b->offload));
+    const smp_schedule_shape shape = smp__held_shape(planner, &candidate);
+    smp_status status = smp_lower_orders(&shape, v->rank, planner->flow, v->order, program);
     if (status == SMP_ERR_FAILED) /* an order that these ranks cannot have */
         return SMP_OK;
     if (status == SMP_OK)

@@ -49,14 +49,15 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
                       .schedule = b->kind,
                       .active = b->shape.active,
                       .sharding = sharding,
-                      .state_factor = 0.25 * smp_memory_state_bytes(b->request.graph, sharding),
+                      .state_factor = 0.25 * smp_memory_state_bytes(b->request.graph, sharding,
+                                                                    b->request.offload_states),
                       .idle_factor = 0.25 * smp_memory_idle_bytes(b->request.graph, sharding),
                       .recompute = b->request.recompute};
     return SMP_OK;
 }
 
-/* What a stage is said to recompute. Of ops that it names those that are really made again, so that
- * their times are what the plan counts. `recomputes` [n_op]: the stage's are set. */
+/* What a stage is said to recompute and to offload. Of ops to recompute those that are really made
+ * again, so that their times are what the plan counts. `recomputes` [n_op]: the stage's are set. */
 static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int64_t *work,
                              bool *recomputes)
 {
@@ -70,6 +71,13 @@ static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < n; i++)
         name[i] = graph->op[op[i]].name;
+    if (stage->offload.what >= 0) {
+        SMP_TRY(smp_sketch_op_mask(&stage->offload, "offload", stage->stage, name, n, work, mask));
+        for (int32_t i = 0; i < n; i++)
+            s->b->offload[op[i]] = mask[i] && graph->training;
+    }
+    if (stage->recompute.what < 0)
+        return SMP_OK;
     SMP_TRY(smp_sketch_op_mask(&stage->recompute, "recompute", stage->stage, name, n, work, mask));
     for (int32_t i = 0; i < n; i++) {
         n_named += mask[i];
@@ -80,7 +88,8 @@ static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int
     return smp_recompute_repeats(graph, flow, stage->stage, recomputes, NULL, recomputes);
 }
 
-/* Stages for which the sketch says what to recompute obey. */
+/* Stages for which the sketch says what to recompute, or to offload, obey; others offload where all
+ * are asked to. */
 static smp_status obey_flags(smp__scoring *s, smp_problem problem)
 {
     smp__check_build *b = s->b;
@@ -88,14 +97,18 @@ static smp_status obey_flags(smp__scoring *s, smp_problem problem)
     smp_partition **partition = &b->out->partition;
     int32_t n_op = b->request.graph->n_op;
     bool *recomputes = SMP_ARENA_NEW(b->arena, bool, (size_t)n_op);
-    if (!recomputes)
+    b->offload = SMP_ARENA_NEW(b->arena, bool, (size_t)n_op);
+    if (!recomputes || !b->offload)
         return SMP_ERR_NO_MEMORY;
+    memset(b->offload, b->request.graph->training && b->request.offload == SMP_OFFLOAD_ALL,
+           (size_t)n_op);
     memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
-    SMP_TRY(smp__planner_hold(&s->planner, *partition));
-    for (int i = 0; i < b->sketch->n_listed; i++) {
-        if (b->sketch->stage[i].recompute.what >= 0)
-            SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
-    }
+    SMP_TRY(smp__planner_hold(&s->planner, *partition, NULL));
+    for (int i = 0; i < b->sketch->n_listed; i++)
+        SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
+    for (int32_t op = 0; op < n_op; op++)
+        if (b->offload[op])
+            b->horizon = b->request.loading_horizon > 0 ? b->request.loading_horizon : 1;
     problem.recomputes = recomputes;
     smp_partition_destroy(*partition);
     *partition = NULL;
@@ -115,7 +128,7 @@ static smp_status score_stages(smp__scoring *s)
     partition->lower_bound_us = fmin(bound_us, partition->bottleneck_us);
     partition->solver = "the plan";
     b->out->bound = "what no pipeline can avoid";
-    return smp__planner_hold(&s->planner, partition);
+    return smp__planner_hold(&s->planner, partition, b->offload);
 }
 
 /* The sketch's programs, as many as there are ranks; the verifier looks at what they name. */
@@ -150,17 +163,21 @@ static smp_status order_plainly(const smp__check_build *b, smp_program *order)
     return SMP_OK;
 }
 
-static smp_status lower_programs(const smp__check_build *b, const smp_flow *flow,
-                                 smp_program *program)
+static smp_status lower_programs(const smp__scoring *s, smp_program *program)
 {
+    const smp__check_build *b = s->b;
+    const smp_flow *flow = s->planner.flow;
+    smp_schedule_shape shape = b->shape;
+    if (s->planner.any_travels)
+        shape.offloading = (smp_offloading){b->horizon, s->planner.travels};
     if (b->by_rule)
-        return smp_lower(b->kind, &b->shape, flow, program);
+        return smp_lower(b->kind, &shape, flow, program);
     smp_program *order = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
     if (!order)
         return SMP_ERR_NO_MEMORY;
     smp_status status = order_plainly(b, order);
     if (status == SMP_OK)
-        status = smp_lower_orders(&b->shape, b->rank, flow, order, program);
+        status = smp_lower_orders(&shape, b->rank, flow, order, program);
     for (int r = 0; r < b->shape.pipeline; r++)
         smp_program_free(&order[r]);
     return status;
@@ -178,6 +195,8 @@ static smp_status verify_programs(const smp__scoring *s, const smp_program *prog
                      .training = b->shape.training,
                      .schedule = b->kind->name,
                      .n_stage = b->sketch->n_stage,
+                     .travels = s->planner.any_travels ? s->planner.travels : NULL,
+                     .loading_horizon = b->horizon,
                      .program = program};
     smp_plan_stage *stage = SMP_ARENA_NEW(b->arena, smp_plan_stage, (size_t)plan.n_stage);
     if (!stage)
@@ -197,7 +216,7 @@ static smp_status make_programs(const smp__scoring *s, smp_program *program)
     if (written && sketch->n_program != p)
         return SMP__FIND(&b->out->findings, ILLEGAL, "programs", sketch->programs_where,
                          "programs: got %d, expected one per rank: %d", sketch->n_program, p);
-    SMP_TRY(written ? copy_programs(sketch, program) : lower_programs(b, s->planner.flow, program));
+    SMP_TRY(written ? copy_programs(sketch, program) : lower_programs(s, program));
     smp_status status = verify_programs(s, program);
     if (status != SMP_ERR_INPUT)
         return status;
@@ -274,7 +293,8 @@ static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
     if (n_said == b->sketch->n_stage)
         return SMP_OK;
     SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
-    SMP_TRY(smp__recompute_to_fit(&s->planner, &problem, candidate, program, INT64_MAX, true));
+    SMP_TRY(smp__fit_memory(&s->planner, &problem, candidate, program,
+                            (smp__means){.recompute = true}, INT64_MAX, true));
     for (size_t op = 0; op < n_op; op++)
         recompute[op] = is_said[candidate->partition->stage[op]] ? said[op] : recompute[op];
     smp_partition *changed = NULL;
@@ -301,7 +321,9 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
                                .placement = b->request.placement,
                                .device = mapping->device,
                                .stage_rank = b->rank,
-                               .partition = b->out->partition};
+                               .partition = b->out->partition,
+                               .offload = b->offload,
+                               .horizon = b->horizon};
     SMP_TRY(choose_recompute(s, program, &candidate));
     SMP_TRY(smp__planner_evaluate(&s->planner, &candidate, program, true, &evaluation));
     smp_status status = smp__planner_write(&s->planner, b->request.graph->path, &candidate,

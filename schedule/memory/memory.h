@@ -148,9 +148,9 @@ typedef struct smp_memory_input {
     int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;
 
-/* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group.
- */
-double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
+/* Bytes that a rank keeps for ever on its device for each element of a weight, in the mean over its
+ * shard group. */
+double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, bool offload_states);
 /* The same of an idle weight, which has neither gradient nor states. */
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);
 

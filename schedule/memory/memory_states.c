@@ -458,11 +458,11 @@ double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding)
     return graph->target.precision == SMP_PRECISION_BF16 ? 6.0 : 4.0;
 }
 
-double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding)
+double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, bool offload_states)
 {
     const bool training = graph->training;
     const double part = sharding.shard > 1 ? 1.0 / sharding.shard : 1.0;
-    double bytes = 4.0 * smp_planned_states(training) * part;
+    double bytes = offload_states ? 0.0 : 4.0 * smp_planned_states(training) * part;
     if (training)
         bytes += smp_shards(sharding, SMP_SHARD_GRADIENTS, training) ? 4.0 * part : 4.0;
     return bytes + smp_memory_idle_bytes(graph, sharding);

@@ -73,6 +73,21 @@ static smp_status fill_split(const smp_sketch *sketch, const double **out)
     return SMP_OK;
 }
 
+/* Which stages anything travels of. */
+static smp_status set_travels(smp_plan *plan)
+{
+    bool *travels = SMP_ARENA_NEW(plan->arena, bool, (size_t)plan->n_stage);
+    bool any = false;
+    if (!travels)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < plan->n_stage; s++)
+        any |= travels[s] = plan->stage[s].offload_bytes > 0;
+    plan->travels = any ? travels : NULL;
+    if (any && plan->loading_horizon == 0)
+        plan->loading_horizon = 1;
+    return SMP_OK;
+}
+
 /* The plan that a whole sketch spells out, in the sketch's own arena. */
 static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
 {
@@ -120,7 +135,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .arena = sketch->arena};
     for (int r = 0; r < plan->pipeline; r++)
         plan->training |= goes_backward(&plan->program[r]);
-    SMP_TRY(smp_plan_set_travels(plan));
+    SMP_TRY(set_travels(plan));
     return fill_split(sketch, &plan->backward_input_us);
 }
 
@@ -160,41 +175,32 @@ void smp_plan_destroy(smp_plan *plan)
     smp_arena_destroy(plan->arena);
 }
 
-smp_status smp_plan_set_travels(smp_plan *plan)
-{
-    bool *travels = SMP_ARENA_NEW(plan->arena, bool, (size_t)plan->n_stage);
-    bool any = false;
-    if (!travels)
-        return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < plan->n_stage; s++)
-        any |= travels[s] = plan->stage[s].offload_bytes > 0;
-    plan->travels = any ? travels : NULL;
-    if (any && plan->loading_horizon == 0)
-        plan->loading_horizon = 1;
-    return SMP_OK;
-}
-
 smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
-                               const smp_partition *partition, const int *stage_rank)
+                               const smp_partition *partition, const int *stage_rank,
+                               const bool *offload, const int64_t *offload_bytes)
 {
     size_t n_stage = (size_t)partition->n_stage;
     smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, n_stage);
     const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
     bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
-    if (!stage || !name || !recompute)
+    bool *away = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
+    if (!stage || !name || !recompute || !away)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         const smp_stage_load *load = &partition->load[s];
         stage[s] = (smp_plan_stage){.rank = stage_rank[s],
                                     .op = name,
                                     .recompute = recompute,
+                                    .offload = away,
                                     .forward_us = load->forward_us,
                                     .backward_us = load->backward_us,
                                     .recompute_us = load->recompute_us,
                                     .weight_bytes = load->weight_bytes,
-                                    .stash_bytes = load->stash_bytes};
+                                    .stash_bytes = load->stash_bytes,
+                                    .offload_bytes = offload ? offload_bytes[s] : 0};
         name += load->n_op;
         recompute += load->n_op;
+        away += load->n_op;
     }
     for (int32_t u = 0; u < graph->n_op; u++) {
         smp_plan_stage *home = &stage[partition->stage[u]];
@@ -202,11 +208,12 @@ smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
         if (!copy)
             return SMP_ERR_NO_MEMORY;
         ((bool *)home->recompute)[home->n_op] = partition->recompute[u];
+        ((bool *)home->offload)[home->n_op] = offload && offload[u];
         ((const char **)home->op)[home->n_op++] = copy;
     }
     plan->stage = stage;
     plan->n_stage = partition->n_stage;
-    return SMP_OK;
+    return set_travels(plan);
 }
 
 /* Is `path` a file that can be opened? */

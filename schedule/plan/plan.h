@@ -102,10 +102,12 @@ smp_status smp_plan_format(const smp_plan *plan, smp_text *yaml);
 smp_status smp_plan_format_json(const smp_plan *plan, smp_text *json);
 void smp_plan_destroy(smp_plan *plan);
 
-/* Fills plan->stage: names of ops in graph order, and costs, as the partition has them. Copies; the
- * arena is the plan's. */
+/* Fills plan->stage and `travels`: names of ops in graph order, and costs, as the partition has
+ * them; offload: [n_op] of what the stash travels, or NULL, offload_bytes: [n_stage] beside it.
+ * Copies; the arena is the plan's. */
 smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
-                               const smp_partition *partition, const int *stage_rank);
+                               const smp_partition *partition, const int *stage_rank,
+                               const bool *offload, const int64_t *offload_bytes);
 
 /* Opens the model that the plan names, for the plan's target, split as the plan says, for device
  * `index` of each group: the path as given if it is absolute, else relative to the folder of
@@ -132,8 +134,6 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
 smp_where smp_plan_stage_where(const smp_plan *plan, int stage);
 smp_where smp_plan_program_where(const smp_plan *plan, int rank);
 smp_schedule_shape smp_plan_shape(const smp_plan *plan);
-/* Sets `travels` by the stages; the arena is the plan's. */
-smp_status smp_plan_set_travels(smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
 /* Device of the cluster, a group of it where ops are split, of a replica's pipeline rank. Device

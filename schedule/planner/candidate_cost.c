@@ -5,64 +5,9 @@
 #include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "schedule/auto/list_schedule.h"
 #include "schedule/lower/lower.h"
-
-static void drop_layouts(smp__planner *planner, int stage)
-{
-    for (smp_layout **l = &planner->layout[2 * stage]; l < &planner->layout[2 * stage + 2]; l++) {
-        smp_layout_destroy(*l);
-        *l = NULL;
-    }
-}
-
-static void drop_partition(smp__planner *planner)
-{
-    for (int s = 0; planner->layout && s < planner->n_stage; s++)
-        drop_layouts(planner, s);
-    free(planner->layout);
-    free(planner->stage);
-    free(planner->recompute);
-    smp_flow_destroy(planner->flow);
-    planner->layout = NULL;
-    planner->stage = NULL;
-    planner->recompute = NULL;
-    planner->flow = NULL;
-    planner->n_stage = 0;
-}
-
-smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)
-{
-    *planner = (smp__planner){.request = *request};
-    if (!request->graph->training)
-        planner->request.gradient_blocks = 0; /* nothing is added up */
-    planner->any_shard = request->sharding.shard == SMP_SHARD_AUTO;
-    if (planner->request.sharding.shard < 1)
-        planner->request.sharding.shard = 1;
-    planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;
-    if (planner->any_prefetch)
-        planner->request.sharding.prefetch =
-            request->optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
-    SMP_TRY(smp__planner_keep_together(request, &planner->together));
-    if (planner->together)
-        planner->request.together = planner->together;
-    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
-                                        request->microbatch_size, &planner->costs);
-    if (status != SMP_OK)
-        smp__planner_close(planner);
-    return status;
-}
-
-void smp__planner_close(smp__planner *planner)
-{
-    drop_partition(planner);
-    smp__peaks_free(&planner->peaks);
-    smp_costs_destroy(planner->costs);
-    free(planner->together);
-    *planner = (smp__planner){0};
-}
 
 smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate)
 {
@@ -110,6 +55,14 @@ smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_c
     return shape;
 }
 
+smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candidate *candidate)
+{
+    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
+    if (planner->any_travels)
+        shape.offloading = (smp_offloading){candidate->horizon, planner->travels};
+    return shape;
+}
+
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
     if ((int64_t)shape->pipeline * shape->chunks > SMP_MAX_FORWARDS / shape->microbatches)
@@ -120,58 +73,6 @@ smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_
                         SMP_MAX_FORWARDS);
     SMP_TRY(smp_schedule_check(kind, shape));
     return smp_schedule_check_active(kind, shape);
-}
-
-/* Layouts of the stages in which other ops recompute now are of no use. */
-static void hold_recompute(smp__planner *planner, const smp_partition *partition)
-{
-    for (int32_t op = 0; op < planner->request.graph->n_op; op++) {
-        if (planner->recompute[op] == partition->recompute[op])
-            continue;
-        planner->recompute[op] = partition->recompute[op];
-        drop_layouts(planner, partition->stage[op]);
-    }
-}
-
-/* Made anew only if it differs from the last. */
-smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition)
-{
-    const smp_graph *graph = planner->request.graph;
-    size_t bytes = (size_t)graph->n_op * sizeof *planner->stage;
-    if (planner->n_stage == partition->n_stage &&
-        memcmp(planner->stage, partition->stage, bytes) == 0) {
-        hold_recompute(planner, partition);
-        return SMP_OK;
-    }
-    drop_partition(planner);
-    planner->stage = malloc(bytes > 0 ? bytes : 1);
-    planner->recompute = calloc((size_t)graph->n_op + 1, sizeof *planner->recompute);
-    planner->layout = calloc(2 * (size_t)partition->n_stage, sizeof(smp_layout *));
-    if (!planner->stage || !planner->recompute || !planner->layout) {
-        drop_partition(planner);
-        return smp_fail_memory(bytes);
-    }
-    if (bytes > 0)
-        memcpy(planner->stage, partition->stage, bytes);
-    planner->n_stage = partition->n_stage;
-    hold_recompute(planner, partition);
-    smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
-                                       planner->request.microbatch_size, &planner->flow);
-    if (status != SMP_OK)
-        drop_partition(planner);
-    return status;
-}
-
-smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
-                               int chunk, const smp_layout **out)
-{
-    bool split = smp_layout_is_split(program, chunk);
-    smp_layout **layout = &planner->layout[2 * stage + split];
-    if (!*layout)
-        SMP_TRY(smp_layout_measure(planner->request.graph, planner->flow, stage, split,
-                                   planner->recompute, NULL, NULL, layout));
-    *out = *layout;
-    return SMP_OK;
 }
 
 smp_status smp__planner_simulation_input(const smp__planner *planner,
@@ -208,6 +109,8 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .backward_input_us = backward_input_us,
                                   .recompute_us = recompute_us,
                                   .weight_bytes = weight_bytes,
+                                  .offload_bytes = planner->offload_bytes,
+                                  .horizon = candidate->horizon,
                                   .flow = planner->flow,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
@@ -276,13 +179,14 @@ static smp_status run(smp__planner *planner, const smp_candidate *candidate, smp
                       smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
     *out = (smp__evaluation){.program = calloc(n, sizeof *out->program),
                              .peak_bytes = calloc(n, sizeof *out->peak_bytes),
+                             .host_bytes = calloc(n, sizeof *out->host_bytes),
                              .pipeline = candidate->pipeline};
-    if (!out->program || !out->peak_bytes)
+    if (!out->program || !out->peak_bytes || !out->host_bytes)
         return smp_fail_memory(n * sizeof *out->program);
-    SMP_TRY(smp__planner_hold(planner, candidate->partition));
+    SMP_TRY(smp__planner_hold(planner, candidate->partition, candidate->offload));
+    const smp_schedule_shape shape = smp__held_shape(planner, candidate);
     if (!program)
         SMP_TRY(
             smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, out->program));
@@ -301,7 +205,7 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *can
     smp_status status = run(planner, candidate, program, &evaluation);
     if (status == SMP_OK && !(limit_us > 0.0 && evaluation.simulation->step_us > limit_us))
         status = smp__planner_peaks(planner, candidate, evaluation.program, exactly,
-                                    evaluation.peak_bytes);
+                                    evaluation.peak_bytes, evaluation.host_bytes);
     if (status == SMP_OK)
         *out = evaluation;
     else
@@ -333,6 +237,7 @@ void smp__evaluation_free(smp__evaluation *evaluation)
         smp_program_free(&evaluation->program[r]);
     free(evaluation->program);
     free(evaluation->peak_bytes);
+    free(evaluation->host_bytes);
     smp_simulation_destroy(evaluation->simulation);
     *evaluation = (smp__evaluation){0};
 }

@@ -343,11 +343,13 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     smp_arena *scratch = smp_arena_create();
     int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
     double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    smp_status status = live && again_us
-                            ? smp_memory_least(request->graph, request->microbatch_size,
-                                               config->sharding, scratch, &memory)
-                            : SMP_ERR_NO_MEMORY;
-    if (status == SMP_OK)
+    smp_status status =
+        live && again_us
+            ? smp_memory_least(request->graph, request->microbatch_size, config->sharding,
+                               request->offload_states, scratch, &memory)
+            : SMP_ERR_NO_MEMORY;
+    /* What may travel may all be away: then only what lives for ever is sure to be there. */
+    if (status == SMP_OK && !smp__may_offload(request))
         status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);
     if (status == SMP_OK) {
         for (size_t o = 0; o < n; o++)

@@ -1,7 +1,7 @@
 /* From a partition that should fit to one that does: the memory planner has the last word.
  *
  * The estimate that partitions are made with says what should recompute; what does is chosen by
- * what the schedule really needs (schedule/planner/recompute_fit.c). If nothing helps, partitions
+ * what the schedule really needs (schedule/planner/memory_fit.c). If nothing helps, partitions
  * are made anew under limits lowered by what was missing; a handful at most. */
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +20,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
 {
     size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->mapping->pipeline;
     size_t n_stage = (size_t)partition->n_stage;
+    const int32_t n_op = configs->request->graph->n_op;
     smp_candidate *candidate = calloc(1, sizeof *candidate);
     if (!candidate) {
         smp_partition_destroy(partition);
@@ -37,17 +38,24 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .partition = partition,
                                  .give_up_us = give_up_us,
                                  .n_recompute = smp__count_recomputing(partition),
+                                 .horizon = config->horizon,
                                  .solver = partition->solver,
                                  .bottleneck_us = partition->bottleneck_us,
                                  .device = calloc(n_device, sizeof(int)),
                                  .stage_rank = calloc(n_stage, sizeof(int)),
-                                 .rank_peak_bytes = calloc(n_rank, sizeof(int64_t))};
-    if (!candidate->device || !candidate->stage_rank || !candidate->rank_peak_bytes) {
+                                 .rank_peak_bytes = calloc(n_rank, sizeof(int64_t)),
+                                 .offload = calloc((size_t)n_op + 1, sizeof(bool))};
+    if (!candidate->device || !candidate->stage_rank || !candidate->rank_peak_bytes ||
+        !candidate->offload) {
         smp_candidate_destroy(candidate);
         return smp_fail_memory((n_device + n_stage) * sizeof(int));
     }
     memcpy(candidate->device, config->mapping->device, n_device * sizeof(int));
     memcpy(candidate->stage_rank, smp__config_stage_rank(configs, config), n_stage * sizeof(int));
+    if (config->offload && configs->request->offload == SMP_OFFLOAD_ALL) {
+        memset(candidate->offload, true, (size_t)n_op);
+        candidate->n_offload = partition->n_stage;
+    }
     *out = candidate;
     return SMP_OK;
 }
@@ -56,6 +64,31 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
 static bool has_choice(const smp__configs *configs)
 {
     return configs->request->recompute == SMP_RECOMPUTE_AUTO && configs->request->graph->training;
+}
+
+/* Whether it is left to the memory what travels. */
+static bool may_choose_offload(const smp__configs *configs, const smp__config *config)
+{
+    return config->offload && configs->request->offload == SMP_OFFLOAD_AUTO;
+}
+
+/* The candidate with all or none of its ops offloaded; or with what it has now, counted. */
+static void set_offload(const smp__configs *configs, smp_candidate *candidate, bool all)
+{
+    for (int32_t op = 0; op < configs->request->graph->n_op; op++)
+        candidate->offload[op] = all;
+}
+
+static void count_offload(const smp__configs *configs, smp_candidate *candidate)
+{
+    const smp_partition *partition = candidate->partition;
+    candidate->n_offload = 0;
+    for (int s = 0; s < partition->n_stage; s++) {
+        bool any = false;
+        for (int32_t op = 0; op < configs->request->graph->n_op && !any; op++)
+            any = partition->stage[op] == s && candidate->offload[op];
+        candidate->n_offload += any;
+    }
 }
 
 /* The candidate with exactly these ops recomputing. `recompute` may be its own. */
@@ -84,58 +117,84 @@ static smp_status measure(const smp__configs *configs, smp_candidate *candidate,
     return *known ? smp__planner_judge(configs->planner, candidate) : SMP_OK;
 }
 
-/* No rank takes more than it has to: with everything recomputing, or nothing. */
-static smp_status find_cap(smp__configs *configs, const smp_problem *problem,
+/* No rank takes more than it has to: with everything recomputing, or nothing, or everything
+ * offloaded. */
+static smp_status find_cap(smp__configs *configs, const smp_problem *problem, smp__means means,
                            smp_candidate *candidate, int64_t *cap)
 {
-    for (int i = 0; i < 2; i++) {
-        SMP_TRY(set_recompute(problem, i == 0 ? configs->all_ops : configs->no_op, candidate));
+    for (int i = 0; i < 3; i++) {
+        if (i == 0 ? !means.recompute : i == 1 && !means.offload)
+            continue;
+        if (means.offload)
+            set_offload(configs, candidate, i == 1);
+        if (means.recompute)
+            SMP_TRY(set_recompute(problem, i == 0 ? configs->all_ops : configs->no_op, candidate));
         SMP_TRY(smp__planner_judge(configs->planner, candidate));
         *cap = candidate->peak_bytes < *cap ? candidate->peak_bytes : *cap;
     }
     return SMP_OK;
 }
 
-/* Room that the ranks have at least where each recomputes everything or nothing; < 0: hardly any
- * choice fits. Of a candidate with nothing that recomputes, and the least that it needs. */
-static smp_status least_room(smp__configs *configs, const smp_problem *problem,
+/* The candidate with everything recomputing, or offloaded: what of `least` [pipeline] that makes
+ * less. */
+static smp_status lower_least(smp__configs *configs, const smp_problem *problem, bool offload,
+                              smp_candidate *candidate, int64_t *least)
+{
+    int64_t *bytes = candidate->rank_peak_bytes;
+    if (offload)
+        set_offload(configs, candidate, true);
+    else
+        SMP_TRY(set_recompute(problem, configs->all_ops, candidate));
+    SMP_TRY(smp__planner_least_bytes(configs->planner, candidate, bytes));
+    for (int r = 0; r < candidate->pipeline; r++)
+        least[r] = bytes[r] < least[r] ? bytes[r] : least[r];
+    if (offload)
+        set_offload(configs, candidate, false);
+    else
+        SMP_TRY(set_recompute(problem, configs->no_op, candidate));
+    return SMP_OK;
+}
+
+/* Room that the ranks have at least where each recomputes or offloads everything or nothing; < 0:
+ * hardly any choice fits. Of a candidate with nothing of that, and the least that it needs. */
+static smp_status least_room(smp__configs *configs, const smp_problem *problem, smp__means means,
                              smp_candidate *candidate, int64_t *room_bytes)
 {
     int64_t *bytes = candidate->rank_peak_bytes;
-    size_t n = (size_t)candidate->pipeline;
-    int64_t *without = malloc(n * sizeof *without);
-    if (!without)
-        return smp_fail_memory(n * sizeof *without);
-    memcpy(without, bytes, n * sizeof *without);
-    smp_status status = set_recompute(problem, configs->all_ops, candidate);
+    const size_t size = (size_t)candidate->pipeline * sizeof *bytes;
+    int64_t *without = malloc(2 * size), *least = without + candidate->pipeline;
+    smp_status status = without ? SMP_OK : smp_fail_memory(2 * size);
+    if (status == SMP_OK) {
+        memcpy(without, bytes, size);
+        memcpy(least, bytes, size);
+    }
+    if (status == SMP_OK && means.recompute)
+        status = lower_least(configs, problem, false, candidate, least);
+    if (status == SMP_OK && means.offload)
+        status = lower_least(configs, problem, true, candidate, least);
     if (status == SMP_OK)
-        status = smp__planner_least_bytes(configs->planner, candidate, bytes);
-    for (size_t r = 0; r < n; r++)
-        bytes[r] = bytes[r] < without[r] ? bytes[r] : without[r];
+        *room_bytes = smp__planner_room(configs->planner, candidate, least, &candidate->worst_rank);
     if (status == SMP_OK)
-        *room_bytes = smp__planner_room(configs->planner, candidate, bytes, &candidate->worst_rank);
-    if (status == SMP_OK)
-        status = set_recompute(problem, configs->no_op, candidate);
-    memcpy(bytes, without, n * sizeof *without);
+        memcpy(bytes, without, size);
     free(without);
     return status;
 }
 
-/* Chooses what recomputes under the programs of the candidate's rule. */
-static smp_status choose_recompute(smp__configs *configs, const smp_problem *problem,
-                                   const smp_candidate *candidate, int64_t cap, bool exactly)
+/* Chooses what recomputes and travels under the programs of the candidate's rule. */
+static smp_status choose_means(smp__configs *configs, const smp_problem *problem, smp__means means,
+                               const smp_candidate *candidate, int64_t cap, bool exactly)
 {
     smp__planner *planner = configs->planner;
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
     smp_program *program = calloc(n, sizeof *program);
     if (!program)
         return smp_fail_memory(n * sizeof *program);
-    smp_status status = smp__planner_hold(planner, candidate->partition);
+    smp_status status = smp__planner_hold(planner, candidate->partition, candidate->offload);
+    const smp_schedule_shape shape = smp__held_shape(planner, candidate);
     if (status == SMP_OK)
         status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, program);
     if (status == SMP_OK)
-        status = smp__recompute_to_fit(planner, problem, candidate, program, cap, exactly);
+        status = smp__fit_memory(planner, problem, candidate, program, means, cap, exactly);
     for (size_t r = 0; r < n; r++)
         smp_program_free(&program[r]);
     free(program);
@@ -161,26 +220,31 @@ static smp_status find_slow(const smp__configs *configs, smp_candidate *candidat
     return SMP_OK;
 }
 
-/* Evaluates the candidate; where it is a choice, with as little recomputation as fits. *known: as
- * for measure. `exactly`: the last op counts. */
+/* Evaluates the candidate; where it is a choice, with as little recomputed and offloaded as fits.
+ * *known: as for measure. `exactly`: the last op counts. */
 static smp_status settle(smp__configs *configs, smp__config *config, bool exactly,
                          smp_candidate *candidate, bool *known)
 {
     smp_problem problem;
     int64_t cap = INT64_MAX;
-    if (!has_choice(configs))
+    const smp__means means = {has_choice(configs), may_choose_offload(configs, config)};
+    if (!means.recompute && !means.offload)
         return measure(configs, candidate, known);
     SMP_TRY(smp__config_problem(configs, config, &problem));
     if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
-        SMP_TRY(find_cap(configs, &problem, candidate, &cap));
-    if (candidate->n_recompute > 0)
+        SMP_TRY(find_cap(configs, &problem, means, candidate, &cap));
+    if (means.recompute && candidate->n_recompute > 0)
         SMP_TRY(set_recompute(&problem, configs->no_op, candidate));
+    if (means.offload) {
+        set_offload(configs, candidate, false);
+        candidate->n_offload = 0;
+    }
     SMP_TRY(measure(configs, candidate, known));
     if (candidate->room_bytes >= 0 && candidate->peak_bytes <= cap)
         return SMP_OK;
     if (!*known && problem.graph->n_op > TINY) { /* else a mixture may fit where neither does */
         int64_t room_bytes = 0;
-        SMP_TRY(least_room(configs, &problem, candidate, &room_bytes));
+        SMP_TRY(least_room(configs, &problem, means, candidate, &room_bytes));
         if (room_bytes < 0) {
             candidate->room_bytes = room_bytes;
             return SMP_OK;
@@ -191,9 +255,11 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
     *known |= slow;
     if (slow)
         return SMP_OK;
-    SMP_TRY(choose_recompute(configs, &problem, candidate, cap,
-                             exactly || problem.graph->n_op <= TINY));
-    SMP_TRY(set_recompute(&problem, candidate->partition->recompute, candidate));
+    SMP_TRY(choose_means(configs, &problem, means, candidate, cap,
+                         exactly || problem.graph->n_op <= TINY));
+    if (means.recompute)
+        SMP_TRY(set_recompute(&problem, candidate->partition->recompute, candidate));
+    count_offload(configs, candidate);
     return measure(configs, candidate, known);
 }
 

@@ -24,7 +24,8 @@ smp_problem smp__arrangement_problem(const smp__configs *configs,
         .stage_rank = arrangement->stage_rank,
         .device = arrangement->mapping->counting,
         .n_replica = arrangement->mapping->n_replica,
-        .state_factor = 0.25 * smp_memory_state_bytes(request->graph, request->sharding),
+        .state_factor = 0.25 * smp_memory_state_bytes(request->graph, request->sharding,
+                                                      request->offload_states),
         .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, request->sharding),
         .live = configs->one,
         .memory_limit = configs->unlimited,
@@ -47,8 +48,11 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
         double *of_rank = SMP_ARENA_NEW(configs->arena, double, (size_t)p);
         if (!live || !of_rank)
             return SMP_ERR_NO_MEMORY;
-        for (int r = 0; r < p; r++)
+        for (int r = 0; r < p; r++) {
             of_rank[r] = smp__live_microbatches(config->schedule, &shape, r);
+            if (config->offload) /* roughly what is not away */
+                of_rank[r] = fmin(of_rank[r], config->horizon + 2.0);
+        }
         for (int s = 0; s < out->n_stage; s++)
             live[s] = of_rank[arrangement->stage_rank[s]];
         config->live = live;

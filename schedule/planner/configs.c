@@ -294,16 +294,20 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
                               (size_t)configs->n + 1));
     smp__config *config = &configs->config[configs->n++];
-    *config = (smp__config){.mapping = l->mapping,
-                            .chunks = l->chunks,
-                            .microbatches = microbatches,
-                            .active = request->active_microbatches,
-                            .sharding = sharding,
-                            .state_factor = 0.25 * smp_memory_state_bytes(request->graph, sharding),
-                            .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
-                            .schedule = l->schedule,
-                            .recompute = request->recompute,
-                            .arrangement = l->arrangement};
+    *config =
+        (smp__config){.mapping = l->mapping,
+                      .chunks = l->chunks,
+                      .microbatches = microbatches,
+                      .active = request->active_microbatches,
+                      .sharding = sharding,
+                      .state_factor = 0.25 * smp_memory_state_bytes(request->graph, sharding,
+                                                                    request->offload_states),
+                      .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
+                      .schedule = l->schedule,
+                      .recompute = request->recompute,
+                      .offload = request->offload == SMP_OFFLOAD_ALL && smp__may_offload(request),
+                      .horizon = request->loading_horizon > 0 ? request->loading_horizon : 1,
+                      .arrangement = l->arrangement};
     SMP_TRY(smp__config_count_gathers(configs, config));
     config->doubtful = is_doubtful(configs, config);
     config->estimate = estimate_of(configs, config);
@@ -318,6 +322,7 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     *config = configs->config[index];
     config->active = active;
     config->recompute = configs->request->recompute;
+    config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
     config->live = NULL;
     config->outcome = SMP__OPEN;
     config->binds = config->misses = config->nearly = false;

@@ -69,7 +69,9 @@ typedef struct smp__config {
     const smp_schedule_kind *schedule;
     int32_t arrangement;
     double *live;            /* [pipeline * chunks], made when first asked for */
-    smp_recompute recompute; /* with which it is looked at now */
+    smp_recompute recompute; /* with which it is looked at now, */
+    bool offload;            /* and whether stashes may travel, */
+    int horizon;             /* so far ahead */
     int32_t smallest;        /* of those that differ in micro-batches alone, that with the fewest */
     int32_t wholer; /* that which shards less for the same time or less, so that this one is only
                          looked at where memory binds there; -1: none */
@@ -287,17 +289,35 @@ smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
 smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate);
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
-/* Names the ops of the candidate's partition that recompute under its programs [pipeline]: as few
- * as it takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits
- * stays as it is. exactly: none of them can be left out; else a little more may recompute, found
- * faster. The times of the partition stay (schedule/planner/recompute_fit.c). */
-smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
-                                 const smp_candidate *candidate, const smp_program *program,
-                                 int64_t cap, bool exactly);
+/* Names the ops of the candidate's partition that recompute, and those that are offloaded, under its
+ * programs [pipeline], whose transfers are made here where the latter are a choice: as few as it
+ * takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits stays
+ * as it is. exactly: none of those that recompute can be left out; else a little more may, found
+ * faster. The times of the partition stay (schedule/planner/memory_fit.c). */
+typedef struct smp__means {
+    bool recompute, offload; /* what is a choice */
+} smp__means;
+smp_status smp__fit_memory(smp__planner *planner, const smp_problem *problem,
+                           const smp_candidate *candidate, const smp_program *program,
+                           smp__means means, int64_t cap, bool exactly);
 
 /* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
 smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,
                               const smp_candidate *nearest);
+
+/* Whether stashes may travel: where the cluster has a link for them. */
+static inline bool smp__may_offload(const smp_search_request *request)
+{
+    return request->offload != SMP_OFFLOAD_NONE && request->graph->training &&
+           request->cluster->host.bytes_per_s > 0.0;
+}
+/* From now on the configuration is looked at with or without. */
+static inline void smp__config_set_offload(smp__config *config, bool offload)
+{
+    if (config->offload != offload)
+        config->live = NULL;
+    config->offload = offload;
+}
 
 /* Stages that recompute their activations. */
 static inline int smp__count_recomputing(const smp_partition *partition)

@@ -50,6 +50,12 @@ static smp_status check_request(const smp_search_request *request)
     if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
                         (long long)request->microbatch_size, 1 << 20);
+    if (request->offload == SMP_OFFLOAD_ALL && request->graph->training &&
+        request->cluster->host.bytes_per_s <= 0.0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--offload all: cluster '%s' has no link to host memory, expected `links: "
+                        "{host: {bandwidth: .., latency_us: ..}}`",
+                        request->cluster->name);
     SMP_TRY(check_list(request));
     return smp_graph_check_kernels(request->graph);
 }
@@ -77,12 +83,15 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
     size_t n = (size_t)plan->pipeline;
     smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, n);
     int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, n);
-    if (!program || !peak)
+    int64_t *host = SMP_ARENA_NEW(plan->arena, int64_t, n);
+    bool any_host = false;
+    if (!program || !peak || !host)
         return SMP_ERR_NO_MEMORY;
     for (size_t r = 0; r < n; r++) {
         program[r] = evaluation->program[r];
         evaluation->program[r] = (smp_program){0};
         peak[r] = evaluation->peak_bytes[r];
+        any_host |= (host[r] = evaluation->host_bytes[r]) > 0;
     }
     plan->program = program;
     const smp_partition *partition = best->partition;
@@ -94,7 +103,8 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
                                       .bottleneck_us = partition->bottleneck_us,
                                       .lower_bound_us = bound,
                                       .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
-                                      .peak_bytes = peak};
+                                      .peak_bytes = peak,
+                                      .host_bytes = any_host ? host : NULL};
     return SMP_OK;
 }
 
@@ -145,7 +155,11 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
-    SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank));
+    if (planner->any_travels)
+        plan->loading_horizon = best->horizon;
+    plan->offload_states = planner->request.offload_states;
+    SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,
+                                planner->offload_bytes));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     SMP_TRY(expose(plan, planner, best));
@@ -276,6 +290,9 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
                                &result->order);
     result->room_bytes =
         smp__planner_room(planner, result->search.best, evaluation.peak_bytes, &result->tight_rank);
+    if (status == SMP_OK) /* others may have been looked at since */
+        status = smp__planner_hold(planner, result->search.best->partition,
+                                   result->search.best->offload);
     if (status == SMP_OK)
         status = fill_result(planner, model_path, &evaluation, result);
     smp__evaluation_free(&evaluation);

@@ -10,7 +10,7 @@
 typedef struct smp__peak {
     bool used;
     uint64_t hash[2];
-    int64_t bytes;
+    int64_t bytes, host_bytes;
 } smp__peak;
 
 /* Hash table, open addressing; capacity is a power of two. */
@@ -45,8 +45,12 @@ typedef struct smp__planner {
     int32_t *together;          /* owned; NULL: the request's */
     smp_costs *costs;
     int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
-    bool *recompute; /* [n_op] and what recomputes in it */
-    int n_stage;     /* 0: none */
+    bool *recompute; /* [n_op] and what recomputes in it, */
+    bool *offload;   /* [n_op] and what is offloaded: */
+    bool *travels;   /* [n_stage] whether anything is, */
+    bool any_travels;
+    int64_t *offload_bytes; /* [n_stage] and how much of one micro-batch; < 0: not known */
+    int n_stage;            /* 0: none */
     smp_flow *flow;
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
@@ -67,6 +71,7 @@ typedef struct smp__evaluation {
     int pipeline;
     smp_simulation *simulation;
     int64_t *peak_bytes; /* [pipeline] */
+    int64_t *host_bytes; /* [pipeline]; 0 unless it is exact */
 } smp__evaluation;
 
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
@@ -124,16 +129,22 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          smp_simulation_input *out);
 /* Whether the configuration at work has had its time; notes it. */
 bool smp__planner_loses_patience(smp__planner *planner);
-/* Makes the candidate's partition the one that the planner holds: flow and layouts. */
-smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition);
+/* Makes the candidate's partition the one that the planner holds: flow, layouts and what travels.
+ * offload: the candidate's, [n_op]; NULL: nothing. */
+smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition,
+                             const bool *offload);
+/* The shape in which a candidate's programs are lowered, whose partition the planner holds: until
+ * it holds another. */
+smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candidate *candidate);
 /* Layout of a stage of that partition under a program; borrowed. */
 smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
                                int chunk, const smp_layout **out);
 
-/* Peaks of all ranks, [pipeline], or of one with its program; the planner holds the candidate's
- * partition (schedule/planner/rank_peaks.c). */
+/* Peaks of all ranks, [pipeline], with their host areas (or NULL), or the peak of one with its
+ * program; the planner holds the candidate's partition (schedule/planner/rank_peaks.c). */
 smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
-                              const smp_program *program, bool exactly, int64_t *peak_bytes);
+                              const smp_program *program, bool exactly, int64_t *peak_bytes,
+                              int64_t *host_bytes);
 smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candidate,
                              const smp_program *program, int rank, bool exactly,
                              int64_t *peak_bytes);
@@ -155,11 +166,6 @@ void smp__peaks_free(smp__peaks *peaks);
  * Does nothing where the request fixes the schedule or asks for something else than speed. */
 smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out);
-
-/* What the request keeps together (request->together) and the pairs of ops that the target runs as
- * one kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such
- * pairs. */
-smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out);
 
 /* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the

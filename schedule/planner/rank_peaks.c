@@ -42,7 +42,7 @@ static void put_source(const smp_memory_input *input, const int *chunk_of, const
 static void put_layout(const smp_memory_input *input, const int *chunk_of, int chunk, numbers *key)
 {
     const smp_layout *layout = input->layout[chunk];
-    put(key, layout->split);
+    put(key, layout->split + 2 * layout->back_in_weight);
     for (int k = 0; k < SMP_N_BLOCK; k++)
         put(key, layout->block_bytes[k]);
     put(key, layout->forward_work_bytes);
@@ -101,6 +101,8 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     put(key, input->sharding.shard);
     put(key, input->sharding.what);
     put(key, input->sharding.bucket_bytes);
+    put(key, input->offload_states);
+    put(key, input->horizon);
     put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
         put_layout(input, chunk_of, c, key);
@@ -150,17 +152,19 @@ void smp__peaks_free(smp__peaks *peaks)
     *peaks = (smp__peaks){0};
 }
 
-static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_bytes)
+static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_bytes,
+                               int64_t *host_bytes)
 {
     smp_memory_rank *memory;
     SMP_TRY(smp_memory_plan(input, &memory));
     *peak_bytes = memory->arena_bytes;
+    *host_bytes = memory->far_bytes;
     smp_memory_destroy(memory);
     return SMP_OK;
 }
 
 static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, const int *chunk_of,
-                            int64_t *peak_bytes)
+                            int64_t *peak_bytes, int64_t *host_bytes)
 {
     numbers key = {0};
     put_rank(input, chunk_of, &key);
@@ -176,11 +180,12 @@ static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, co
     smp__peak *slot = find_slot(peaks, hash);
     if (!slot->used) {
         smp__peak peak = {.used = true, .hash = {hash[0], hash[1]}};
-        SMP_TRY(plan_exactly(input, &peak.bytes));
+        SMP_TRY(plan_exactly(input, &peak.bytes, &peak.host_bytes));
         *slot = peak;
         peaks->n++;
     }
     *peak_bytes = slot->bytes;
+    *host_bytes = slot->host_bytes;
     return SMP_OK;
 }
 
@@ -200,7 +205,8 @@ static int *stages_of_ranks(const smp_candidate *candidate, smp_arena *arena)
 /* `scratch` arrays: chunk_of [n_stage] of -1, which it is again afterwards; layout [chunks]. */
 static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                           const smp_program *program, int rank, bool exactly, const int *stage_of,
-                          int *chunk_of, const smp_layout **layout, int64_t *peak_bytes)
+                          int *chunk_of, const smp_layout **layout, int64_t *peak_bytes,
+                          int64_t *host_bytes)
 {
     const smp_graph *graph = planner->request.graph;
     int v = candidate->chunks;
@@ -217,13 +223,15 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .sharding = smp__candidate_sharding(planner, candidate),
                               .blocks =
                                   smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
-                              .optimizer_states = smp_planned_states(graph->training)};
+                              .optimizer_states = smp_planned_states(graph->training),
+                              .offload_states = planner->request.offload_states,
+                              .horizon = planner->any_travels ? candidate->horizon : 0};
     for (int c = 0; c < v; c++) {
         chunk_of[stage_of[c]] = c;
         SMP_TRY(smp__planner_layout(planner, stage_of[c], program, c, &layout[c]));
     }
-    SMP_TRY(exactly ? plan_exactly(&input, peak_bytes)
-                    : plan_once(&planner->peaks, &input, chunk_of, peak_bytes));
+    SMP_TRY(exactly ? plan_exactly(&input, peak_bytes, host_bytes)
+                    : plan_once(&planner->peaks, &input, chunk_of, peak_bytes, host_bytes));
     for (int c = 0; c < v; c++)
         chunk_of[stage_of[c]] = -1;
     return SMP_OK;
@@ -232,8 +240,9 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
 /* Of ranks first..last; program, peak_bytes: from `first` on. */
 static smp_status peaks_of(smp__planner *planner, const smp_candidate *candidate,
                            const smp_program *program, int first, int last, bool exactly,
-                           int64_t *peak_bytes)
+                           int64_t *peak_bytes, int64_t *host_bytes)
 {
+    int64_t ignored;
     int v = candidate->chunks, n_stage = planner->n_stage;
     smp_arena *arena = smp_arena_create();
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
@@ -243,23 +252,26 @@ static smp_status peaks_of(smp__planner *planner, const smp_candidate *candidate
     for (int s = 0; s < n_stage && status == SMP_OK; s++)
         chunk_of[s] = -1;
     for (int r = first; r <= last && status == SMP_OK; r++)
-        status = peak_of(planner, candidate, &program[r - first], r, exactly, &stage_of[r * v],
-                         chunk_of, layout, &peak_bytes[r - first]);
+        status =
+            peak_of(planner, candidate, &program[r - first], r, exactly, &stage_of[r * v], chunk_of,
+                    layout, &peak_bytes[r - first], host_bytes ? &host_bytes[r - first] : &ignored);
     smp_arena_destroy(arena);
     return status;
 }
 
 smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
-                              const smp_program *program, bool exactly, int64_t *peak_bytes)
+                              const smp_program *program, bool exactly, int64_t *peak_bytes,
+                              int64_t *host_bytes)
 {
-    return peaks_of(planner, candidate, program, 0, candidate->pipeline - 1, exactly, peak_bytes);
+    return peaks_of(planner, candidate, program, 0, candidate->pipeline - 1, exactly, peak_bytes,
+                    host_bytes);
 }
 
 smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candidate,
                              const smp_program *program, int rank, bool exactly,
                              int64_t *peak_bytes)
 {
-    return peaks_of(planner, candidate, program, rank, rank, exactly, peak_bytes);
+    return peaks_of(planner, candidate, program, rank, rank, exactly, peak_bytes, NULL);
 }
 
 /* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
@@ -269,7 +281,8 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const smp_graph *graph = planner->request.graph;
     const smp_flow *flow = planner->flow;
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
-    const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
+    const double sharded =
+        smp_memory_state_bytes(graph, candidate->sharding, planner->request.offload_states);
     const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
@@ -364,7 +377,7 @@ smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate 
 smp_status smp__planner_state_bytes(smp__planner *planner, const smp_candidate *candidate,
                                     int64_t *bytes)
 {
-    SMP_TRY(smp__planner_hold(planner, candidate->partition));
+    SMP_TRY(smp__planner_hold(planner, candidate->partition, candidate->offload));
     int *seen = calloc((size_t)candidate->pipeline, sizeof *seen);
     if (!seen)
         return smp_fail_memory((size_t)candidate->pipeline * sizeof *seen);

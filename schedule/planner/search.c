@@ -273,6 +273,32 @@ static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out
     return SMP_OK;
 }
 
+/* Where stashes may travel: first as if they could not, then with as much of them away as it takes,
+ * unless the partition that is best of all fits as it is. The better one counts, and what later
+ * comes in its place may travel if it does. */
+static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
+{
+    const smp_search_request *request = s->configs.request;
+    attempt with;
+    if (request->offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request))
+        return attempt_both(s, config, out);
+    smp__config_set_offload(config, false);
+    SMP_TRY(attempt_both(s, config, out));
+    const bool fits =
+        out->candidate && out->candidate->fits && is_unbound(s, config, out->candidate->partition);
+    if (request->optimize == SMP_OPTIMIZE_SPEED && (fits || (out->pruned && out->free)))
+        return SMP_OK;
+    smp__config_set_offload(config, true);
+    smp_status status = attempt_config(s, config, request->recompute, &with);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(out->candidate);
+        return status;
+    }
+    *out = better_of(request, *out, with);
+    smp__config_set_offload(config, out->candidate && out->candidate->n_offload > 0);
+    return SMP_OK;
+}
+
 /* Extra ones are listed for what they may win. */
 static void drop_slow_extra(const smp__search *s, const smp__config *config, attempt *tried)
 {
@@ -299,7 +325,7 @@ static bool memory_binds(const smp__search *s, const smp__config *config, const 
     bool small = request->graph->n_op <= SMP__SMALL_OPS;
     if (small && 2 * candidate->room_bytes < smp__config_memory(config, candidate->worst_rank))
         return true;
-    return !is_unbound(s, config, candidate->partition);
+    return candidate->n_offload > 0 || !is_unbound(s, config, candidate->partition);
 }
 
 /* Live micro-batches are a choice where a rule takes a bound: as many as help, once the rule has
@@ -395,7 +421,7 @@ smp_status smp__search_try(smp__search *s, int32_t index)
         return SMP_OK;
     }
     configs->planner->lost_patience = false;
-    SMP_TRY(attempt_both(s, config, &tried));
+    SMP_TRY(attempt_all(s, config, &tried));
     if (configs->planner->lost_patience && !(tried.candidate && tried.candidate->fits)) {
         smp_candidate_destroy(tried.candidate);
         config->outcome = SMP__OPEN;

@@ -29,8 +29,11 @@ typedef struct smp_search_request {
     int64_t memory_bytes; /* per device; 0: the cluster's */
     uint64_t seed;
     smp_recompute recompute;
-    double deadline_s;          /* smp_clock_s() at which the best so far is taken; 0: never */
-    const int32_t *pin;         /* see smp_problem.pin */
+    smp_offload offload; /* auto: where a rank does not fit without, and the cluster has a link */
+    int loading_horizon; /* of what travels; 0: auto */
+    bool offload_states; /* the optimizer's lie in host memory */
+    double deadline_s;   /* smp_clock_s() at which the best so far is taken; 0: never */
+    const int32_t *pin;  /* see smp_problem.pin */
     const smp_where *pin_where; /* see smp_problem.pin_where */
     const int32_t *together;    /* see smp_problem.together */
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
@@ -70,6 +73,9 @@ typedef struct smp_candidate {
     int64_t *rank_peak_bytes; /* [pipeline] */
     smp_partition *partition;
     int n_recompute;         /* stages that recompute */
+    bool *offload;           /* [n_op] of what the stash travels; NULL: of nothing */
+    int n_offload;           /* stages of which something does */
+    int horizon;             /* of it */
     const char *solver;      /* of the partition; static text */
     double bottleneck_us;    /* of the partition */
     double step_us;          /* simulated */

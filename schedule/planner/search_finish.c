@@ -43,6 +43,7 @@ void smp_candidate_destroy(smp_candidate *candidate)
     free(candidate->device);
     free(candidate->stage_rank);
     free(candidate->rank_peak_bytes);
+    free(candidate->offload);
     smp_partition_destroy(candidate->partition);
     free(candidate);
 }
@@ -293,7 +294,8 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             SMP_TRY(
                 smp__config_tune(&s->configs, &s->configs.config[entry->index], entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
-        if (entry->candidate->n_recompute > 0 && (i == 0 || entry->time <= NEAR * s->least[0]))
+        if (entry->candidate->n_recompute + entry->candidate->n_offload > 0 &&
+            (i == 0 || entry->time <= NEAR * s->least[0]))
             SMP_TRY(settle(s, entry->index, entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
         if (request->optimize == SMP_OPTIMIZE_SPEED && entry->candidate->fits) {
@@ -366,6 +368,7 @@ static smp_candidate *copy_bare(const smp_candidate *from)
         copy->partition = NULL;
         copy->device = copy->stage_rank = NULL;
         copy->rank_peak_bytes = NULL;
+        copy->offload = NULL;
     }
     return copy;
 }
@@ -376,9 +379,11 @@ static void make_bare(smp_candidate *candidate)
     bare.partition = NULL;
     bare.device = bare.stage_rank = NULL;
     bare.rank_peak_bytes = NULL;
+    bare.offload = NULL;
     free(candidate->device);
     free(candidate->stage_rank);
     free(candidate->rank_peak_bytes);
+    free(candidate->offload);
     smp_partition_destroy(candidate->partition);
     *candidate = bare;
 }
@@ -414,7 +419,8 @@ static bool is_priced(const smp__search *s, const smp_candidate *best)
     double limit = (double)smp__planner_limit(s->configs.planner, best, best->worst_rank);
     if (!best->fits || request->graph->n_op > PRICED_OPS || s->configs.planner->is_trial)
         return false;
-    return best->n_recompute > 0 || (double)best->room_bytes < NARROW * limit ||
+    return best->n_recompute > 0 || best->n_offload > 0 ||
+           (double)best->room_bytes < NARROW * limit ||
            (!request->cluster->overlap && (best->chunks > 1 || has_two_links(s, best)));
 }
 
@@ -543,7 +549,7 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
     smp_candidate **best = &s->entry[key->entry].candidate;
     SMP_TRY(prove(s, key->index, best));
     SMP_TRY(bound_best(s, key));
-    if (*best != key->candidate && (*best)->n_recompute > 0)
+    if (*best != key->candidate && (*best)->n_recompute + (*best)->n_offload > 0)
         SMP_TRY(settle(s, key->index, *best));
     key->candidate = *best;
     return bound_fit(s, key);

@@ -140,9 +140,10 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     SMP_TRY(smp__config_evaluate(s->configs, s->config, partition,
                                  isfinite(limit_us) ? limit_us : 0.0, &trial));
     *better = trial->step_us < limit_us && trial->fits;
-    s->left_out |=
-        trial->n_recompute > 0 || (!trial->fits && s->config->recompute == SMP_RECOMPUTE_AUTO);
-    if (trial->n_recompute > 0)
+    s->left_out |= trial->n_recompute > 0 || trial->n_offload > 0 ||
+                   (!trial->fits && (s->config->recompute == SMP_RECOMPUTE_AUTO ||
+                                     smp__may_offload(s->configs->request)));
+    if (trial->n_recompute > 0 || trial->n_offload > 0)
         s->work_left -= s->trial_work * (FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS);
     if (*better) {
         smp_candidate *worse = *s->best;
@@ -362,7 +363,7 @@ static bool has_seen_all(const step_search *s)
     const smp_candidate *best = *s->best;
     bool turns = s->configs->request->cluster->cores_per_node > 0 && s->units->memory_binds;
     return may_go_on(s) && s->placed_left > 0 && !s->left_out && !turns && best->fits &&
-           best->n_recompute == 0 && best->step_us <= s->close_us;
+           best->n_recompute == 0 && best->n_offload == 0 && best->step_us <= s->close_us;
 }
 
 smp_status smp__step_search(smp__configs *configs, smp__config *config, double limit_us,

@@ -24,17 +24,21 @@ static smp_status fits(void *context, const smp_program *programs, bool *out)
 {
     attempt *a = context;
     int tight_rank;
-    SMP_TRY(smp__planner_peaks(a->planner, a->best, programs, false, a->peak_bytes));
+    SMP_TRY(smp__planner_peaks(a->planner, a->best, programs, false, a->peak_bytes, NULL));
     *out = smp__planner_room(a->planner, a->best, a->peak_bytes, &tight_rank) >= 0;
     return SMP_OK;
 }
 
 /* What a live micro-batch of a stage takes, as the partitioner estimates it: where everything
- * recomputes what was received. */
-static int64_t stash_of(const smp_stage_load *load)
+ * recomputes what was received; without what travels. */
+static int64_t stash_of(const attempt *a, int stage)
 {
+    const smp_stage_load *load = &a->best->partition->load[stage];
     double again = (double)load->again_bytes / fmax((double)load->stash_bytes, 1.0);
-    return load->stash_bytes - load->again_bytes + (int64_t)(again * (double)load->in_bytes);
+    int64_t bytes =
+        load->stash_bytes - load->again_bytes + (int64_t)(again * (double)load->in_bytes);
+    bytes -= a->planner->offload_bytes[stage];
+    return bytes > load->in_bytes ? bytes : load->in_bytes;
 }
 
 /* What a rank has for stashes: what is free, and what the winner's rule keeps alive. */
@@ -47,14 +51,14 @@ static void fill_memory(const attempt *a, const smp__evaluation *evaluation, int
         double rank_stash = 0.0;
         for (int s = 0; s < best->partition->n_stage; s++)
             if (best->stage_rank[s] == r)
-                rank_stash += (double)stash_of(&best->partition->load[s]);
+                rank_stash += (double)stash_of(a, s);
         double live = smp_schedule_find(best->schedule)->live(&shape, r);
         double bytes = (double)smp__planner_limit(a->planner, best, r) -
                        (double)evaluation->peak_bytes[r] + live * rank_stash / best->chunks;
         limit_bytes[r] = bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
     }
     for (int s = 0; s < best->partition->n_stage; s++)
-        stash_bytes[s] = stash_of(&best->partition->load[s]);
+        stash_bytes[s] = stash_of(a, s);
 }
 
 static bool is_wanted(const smp_search_request *request, const smp_candidate *best)

@@ -125,11 +125,11 @@ smp_status smp_program_parse(const char *text, int rank, smp_where where, smp_pr
         smp_action action;
         if (!read_action(at, end, &action)) {
             int shown = end - at > 40 ? 40 : (int)(end - at);
-            status =
-                smp_fail_at(where,
-                            "rank %d, action %lld: got '%.*s', expected one of Fm.c Bm.c Im.c Wm.c "
-                            ">Fm.c <Fm.c >Bm.c <Bm.c G.c D.c R.c A.c O (m: micro-batch, c: chunk)",
-                            rank, (long long)program.n + 1, shown, at);
+            status = smp_fail_at(
+                where,
+                "rank %d, action %lld: got '%.*s', expected one of Fm.c Bm.c Im.c Wm.c "
+                ">Fm.c <Fm.c >Bm.c <Bm.c Sm.c Lm.c G.c D.c R.c A.c O (m: micro-batch, c: chunk)",
+                rank, (long long)program.n + 1, shown, at);
             goto failed;
         }
         status = smp_program_push(&program, action.kind, action.microbatch, action.chunk);

@@ -6,7 +6,7 @@
 
 /* Positions in a rank's program of the actions of one (stage, micro-batch); -1: not there. */
 typedef struct smp__positions {
-    int64_t at[SMP_ACTION_RECV_B + 1]; /* by action kind */
+    int64_t at[SMP_ACTION_LOAD + 1]; /* by action kind */
 } smp__positions;
 
 /* Runs the programs to a fixpoint, each `>` holding its rank up until the neighbouring stage's

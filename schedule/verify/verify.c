@@ -27,8 +27,10 @@ typedef struct checker {
     bool *reduced;            /* [n_stage] */
     bool *gathered;           /* [n_stage] its weights are there */
     bool *complete;           /* [n_stage] A stands before */
+    int64_t *stored;          /* [n_stage * microbatches] compute actions before S */
     int rank;                 /* being checked */
     int64_t at;
+    int64_t computed; /* compute actions of the rank before it */
 } checker;
 
 static bool is_training(const checker *c)
@@ -122,6 +124,9 @@ static smp_status check_compute(checker *c, const smp_action *a, const smp__posi
     if ((a->kind == SMP_ACTION_B && p->at[SMP_ACTION_I] >= 0) ||
         (a->kind == SMP_ACTION_I && p->at[SMP_ACTION_B] >= 0))
         return reject(c, "a backward is either whole (B) or split (I and W)", NULL);
+    smp_action load = made(SMP_ACTION_LOAD, a->microbatch, a->chunk);
+    if (p->at[SMP_ACTION_STORE] >= 0 && p->at[SMP_ACTION_LOAD] < 0)
+        return reject(c, "what it reads is in host memory: expected before it ", &load);
     if (a->kind != SMP_ACTION_W)
         SMP_TRY(check_inputs(c, a, SMP_TRANSFER_B));
     if (a->kind == SMP_ACTION_I)
@@ -131,6 +136,31 @@ static smp_status check_compute(checker *c, const smp_action *a, const smp__posi
         return reject(c, "weight gradients are added in micro-batch order: expected ", &next);
     }
     c->accumulated[stage]++;
+    return SMP_OK;
+}
+
+/* S and L: of a block that travels, once each, and back before it is read. Where a store has to be
+ * complete is known from the program alone: before the (horizon + 1)-th compute action behind it
+ * begins. So what is loaded after that one was whole. */
+static smp_status check_offload(checker *c, const smp_action *a, const smp__positions *p)
+{
+    const int stage = stage_at(c, a->chunk);
+    int64_t *stored = &c->stored[(int64_t)stage * c->plan->microbatches + a->microbatch];
+    smp_action forward = made(SMP_ACTION_F, a->microbatch, a->chunk);
+    smp_action store = made(SMP_ACTION_STORE, a->microbatch, a->chunk);
+    if (!c->plan->travels || !c->plan->travels[stage])
+        return reject(c, "nothing of its stage travels", NULL);
+    if (backward_at(p) >= 0)
+        return reject(c, "the backward that reads it stands before it", NULL);
+    if (a->kind == SMP_ACTION_STORE) {
+        *stored = c->computed;
+        return p->at[SMP_ACTION_F] < 0 ? reject(c, "expected before it ", &forward) : SMP_OK;
+    }
+    if (p->at[SMP_ACTION_STORE] < 0)
+        return reject(c, "expected before it ", &store);
+    if (c->computed - *stored <= c->plan->loading_horizon)
+        return reject(c, "it may not be stored yet: expected more compute actions between it and ",
+                      &store);
     return SMP_OK;
 }
 
@@ -230,7 +260,9 @@ static smp_status check_action(checker *c, const smp_action *a)
     if (p->at[a->kind] >= 0)
         return reject(c, "it stands here a second time", NULL);
     p->at[a->kind] = c->at;
-    return smp_action_is_compute(a->kind) ? check_compute(c, a, p) : check_message(c, a, p);
+    if (smp_action_is_message(a->kind))
+        return check_message(c, a, p);
+    return smp_action_is_compute(a->kind) ? check_compute(c, a, p) : check_offload(c, a, p);
 }
 
 static smp_status lacks(const checker *c, smp_action_kind kind, int mb, int chunk)
@@ -274,8 +306,11 @@ static smp_status check_rank(checker *c, int rank)
 {
     const smp_program *program = &c->plan->program[rank];
     c->rank = rank;
-    for (c->at = 0; c->at < program->n; c->at++)
+    c->computed = 0;
+    for (c->at = 0; c->at < program->n; c->at++) {
         SMP_TRY(check_action(c, &program->action[c->at]));
+        c->computed += smp_action_is_compute(program->action[c->at].kind);
+    }
     return check_complete(c);
 }
 
@@ -363,10 +398,12 @@ static smp_status allocate(checker *c, smp_arena *arena)
     c->reduced = SMP_ARENA_NEW(arena, bool, n_stage);
     c->gathered = SMP_ARENA_NEW(arena, bool, n_stage);
     c->complete = SMP_ARENA_NEW(arena, bool, n_stage);
-    if (!c->position || !c->accumulated || !c->reduced || !c->gathered || !c->complete)
+    c->stored = SMP_ARENA_NEW(arena, int64_t, c->plan->travels ? pairs : 0);
+    if (!c->position || !c->accumulated || !c->reduced || !c->gathered || !c->complete ||
+        !c->stored)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < pairs; i++)
-        for (int kind = 0; kind <= SMP_ACTION_RECV_B; kind++)
+        for (int kind = 0; kind <= SMP_ACTION_LOAD; kind++)
             c->position[i].at[kind] = -1;
     return SMP_OK;
 }

@@ -9,8 +9,10 @@
  *  - the step finishes even if every send waits for its receive (rendezvous): a `>` holds its rank
  *    up until the neighbouring stage reaches its `<`; what jumps over stages is waited for where
  *    memory.h says; a `<` holds its rank up until all its senders reach their `>`;
+ *  - of what travels to host memory (smp_plan.travels) S follows F, L follows S after so many
+ *    compute actions that its store is complete, and B or I follows L; what has no S stays;
  *  - R.c follows the chunk's last backward (B or W), O follows all R and stands last;
- *  - peak memory is what the plan says. */
+ *  - peak memory, on the device and the host, is what the plan says. */
 #ifndef SMP_SCHEDULE_VERIFY_VERIFY_H
 #define SMP_SCHEDULE_VERIFY_VERIFY_H
 

@@ -1,8 +1,14 @@
-/* Which ops of a partition recompute: none where a rank fits so, else as few as it takes. The
- * memory planner says what a rank takes, op by op; ranks do not depend on each other in that, so
- * each is fitted by itself.
+/* Which ops of a partition recompute, and of which the stash travels: none where a rank fits so,
+ * else as few as it takes. The memory planner says what a rank takes, op by op; ranks do not depend
+ * on each other in that, so each is fitted by itself.
  *
- * A rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as
+ * To recompute costs compute; to offload costs nothing as long as the link to the host is done with
+ * a micro-batch's stash in the time of its forward and backward. So where both are allowed a rank
+ * first offloads the ops that are dearest to make again, as few as it takes; if that is more than
+ * the link can hide, as much as it can, and recomputes the cheap ones for the rest, unless to wait
+ * for the link is quicker than that.
+ *
+ * To recompute, a rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as
  * it misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it
  * is to be exact, ops are taken back one by one, longest forward first: what is left needs each of
  * them, unless the time was over before. */
@@ -12,6 +18,7 @@
 
 #include "graph/base/clock.h"
 #include "graph/model/op.h"
+#include "schedule/lower/offload_actions.h"
 #include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/configs.h"
 
@@ -28,10 +35,11 @@ typedef struct fitting {
     const smp_candidate *candidate;
     bool *recompute;            /* [n_op] of the candidate's partition, */
     bool *kept;                 /* [n_op] and a choice to come back to */
-    const smp_program *program; /* [pipeline] */
-    int64_t *state_bytes;       /* [pipeline] */
-    double *forward_us;         /* [n_op] */
-    int32_t *op;                /* [n_op] of a rank, longest forward first */
+    const smp_program *program; /* [pipeline] where offload is a choice: without what travels */
+    smp__means means;
+    int64_t *state_bytes; /* [pipeline] */
+    double *forward_us;   /* [n_op] */
+    int32_t *op;          /* [n_op] of a rank, longest forward first */
     int32_t n_op;
     int64_t cap; /* no rank may take more, whatever its memory */
 } fitting;
@@ -42,13 +50,11 @@ static int64_t limit_of(const fitting *f, int rank)
     return limit < f->cap ? limit : f->cap;
 }
 
-/* Bytes by which a rank misses with what recomputes now, or fewer, also > 0; <= 0: it fits. Packing
- * takes longest, so what misses by what is kept alone is not packed. */
-static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
+/* Packing takes longest, so what misses by what is kept alone is not packed. */
+static smp_status find_missing_in(const fitting *f, int rank, const smp_program *program,
+                                  int64_t *missing)
 {
     int64_t peak;
-    const smp_program *program = &f->program[rank];
-    SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition));
     SMP_TRY(smp__planner_least_beside(f->planner, f->candidate, program, rank, &peak));
     *missing = f->state_bytes[rank] + peak - limit_of(f, rank);
     if (*missing > 0)
@@ -56,6 +62,41 @@ static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
     SMP_TRY(smp__planner_peak(f->planner, f->candidate, program, rank, false, &peak));
     *missing = peak - limit_of(f, rank);
     return SMP_OK;
+}
+
+/* The rank's program with what travels now. */
+static smp_status add_transfers(const fitting *f, int rank, smp_program *out)
+{
+    const smp_candidate *candidate = f->candidate;
+    const smp_schedule_shape shape = smp__held_shape(f->planner, candidate);
+    int *stage = calloc((size_t)candidate->chunks, sizeof *stage);
+    smp_status status = stage ? SMP_OK : smp_fail_memory((size_t)candidate->chunks * sizeof *stage);
+    for (int s = 0, c = 0; status == SMP_OK && s < candidate->partition->n_stage; s++)
+        if (candidate->stage_rank[s] == rank)
+            stage[c++] = s;
+    for (int64_t i = 0; status == SMP_OK && i < f->program[rank].n; i++) {
+        const smp_action *a = &f->program[rank].action[i];
+        status = smp_program_push(out, a->kind, a->microbatch, a->chunk);
+    }
+    if (status == SMP_OK)
+        status = smp_offload_actions(&shape, stage, out);
+    free(stage);
+    return status;
+}
+
+/* Bytes by which a rank misses with what recomputes and travels now, or fewer, also > 0; <= 0: it
+ * fits. */
+static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
+{
+    smp_program program = {0};
+    SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition, f->candidate->offload));
+    if (!f->means.offload || !f->planner->any_travels)
+        return find_missing_in(f, rank, &f->program[rank], missing);
+    smp_status status = add_transfers(f, rank, &program);
+    if (status == SMP_OK)
+        status = find_missing_in(f, rank, &program, missing);
+    smp_program_free(&program);
+    return status;
 }
 
 /* The stages of a rank save `share` of their stashes, by the ops that save most per time. */
@@ -186,13 +227,115 @@ static smp_status take_back(const fitting *f, int rank)
     return SMP_OK;
 }
 
+/* The first n of the rank's ops, dearest first, travel and no others of its own; *missing: see
+ * find_missing. */
+static smp_status offload_first(const fitting *f, int rank, int32_t n, int64_t *missing)
+{
+    for (int32_t i = 0; i < f->n_op; i++)
+        f->candidate->offload[f->op[i]] = i < n;
+    return find_missing(f, rank, missing);
+}
+
+/* By which the link to the host takes longer with a micro-batch than the rank does. */
+static double stall_us(const fitting *f, int rank)
+{
+    const smp_partition *partition = f->candidate->partition;
+    double link_us = 0.0, compute_us = 0.0;
+    for (int s = 0; s < partition->n_stage; s++) {
+        if (f->candidate->stage_rank[s] != rank)
+            continue;
+        if (f->planner->travels[s])
+            link_us += smp_link_us(&f->problem->cluster->host, f->planner->offload_bytes[s]);
+        compute_us += partition->load[s].forward_us + partition->load[s].backward_us;
+    }
+    return fmax(link_us - compute_us, 0.0);
+}
+
+/* The fewest of the rank's ops with which `done` holds, all of which it holds for: by bisection. */
+static smp_status bisect(const fitting *f, int rank, bool hidden, int32_t *n)
+{
+    int32_t low = 0, high = f->n_op;
+    int64_t missing;
+    while (low + 1 < high) {
+        const int32_t middle = low + (high - low) / 2;
+        SMP_TRY(offload_first(f, rank, middle, &missing));
+        if (hidden ? stall_us(f, rank) > 0.0 : missing <= 0)
+            high = middle;
+        else
+            low = middle;
+    }
+    *n = hidden ? low : high;
+    return SMP_OK;
+}
+
+/* With as much travelling as costs nothing, others recompute: kept where that is quicker than to
+ * wait `wait_us` for each micro-batch, which is `n` ops travelling. */
+static smp_status try_mixture(fitting *f, int rank, int32_t n, double wait_us)
+{
+    const size_t bytes = (size_t)f->problem->graph->n_op * sizeof *f->kept;
+    int64_t missing;
+    int32_t hidden;
+    double us = 0.0;
+    memcpy(f->kept, f->recompute, bytes);
+    SMP_TRY(bisect(f, rank, true, &hidden));
+    SMP_TRY(offload_first(f, rank, hidden, &missing));
+    SMP_TRY(recompute_until_fit(f, rank, &missing));
+    for (int32_t op = 0; op < f->problem->graph->n_op; op++)
+        if (f->candidate->stage_rank[f->candidate->partition->stage[op]] == rank &&
+            f->recompute[op])
+            us += f->forward_us[op];
+    if (missing <= 0 && us < wait_us)
+        return SMP_OK;
+    memcpy(f->recompute, f->kept, bytes);
+    return offload_first(f, rank, n, &missing);
+}
+
+/* Dearest first: forward time that each byte of the stash costs. */
+static smp_status list_stashes(fitting *f, int rank)
+{
+    const smp_partition *partition = f->candidate->partition;
+    const smp_op_cost *cost = f->problem->costs->op;
+    timed_op *list = calloc((size_t)f->problem->graph->n_op + 1, sizeof *list);
+    if (!list)
+        return smp_fail_memory((size_t)f->problem->graph->n_op * sizeof *list);
+    f->n_op = 0;
+    for (int32_t op = 0; op < f->problem->graph->n_op; op++)
+        if (f->candidate->stage_rank[partition->stage[op]] == rank && cost[op].stash_bytes > 0)
+            list[f->n_op++] = (timed_op){f->forward_us[op] / (double)cost[op].stash_bytes, op};
+    qsort(list, (size_t)f->n_op, sizeof *list, compare_ops);
+    for (int32_t i = 0; i < f->n_op; i++)
+        f->op[i] = list[i].op;
+    free(list);
+    return SMP_OK;
+}
+
+static smp_status offload_until_fit(fitting *f, int rank, int64_t *missing)
+{
+    int32_t n;
+    SMP_TRY(list_stashes(f, rank));
+    SMP_TRY(offload_first(f, rank, f->n_op, missing));
+    if (*missing > 0)
+        return SMP_OK;
+    SMP_TRY(bisect(f, rank, false, &n));
+    SMP_TRY(offload_first(f, rank, n, missing));
+    const double wait_us = stall_us(f, rank);
+    if (wait_us > 0.0 && f->means.recompute)
+        SMP_TRY(try_mixture(f, rank, n, wait_us));
+    return find_missing(f, rank, missing);
+}
+
 static smp_status fit_rank(fitting *f, int rank, int64_t missing, bool exactly)
 {
+    const bool travels = f->means.offload;
+    if (travels)
+        SMP_TRY(offload_until_fit(f, rank, &missing));
+    if (!f->means.recompute)
+        return SMP_OK;
     SMP_TRY(recompute_until_fit(f, rank, &missing));
     if (!exactly)
         return SMP_OK;
     SMP_TRY(list_ops(f, rank));
-    if (f->n_op <= FEW_OPS)
+    if (f->n_op <= FEW_OPS && !travels)
         return try_all_sets(f, rank, missing);
     return missing <= 0 ? take_back(f, rank) : SMP_OK;
 }
@@ -212,11 +355,12 @@ static smp_status open_fitting(fitting *f, smp_arena *arena)
     return smp__planner_state_bytes(f->planner, candidate, f->state_bytes);
 }
 
-smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
-                                 const smp_candidate *candidate, const smp_program *program,
-                                 int64_t cap, bool exactly)
+smp_status smp__fit_memory(smp__planner *planner, const smp_problem *problem,
+                           const smp_candidate *candidate, const smp_program *program,
+                           smp__means means, int64_t cap, bool exactly)
 {
     fitting f = {.planner = planner,
+                 .means = means,
                  .problem = problem,
                  .candidate = candidate,
                  .recompute = candidate->partition->recompute,
