@@ -176,8 +176,8 @@ smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
 void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
 
 /* Lays out the stages of a plan's rank and plans its memory. layout: [plan->chunks] NULLs, filled
- * with the caller's layouts, also where it fails; NULL: they are only measured. SMP_ERR_INPUT where
- * a stage's offload_bytes are not those of its layout. */
+ * with the caller's layouts, also where it fails; NULL: they are only measured, and
+ * SMP_ERR_INPUT where a stage's offload_bytes are others (a job may be for another target). */
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                                 int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out);

@@ -62,6 +62,9 @@ static inline smp_status change_offload(smp_plan *plan, const smp_graph *graph,
             ((smp_plan_stage *)plan->stage)[s].offload_bytes = layout->block_bytes[SMP_BLOCK_AWAY];
             smp_layout_destroy(layout);
         }
+    if (plan->cluster && plan->cluster->host.bytes_per_s == 0.0)
+        ((smp_cluster *)plan->cluster)->host =
+            (smp_link_spec){.bytes_per_s = 4e9, .latency_us = 10.0};
     plan->loading_horizon = changes->horizon;
     plan->offload_states = changes->offload_states;
     SMP_TRY(smp_plan_set_travels(plan));
