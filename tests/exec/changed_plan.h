@@ -40,7 +40,8 @@ static inline smp_status change_offload(smp_plan *plan, const smp_graph *graph,
     bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
     bool *offload = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
     int *stage_of_chunk = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->chunks);
-    if (!recompute || !offload || !stage_of_chunk)
+    bool *travels = SMP_ARENA_NEW(plan->arena, bool, (size_t)plan->n_stage);
+    if (!recompute || !offload || !stage_of_chunk || !travels)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < plan->n_stage; s++) {
         smp_plan_stage *stage = &((smp_plan_stage *)plan->stage)[s];
@@ -60,14 +61,16 @@ static inline smp_status change_offload(smp_plan *plan, const smp_graph *graph,
             SMP_TRY(smp_layout_measure(graph, flow, s, smp_layout_is_split(&plan->program[r], c),
                                        recompute, offload, NULL, &layout));
             ((smp_plan_stage *)plan->stage)[s].offload_bytes = layout->block_bytes[SMP_BLOCK_AWAY];
+            travels[s] = layout->block_bytes[SMP_BLOCK_AWAY] > 0;
+            if (travels[s])
+                plan->travels = travels;
             smp_layout_destroy(layout);
         }
     if (plan->cluster && plan->cluster->host.bytes_per_s == 0.0)
         ((smp_cluster *)plan->cluster)->host =
             (smp_link_spec){.bytes_per_s = 4e9, .latency_us = 10.0};
-    plan->loading_horizon = changes->horizon;
+    plan->loading_horizon = plan->travels && changes->horizon == 0 ? 1 : changes->horizon;
     plan->offload_states = changes->offload_states;
-    SMP_TRY(smp_plan_set_travels(plan));
     const smp_schedule_shape shape = smp_plan_shape(plan);
     for (int r = 0; r < plan->pipeline; r++) {
         for (int c = 0; c < plan->chunks; c++)
