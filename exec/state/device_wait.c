@@ -15,10 +15,16 @@
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
-/* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
+/* Stamps: the end of every action, the begin of every action (with a trace), the slots, those of
+ * pieces, marks. */
+static int piece_stamp(const smp *s, int piece)
+{
+    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + piece;
+}
+
 static int mark_stamp(const smp *s, int mark)
 {
-    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + mark;
+    return piece_stamp(s, SMP__PIECES) + mark;
 }
 
 int smp__device_stamps(const smp *s, int marks)
@@ -134,6 +140,16 @@ smp_status smp__device_pace(smp *s)
     return mark < PACE_SLOTS ? SMP_OK : wait_or_blame(s, pace_stamp(s, mark + 1));
 }
 
+smp_status smp__piece_stamp(smp *s, int piece)
+{
+    return s->device->stamp(s->device_context, piece_stamp(s, piece));
+}
+
+smp_status smp__piece_wait(smp *s, int piece)
+{
+    return wait_or_blame(s, piece_stamp(s, piece));
+}
+
 smp_status smp__stamp_begin(smp *s)
 {
     return s->event ? s->device->stamp(s->device_context, begin_stamp(s, s->position)) : SMP_OK;
@@ -184,10 +200,22 @@ smp_status smp__trace_collect(smp *s)
     return SMP_OK;
 }
 
+/* In the host area of a GPU's rank? */
+static bool is_far(const smp *s, const void *place)
+{
+    const char *at = place;
+    return s->far && at >= s->far && at < s->far + s->memory->far_bytes;
+}
+
 smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes)
 {
     if (s->device->host_memory)
         return s->device->copy(s->device_context, target, values, bytes);
+    if (is_far(s, target)) {
+        memcpy(target, values, (size_t)bytes);
+        return SMP_OK;
+    }
+    SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
     for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
         int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
         memcpy(s->piece, (const char *)values + done, (size_t)n);
@@ -201,6 +229,10 @@ smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes
 {
     if (s->device->host_memory)
         return s->device->copy(s->device_context, values, source, bytes);
+    if (is_far(s, source)) {
+        memcpy(values, source, (size_t)bytes);
+        return SMP_OK;
+    }
     for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
         int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
         SMP_TRY(s->device->download(s->device_context, s->piece, (const char *)source + done, n));

@@ -14,6 +14,10 @@ void smp__device_blame(smp *s);
 smp_status smp__device_pace(smp *s);
 /* Stamps that the device needs, besides `marks` that smp__stamp_mark sets. */
 int smp__device_stamps(const smp *s, int marks);
+/* Notes where the device is, under the number of a half of s->piece; waits until it is there. */
+enum { SMP__PIECES = 2 };
+smp_status smp__piece_stamp(smp *s, int piece);
+smp_status smp__piece_wait(smp *s, int piece);
 /* Notes where the device begins (with record_trace) or ends the action at s->position. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);
@@ -23,7 +27,7 @@ smp_status smp__stamp_mark(smp *s, int mark);
 smp_status smp__mark_time(const smp *s, int mark, double *time_s);
 /* Fills in the times of `event`. Waits for the device. */
 smp_status smp__trace_collect(smp *s);
-/* Between host memory and device memory, in pieces; return when done. */
+/* Between host memory and device memory, or the host area, in pieces; return when done. */
 smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes);
 smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes);
 /* What stands at `source` in the arena, for the host to read: *values; *copy is to be freed. */

@@ -72,29 +72,29 @@ bool smp__weights_in_parts(const smp *s)
     return s->memory->part_weight;
 }
 
-static float *place(const smp *s, int32_t index, int64_t offset, bool part, int64_t at)
+static float *place(const smp *s, char *base, int32_t index, int64_t offset, bool part, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
     const int own = s->comm.shard_rank;
     const int64_t first = part ? region->cut[own] - region->at[own] : 0;
-    return (float *)(s->arena + offset) + (s->memory->param[index].at + at - first);
+    return (float *)(base + offset) + (s->memory->param[index].at + at - first);
 }
 
 float *smp__weight_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return place(s, index, region->weight, s->memory->part_weight, at);
+    return place(s, s->arena, index, region->weight, s->memory->part_weight, at);
 }
 
 float *smp__grad_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return place(s, index, region->grad, region->part_grad, at);
+    return place(s, s->arena, index, region->grad, region->part_grad, at);
 }
 
 float *smp__state_at(const smp *s, int32_t index, int k, int64_t at)
 {
-    return place(s, index, region_of(s, index)->state[k], true, at);
+    return place(s, s->far ? s->far : s->arena, index, region_of(s, index)->state[k], true, at);
 }
 
 float *smp__saved_at(const smp *s, int32_t index, int k, int64_t at)

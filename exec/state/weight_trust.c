@@ -54,8 +54,10 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
     const smp__range own = smp__own_range(s, index);
     double *square = s->trust.square + s->piece_begin[index] + own.begin / SMP_PIECE_ELEMENTS;
     update.direction = smp__grad_at(s, index, own.begin);
+    smp__updates updates = {.job = s};
     if (s->optimizer->measure)
-        SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
+        SMP_TRY(smp__updates_add(&updates, &update));
+    SMP_TRY(smp__updates_end(&updates));
     if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
         return smp__device_pace(s); /* its ratio is 1 */
     SMP_TRY(s->device->square_sums(s->device_context, update.weight, update.elements, square));

@@ -89,8 +89,10 @@ static smp_status sum_squares(smp *s, int k)
         if (!counts(s, i) || own.begin == own.end || (k != 0 && smp__is_idle(s, i)))
             continue;
         double *pieces = s->square + s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
-        SMP_TRY(s->device->square_sums(s->device_context, array_at(s, i, k, own.begin),
-                                       own.end - own.begin, pieces));
+        const bool far = k > 0 && s->far; /* whether they are finite is all that is asked then */
+        SMP_TRY((far ? smp_device_find("cpu") : s->device)
+                    ->square_sums(far ? NULL : s->device_context, array_at(s, i, k, own.begin),
+                                  own.end - own.begin, pieces));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
     }
     return SMP_OK;
@@ -199,24 +201,101 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
     return update;
 }
 
-static smp_status update_weight(smp *s, int32_t index, int64_t step, float lr, float grad_scale)
+enum { PIECE_FLOATS = SMP__PIECE_BYTES / SMP__PIECES / 2 / (int)sizeof(float) };
+
+/* A half of s->piece: weights, then gradients. */
+static float *piece_at(const smp__updates *updates, int64_t piece)
 {
-    const smp_update update = smp__update_of(s, index, step, lr, grad_scale);
-    return s->device->update(s->device_context, s->optimizer, &update);
+    return (float *)(void *)updates->job->piece + piece % SMP__PIECES * (2 * PIECE_FLOATS);
+}
+
+static smp_status fetch(smp__updates *updates, const smp_update *piece)
+{
+    smp *s = updates->job;
+    const int64_t bytes = piece->elements * (int64_t)sizeof(float);
+    float *here = piece_at(updates, updates->pieces);
+    SMP_TRY(s->device->download(s->device_context, here, piece->weight, bytes));
+    SMP_TRY(s->device->download(s->device_context, here + PIECE_FLOATS, piece->grad, bytes));
+    return smp__piece_stamp(s, (int)(updates->pieces % SMP__PIECES));
+}
+
+/* The one before the one that is on its way. */
+static smp_status work_off(smp__updates *updates, int64_t number)
+{
+    smp *s = updates->job;
+    smp_update *piece = &updates->waiting;
+    if (piece->elements == 0)
+        return SMP_OK;
+    float *here = piece_at(updates, number), *grad = here + PIECE_FLOATS;
+    smp_update host = *piece;
+    host.weight = here;
+    host.grad = grad;
+    host.direction = piece->direction ? grad : NULL;
+    host.weight16 = NULL;
+    SMP_TRY(smp__piece_wait(s, (int)(number % SMP__PIECES)));
+    (piece->direction ? s->optimizer->measure : s->optimizer->update)(&host);
+    SMP_TRY(s->device->upload(
+        s->device_context, piece->direction ? piece->direction : piece->weight,
+        piece->direction ? grad : here, piece->elements * (int64_t)sizeof(float)));
+    if (piece->weight16 && !piece->direction)
+        SMP_TRY(
+            s->device->round16(s->device_context, piece->weight16, piece->weight, piece->elements));
+    piece->elements = 0;
+    return SMP_OK;
+}
+
+static smp_update piece_of(const smp_update *update, int64_t begin)
+{
+    const int64_t left = update->elements - begin;
+    smp_update piece = *update;
+    piece.elements = left < PIECE_FLOATS ? left : PIECE_FLOATS;
+    piece.weight += begin;
+    piece.grad += begin;
+    if (update->direction)
+        piece.direction += begin;
+    if (update->weight16)
+        piece.weight16 = (char *)update->weight16 + 2 * begin;
+    for (int k = 0; k < SMP_MAX_OPTIMIZER_STATES; k++)
+        if (update->state[k])
+            piece.state[k] += begin;
+    return piece;
+}
+
+smp_status smp__updates_add(smp__updates *updates, const smp_update *update)
+{
+    smp *s = updates->job;
+    if (!s->far || s->device->host_memory)
+        return s->device->update(s->device_context, s->optimizer, update);
+    for (int64_t begin = 0; begin < update->elements; begin += PIECE_FLOATS) {
+        const smp_update piece = piece_of(update, begin);
+        SMP_TRY(fetch(updates, &piece));
+        SMP_TRY(work_off(updates, updates->pieces - 1));
+        updates->waiting = piece;
+        updates->pieces++;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__updates_end(smp__updates *updates)
+{
+    return work_off(updates, updates->pieces - 1);
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
+    smp__updates updates = {.job = s};
     if (s->trust.ratio)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range own = smp__own_range(s, i);
         if (own.begin == own.end || s->graph->param[s->memory->param[i].param].frozen)
             continue;
+        const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
         SMP_TRY(s->graph->param[s->memory->param[i].param].running
                     ? update_running(s, i, own)
-                    : update_weight(s, i, step, lr, grad_scale));
+                    : smp__updates_add(&updates, &update));
     }
+    SMP_TRY(smp__updates_end(&updates));
     s->stale = s->comm.shard_size > 1;
     return smp__weights_keep(s);
 }

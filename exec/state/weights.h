@@ -20,6 +20,18 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm);
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
 smp_status smp__weights_keep(smp *s);
 
+/* Updates, or measurements, where the states lie. Those of a GPU that are in host memory are made
+ * there: weights and gradients come in pieces, what is new goes back, and the device copies one
+ * piece while the host works on another. Zeroed but for `job`; what was added is enqueued, or done,
+ * when `end` returns. */
+typedef struct smp__updates {
+    smp *job;
+    int64_t pieces;     /* added */
+    smp_update waiting; /* the last one, while its values are on their way here */
+} smp__updates;
+smp_status smp__updates_add(smp__updates *updates, const smp_update *update);
+smp_status smp__updates_end(smp__updates *updates);
+
 /* The update of this rank's own part of memory->param[index]; trust 1 or what was found. */
 smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale);
 /* Of optimizers with trust ratios: makes room in [smp__trust_host_bytes] of `host`; frees it;

@@ -4,6 +4,8 @@
  * ever. The first step is then like the others, too. O(one micro-batch). */
 #include "exec/step/warm_up.h"
 
+#include <string.h>
+
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
@@ -42,5 +44,8 @@ smp_status smp__warm_up(smp *s)
         SMP_TRY(smp__weights_update(s, 1, 0.0f, 1.0f));
     }
     SMP_TRY(s->device->zero(s->device_context, s->arena, s->memory->arena_bytes));
-    return smp__device_idle(s);
+    SMP_TRY(smp__device_idle(s));
+    if (s->far)
+        memset(s->far, 0, (size_t)s->memory->far_bytes);
+    return SMP_OK;
 }

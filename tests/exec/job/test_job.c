@@ -259,7 +259,7 @@ static void test_job_offload(void **state)
     (void)state;
     static const plan_changes kinds[] = {
         {.offload_percent = 100},
-        {.offload_percent = 100, .horizon = 2},
+        {.offload_percent = 100, .horizon = 2, .offload_states = true},
         {.offload_percent = 100, .split_percent = 100, .soon_percent = 30},
         {.offload_percent = 80,
          .offload_ops_percent = 50,
@@ -329,6 +329,9 @@ static void test_job_every_optimizer(void **state)
                     .schedule = "1f1b",
                     .optimizer = (*o)->name};
         print_message("optimizer %s\n", c.optimizer);
+        run_config(&c);
+        c.changes = (plan_changes){.seed = 1, .offload_states = true};
+        c.offload_to = ranks_folder;
         run_config(&c);
     }
 }
