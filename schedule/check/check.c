@@ -110,6 +110,7 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
     b->shape.sharding = r->sharding;
+    b->other_memory = r->offload_states && !sketch->offload_states;
     r->offload_states |= sketch->offload_states;
     if (r->loading_horizon == 0)
         r->loading_horizon = sketch->loading_horizon;

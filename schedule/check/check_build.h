@@ -30,6 +30,7 @@ typedef struct smp__check_build {
     int32_t *stage;                 /* [n_op] */
     bool *offload;                  /* [n_op] of what the stash travels, */
     int horizon;                    /* and how far ahead; 0: nothing does */
+    bool other_memory;              /* more is in host memory than the sketch says */
     int *rank;                      /* [n_stage] pipeline rank of each stage */
     smp__planned *planned;          /* last made first */
     const smp__planned *same, *any; /* of the two plans to compare with; NULL: none fits */

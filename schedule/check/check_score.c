@@ -9,6 +9,7 @@
 #include "graph/base/clock.h"
 #include "schedule/check/check_build.h"
 #include "schedule/lower/lower.h"
+#include "schedule/lower/offload_actions.h"
 #include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/configs.h"
 #include "schedule/verify/verify.h"
@@ -207,6 +208,29 @@ static smp_status verify_programs(const smp__scoring *s, const smp_program *prog
     return smp_verify_programs(&plan, s->planner.flow);
 }
 
+/* Programs that were written for what stays: with what travels now. */
+static smp_status add_transfers(const smp__scoring *s, smp_program *program)
+{
+    smp__check_build *b = s->b;
+    smp_schedule_shape shape = b->shape;
+    int *stage = SMP_ARENA_NEW(b->arena, int, (size_t)b->shape.chunks);
+    if (!stage)
+        return SMP_ERR_NO_MEMORY;
+    shape.offloading = (smp_offloading){b->horizon, s->planner.travels};
+    for (int r = 0; r < b->shape.pipeline; r++)
+        for (int64_t i = 0; i < program[r].n; i++)
+            if (program[r].action[i].kind == SMP_ACTION_STORE)
+                return SMP_OK;
+    for (int r = 0; r < b->shape.pipeline; r++) {
+        for (int k = 0, c = 0; k < b->sketch->n_stage; k++)
+            if (b->rank[k] == r)
+                stage[c++] = k;
+        SMP_TRY(smp_offload_actions(&shape, stage, &program[r]));
+    }
+    b->other_memory = true;
+    return SMP_OK;
+}
+
 static smp_status make_programs(const smp__scoring *s, smp_program *program)
 {
     const smp__check_build *b = s->b;
@@ -217,6 +241,8 @@ static smp_status make_programs(const smp__scoring *s, smp_program *program)
         return SMP__FIND(&b->out->findings, ILLEGAL, "programs", sketch->programs_where,
                          "programs: got %d, expected one per rank: %d", sketch->n_program, p);
     SMP_TRY(written ? copy_programs(sketch, program) : lower_programs(s, program));
+    if (written && s->planner.any_travels && b->request.offload == SMP_OFFLOAD_ALL)
+        SMP_TRY(add_transfers(s, program));
     smp_status status = verify_programs(s, program);
     if (status != SMP_ERR_INPUT)
         return status;
@@ -261,7 +287,7 @@ static smp_status check_predicted(const smp__check_build *b)
                           "made with another profile or cluster",
                           smp_format_us(said, sizeof said, made->step_us), b->out->cost_source,
                           smp_format_us(now, sizeof now, is->step_us)));
-    if (sketch->n_peak != b->shape.pipeline ||
+    if (sketch->n_peak != b->shape.pipeline || b->other_memory ||
         !smp_target_equal(sketch->target, b->request.graph->target))
         return SMP_OK;
     for (int r = 0; r < b->shape.pipeline; r++)

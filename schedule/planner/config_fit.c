@@ -372,6 +372,49 @@ static smp_status try_sharding(smp__configs *configs, smp__config *config, smp_s
     return status;
 }
 
+/* The candidate with another horizon, fitted anew; it stays as it was unless that is faster by a part
+ * in a thousand, and fits. kept: scratch, [2 * n_op]. */
+static smp_status try_horizon(smp__configs *configs, smp__config *config, int horizon,
+                              smp_candidate *candidate, bool *kept)
+{
+    const size_t n_op = (size_t)configs->request->graph->n_op;
+    const double step_us = candidate->step_us;
+    const int old = candidate->horizon;
+    smp_problem problem;
+    bool known;
+    memcpy(kept, candidate->offload, n_op);
+    memcpy(kept + n_op, candidate->partition->recompute, n_op);
+    candidate->horizon = config->horizon = horizon;
+    SMP_TRY(settle(configs, config, false, candidate, &known));
+    if (known && candidate->fits && candidate->n_offload > 0 &&
+        candidate->step_us < 0.999 * step_us)
+        return SMP_OK;
+    candidate->horizon = config->horizon = old;
+    memcpy(candidate->offload, kept, n_op);
+    count_offload(configs, candidate);
+    if (has_choice(configs)) {
+        SMP_TRY(smp__config_problem(configs, config, &problem));
+        SMP_TRY(set_recompute(&problem, kept + n_op, candidate));
+    }
+    return smp__planner_judge(configs->planner, candidate);
+}
+
+smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
+                                    smp_candidate *candidate)
+{
+    const smp_search_request *request = configs->request;
+    if (!candidate || !candidate->fits || candidate->n_offload == 0 ||
+        request->loading_horizon > 0 || request->optimize == SMP_OPTIMIZE_MEMORY)
+        return SMP_OK;
+    bool *kept = malloc(2 * (size_t)request->graph->n_op + 1);
+    smp_status status = kept ? SMP_OK : smp_fail_memory(2 * (size_t)request->graph->n_op);
+    for (int horizon = 1; status == SMP_OK && horizon <= 4; horizon *= 2)
+        if (horizon != candidate->horizon && !smp__planner_loses_patience(configs->planner))
+            status = try_horizon(configs, config, horizon, candidate, kept);
+    free(kept);
+    return status;
+}
+
 smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate)
 {
     const smp__planner *planner = configs->planner;

@@ -287,6 +287,10 @@ smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
  * too, and with weights gathered a run earlier, if that is faster and fits; the configuration keeps
  * what was better. */
 smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate);
+/* Where the request leaves it open, the horizon with which a candidate that offloads is fastest: of
+ * 1, 2 and 4, each fitted and simulated; the configuration keeps it. */
+smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
+                                    smp_candidate *candidate);
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
 /* Names the ops of the candidate's partition that recompute, and those that are offloaded, under its

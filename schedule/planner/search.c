@@ -280,8 +280,10 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
 {
     const smp_search_request *request = s->configs.request;
     attempt with;
-    if (request->offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request))
-        return attempt_both(s, config, out);
+    if (request->offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request)) {
+        SMP_TRY(attempt_both(s, config, out));
+        return smp__config_tune_horizon(&s->configs, config, out->candidate);
+    }
     smp__config_set_offload(config, false);
     SMP_TRY(attempt_both(s, config, out));
     const bool fits =
@@ -290,6 +292,8 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
         return SMP_OK;
     smp__config_set_offload(config, true);
     smp_status status = attempt_config(s, config, request->recompute, &with);
+    if (status == SMP_OK)
+        status = smp__config_tune_horizon(&s->configs, config, with.candidate);
     if (status != SMP_OK) {
         smp_candidate_destroy(out->candidate);
         return status;

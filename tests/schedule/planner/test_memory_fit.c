@@ -1,12 +1,12 @@
 /* What recomputes, against every set of ops in every partition of small graphs; and of larger ones,
- * that no op recomputes for nothing. */
+ * that no op recomputes for nothing. The same with stashes that travel. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "graph/model/op.h"
 #include "schedule/planner/planner_build.h"
 
-enum { MOST_OPS = 6, STAGES = 2 };
+enum { MOST_OPS = 6, STAGES = 2, MOST_AWAY = 4 /* ops, where some travel */ };
 
 typedef struct setting {
     fixture f; /* graph, cluster and devices */
@@ -34,10 +34,11 @@ static char *model_of(fixture_random *random, int n_op)
     return text.data;
 }
 
-static void open_setting(setting *s, fixture_random *random)
+static void open_setting(setting *s, fixture_random *random, bool offload)
 {
     static const char *const schedule[] = {"interleaved", "zero-bubble", "simple"};
-    char *model = model_of(random, 3 + fixture_below(random, MOST_OPS - 2));
+    char *model =
+        model_of(random, offload ? MOST_AWAY : 3 + (int)fixture_below(random, MOST_OPS - 2));
     if (smp_graph_parse("model.yaml", model, strlen(model), &s->f.graph) != SMP_OK)
         fail_msg("%s", smp_last_error());
     free(model);
@@ -54,6 +55,13 @@ static void open_setting(setting *s, fixture_random *random)
                                       .schedule = schedule[fixture_below(random, 3)],
                                       .placement = SMP_PLACEMENT_CLUSTER,
                                       .recompute = SMP_RECOMPUTE_AUTO};
+    if (offload) { /* in the others' orders two stages keep hardly anything for long */
+        s->request.schedule = "simple";
+        s->request.microbatches = 4 + (int)fixture_below(random, 4);
+        s->request.offload = SMP_OFFLOAD_AUTO;
+        s->f.cluster.host = (smp_link_spec){.latency_us = 1.0,
+                                            .bytes_per_s = 1e6 * (20 << fixture_below(random, 6))};
+    }
     assert_int_equal(smp__planner_open(&s->request, &s->planner), SMP_OK);
 }
 
@@ -68,8 +76,9 @@ typedef struct outcome {
     int64_t peak_bytes;
 } outcome;
 
-/* Of exactly these ops in exactly these stages. */
-static outcome judge(setting *s, const int32_t *stage, const bool *recompute)
+/* Of exactly these ops in exactly these stages; horizon 0: nothing is offloaded. */
+static outcome judge(setting *s, const int32_t *stage, const bool *recompute, bool *offload,
+                     int horizon)
 {
     int device[STAGES] = {0, 1};
     double live[STAGES] = {1.0, 1.0};
@@ -96,7 +105,9 @@ static outcome judge(setting *s, const int32_t *stage, const bool *recompute)
                                .schedule = s->request.schedule,
                                .device = device,
                                .stage_rank = device,
-                               .rank_peak_bytes = peak};
+                               .rank_peak_bytes = peak,
+                               .offload = horizon > 0 ? offload : NULL,
+                               .horizon = horizon};
     assert_int_equal(smp_partition_evaluate(&problem, stage, &candidate.partition), SMP_OK);
     assert_int_equal(smp__planner_judge(&s->planner, &candidate), SMP_OK);
     smp_partition_destroy(candidate.partition);
@@ -129,7 +140,7 @@ static outcome *judge_all(setting *s, int *n)
         for (int set = 0; set < 1 << n_op && is_pipeline(s->f.graph, stage); set++) {
             for (int i = 0; i < n_op; i++)
                 recompute[i] = set >> i & 1;
-            all[(*n)++] = judge(s, stage, recompute);
+            all[(*n)++] = judge(s, stage, recompute, NULL, 0);
         }
     }
     return all;
@@ -187,7 +198,7 @@ static void test_recompute_fit_finds_the_least_step(void **state)
         fixture_random random = {(uint64_t)seed << 32};
         setting s = {0};
         int n;
-        open_setting(&s, &random);
+        open_setting(&s, &random, false);
         outcome *all = judge_all(&s, &n);
         check_plan(&s, seed, tighten(&s, &random, all, n), &n_partial);
         free(all);
@@ -195,6 +206,79 @@ static void test_recompute_fit_finds_the_least_step(void **state)
     }
     print_message("%d stages recompute in part\n", n_partial);
     assert_true(n_partial >= cases / 3);
+}
+
+/* Every op kept, made again or away, with every horizon, in every partition; malloc'ed. */
+static outcome *judge_away(setting *s, int *n)
+{
+    const int n_op = s->f.graph->n_op;
+    int n_set = 1;
+    for (int i = 0; i < n_op; i++)
+        n_set *= 3;
+    outcome *all = malloc(sizeof *all * 3 * ((size_t)n_set << n_op));
+    *n = 0;
+    for (int at = 0; at < 1 << n_op; at++) {
+        int32_t stage[MOST_OPS];
+        bool recompute[MOST_OPS], offload[MOST_OPS];
+        for (int i = 0; i < n_op; i++)
+            stage[i] = at >> i & 1;
+        for (int set = 0; set < n_set && is_pipeline(s->f.graph, stage); set++) {
+            bool any = false;
+            for (int i = 0, rest = set; i < n_op; i++, rest /= 3) {
+                recompute[i] = rest % 3 == 1;
+                any |= offload[i] = rest % 3 == 2;
+            }
+            for (int horizon = any; horizon <= (any ? 4 : 0); horizon = horizon ? 2 * horizon : 1)
+                all[(*n)++] = judge(s, stage, recompute, offload, horizon);
+        }
+    }
+    return all;
+}
+
+/* The one choice between keeping, making again and sending away, against all. */
+static void test_memory_fit_weighs_both(void **state)
+{
+    (void)state;
+    const int cases = case_count(24);
+    int n_offload = 0, n_best = 0, n_faster = 0;
+    double gap = 0.0, worst = 1.0;
+    for (int seed = 0; seed < cases; seed++) {
+        fixture_random random = {(uint64_t)seed * 7919 + 5};
+        setting s = {0};
+        smp_search_result result, without;
+        int n;
+        open_setting(&s, &random, true);
+        outcome *all = judge_away(&s, &n);
+        const double least = tighten(&s, &random, all, n);
+        if (smp__search_run(&s.planner, &result) != SMP_OK)
+            fail_msg("seed %d: %s", seed, smp_last_error());
+        const smp_candidate *best = result.best;
+        if (best->step_us < least * (1.0 - 1e-9) || best->step_bound_us[0] > least * (1.0 + 1e-9) ||
+            best->fit_bound_us[0] > best->bottleneck_us * (1.0 + 1e-9))
+            fail_msg("seed %d: a step of %.12g us, bounds %.12g and %.12g us; the best is %.12g us",
+                     seed, best->step_us, best->step_bound_us[0], best->fit_bound_us[0], least);
+        n_offload += best->n_offload > 0;
+        n_best += best->step_us <= 1.01 * least;
+        gap += best->step_us / least - 1.0;
+        worst = fmax(worst, best->step_us / least);
+        s.planner.request.offload = SMP_OFFLOAD_NONE;
+        if (smp__search_run(&s.planner, &without) == SMP_OK) {
+            assert_true(best->step_us <= without.best->step_us * (1.0 + 1e-9));
+            n_faster += best->step_us < 0.99 * without.best->step_us;
+            smp_search_result_destroy(&without);
+        } else {
+            n_faster++;
+        }
+        smp_search_result_destroy(&result);
+        free(all);
+        close_setting(&s);
+    }
+    print_message(
+        "%d of %d plans offload, %d are better for it; %d within 1 %% of the best of all, "
+        "the mean %.2f %% above, the worst %.1f %%\n",
+        n_offload, cases, n_faster, n_best, 100 * gap / cases, 100 * (worst - 1.0));
+    assert_true(n_offload >= cases / 4 && n_faster >= cases / 6);
+    assert_true(n_best >= 2 * cases / 3 && gap <= 0.05 * cases);
 }
 
 /* Whether an op, with the one that it shares a kernel with, could as well be kept. */
@@ -289,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recompute_fit_finds_the_least_step),
         cmocka_unit_test(test_recompute_fit_needs_every_op),
+        cmocka_unit_test(test_memory_fit_weighs_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
