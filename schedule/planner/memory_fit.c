@@ -23,7 +23,8 @@
 #include "schedule/planner/configs.h"
 
 enum {
-    FEW_OPS = 8,       /* of a rank: all sets of them are tried */
+    FEW_OPS = 8,       /* of a rank: all sets of them are tried, */
+    FEW_AWAY = 5,      /* or of so many, where others may be sent away */
     DROP_WORK = 100000 /* ops laid out to see what a rank can do without: all, up to 300 ops */
 };
 #define SPARE 1.02 /* times what was missing */
@@ -34,7 +35,7 @@ typedef struct fitting {
     const smp_problem *problem;
     const smp_candidate *candidate;
     bool *recompute;            /* [n_op] of the candidate's partition, */
-    bool *kept;                 /* [n_op] and a choice to come back to */
+    bool *kept;                 /* [2 * n_op] and a choice to come back to */
     const smp_program *program; /* [pipeline] where offload is a choice: without what travels */
     smp__means means;
     int64_t *state_bytes; /* [pipeline] */
@@ -172,27 +173,61 @@ static smp_status find_us(const fitting *f, int rank, double *us)
     return SMP_OK;
 }
 
-/* The quickest of all sets of ops with which the rank fits; `missing` of the one that it has. */
+/* By which the link to the host takes longer with a micro-batch than the rank does. */
+static double stall_us(const fitting *f, int rank)
+{
+    const smp_partition *partition = f->candidate->partition;
+    double link_us = 0.0, compute_us = 0.0;
+    for (int s = 0; s < partition->n_stage; s++) {
+        if (f->candidate->stage_rank[s] != rank)
+            continue;
+        if (f->planner->travels[s])
+            link_us += smp_link_us(&f->problem->cluster->host, f->planner->offload_bytes[s]);
+        compute_us += partition->load[s].forward_us + partition->load[s].backward_us;
+    }
+    return fmax(link_us - compute_us, 0.0);
+}
+
+/* Every op of the rank kept, made again, or where that is a choice sent away: set k of base^n_op. */
+static void set_number(const fitting *f, int set, int base)
+{
+    for (int32_t i = 0; i < f->n_op; i++, set /= base) {
+        f->recompute[f->op[i]] = set % base == 1;
+        if (base > 2)
+            f->candidate->offload[f->op[i]] = set % base == 2;
+    }
+}
+
+/* The quickest of all these with which the rank fits; `missing` of the one that it has. */
 static smp_status try_all_sets(const fitting *f, int rank, int64_t missing)
 {
-    size_t bytes = (size_t)f->problem->graph->n_op * sizeof *f->kept;
+    const int base = f->means.offload ? 3 : 2;
+    const size_t n = (size_t)f->problem->graph->n_op;
     double best_us = INFINITY, us;
-    memcpy(f->kept, f->recompute, bytes);
-    if (missing <= 0)
+    int n_set = 1;
+    for (int32_t i = 0; i < f->n_op; i++)
+        n_set *= base;
+    memcpy(f->kept, f->recompute, n);
+    memcpy(f->kept + n, f->candidate->offload, n);
+    if (missing <= 0) {
         SMP_TRY(find_us(f, rank, &best_us));
-    for (unsigned set = 1; set < 1u << f->n_op; set++) {
-        for (int32_t i = 0; i < f->n_op; i++)
-            f->recompute[f->op[i]] = set >> i & 1;
+        best_us += stall_us(f, rank);
+    }
+    for (int set = 1; set < n_set; set++) {
+        set_number(f, set, base);
         SMP_TRY(find_us(f, rank, &us));
         if (!(us < best_us))
             continue;
         SMP_TRY(find_missing(f, rank, &missing));
-        if (missing > 0)
+        us += stall_us(f, rank);
+        if (missing > 0 || !(us < best_us))
             continue;
         best_us = us;
-        memcpy(f->kept, f->recompute, bytes);
+        memcpy(f->kept, f->recompute, n);
+        memcpy(f->kept + n, f->candidate->offload, n);
     }
-    memcpy(f->recompute, f->kept, bytes);
+    memcpy(f->recompute, f->kept, n);
+    memcpy(f->candidate->offload, f->kept + n, n);
     return SMP_OK;
 }
 
@@ -234,21 +269,6 @@ static smp_status offload_first(const fitting *f, int rank, int32_t n, int64_t *
     for (int32_t i = 0; i < f->n_op; i++)
         f->candidate->offload[f->op[i]] = i < n;
     return find_missing(f, rank, missing);
-}
-
-/* By which the link to the host takes longer with a micro-batch than the rank does. */
-static double stall_us(const fitting *f, int rank)
-{
-    const smp_partition *partition = f->candidate->partition;
-    double link_us = 0.0, compute_us = 0.0;
-    for (int s = 0; s < partition->n_stage; s++) {
-        if (f->candidate->stage_rank[s] != rank)
-            continue;
-        if (f->planner->travels[s])
-            link_us += smp_link_us(&f->problem->cluster->host, f->planner->offload_bytes[s]);
-        compute_us += partition->load[s].forward_us + partition->load[s].backward_us;
-    }
-    return fmax(link_us - compute_us, 0.0);
 }
 
 /* The fewest of the rank's ops with which `done` holds, all of which it holds for: by bisection. */
@@ -335,7 +355,7 @@ static smp_status fit_rank(fitting *f, int rank, int64_t missing, bool exactly)
     if (!exactly)
         return SMP_OK;
     SMP_TRY(list_ops(f, rank));
-    if (f->n_op <= FEW_OPS && !travels)
+    if (f->n_op <= (travels ? FEW_AWAY : FEW_OPS))
         return try_all_sets(f, rank, missing);
     return missing <= 0 ? take_back(f, rank) : SMP_OK;
 }
@@ -346,7 +366,7 @@ static smp_status open_fitting(fitting *f, smp_arena *arena)
     size_t n_op = (size_t)f->problem->graph->n_op;
     f->state_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)candidate->pipeline);
     f->forward_us = SMP_ARENA_NEW(arena, double, n_op);
-    f->kept = SMP_ARENA_NEW(arena, bool, n_op);
+    f->kept = SMP_ARENA_NEW(arena, bool, 2 * n_op);
     f->op = SMP_ARENA_NEW(arena, int32_t, n_op);
     if (!f->state_bytes || !f->forward_us || !f->kept || !f->op)
         return SMP_ERR_NO_MEMORY;
