@@ -366,10 +366,25 @@ static smp_status shifted_staged(void *context)
     return take(g, g->coming, g->up, g->n_coming);
 }
 
+static smp_status read_staged(void *context, void *host, const void *from, int64_t bytes)
+{
+    smp__op_group *g = context;
+    SMP_TRY(g->device->download(g->device_context, g->down, from, bytes));
+    SMP_TRY(smp__comm_wait_until(g->comm, &(smp_wait){0}, test_staged, describe_staged, g));
+    memcpy(host, g->down, (size_t)bytes);
+    return SMP_OK;
+}
+
+/* Halves are for arrays of the host: here a call begun is a whole one. */
 smp_status smp__op_group_stage(smp__op_group *g, const smp_device *device, void *device_context)
 {
-    const int64_t bytes = (g->most + g->group.size) * (int64_t)sizeof(float);
+    const int64_t arrays = (g->most + g->group.size) * (int64_t)sizeof(float);
+    const int64_t bytes = arrays > SMP_GROUP_READ ? arrays : SMP_GROUP_READ;
     g->host = g->group;
+    g->group.begin = NULL;
+    g->group.finish = NULL;
+    g->group.look = NULL;
+    g->group.read = read_staged;
     g->group.all_reduce = all_reduce_staged;
     g->group.all_gather = all_gather_staged;
     g->group.reduce_scatter = reduce_scatter_staged;

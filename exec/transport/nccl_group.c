@@ -3,8 +3,11 @@
  * made of what is sent, by rising device, as those of host memory (exec/group/op_group.c): NCCL's
  * own would follow the number of devices and the wires.
  *
- * Of a communicator that has all of the compute stream to itself no operation waits for one that
- * stands behind it: the devices of a group run one program. */
+ * What goes beside the compute has a stream of its own, urgent as messages are: it waits for the
+ * compute stream where it is begun, and that for it where it is finished, by events. What is asked
+ * for on the compute stream meanwhile is finished first: so the one communicator is told everything
+ * in an order that streams keep, none of its operations waits for one that stands behind it, since
+ * the devices of a group run one program, and the memory for sums serves one at a time. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_NCCL
@@ -12,55 +15,85 @@
 #include "exec/transport/nccl_open.h"
 #include "graph/cuda/cuda.h"
 
-static const smp__nccl_sums *devices_of(const smp__nccl_context *c)
+#include <stdio.h>
+#include <string.h>
+
+static const smp__nccl_sums *devices_of(const smp__nccl_way *w)
 {
-    return &c->sums[SMP__NCCL_TENSOR];
+    return &w->of->sums[SMP__NCCL_TENSOR];
+}
+
+/* What comes next on stream `after` waits for what is enqueued on `before`. */
+static smp_status order(smp__nccl_context *c, cudaStream_t before, cudaStream_t after)
+{
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, before));
+    return SMP_CUDA(cudaStreamWaitEvent, after, c->ready, 0);
+}
+
+static smp_status begin_beside(smp__nccl_context *c)
+{
+    c->under_way = true;
+    return order(c, c->compute, c->beside.stream);
+}
+
+static smp_status finish_beside(smp__nccl_context *c)
+{
+    if (!c->under_way)
+        return SMP_OK;
+    c->under_way = false;
+    return order(c, c->beside.stream, c->compute);
+}
+
+/* Before the first operation of a call. */
+static smp_status enter(smp__nccl_way *w)
+{
+    return w == &w->of->within ? finish_beside(w->of) : SMP_OK;
 }
 
 /* To every other device, and from it; a length of 0 is no message. */
-static ncclResult_t swap(smp__nccl_context *c, int other, const float *send, int64_t n_send,
+static ncclResult_t swap(smp__nccl_way *w, int other, const float *send, int64_t n_send,
                          float *receive, int64_t n_receive)
 {
-    const smp__nccl_sums *of = devices_of(c);
+    const smp__nccl_sums *of = devices_of(w);
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl.ncclSend(send, (size_t)n_send, ncclFloat32, other, of->nccl, c->compute);
+        code = smp__nccl.ncclSend(send, (size_t)n_send, ncclFloat32, other, of->nccl, w->stream);
     if (code == ncclSuccess && n_receive > 0)
-        code = smp__nccl.ncclRecv(receive, (size_t)n_receive, ncclFloat32, other, of->nccl,
-                                  c->compute);
+        code =
+            smp__nccl.ncclRecv(receive, (size_t)n_receive, ncclFloat32, other, of->nccl, w->stream);
     return code;
 }
 
-static smp_status copy(smp__nccl_context *c, float *to, const float *from, int64_t n)
+static smp_status copy(smp__nccl_way *w, float *to, const float *from, int64_t n)
 {
     if (n == 0 || to == from)
         return SMP_OK;
     return SMP_CUDA(cudaMemcpyAsync, to, from, (size_t)n * sizeof(float), cudaMemcpyDeviceToDevice,
-                    c->compute);
+                    w->stream);
 }
 
 /* from: a row of n for each device, `step` apart; to: one from each. */
-static smp_status swap_rows(smp__nccl_context *c, const float *from, int64_t step, float *to,
-                            int64_t n)
+static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to, int64_t n)
 {
-    const smp__nccl_sums *of = devices_of(c);
+    const smp__nccl_sums *of = devices_of(w);
+    SMP_TRY(enter(w));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = swap(c, other, from + other * step, n, to + other * n, n);
+        code = swap(w, other, from + other * step, n, to + other * n, n);
     }
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange in an operator"));
-    return copy(c, to + of->own * n, from + of->own * step, n);
+    return copy(w, to + of->own * n, from + of->own * step, n);
 }
 
 /* n: of all devices together. */
-static smp_status check(const smp__nccl_context *c, int64_t n)
+static smp_status check(const smp__nccl_way *w, int64_t n)
 {
-    if (n <= c->group_floats)
+    if (n <= w->of->group_floats)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED, "a sum of %lld values of each device, expected at most %lld",
-                    (long long)n, (long long)c->group_floats);
+                    (long long)n, (long long)w->of->group_floats);
 }
 
 /* Every device adds up one of the shares that the array is cut into; the last may be short. */
@@ -79,18 +112,18 @@ static int64_t size_of(shares of, int i)
     return begin_of(of, i + 1) - begin_of(of, i);
 }
 
-/* Shares to who adds them up (into c->came), or the sums to all. */
-static smp_status swap_shares(smp__nccl_context *c, float *values, shares all, bool sums)
+/* Shares to who adds them up (into `came`), or the sums to all. */
+static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool sums)
 {
-    const smp__nccl_sums *of = devices_of(c);
+    const smp__nccl_sums *of = devices_of(w);
     const int64_t own = size_of(all, of->own);
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
         float *others = values + begin_of(all, other);
         code =
-            sums ? swap(c, other, values + begin_of(all, of->own), own, others, size_of(all, other))
-                 : swap(c, other, others, size_of(all, other), c->came + other * all.each, own);
+            sums ? swap(w, other, values + begin_of(all, of->own), own, others, size_of(all, other))
+                 : swap(w, other, others, size_of(all, other), w->of->came + other * all.each, own);
     }
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "sum in an operator");
@@ -98,16 +131,17 @@ static smp_status swap_shares(smp__nccl_context *c, float *values, shares all, b
 
 static smp_status all_reduce(void *context, float *values, int64_t n)
 {
-    smp__nccl_context *c = context;
-    const smp__nccl_sums *of = devices_of(c);
+    smp__nccl_way *w = context;
+    const smp__nccl_sums *of = devices_of(w);
     const shares all = {n, (n + of->members - 1) / of->members};
     float *own = values + begin_of(all, of->own);
-    SMP_TRY(check(c, n));
-    SMP_TRY(swap_shares(c, values, all, false));
-    SMP_TRY(copy(c, c->came + of->own * all.each, own, size_of(all, of->own)));
-    SMP_TRY(
-        smp__cuda_add_rows(c->compute, own, c->came, size_of(all, of->own), of->members, all.each));
-    return swap_shares(c, values, all, true);
+    float *came = w->of->came;
+    SMP_TRY(check(w, n));
+    SMP_TRY(enter(w));
+    SMP_TRY(swap_shares(w, values, all, false));
+    SMP_TRY(copy(w, came + of->own * all.each, own, size_of(all, of->own)));
+    SMP_TRY(smp__cuda_add_rows(w->stream, own, came, size_of(all, of->own), of->members, all.each));
+    return swap_shares(w, values, all, true);
 }
 
 static smp_status all_gather(void *context, const float *own, float *all, int64_t n)
@@ -117,11 +151,11 @@ static smp_status all_gather(void *context, const float *own, float *all, int64_
 
 static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
-    smp__nccl_context *c = context;
-    const int members = devices_of(c)->members;
-    SMP_TRY(check(c, n * members - members + 1));
-    SMP_TRY(swap_rows(c, all, n, c->came, n));
-    return smp__cuda_add_rows(c->compute, own, c->came, n, members, n);
+    smp__nccl_way *w = context;
+    const int members = devices_of(w)->members;
+    SMP_TRY(check(w, n * members - members + 1));
+    SMP_TRY(swap_rows(w, all, n, w->of->came, n));
+    return smp__cuda_add_rows(w->stream, own, w->of->came, n, members, n);
 }
 
 static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
@@ -129,40 +163,84 @@ static smp_status all_to_all(void *context, const float *all, float *got, int64_
     return swap_rows(context, all, n, got, n);
 }
 
-/* The compute stream does it before what is enqueued behind it. */
+/* Beside the compute, whoever asks. */
 static smp_status shift(void *context, const float *own, float *got, int64_t n, int32_t by)
 {
-    smp__nccl_context *c = context;
-    const smp__nccl_sums *of = devices_of(c);
+    smp__nccl_way *asked = context, *w = &asked->of->beside;
+    const smp__nccl_sums *of = devices_of(w);
     const int to = (of->own + by) % of->members;
     const int from = (of->own + of->members - by % of->members) % of->members;
+    if (asked != w)
+        SMP_TRY(begin_beside(w->of));
     if (to == of->own)
-        return copy(c, got, own, n);
+        return copy(w, got, own, n);
     ncclResult_t code = smp__nccl.ncclGroupStart();
     if (code == ncclSuccess)
-        code = swap(c, to, own, n, NULL, 0);
+        code = swap(w, to, own, n, NULL, 0);
     if (code == ncclSuccess)
-        code = swap(c, from, NULL, 0, got, n);
+        code = swap(w, from, NULL, 0, got, n);
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "shift in an operator");
 }
 
-static smp_status shifted(void *context)
+/* Of a shift, or of a call beside. */
+static smp_status finish(void *context)
+{
+    return enter(context);
+}
+
+static smp_status beside(void *context, const smp_op_group **group, void **device)
+{
+    smp__nccl_context *c = ((smp__nccl_way *)context)->of;
+    *group = &c->beside.group;
+    *device = &c->beside_device;
+    return begin_beside(c);
+}
+
+static void describe_read(const void *context, char *buffer, size_t size)
 {
     (void)context;
+    snprintf(buffer, size, "the device, for a number that an operator needs");
+}
+
+static smp_status test_read(void *context, bool *done)
+{
+    smp__nccl_context *c = context;
+    SMP_TRY(c->device->idle(c->device_context, done));
+    return *done ? SMP_OK : smp__nccl_progress(c);
+}
+
+/* For the host, which has to wait for the compute stream. */
+static smp_status read(void *context, void *host, const void *from, int64_t bytes)
+{
+    smp__nccl_context *c = ((smp__nccl_way *)context)->of;
+    SMP_TRY(c->device->download(c->device_context, c->read, from, bytes));
+    SMP_TRY(smp__comm_wait_until(c->comm, &(smp_wait){0}, test_read, describe_read, c));
+    memcpy(host, c->read, (size_t)bytes);
     return SMP_OK;
 }
 
-void smp__nccl_group_fill(smp__nccl_context *c)
+static void fill(smp__nccl_context *c, smp__nccl_way *w)
 {
-    c->group = (smp_op_group){.size = devices_of(c)->members,
-                              .index = devices_of(c)->own,
-                              .context = c,
+    w->of = c;
+    w->group = (smp_op_group){.size = devices_of(w)->members,
+                              .index = devices_of(w)->own,
+                              .context = w,
                               .all_reduce = all_reduce,
                               .all_gather = all_gather,
                               .reduce_scatter = reduce_scatter,
                               .all_to_all = all_to_all,
                               .shift = shift,
-                              .shifted = shifted};
+                              .shifted = finish,
+                              .finish = finish};
+}
+
+void smp__nccl_group_fill(smp__nccl_context *c)
+{
+    fill(c, &c->within);
+    fill(c, &c->beside);
+    c->within.group.beside = beside;
+    c->within.group.read = read;
+    c->beside_device.stream = c->beside.stream;
 }
 #endif

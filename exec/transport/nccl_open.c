@@ -134,6 +134,8 @@ static smp_status reserve(smp__nccl_context *c)
     if (c->group_floats > 0)
         SMP_TRY(c->device->reserve(c->device_context, came_bytes(c), &came));
     c->came = (float *)came;
+    if (c->group_floats > 0)
+        SMP_TRY(c->device->reserve_host(c->device_context, SMP_GROUP_READ, &c->read));
     return SMP_OK;
 }
 
@@ -155,8 +157,11 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
     }
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
         SMP_TRY(prepare_sums(&c->sums[i], comm_of(c, i)));
+    SMP_TRY(smp__make_urgent_stream(&c->reduce));
+    if (c->group_floats > 0)
+        SMP_TRY(smp__make_urgent_stream(&c->beside.stream));
     smp__nccl_group_fill(c);
-    return smp__make_urgent_stream(&c->reduce);
+    return SMP_OK;
 }
 
 static void describe_open(const void *context, char *buffer, size_t size)
@@ -309,6 +314,8 @@ void smp__nccl_close(void *context)
         close_lane(&c->lane[i]);
     if (c->reduce)
         cudaStreamSynchronize(c->reduce);
+    if (c->beside.stream)
+        cudaStreamSynchronize(c->beside.stream);
     for (int i = 0; i < SMP__NCCL_SUMS; i++) {
         if (c->sums[i].nccl)
             smp__nccl.ncclCommDestroy(c->sums[i].nccl);
@@ -319,12 +326,16 @@ void smp__nccl_close(void *context)
             cudaEventDestroy(c->pool[i].done);
     if (c->reduce)
         cudaStreamDestroy(c->reduce);
+    if (c->beside.stream)
+        cudaStreamDestroy(c->beside.stream);
     if (c->ready)
         cudaEventDestroy(c->ready);
     if (c->scratch)
         c->device->release(c->device_context, c->scratch, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES);
     if (c->parts)
         c->device->release(c->device_context, (char *)c->parts, PARTS_BYTES);
+    if (c->read)
+        c->device->release_host(c->device_context, c->read);
     if (c->came)
         c->device->release(c->device_context, (char *)c->came, came_bytes(c));
     free(c->pool);
@@ -341,7 +352,8 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         c->comm = options->comm;
         c->device = options->device;
         c->device_context = options->device_context;
-        c->compute = cuda->stream;
+        c->compute = c->within.stream = cuda->stream;
+        c->beside_device = *cuda;
         c->n_lane = options->n_lane;
         c->group_floats = options->comm->tensor_size > 1 ? options->group_floats : 0;
         status = prepare(c, options);

@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include "exec/transport/transport.h"
+#include "graph/cuda/cuda.h"
 
 /* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's function. */
 #define SMP__NCCL_CALLS(X)                                                                         \
@@ -67,6 +68,13 @@ typedef struct smp__nccl_sums {
     ncclUniqueId id; /* while opening */
 } smp__nccl_sums;
 
+/* The group of devices on one of two streams. */
+typedef struct smp__nccl_way {
+    struct smp__nccl_context *of;
+    cudaStream_t stream;
+    smp_op_group group; /* its context is this */
+} smp__nccl_way;
+
 typedef struct smp__nccl_context {
     smp_comm *comm;
     const smp_device *device;
@@ -77,7 +85,10 @@ typedef struct smp__nccl_context {
     double looked_s;   /* for errors of the network */
     float *parts;      /* [SMP__NCCL_PARTS_FLOATS] of device memory; NULL: one replica */
     smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; the two hops of whole sums; the group */
-    smp_op_group group;                  /* on the compute stream */
+    smp__nccl_way within, beside; /* the group on the compute stream; on one of its own, ... */
+    smp_cuda beside_device;       /* ... where kernels run that belong to an exchange */
+    bool under_way;               /* there, and the compute stream has yet to wait for it */
+    char *read;                   /* [SMP_GROUP_READ] of pinned memory; NULL: there is no group */
     int64_t group_floats;
     float *came; /* [group_floats + devices] of device memory; NULL: there is no group */
     /* Of all sums: in one order on all ranks, so none waits for another's; on a rank one after the
@@ -102,7 +113,7 @@ smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);
 /* In a group: a message to all of `of` and one from each, through `scratch` [members]. */
 ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of, float *scratch);
 
-/* Fills c->group; the communicator is there when it is first called. */
+/* Fills the groups; the communicator is there when it is first called. */
 void smp__nccl_group_fill(smp__nccl_context *c);
 
 #endif

@@ -125,7 +125,7 @@ static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, boo
 
 static const smp_op_group *nccl_group(void *context)
 {
-    return &((smp__nccl_context *)context)->group;
+    return &((smp__nccl_context *)context)->within.group;
 }
 
 const smp_transport smp__transport_nccl = {

@@ -153,6 +153,8 @@ typedef enum smp_group_call {
     SMP_GROUP_ALL_TO_ALL
 } smp_group_call;
 
+enum { SMP_GROUP_READ = 64 };
+
 /* The devices that compute an operator together (graph/split). All of them make the same calls in
  * the same order; a call returns when it is done, and sums have one order: by rising index. */
 typedef struct smp_op_group {
@@ -179,6 +181,13 @@ typedef struct smp_op_group {
     smp_status (*finish)(void *context);
     /* Moves on what is under way; for who computes for long. NULL: it moves by itself. */
     smp_status (*look)(void *context);
+    /* Of a GPU: the same devices, and a device (of smp_op_call), for a call that runs beside what
+     * is enqueued from now on, behind what was before; `finish` has what comes then wait for it.
+     * NULL: nothing runs beside. */
+    smp_status (*beside)(void *context, const struct smp_op_group **group, void **device);
+    /* Of a GPU: so many bytes, at most SMP_GROUP_READ, of its memory for the host, which waits for
+     * what is enqueued before. */
+    smp_status (*read)(void *context, void *host, const void *from, int64_t bytes);
 } smp_op_group;
 
 /* What that sends, of so many devices: all_gather, reduce_scatter and all_to_all of n values of

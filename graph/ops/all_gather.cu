@@ -35,5 +35,11 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp_take_part(call, din, dout, parts, group->index);
 }
 
-SMP_CUDA_KERNELS(all_gather) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                NULL, NULL};
+SMP_CUDA_KERNELS(all_gather) = {NULL,
+                                NULL,
+                                SMP_TYPED(forward),
+                                SMP_TYPED(backward_input),
+                                NULL,
+                                NULL,
+                                smp_begin_beside<SMP_TYPED(backward_input)>,
+                                smp_end_beside};

@@ -52,5 +52,11 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return pass<T>(call, call->din[0], call->dout, call->op->attr[GRADIENT].i);
 }
 
-SMP_CUDA_KERNELS(all_reduce) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                NULL, NULL};
+SMP_CUDA_KERNELS(all_reduce) = {NULL,
+                                NULL,
+                                SMP_TYPED(forward),
+                                SMP_TYPED(backward_input),
+                                NULL,
+                                NULL,
+                                smp_begin_beside<SMP_TYPED(backward_input)>,
+                                smp_end_beside};

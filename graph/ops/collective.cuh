@@ -196,4 +196,19 @@ static smp_status smp_scatter_sum(const smp_op_call *call, const smp_op_group *g
     return smp_add_rows(call, part, static_cast<const T *>(came), n, parts.devices);
 }
 
+/* backward_input in two calls: all of it runs beside the compute, if the group has a stream for
+ * that, else at the beginning. */
+template <smp_status (*backward_input)(const smp_op_call *)>
+static smp_status smp_begin_beside(const smp_op_call *call)
+{
+    smp_op_call beside = *call;
+    if (call->group && call->group->beside)
+        SMP_TRY(call->group->beside(call->group->context, &beside.group, &beside.device));
+    return backward_input(&beside);
+}
+static inline smp_status smp_end_beside(const smp_op_call *call)
+{
+    return call->group ? smp__group_finish(call->group) : SMP_OK;
+}
+
 #endif

@@ -36,5 +36,11 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                             reinterpret_cast<const T *>(call->dout), parts);
 }
 
-SMP_CUDA_KERNELS(reduce_scatter) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                    NULL, NULL};
+SMP_CUDA_KERNELS(reduce_scatter) = {NULL,
+                                    NULL,
+                                    SMP_TYPED(forward),
+                                    SMP_TYPED(backward_input),
+                                    NULL,
+                                    NULL,
+                                    smp_begin_beside<SMP_TYPED(backward_input)>,
+                                    smp_end_beside};

@@ -135,6 +135,42 @@ static void check_calls(bench *b, int64_t n, int round)
         CHECK(got[e] == value_of((g->index + 3 * g->size - 1 - round % 3) % g->size, e, round));
 }
 
+/* What runs beside the compute comes behind what was before, and before what comes behind its
+ * finish, or behind another call; numbers for the host are those of what was enqueued before. */
+static void check_beside(bench *b, int64_t n, int round)
+{
+    const smp_op_group *g = b->group, *beside;
+    float *from = (float *)b->from, *to = (float *)b->to, *kept = (float *)b->kept;
+    float host[2] = {0};
+    void *device;
+    const float *got;
+    if (n >= 2 && g->read) {
+        put(b, n, round);
+        OK(g->read(g->context, host, from, sizeof host));
+        CHECK(host[0] == value_of(g->index, 0, round) && host[1] == value_of(g->index, 1, round));
+    }
+    if (!g->beside)
+        return;
+    put(b, n, round);
+    OK(g->beside(g->context, &beside, &device));
+    CHECK(beside->size == g->size && beside->index == g->index);
+    OK(beside->all_gather(beside->context, from, to, n));
+    OK(b->device->zero(b->device_context, b->kept, BYTES));
+    OK(g->finish(g->context));
+    got = take(b, b->to);
+    for (int64_t e = 0; e < n * g->size; e++)
+        CHECK(got[e] == value_of((int)(e / n), e % n, round));
+    put(b, n, round);
+    OK(g->beside(g->context, &beside, &device));
+    OK(beside->all_reduce(beside->context, from, n));
+    OK(g->all_gather(g->context, from, to, n)); /* not finished: that of the sums all the same */
+    OK(b->device->copy(b->device_context, kept, to, BYTES));
+    OK(g->finish(g->context));
+    got = take(b, b->to);
+    for (int64_t e = 0; e < n * g->size; e++)
+        CHECK(got[e] == sum_of(b, e % n, round));
+}
+
 /* Groups of `size` neighbours. */
 static void open_bench(bench *b, const smp_device *device, int size)
 {
@@ -194,8 +230,11 @@ static int run_groups(const smp_device *device, int size)
         if (!open_group(&b, smp_transports()[i]))
             continue;
         CHECK(b.group->size == size && b.group->index == world_rank % size);
-        for (int round = 0; round < ROUNDS; round++)
-            check_calls(&b, round < 20 ? round : (round * 37 + size) % (MOST / size), round);
+        for (int round = 0; round < ROUNDS; round++) {
+            const int64_t n = round < 20 ? round : (round * 37 + size) % (MOST / size);
+            check_calls(&b, n, round);
+            check_beside(&b, n, round);
+        }
         if (!b.transport->group)
             smp__op_group_close(&b.own);
         b.transport->close(b.transport_context);
