@@ -21,9 +21,11 @@ template <typename T> struct attention_part {
 template <typename T> struct attention_args {
     attention_part<T> q, k, v, out;     // (B, T, heads, width)
     attention_part<T> dq, dk, dv, dout; // the same
-    float *lse;                         // (B, heads, Tq) log of the sum of exponentials, 0 of none
+    float *lse;                         // (B, heads, Tq) log of the sum of exponentials
+    float lse_of_none;                  /* of a query that sees no key; backward wants 0 */
     float *delta;                       // (B, heads, Tq) sum of dout * out
     const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
+    int64_t mask_keys;                  /* from one sample's mask to the next */
     const float *bias;                  // (heads, Tq + Tk - 1) by key - query + Tq - 1; NULL: none
     int queries, keys, heads, width, batch;
     int before; /* query 0 is at this position; key 0 is at 0 */
@@ -63,7 +65,8 @@ struct attention_place {
  * do what attention_score says; a query may then see no key at all, and gets zeros. */
 template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
 {
-    return args.mask || args.bias || args.window < args.queries || args.window < args.keys;
+    return args.mask || args.bias || args.window < args.queries || args.window < args.keys ||
+           (args.causal && args.window < args.before + args.queries);
 }
 
 /* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
@@ -73,7 +76,8 @@ __device__ __forceinline__ float attention_score(const attention_args<T> &args, 
 {
     const int position = query + args.before;
     if (query >= args.queries || key >= args.keys || position - key >= args.window ||
-        (args.causal && key > position) || (args.mask && args.mask[sample * args.keys + key] == 0))
+        (args.causal && key > position) ||
+        (args.mask && args.mask[sample * args.mask_keys + key] == 0))
         return -INFINITY;
     const int64_t distances = (int64_t)args.queries + args.keys - 1;
     const float bias =
@@ -127,8 +131,9 @@ template <typename T, int W> struct attention_tile {
     }
 };
 
-/* Host side, fp32 and bf16. Widths up to ATTENTION_MAX_WIDTH. */
-enum { ATTENTION_MAX_WIDTH = 256 };
+/* Host side, fp32 and bf16. Widths up to ATTENTION_MAX_WIDTH; positions, and the window, up to
+ * ATTENTION_MAX_ROWS, so that sums of them are no overflow. */
+enum { ATTENTION_MAX_WIDTH = 256, ATTENTION_MAX_ROWS = 1 << 29 };
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args);
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args);
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         const int at = row + i * 8;
         if (lane % 4 == 0 && at < args.queries)
             args.lse[place.row(args, place.first) + at] =
-                none ? 0 : fmaf(rows.max[i / 2][i % 2], scale, logf(sum));
+                none ? args.lse_of_none : fmaf(rows.max[i / 2][i % 2], scale, logf(sum));
     }
     const int mine = first + warp * MT * 16;
     if (mine < args.queries)

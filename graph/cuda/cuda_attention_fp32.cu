@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
         sum[i] = row_sum(sum[i]);
         const bool none = EXTRA && sum[i] == 0;
         if (x == 0 && row < args.queries)
-            args.lse[place.row(args, place.first) + row] = none ? 0 : max[i] + logf(sum[i]);
+            args.lse[place.row(args, place.first) + row] =
+                none ? args.lse_of_none : max[i] + logf(sum[i]);
         sum[i] = none ? 0 : 1.0f / sum[i];
     }
     store<W, I>(out, sum, q, args.out.head(place.sample, place.first, args.width), args.out.stride,

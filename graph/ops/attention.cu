@@ -4,55 +4,13 @@
  * probabilities again. In fp32 and TF32 nothing is rounded below fp32. cuDNN's is for the plain
  * kind; masks, windows, biases and key heads of another number are for the tiled kernels.
  * SMP_ATTENTION=tiled or cudnn insists on one kind. */
-#include "graph/cuda/cuda_attention.cuh"
+#include "graph/ops/attention.cuh"
+
 #include "graph/cuda/cuda_attention_dnn.h"
 #include "graph/ops/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* delta = sum over a head's columns of dout * out, eight lanes to a head. */
-enum { DELTA_LANES = 8 };
-
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK) attention_delta(attention_args<T> args)
-{
-    const int lane = threadIdx.x % DELTA_LANES, width = args.width;
-    const int64_t n = (int64_t)args.batch * args.queries * args.heads;
-    const int64_t step = (int64_t)gridDim.x * blockDim.x / DELTA_LANES;
-    const int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / DELTA_LANES;
-    /* whole warps stay together for the shuffles */
-    for (int64_t i = first; i - first % (SMP_WARP / DELTA_LANES) < n; i += step) {
-        const int64_t at = min(i, n - 1); // of (B, Tq, heads)
-        const T *out = args.out.at + at * width, *dout = args.dout.at + at * width;
-        float sum = 0;
-        if (width % smp_pack<T>::N == 0) {
-            for (int x = lane * smp_pack<T>::N; x < width; x += DELTA_LANES * smp_pack<T>::N) {
-                const smp_pack<T> a = smp_load16(out + x), b = smp_load16(dout + x);
-                for (int e = 0; e < smp_pack<T>::N; e++)
-                    sum = fmaf(smp_float(a.v[e]), smp_float(b.v[e]), sum);
-            }
-        } else {
-            for (int x = lane; x < width; x += DELTA_LANES)
-                sum = fmaf(smp_float(out[x]), smp_float(dout[x]), sum);
-        }
-        for (int flip = DELTA_LANES / 2; flip > 0; flip /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, flip);
-        const int64_t row = at / args.heads, head = at % args.heads; // row: of (B, Tq)
-        if (lane == 0 && i < n)
-            args.delta[(row / args.queries * args.heads + head) * args.queries +
-                       row % args.queries] = sum;
-    }
-}
-
-__global__ void __launch_bounds__(SMP_BLOCK)
-    attention_bias(smp__attention at, const float *weight, float *bias)
-{
-    const int64_t distances = at.queries + at.keys - 1;
-    for (int64_t i = smp_thread(); i < at.heads * distances; i += smp_threads())
-        bias[i] = smp__attention_bias(&at, weight, i / distances,
-                                      i % distances + 1 - at.queries - at.before);
-}
 
 /* The gradient of a learned bias: dS, computed once more in fp32 by tiles of TILE queries and keys,
  * is summed along the diagonals of tiles, then by bucket. A thread has column threadIdx.x % TILE of
@@ -182,21 +140,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-static smp_status check(const smp_graph *graph, const smp_op *op, const smp__attention *at)
-{
-    if (at->width > ATTENTION_MAX_WIDTH)
-        return smp_fail_at(
-            smp_op_where(graph, op),
-            "op '%s' (attention): heads of %lld features, expected at most %d on a GPU", op->name,
-            (long long)at->width, ATTENTION_MAX_WIDTH);
-    const int64_t last = at->before + at->queries, longest = last > at->keys ? last : at->keys;
-    if (longest > INT32_MAX / 2 || at->heads > INT32_MAX)
-        return smp_fail_at(smp_op_where(graph, op),
-                           "op '%s' (attention): %lld rows, expected fewer than 2^30 on a GPU",
-                           op->name, (long long)longest);
-    return SMP_OK;
-}
-
 static void release(void *state)
 {
     smp__dnn_attention_destroy(static_cast<smp__dnn_attention *>(state));
@@ -210,7 +153,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     const char *given = getenv("SMP_ATTENTION"), *kind = given ? given : "";
     const bool only_dnn = strcmp(kind, "cudnn") == 0;
     *state = NULL;
-    SMP_TRY(check(graph, op, &at));
+    SMP_TRY(attention_check(graph, op, &at, at.before + at.queries));
     if (*kind && !only_dnn && strcmp(kind, "tiled") != 0)
         return smp_fail(SMP_ERR_INPUT, "SMP_ATTENTION=%s: expected tiled or cudnn", kind);
     if (graph->target.precision == SMP_PRECISION_BF16 && (only_dnn || !*kind))
@@ -222,53 +165,21 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
-/* The biases of all heads, behind the deltas in the workspace. */
-static smp_status fill_bias(const smp_op_call *call, const smp__attention *at, const float **bias)
-{
-    const smp_cuda *cuda = smp_cuda_of(call);
-    float *to = static_cast<float *>(call->workspace) + call->batch * at->heads * at->queries;
-    *bias = NULL;
-    if (!smp__attention_is_biased(at))
-        return SMP_OK;
-    SMP_LAUNCH(attention_bias, smp_grid(cuda, at->heads * (at->queries + at->keys - 1)), SMP_BLOCK,
-               0, cuda->stream, *at, at->buckets > 0 ? call->param[0] : NULL, to);
-    *bias = to;
-    return smp__cuda_launched("attention, bias");
-}
-
 /* din NULL: forward. */
 template <typename T>
 static smp_status make_args(const smp_op_call *call, float *const *din, attention_args<T> *made)
 {
     const smp__attention at = smp__attention_of(call->graph, call->op);
-    attention_args<T> args = {};
-    attention_part<T> *const value[3] = {&args.q, &args.k, &args.v};
+    attention_args<T> args = attention_args_of<T>(call, at);
     attention_part<T> *const grad[3] = {&args.dq, &args.dk, &args.dv};
-    for (int i = SMP__Q; i <= SMP__V; i++) {
-        const int slot = at.input[i];
-        const int64_t sample = smp__in(call->graph, call->op, slot)->elements;
-        T *in = static_cast<T *>(const_cast<void *>(call->in[slot]));
-        *value[i] = {in + at.offset[i], sample, at.stride[i]};
-        if (din && din[slot])
-            *grad[i] = {reinterpret_cast<T *>(din[slot]) + at.offset[i], sample, at.stride[i]};
-    }
-    args.out = {static_cast<T *>(call->out), at.queries * at.d, at.d};
-    args.dout = {const_cast<T *>(reinterpret_cast<const T *>(call->dout)), at.queries * at.d, at.d};
-    if (at.mask >= 0)
-        args.mask = static_cast<const int32_t *>(call->in[at.mask]);
+    for (int i = SMP__Q; i <= SMP__V; i++)
+        if (din && din[at.input[i]])
+            *grad[i] = attention_input(call, at, i, reinterpret_cast<T *>(din[at.input[i]]));
     args.lse = static_cast<float *>(call->aux);
     args.delta = static_cast<float *>(call->workspace);
-    args.queries = (int)at.queries;
-    args.keys = (int)at.keys;
-    args.before = (int)at.before;
-    args.heads = (int)at.heads;
-    args.width = (int)at.width;
-    args.group = (int)(at.heads / at.kv_heads);
-    args.batch = (int)call->batch;
-    args.causal = at.causal;
-    args.scale = at.scale;
-    args.window = (int)at.window;
-    SMP_TRY(fill_bias(call, &at, &args.bias));
+    /* the biases of all heads, behind the deltas in the workspace */
+    SMP_TRY(attention_fill_bias(call, at, args.delta + call->batch * at.heads * at.queries,
+                                &args.bias));
     *made = args;
     return SMP_OK;
 }
@@ -295,10 +206,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     attention_args<T> args;
     SMP_TRY(make_args(call, call->din, &args));
-    const int64_t n = (int64_t)args.batch * args.queries * args.heads;
-    SMP_LAUNCH(attention_delta<T>, smp_grid(cuda, n * DELTA_LANES), SMP_BLOCK, 0, cuda->stream,
-               args);
-    SMP_TRY(smp__cuda_launched("attention, delta"));
+    SMP_TRY(attention_fill_delta(cuda, args));
     return attention_backward(cuda, args);
 }
 

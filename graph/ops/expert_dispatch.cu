@@ -22,28 +22,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <int W, typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    dispatch_backward(const T *dout, T *dx, smp__routing r, smp__device_route route, int64_t tokens,
-                      int64_t features) // dx (tokens, features), tokens: of all samples
-{
-    const int64_t columns = features / W;
-    for (int64_t i = smp_thread(); i < tokens * columns; i += smp_threads()) {
-        const int64_t token = i / columns, column = (i - token * columns) * W;
-        const int64_t sample = token / r.tokens, first = token % r.tokens * r.top_k;
-        float sum[W] = {}, value[W];
-        for (int64_t k = 0; k < r.top_k; k++) {
-            const int64_t row = smp_route_row(r, route, sample, first + k);
-            if (row < 0)
-                continue;
-            smp_read<W>(value, dout + row * features + column);
-            for (int e = 0; e < W; e++)
-                sum[e] += value[e];
-        }
-        smp_write<W>(dx + token * features + column, sum);
-    }
-}
-
 static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 {
     return smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
@@ -80,18 +58,15 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp__device_route route = smp__device_route_at(&r, call->batch, false, call->workspace);
     const int64_t features = smp__columns(smp__in(call->graph, call->op, X));
     const int64_t tokens = call->batch * r.tokens;
-    const int width = smp_width<T>(features);
-    const auto kernel = width > 1 ? dispatch_backward<smp_pack<T>::N, T> : dispatch_backward<1, T>;
     if (call->din[LOGITS])
         SMP_TRY(SMP_CUDA(cudaMemsetAsync, call->din[LOGITS], 0,
                          (size_t)(tokens * r.experts) * sizeof(T), cuda->stream));
     if (!call->din[X])
         return SMP_OK;
     SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
-    SMP_LAUNCH(kernel, smp_grid(cuda, tokens * (features / width)), SMP_BLOCK, 0, cuda->stream,
-               reinterpret_cast<const T *>(call->dout), reinterpret_cast<T *>(call->din[X]), r,
-               route, tokens, features);
-    return smp__cuda_launched("expert_dispatch");
+    return smp_choices_sum(call, reinterpret_cast<const T *>(call->dout),
+                           smp_rows_of_experts{r, route}, r, NULL, features,
+                           reinterpret_cast<T *>(call->din[X]));
 }
 
 SMP_CUDA_KERNELS(expert_dispatch) = {prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),

@@ -62,7 +62,9 @@ smp_op_exchange smp__experts_work(const smp_graph *graph, const smp_op *op, int6
                                   int64_t d, bool forward)
 {
     const smp__routing r = routing_of(graph, op);
-    const int64_t devices = devices_of(op), rows = room_of(&r, batch, devices) * d;
+    const int64_t devices = devices_of(op);
+    const int64_t rows =
+        smp__wire_floats(graph, smp__in(graph, op, 0), room_of(&r, batch, devices) * d);
     const int64_t counts = batch * counts_of(op, &r);
     smp_op_exchange sent = smp_op_exchange_each(devices, forward ? (rows + counts + 1) / 2 : rows);
     sent.messages *= forward ? 2 : 1;
@@ -280,4 +282,61 @@ smp_status smp__experts_return(const smp__expert_exchange *x, const float *place
         }
     }
     return SMP_OK;
+}
+
+/* Floats of the rows of a sample's choices. */
+static int64_t kept_rows(const smp_graph *graph, const smp_op *op, const smp__routing *r)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    return smp__row_floats(in->dtype, r->tokens * r->top_k * smp__columns(in));
+}
+
+int64_t smp__device_exchange_saved(const smp_graph *graph, const smp_op *op, bool rows)
+{
+    const smp__routing r = routing_of(graph, op);
+    const int64_t floats = devices_of(op) * counts_of(op, &r);
+    return (floats + (rows ? kept_rows(graph, op, &r) : 0)) * (int64_t)sizeof(float);
+}
+
+/* So many numbers of 4 bytes at the next multiple of 64; base NULL: no array. */
+static void *take(void *base, int64_t *end, int64_t numbers)
+{
+    void *at = base ? (char *)base + *end : NULL;
+    *end += (numbers * (int64_t)sizeof(float) + 63) / 64 * 64;
+    return at;
+}
+
+smp__device_exchange smp__device_exchange_at(const smp_graph *graph, const smp_op *op,
+                                             int64_t batch, bool gates, bool rows, bool saved,
+                                             void *aux, void *workspace)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    smp__device_exchange x = {.r = routing_of(graph, op),
+                              .batch = batch,
+                              .devices = devices_of(op),
+                              .index = graph->device,
+                              .runs = runs_of(op),
+                              .d = smp__columns(in)};
+    const smp__routing *r = &x.r;
+    const int64_t by_tokens = r->tokens * (r->top_k < r->own ? r->top_k : r->own);
+    const int64_t places = r->own * r->capacity, counts = batch * counts_of(op, r);
+    const int64_t kept = batch * kept_rows(graph, op, r);
+    x.room = room_of(r, batch, x.devices);
+    x.bound = batch * (by_tokens < places ? by_tokens : places);
+    const int64_t sent = x.devices * smp__row_floats(in->dtype, x.room * x.d);
+    const int64_t route = smp__device_route_bytes(r, batch, gates) / (int64_t)sizeof(float);
+    void *at = take(workspace, &x.bytes, route);
+    if (at)
+        x.route = smp__device_route_at(r, batch, gates, at);
+    x.own = take(workspace, &x.bytes, counts);
+    x.first = take(workspace, &x.bytes, x.devices * counts);
+    x.start = take(workspace, &x.bytes, x.devices * counts);
+    x.most = take(workspace, &x.bytes, 1);
+    x.sent = take(workspace, &x.bytes, sent);
+    x.got = x.devices > 1 ? take(workspace, &x.bytes, sent) : x.sent;
+    if (rows)
+        x.rows = saved ? aux : take(workspace, &x.bytes, kept);
+    if (aux)
+        x.count = (float *)aux + (rows && saved ? kept : 0);
+    return x;
 }

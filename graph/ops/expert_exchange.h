@@ -48,4 +48,28 @@ smp_status smp__experts_return(const smp__expert_exchange *x, const float *place
 /* The logits of sample b: their part of the route. */
 smp__route smp__experts_route(const smp__expert_exchange *x, int64_t b);
 
+/* The same on a GPU, for kernels (expert_exchange.cuh). */
+typedef struct smp__device_exchange {
+    smp__routing r;
+    smp__device_route route; /* slot: tokens of its run before it that chose so; choice: of a place,
+                                whose row: device * bound + its number; used: nothing */
+    int64_t batch, devices, index, runs, d;
+    int64_t room;       /* rows from a device to another in one round */
+    int64_t bound;      /* in all rounds, at most */
+    float *count, *own; /* own: of this device alone */
+    int32_t *first;     /* the place of the first of them */
+    int32_t *start;     /* and its number among the rows from its device to its expert's */
+    int32_t *most;      /* [1] that two devices have for each other in all rounds */
+    void *sent, *got;   /* [devices] of a round's rows, filled up to whole floats */
+    void *rows;         /* [batch * tokens * top_k][d] of the choices; NULL: not kept */
+    int64_t bytes;      /* of the workspace */
+} smp__device_exchange;
+
+/* Bytes that a forward call saves for one sample; `rows`: the rows of the choices, too. */
+int64_t smp__device_exchange_saved(const smp_graph *graph, const smp_op *op, bool rows);
+/* rows: kept, in `aux` if they are `saved`, else in the workspace. Without arrays: sizes. */
+smp__device_exchange smp__device_exchange_at(const smp_graph *graph, const smp_op *op,
+                                             int64_t batch, bool gates, bool rows, bool saved,
+                                             void *aux, void *workspace);
+
 #endif

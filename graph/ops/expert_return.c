@@ -39,6 +39,14 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
                             .workspace_bytes = smp__experts_bytes(graph, op, batch, d)};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    needs(graph, op, batch, out);
+    out->aux_bytes = smp__device_exchange_saved(graph, op, true);
+    out->workspace_bytes =
+        smp__device_exchange_at(graph, op, batch, true, true, true, NULL, NULL).bytes;
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp__routing r = routing_of(graph, op);
@@ -115,6 +123,7 @@ const smp_op_kind smp__op_expert_return = {
     .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -27,6 +27,14 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
                                 smp__experts_bytes(graph, op, batch, columns_of(graph, op))};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    needs(graph, op, batch, out);
+    out->aux_bytes = smp__device_exchange_saved(graph, op, false);
+    out->workspace_bytes =
+        smp__device_exchange_at(graph, op, batch, false, graph->training, false, NULL, NULL).bytes;
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__routing r = smp__routing_by_tokens(graph, op, &smp__in(graph, op, LOGITS)->shape);
@@ -73,6 +81,7 @@ const smp_op_kind smp__op_expert_send = {
     .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -23,7 +23,7 @@
     CUDA(sigmoid)                                                                                  \
     CUDA(softmax)                                                                                  \
     CUDA(attention)                                                                                \
-    HOST(ring_attention)                                                                           \
+    CUDA(ring_attention)                                                                           \
     CUDA(add)                                                                                      \
     CUDA(sub)                                                                                      \
     CUDA(mul)                                                                                      \
@@ -50,8 +50,8 @@
     CUDA(expert_dispatch)                                                                          \
     CUDA(expert_linear)                                                                            \
     CUDA(expert_combine)                                                                           \
-    HOST(expert_send)                                                                              \
-    HOST(expert_return)                                                                            \
+    CUDA(expert_send)                                                                              \
+    CUDA(expert_return)                                                                            \
     CUDA(bias)                                                                                     \
     CUDA(all_reduce)                                                                               \
     CUDA(all_gather)                                                                               \

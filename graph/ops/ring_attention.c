@@ -16,6 +16,8 @@
  * and the i-th from the back, which gives all devices of a causal model the same work.
  *
  * O(heads * Tq * Tk * w / devices) time, O(Tk / devices) memory. */
+#include "graph/ops/ring_attention.h"
+
 #include "graph/ops/attention_rows.h"
 #include "graph/ops/collective.h"
 #include "graph/ops/ops.h"
@@ -46,20 +48,12 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-/* A part is `runs` runs of neighbouring positions. */
-typedef struct ring {
-    smp__attention at;  /* a run of queries against a run of keys: the same of all */
-    int64_t part[2];    /* queries, keys of a device */
-    int64_t kv_columns; /* of a row of k, and of v */
-    int64_t devices, device, runs, rounds;
-} ring;
-
-static ring ring_of(const smp_graph *graph, const smp_op *op)
+smp__ring smp__ring_of(const smp_graph *graph, const smp_op *op)
 {
     const smp_attr_value *attr = op->attr;
-    ring r = {.at = smp__attention_of(graph, op),
-              .devices = attr[SMP__DEVICES].i,
-              .runs = attr[SMP__BLOCKS].i};
+    smp__ring r = {.at = smp__attention_of(graph, op),
+                   .devices = attr[SMP__DEVICES].i,
+                   .runs = attr[SMP__DEVICES].i > 1 ? attr[SMP__BLOCKS].i : 1};
     r.device = r.devices > 1 ? graph->device : 0;
     r.part[0] = r.at.queries;
     r.part[1] = r.at.keys;
@@ -77,18 +71,16 @@ static ring ring_of(const smp_graph *graph, const smp_op *op)
     return r;
 }
 
-/* The position of a run's first row. */
-static int64_t run_begin(const ring *r, int64_t device, int64_t run, int64_t length)
+int64_t smp__ring_run(const smp__ring *r, int64_t device, int64_t run, int64_t length)
 {
     return (run == 0 ? device : 2 * r->devices - 1 - device) * length;
 }
 
-/* Run i of the queries against run j of a device's keys: row t of them is at position before + t
- * if row 0 of these is at 0. */
-static smp__attention pair_of(const ring *r, int64_t device, int64_t i, int64_t j)
+smp__attention smp__ring_pair(const smp__ring *r, int64_t device, int64_t i, int64_t j)
 {
     smp__attention pair = r->at;
-    pair.before = run_begin(r, r->device, i, pair.queries) - run_begin(r, device, j, pair.keys);
+    pair.before =
+        smp__ring_run(r, r->device, i, pair.queries) - smp__ring_run(r, device, j, pair.keys);
     return pair;
 }
 
@@ -108,13 +100,17 @@ static int64_t end_key(const smp__attention *pair, int64_t end)
     return within(smp__attention_end(pair, end), pair->keys);
 }
 
-static int64_t source_of(const ring *r, int64_t round)
+bool smp__ring_sees(const smp__attention *pair)
+{
+    return end_key(pair, pair->queries) > first_key(pair, 0);
+}
+
+int64_t smp__ring_source(const smp__ring *r, int64_t round)
 {
     return (r->device + r->devices - round) % r->devices;
 }
 
-/* Floats. */
-static int64_t travelling(const ring *r, int64_t batch)
+int64_t smp__ring_travelling(const smp__ring *r, int64_t batch)
 {
     return 2 * batch * r->part[1] * r->kv_columns;
 }
@@ -131,13 +127,13 @@ static int64_t take(int64_t *end, int64_t floats)
 }
 
 /* Keys and values of two devices, and their gradients. */
-static places places_of(const ring *r, int64_t batch, bool backward)
+static places places_of(const smp__ring *r, int64_t batch, bool backward)
 {
     const int64_t scores = smp__attention_block(&r->at, 0) * r->at.keys;
     places p = {0};
     for (int i = 0; i < (r->rounds > 1 ? 2 : 1); i++) {
-        p.kv[i] = take(&p.end, travelling(r, batch));
-        p.dkv[i] = backward ? take(&p.end, travelling(r, batch)) : 0;
+        p.kv[i] = take(&p.end, smp__ring_travelling(r, batch));
+        p.dkv[i] = backward ? take(&p.end, smp__ring_travelling(r, batch)) : 0;
     }
     p.p = take(&p.end, scores);
     p.bias = take(&p.end, r->at.alibi ? r->at.queries + r->at.keys - 1 : 0);
@@ -146,9 +142,36 @@ static places places_of(const ring *r, int64_t batch, bool backward)
     return p;
 }
 
+smp__ring_room smp__ring_room_of(const smp__ring *r, smp_dtype dtype, int64_t batch, bool backward)
+{
+    const int64_t heads = r->at.heads, rows = batch * r->at.queries, d = r->at.d;
+    const int64_t sent = smp__ring_travelling(r, batch);
+    smp__ring_room room = {0};
+    int64_t end = 0;
+    if (r->devices > 1) {
+        for (int i = 0; i < (backward || r->rounds > 1 ? 2 : 1); i++) {
+            const int64_t sums = backward ? sent : 0;
+            room.sums[i] = take(&end, sums + smp__row_floats(dtype, sent));
+            room.kv[i] = room.sums[i] + sums;
+        }
+        const int64_t outputs = backward ? r->runs * r->runs * rows * d : rows * d;
+        room.part = take(&end, smp__row_floats(dtype, outputs));
+        room.dkv = take(&end, backward ? smp__row_floats(dtype, r->runs * sent) : 0);
+        room.total = take(&end, backward || dtype == SMP_BF16 ? r->runs * rows * d : 0);
+    }
+    room.rows = take(&end, heads * rows * (backward ? r->runs : 1));
+    room.bias = take(&end, r->at.alibi ? heads * (r->at.queries + r->at.keys - 1) : 0);
+    room.bytes = end;
+    int64_t *const offset[] = {&room.sums[0], &room.sums[1], &room.kv[0], &room.kv[1], &room.part,
+                               &room.dkv,     &room.rows,    &room.total, &room.bias,  &room.bytes};
+    for (size_t i = 0; i < sizeof offset / sizeof offset[0]; i++)
+        *offset[i] *= (int64_t)sizeof(float);
+    return room;
+}
+
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const ring r = ring_of(graph, op);
+    const smp__ring r = smp__ring_of(graph, op);
     *needs = (smp_op_needs){
         .input_grad_in = (op->n_in <= 2 ? 1u : 7u) | (r.at.mask >= 0 ? 1u << r.at.mask : 0),
         .input_grad_out = true,
@@ -156,6 +179,17 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         .aux_bytes = 2 * r.at.heads * r.part[0] * (int64_t)sizeof(float),
         .workspace_bytes = places_of(&r, batch, graph->training).end * (int64_t)sizeof(float),
     };
+}
+
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp__ring r = smp__ring_of(graph, op);
+    const smp_dtype dtype = smp__in(graph, op, 0)->dtype;
+    const int64_t forward = smp__ring_room_of(&r, dtype, batch, false).bytes;
+    const int64_t backward = graph->training ? smp__ring_room_of(&r, dtype, batch, true).bytes : 0;
+    needs(graph, op, batch, out);
+    out->aux_bytes = r.at.heads * r.part[0] * (int64_t)sizeof(float);
+    out->workspace_bytes = forward > backward ? forward : backward;
 }
 
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
@@ -168,13 +202,14 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
 }
 
 /* Scores that the last device makes, for which the others wait. */
-static double scores_of(ring r)
+static double scores_of(smp__ring r)
 {
     double scores = 0;
     r.device = r.devices - 1;
     for (int64_t round = 0; round < r.rounds; round++)
         for (int64_t i = 0; i < r.runs * r.runs; i++) {
-            const smp__attention pair = pair_of(&r, source_of(&r, round), i / r.runs, i % r.runs);
+            const smp__attention pair =
+                smp__ring_pair(&r, smp__ring_source(&r, round), i / r.runs, i % r.runs);
             for (int64_t begin = 0; begin < pair.queries; begin += SMP__ATTENTION_ROWS) {
                 const int64_t rows = smp__attention_block(&pair, begin);
                 const int64_t n = end_key(&pair, begin + rows) - first_key(&pair, begin);
@@ -184,26 +219,40 @@ static double scores_of(ring r)
     return scores;
 }
 
+/* Backward: their gradients as well, which then go home. On a GPU these go with the keys, a round
+ * behind: messages of a mean length. */
+static void set_exchanges(const smp_graph *graph, const smp_op *op, const smp__ring *r,
+                          int64_t batch, smp_op_work *work)
+{
+    const int64_t away = r->rounds - 1, values = smp__ring_travelling(r, batch);
+    const int64_t sums = values * (int64_t)sizeof(float);
+    const int64_t bytes =
+        smp__wire_floats(graph, smp__in(graph, op, 0), values) * (int64_t)sizeof(float);
+    const bool together = graph->target.backend == SMP_BACKEND_CUDA;
+    const int64_t messages = together ? away + 2 : 2 * away + 1;
+    if (away == 0)
+        return;
+    work->forward_exchange = (smp_op_exchange){away, bytes, away};
+    work->backward_input_exchange =
+        (smp_op_exchange){messages, (away * bytes + (away + 1) * sums) / messages, away};
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    const ring r = ring_of(graph, op);
+    const smp__ring r = smp__ring_of(graph, op);
     const double scores = scores_of(r) * (double)batch * (double)r.at.heads;
     const int terms = (r.at.mask >= 0) + r.at.alibi;
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = scores * (4.0 * (double)r.at.width + 20 + terms);
     work->backward_input_flops = scores * (10.0 * (double)r.at.width + 22 + terms);
     work->matrix = true;
-    const int64_t away = r.rounds - 1, bytes = travelling(&r, batch) * (int64_t)sizeof(float);
-    if (away > 0) { /* backward: their gradients as well, which then go home */
-        work->forward_exchange = (smp_op_exchange){away, bytes, away};
-        work->backward_input_exchange = (smp_op_exchange){2 * away + 1, bytes, away};
-    }
+    set_exchanges(graph, op, &r, batch, work);
 }
 
 /* A call under way. */
 typedef struct pass {
     const smp_op_call *call;
-    ring r;
+    smp__ring r;
     const smp_op_group *group;
     float *kv[2], *dkv[2]; /* at hand: [0]; (2: k, v; batch; keys; kv_columns) */
     float *p, *dp, *bias, *sums;
@@ -212,7 +261,7 @@ typedef struct pass {
 
 static smp_status begin_pass(const smp_op_call *call, bool backward, pass *s)
 {
-    *s = (pass){.call = call, .r = ring_of(call->graph, call->op)};
+    *s = (pass){.call = call, .r = smp__ring_of(call->graph, call->op)};
     const places at = places_of(&s->r, call->batch, backward);
     float *base = call->workspace;
     SMP_TRY(smp__group_of(call, s->r.devices, &s->group));
@@ -235,7 +284,7 @@ static smp_status begin_pass(const smp_op_call *call, bool backward, pass *s)
  * travels. */
 static void copy_rows(const pass *s, int part, float *array, float *kv, bool out)
 {
-    const ring *r = &s->r;
+    const smp__ring *r = &s->r;
     const int64_t batch = s->call->batch, n = r->kv_columns;
     const int64_t elements = smp__in(s->call->graph, s->call->op, r->at.input[part])->elements;
     kv += part == V ? batch * r->part[1] * n : 0;
@@ -266,10 +315,10 @@ typedef struct tile {
 
 static tile tile_of(const pass *s, int64_t device, int64_t i, int64_t j, int64_t b, int64_t h)
 {
-    const ring *r = &s->r;
+    const smp__ring *r = &s->r;
     const smp__attention *at = &r->at;
     const smp_op_call *call = s->call;
-    tile t = {.pair = pair_of(r, device, i, j), .stride = r->kv_columns};
+    tile t = {.pair = smp__ring_pair(r, device, i, j), .stride = r->kv_columns};
     const int64_t row = i * at->queries, key = j * at->keys;
     const int64_t head = (b * at->heads + h) * r->part[0] + row;
     const int64_t q = smp__attention_place(call, at, Q, b, h) + row * at->stride[Q];
@@ -289,7 +338,7 @@ static tile tile_of(const pass *s, int64_t device, int64_t i, int64_t j, int64_t
     t.terms.bias = at->alibi ? s->bias : NULL;
     if (at->mask >= 0)
         t.terms.mask = (const int32_t *)call->in[at->mask] + b * r->devices * r->part[1] +
-                       run_begin(r, device, j, at->keys);
+                       smp__ring_run(r, device, j, at->keys);
     return t;
 }
 
@@ -300,7 +349,7 @@ typedef smp_status step(const pass *s, const tile *t, int64_t begin, int64_t row
  * those that any of its queries sees. */
 static smp_status for_each_block(const pass *s, int64_t device, step *of_block)
 {
-    const ring *r = &s->r;
+    const smp__ring *r = &s->r;
     for (int64_t pair = 0; pair < r->runs * r->runs; pair++)
         for (int64_t h = 0; h < r->at.heads; h++)
             for (int64_t b = 0; b < s->call->batch; b++) {
@@ -428,16 +477,16 @@ static smp_status backward_block(const pass *s, const tile *t, int64_t begin, in
 
 static smp_status travel(const pass *s, float *pair[2], int64_t by)
 {
-    SMP_TRY(s->group->shift(s->group->context, pair[0], pair[1], travelling(&s->r, s->call->batch),
-                            (int32_t)by));
+    SMP_TRY(s->group->shift(s->group->context, pair[0], pair[1],
+                            smp__ring_travelling(&s->r, s->call->batch), (int32_t)by));
     return s->group->shifted(s->group->context);
 }
 
 /* Each round computes while the next keys are under way. */
 static smp_status go_round(pass *s, step *of_block)
 {
-    const ring *r = &s->r;
-    const int64_t n = travelling(r, s->call->batch);
+    const smp__ring *r = &s->r;
+    const int64_t n = smp__ring_travelling(r, s->call->batch);
     const smp_op_call *call = s->call;
     for (int part = K; part <= V; part++)
         copy_rows(s, part, (float *)call->in[r->at.input[part]], s->kv[0], false);
@@ -445,7 +494,7 @@ static smp_status go_round(pass *s, step *of_block)
         const bool more = round + 1 < r->rounds;
         if (more)
             SMP_TRY(s->group->shift(s->group->context, s->kv[0], s->kv[1], n, 1));
-        SMP_TRY(for_each_block(s, source_of(r, round), of_block));
+        SMP_TRY(for_each_block(s, smp__ring_source(r, round), of_block));
         if (more) {
             SMP_TRY(s->group->shifted(s->group->context));
             swap(s->kv);
@@ -462,7 +511,7 @@ static smp_status forward(const smp_op_call *call)
 {
     pass s;
     SMP_TRY(begin_pass(call, false, &s));
-    const ring *r = &s.r;
+    const smp__ring *r = &s.r;
     const int64_t rows = r->part[0], heads = r->at.heads, w = r->at.width;
     float *saved = call->aux, *out = call->out;
     memset(out, 0, (size_t)(call->batch * rows * r->at.d) * sizeof *out);
@@ -483,7 +532,7 @@ static smp_status forward(const smp_op_call *call)
 /* dQ and D before the first round. */
 static void begin_backward(pass *s)
 {
-    const ring *r = &s->r;
+    const smp__ring *r = &s->r;
     const smp__attention *at = &r->at;
     const smp_op_call *call = s->call;
     const int64_t rows = r->part[0];
@@ -502,14 +551,14 @@ static smp_status backward_input(const smp_op_call *call)
 {
     pass s;
     SMP_TRY(begin_pass(call, true, &s));
-    const ring *r = &s.r;
+    const smp__ring *r = &s.r;
     const int64_t away = r->rounds - 1;
     s.want_q = call->din[r->at.input[Q]];
     s.want_kv = call->din[r->at.input[K]] || call->din[r->at.input[V]];
     if (!s.want_q && !s.want_kv)
         return SMP_OK;
     begin_backward(&s);
-    memset(s.dkv[0], 0, (size_t)travelling(r, call->batch) * sizeof(float));
+    memset(s.dkv[0], 0, (size_t)smp__ring_travelling(r, call->batch) * sizeof(float));
     SMP_TRY(go_round(&s, backward_block));
     if (s.want_kv && away > 0) {
         SMP_TRY(travel(&s, s.dkv, r->devices - away));
@@ -533,6 +582,7 @@ const smp_op_kind smp__op_ring_attention = {
     .attrs = smp__attention_attrs,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,

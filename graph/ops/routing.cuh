@@ -5,6 +5,7 @@
 #ifndef SMP_GRAPH_OPS_ROUTING_CUH
 #define SMP_GRAPH_OPS_ROUTING_CUH
 
+#include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/cuda/cuda_row.cuh"
 extern "C" {
 #include "graph/ops/routing.h"
@@ -137,6 +138,108 @@ __device__ __forceinline__ int64_t smp_route_row(const smp__routing &r,
     if (expert < 0 || expert >= r.own || route.slot[at] < 0)
         return -1;
     return (sample * r.own + expert) * r.capacity + route.slot[at];
+}
+
+struct smp_rows_of_experts {
+    smp__routing r;
+    smp__device_route route;
+    __device__ __forceinline__ int64_t operator()(int64_t sample, int64_t i) const
+    {
+        return smp_route_row(r, route, sample, i);
+    }
+};
+
+/* Every token adds up the rows of its choices, in their order. ROWS(sample, i): where the row of
+ * choice i of the sample lies, -1: nowhere. */
+template <int W, typename T, typename ROWS>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    smp_choices_sum_kernel(const T *from, ROWS rows, smp__routing r, const float *gate, T *to,
+                           int64_t tokens, int64_t features)
+// to (tokens, features), tokens: of all samples; gate (tokens, top_k) or NULL: all 1
+{
+    const int64_t columns = features / W;
+    for (int64_t i = smp_thread(); i < tokens * columns; i += smp_threads()) {
+        const int64_t token = i / columns, column = (i - token * columns) * W;
+        const int64_t sample = token / r.tokens, first = token % r.tokens * r.top_k;
+        float sum[W] = {}, value[W];
+        for (int64_t k = 0; k < r.top_k; k++) {
+            const int64_t row = rows(sample, first + k);
+            if (row < 0)
+                continue;
+            const float weight = gate ? gate[token * r.top_k + k] : 1.0f;
+            smp_read<W>(value, from + row * features + column);
+            for (int e = 0; e < W; e++)
+                sum[e] = fmaf(weight, value[e], sum[e]);
+        }
+        smp_write<W>(to + token * features + column, sum);
+    }
+}
+
+template <typename T, typename ROWS>
+static smp_status smp_choices_sum(const smp_op_call *call, const T *from, const ROWS &rows,
+                                  const smp__routing &r, const float *gate, int64_t features, T *to)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t tokens = call->batch * r.tokens;
+    const int width = smp_width<T>(features);
+    const auto kernel = width > 1 ? smp_choices_sum_kernel<smp_pack<T>::N, T, ROWS>
+                                  : smp_choices_sum_kernel<1, T, ROWS>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, tokens * (features / width)), SMP_BLOCK, 0, cuda->stream,
+               from, rows, r, gate, to, tokens, features);
+    return smp__cuda_launched(call->op->kind->name);
+}
+
+/* A warp takes a token: the gradients of its gates, which are dot products with the rows of its
+ * choices, and from them those of all its logits. */
+template <typename T, typename ROWS>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    smp_gates_gradient_kernel(const T *from, ROWS rows, const T *dout, const T *logits, T *dlogits,
+                              smp__routing r, smp__device_route route, int64_t tokens,
+                              int64_t features)
+{
+    const int lane = threadIdx.x % SMP_WARP;
+    for (int64_t t = smp_thread() / SMP_WARP; t < tokens; t += smp_threads() / SMP_WARP) {
+        const int64_t first = t * r.top_k;
+        const T *x = logits + t * r.experts, *gradient = dout + t * features;
+        float mean = 0;
+        for (int64_t k = 0; k < r.top_k; k++) {
+            const int64_t row = rows(t / r.tokens, t % r.tokens * r.top_k + k);
+            float sum = 0;
+            for (int64_t c = lane; row >= 0 && c < features; c += SMP_WARP)
+                sum = fmaf(smp_float(gradient[c]), smp_float(from[row * features + c]), sum);
+            sum = smp_warp_sum(sum);
+            if (lane == 0)
+                route.dgate[first + k] = sum;
+            mean += route.gate[first + k] * sum;
+        }
+        __syncwarp();
+        smp_normalizer z = {0.0f, 1.0f};
+        if (r.all)
+            z = smp_route_normalizer(x, r.experts, lane);
+        for (int64_t e = lane; e < r.experts; e += SMP_WARP) {
+            float value = r.all ? -(expf(smp_float(x[e]) - z.max) / z.sum) * mean : 0.0f;
+            for (int64_t k = 0; k < r.top_k; k++)
+                if (route.expert[first + k] == e)
+                    value += route.gate[first + k] *
+                             (r.all ? route.dgate[first + k] : route.dgate[first + k] - mean);
+            dlogits[t * r.experts + e] = smp_from<T>(value);
+        }
+    }
+}
+
+/* din[1], of the logits in[1]. */
+template <typename T, typename ROWS>
+static smp_status smp_gates_gradient(const smp_op_call *call, const T *from, const ROWS &rows,
+                                     const smp__routing &r, const smp__device_route &route,
+                                     int64_t features)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t tokens = call->batch * r.tokens;
+    const auto kernel = smp_gates_gradient_kernel<T, ROWS>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, tokens * SMP_WARP), SMP_BLOCK, 0, cuda->stream, from, rows,
+               reinterpret_cast<const T *>(call->dout), static_cast<const T *>(call->in[1]),
+               reinterpret_cast<T *>(call->din[1]), r, route, tokens, features);
+    return smp__cuda_launched(call->op->kind->name);
 }
 
 template <typename T>

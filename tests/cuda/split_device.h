@@ -141,6 +141,46 @@ static smp_status split_all_to_all(void *context, const float *all, float *got, 
     return split_exchange(inner, inner->all_to_all, all, n * inner->size, got, n * inner->size, n);
 }
 
+/* A shift under way, of this thread's device. */
+static _Thread_local struct {
+    float *sent, *got, *to;
+    int64_t n;
+} split_shift;
+
+static smp_status split_shift_begin(void *context, const float *own, float *got, int64_t n,
+                                    int32_t by)
+{
+    const smp_op_group *inner = context;
+    split_shift.sent = malloc((size_t)n * 4 + 1);
+    split_shift.got = malloc((size_t)n * 4 + 1);
+    split_shift.to = got;
+    split_shift.n = n;
+    split_ok(cudaStreamSynchronize(cuda.stream));
+    split_ok(cudaMemcpy(split_shift.sent, own, (size_t)n * 4, cudaMemcpyDeviceToHost));
+    return inner->shift(inner->context, split_shift.sent, split_shift.got, n, by);
+}
+
+static smp_status split_shift_end(void *context)
+{
+    const smp_op_group *inner = context;
+    pthread_mutex_unlock(&split_turn);
+    smp_status status = inner->shifted(inner->context);
+    pthread_mutex_lock(&split_turn);
+    split_ok(cudaMemcpy(split_shift.to, split_shift.got, (size_t)split_shift.n * 4,
+                        cudaMemcpyHostToDevice));
+    free(split_shift.sent);
+    free(split_shift.got);
+    return status;
+}
+
+static smp_status split_read(void *context, void *host, const void *from, int64_t bytes)
+{
+    (void)context;
+    split_ok(cudaStreamSynchronize(cuda.stream));
+    split_ok(cudaMemcpy(host, from, (size_t)bytes, cudaMemcpyDeviceToHost));
+    return SMP_OK;
+}
+
 /* A call's arrays on the device, and their pointers. */
 typedef struct split_call {
     split_array in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN], param[SMP_OP_MAX_PARAM];
@@ -255,7 +295,10 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
                                 .all_reduce = split_all_reduce,
                                 .all_gather = split_all_gather,
                                 .reduce_scatter = split_reduce_scatter,
-                                .all_to_all = split_all_to_all};
+                                .all_to_all = split_all_to_all,
+                                .shift = split_shift_begin,
+                                .shifted = split_shift_end,
+                                .read = split_read};
     split_call c = {0};
     smp_op_needs needs;
     pthread_mutex_lock(&split_turn);
