@@ -211,11 +211,10 @@ double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
 
 /* With compute of so long in the call: each piece hides its message, or is hidden by it, and is a
  * call of its own. */
-static double exposed_us(const smp_graph *graph, const smp_cluster *cluster,
-                         smp_op_exchange exchange, double compute_us)
+static double exposed_us(const smp_cluster *cluster, smp_op_exchange exchange, double compute_us)
 {
     const double us = smp__exchange_us(cluster, exchange) + (double)exchange.beside * SMP__CALL_US;
-    if (exchange.beside == 0 || !smp_group_overlaps(graph, cluster))
+    if (exchange.beside == 0 || !smp_group_overlaps(cluster))
         return us;
     const double message_us = smp__exchange_us(cluster, exchange) / (double)exchange.messages;
     const double piece_us = compute_us / (double)(exchange.beside + 1);
@@ -227,10 +226,10 @@ smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t 
 {
     smp_op_work work;
     smp_op_work_get(graph, op, batch, &work);
-    cost->forward_us += exposed_us(graph, cluster, work.forward_exchange, cost->forward_us);
+    cost->forward_us += exposed_us(cluster, work.forward_exchange, cost->forward_us);
     if (smp__runs_backward_input(graph, op)) {
         const double us =
-            exposed_us(graph, cluster, work.backward_input_exchange, cost->backward_input_us);
+            exposed_us(cluster, work.backward_input_exchange, cost->backward_input_us);
         cost->backward_input_us += us;
         cost->backward_us += us;
     }

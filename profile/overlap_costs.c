@@ -8,10 +8,9 @@
 #include "graph/split/overlap.h"
 #include "profile/estimate.h"
 
-bool smp_group_overlaps(const smp_graph *graph, const smp_cluster *cluster)
+bool smp_group_overlaps(const smp_cluster *cluster)
 {
-    return cluster->overlap && cluster->cores_per_node == 0 &&
-           graph->target.backend == SMP_BACKEND_CPU;
+    return cluster->overlap && cluster->cores_per_node == 0;
 }
 
 /* hidden_us [n]: of the exchange of op[i], by the ops of the list. */
@@ -37,7 +36,7 @@ smp_status smp__overlap_costs(const smp_graph *graph, const smp_cluster *cluster
                               smp_costs *costs)
 {
     const size_t n = (size_t)graph->n_op;
-    if (!graph->overlap || !graph->training || !smp_group_overlaps(graph, cluster))
+    if (!graph->overlap || !graph->training || !smp_group_overlaps(cluster))
         return SMP_OK;
     int32_t *op = SMP_ARENA_NEW(costs->arena, int32_t, n);
     double *exchange_us = SMP_ARENA_NEW(costs->arena, double, n);

@@ -4,9 +4,8 @@
 
 #include "profile/costs.h"
 
-/* Do exchanges of a group run beside compute? Not where the cores that compute move the data, and
- * not on GPUs, which make whole calls (smp_op_kernels). */
-bool smp_group_overlaps(const smp_graph *graph, const smp_cluster *cluster);
+/* Do exchanges of a group run beside compute? Not where the cores that compute move the data. */
+bool smp_group_overlaps(const smp_cluster *cluster);
 
 /* Takes off every exchange's cost what the weight gradients that graph/split/overlap.h puts beside
  * it take, as if the model were one stage. Nothing is hidden unless the graph overlaps, and

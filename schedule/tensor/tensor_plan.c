@@ -80,10 +80,9 @@ static smp_status add_tensor(search *s, int tensor)
                                 s->how->only_fixed, s->arena, choice, &n));
     const smp_tensor_overlap asked = s->how->overlap;
     for (int i = 0; i < n && s->n < MOST_TRIED; i++) {
-        choice[i].splitting.overlap =
-            asked == SMP_TENSOR_OVERLAP_AUTO
-                ? s->base->graph->training && smp_group_overlaps(s->base->graph, groups)
-                : asked == SMP_TENSOR_OVERLAP_YES;
+        choice[i].splitting.overlap = asked == SMP_TENSOR_OVERLAP_AUTO
+                                          ? s->base->graph->training && smp_group_overlaps(groups)
+                                          : asked == SMP_TENSOR_OVERLAP_YES;
         s->tried[s->n].memory_price = choice[i].memory_price;
         s->tried[s->n].exact = choice[i].exact;
         s->tried[s->n].n_pieces = choice[i].n_pieces;

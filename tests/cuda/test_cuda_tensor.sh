@@ -13,6 +13,8 @@ sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 4, layers: 2, vocab: 128}/' \
     -e '/name: wpe/a\  - {op: dropout, name: drop, in: x, out: x, p: 0.1}' \
     "$SMP_EXAMPLES/gpt-tiny.yaml" >gpt.yaml
 expect_match gpt.yaml 'op: dropout'
+sed -e 's/^let: .*/let: {T: 16, d: 32, heads: 4, kv_heads: 2, hidden: 48, experts: 4, layers: 2, vocab: 128}/' \
+    "$SMP_EXAMPLES/moe-tiny.yaml" >moe.yaml
 
 cat >cluster.yaml <<'END'
 smp: 1
@@ -82,6 +84,32 @@ plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}
 both positions 2
 near positions cpu 1e-5
 
+# Weight gradients beside the exchanges of a group, which the plan above has: the bits of one without.
+expect_match plan.yaml 'tensor_overlap: true'
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 --tensor-overlap no "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
+both apart 2
+same apart positions
+
+# Long samples: keys travel around, of runs of positions and of zigzags, and tokens of a mixture to their experts.
+ring=(--split '*:positions@0' --split '*:elements@0' --split '*.attn:packed ring' "${vocabulary[@]}")
+zigzag=(--split '*:positions@0/2' --split '*.res_?:elements@0/2' --split '*:zigzag' --split '*.attn:zigzag ring'
+    --split '*.gate:experts' --split '*.up:experts' --split '*.down:experts' --split '*.silu:elements@0'
+    --split '*.gated:elements@0' "${vocabulary[@]}")
+plan moe.yaml cpu fp32 1 1 1 simple
+train moe 1 smp-run cpu
+for devices in 2 4; do
+    plan gpt.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${ring[@]}"
+    both "ring$devices" "$devices"
+    near "ring$devices" cpu 1e-5
+    plan moe.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${zigzag[@]}"
+    expect_equal "what the mixture is split by" "$(grep -cE 'h[01].(attn, as: "zigzag ring"|(dispatch|combine), as: zigzag)' plan.yaml)" 6
+    both "moe$devices" "$devices"
+    near "moe$devices" moe 1e-5
+done
+plan moe.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${zigzag[@]}"
+both moe.stages 4
+same moe.stages moe2
+
 # Stages of groups: the bits of one. Replicas of groups: those of replicas alone, nearly.
 plan gpt.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${layers[@]}" "${vocabulary[@]}"
 both stages 4
@@ -98,6 +126,11 @@ train half 1 smp-run-emulated cuda
 plan gpt.yaml cuda bf16 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
 both half2 2
 near half2 half 2e-3
+plan moe.yaml cuda bf16 1 1 1 simple
+train half.moe 1 smp-run-emulated cuda
+plan moe.yaml cuda bf16 2 1 1 simple --tensor 2 "${zigzag[@]}"
+both half2.moe 2
+near half2.moe half.moe 5e-3
 
 # A network that fails while ranks connect, or in an operator.
 export SMP_NCCL_SHARED=1
