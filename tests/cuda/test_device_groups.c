@@ -171,6 +171,33 @@ static void check_beside(bench *b, int64_t n, int round)
         CHECK(got[e] == sum_of(b, e % n, round));
 }
 
+/* The last rank comes late: the compute of those that exchange with it does not wait for that. */
+static void check_late(bench *b, int64_t n, int round)
+{
+    const smp_op_group *g = b->group, *beside;
+    const bool late = world_rank == world_size - 1;
+    float *from = (float *)b->from, *to = (float *)b->to;
+    void *device;
+    for (int gathers = 0; g->beside && gathers < 2; gathers++) {
+        put(b, n, round);
+        if (late)
+            MPI_Barrier(b->comm.world);
+        OK(gathers ? g->beside(g->context, &beside, &device)
+                   : g->shift(g->context, from, to, n, 1));
+        if (gathers)
+            OK(beside->all_gather(beside->context, from, to, n));
+        OK(b->device->zero(b->device_context, b->kept, BYTES));
+        wait_idle(b);
+        if (!late)
+            MPI_Barrier(b->comm.world);
+        OK(gathers ? g->finish(g->context) : g->shifted(g->context));
+        const float *got = take(b, b->to);
+        for (int64_t e = 0; e < n * (gathers ? g->size : 1); e++)
+            CHECK(got[e] == value_of(gathers ? (int)(e / n) : (g->index + g->size - 1) % g->size,
+                                     e % n, round));
+    }
+}
+
 /* Groups of `size` neighbours. */
 static void open_bench(bench *b, const smp_device *device, int size)
 {
@@ -235,6 +262,7 @@ static int run_groups(const smp_device *device, int size)
             check_calls(&b, n, round);
             check_beside(&b, n, round);
         }
+        check_late(&b, MOST / size, ROUNDS);
         if (!b.transport->group)
             smp__op_group_close(&b.own);
         b.transport->close(b.transport_context);
