@@ -26,7 +26,7 @@ while read -r model cluster devices ranks size count shard; do
     [ "$ranks" != auto ] || shape=(--shard auto) limit=$((10 * limit))
     status=0
     "$bin/smp-partition" "$scratch/$model.yaml" --cluster "$here/cluster-$cluster.yaml" -n "$devices" \
-        --stages "$ranks" --device cuda --precision bf16 --microbatch-size "$size" --microbatches "$count" \
+        --stages "$ranks" --device cuda --precision fp16 --microbatch-size "$size" --microbatches "$count" \
         --time-limit "$limit" "${shape[@]}" -o "$scratch/plan.yaml" >"$scratch/out" 2>&1 || status=$?
     case $status in
     0) answer=$(sed -nE 's/^predicted: .* ([0-9.]+) samples.*/\1/p' "$scratch/out") ;;

@@ -31,14 +31,14 @@ static smp_status read_count(const smp_yaml_node *map, const char *key, bool mus
 
 static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
 {
-    static const char *const keys[] = {"fp32", "tf32", "bf16"};
-    static const char *const names[] = {"compute: tf32", "compute: bf16"};
-    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16};
+    static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16"};
+    static const char *const names[] = {"compute: tf32", "compute: bf16", "compute: fp16"};
+    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16, &spec->flops_fp16};
     const smp_yaml_node *compute, *rate;
     SMP_TRY(smp__field_map(device, "device", "compute", keys, SMP__COUNT(keys), &compute));
     SMP_TRY(smp__field(compute, "compute", "fp32", &rate));
     SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         rate = smp_yaml_get(compute, keys[i + 1]);
         if (rate)
             SMP_TRY(smp_yaml_flops(rate, names[i], optional[i]));
@@ -263,7 +263,9 @@ int smp_cluster_core_of(const smp_cluster *cluster, int device)
 
 double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision)
 {
-    if (precision == SMP_PRECISION_BF16)
+    if (precision == SMP_PRECISION_FP16 && device->flops_fp16 > 0)
+        return device->flops_fp16;
+    if (smp_precision_is_half(precision))
         return device->flops_bf16;
     if (precision == SMP_PRECISION_TF32 && device->flops_tf32 > 0)
         return device->flops_tf32;

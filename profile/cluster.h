@@ -13,6 +13,7 @@ typedef struct smp_device_spec {
     double flops_fp32; /* per second */
     double flops_tf32; /* of matrix products, as bf16; 0: not given */
     double flops_bf16;
+    double flops_fp16;  /* 0: not given */
     double bytes_per_s; /* memory bandwidth */
 } smp_device_spec;
 
@@ -20,7 +21,8 @@ typedef struct smp_device_spec {
 static inline bool smp_devices_alike(const smp_device_spec *a, const smp_device_spec *b)
 {
     return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
-           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16;
+           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
+           a->flops_fp16 == b->flops_fp16;
 }
 
 /* A transfer of b bytes takes latency_us + b / bytes_per_s; where it was measured, a piecewise
@@ -84,7 +86,8 @@ smp_status smp_cluster_local(int devices, smp_cluster **out);
 void smp_cluster_destroy(smp_cluster *cluster);
 
 /* Arithmetic per second of matrix products in a precision; all else is done at flops_fp32. tf32 not
- * given is half of bf16, or fp32 where that is not given either. 0: bf16 is not given. */
+ * given is half of bf16, or fp32 where that is not given either; fp16 not given is bf16. 0: that is
+ * not given. */
 double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision);
 
 int smp_cluster_devices(const smp_cluster *cluster);

@@ -11,6 +11,11 @@ static double tf32_of(const smp_device_spec *device)
     return smp_device_matrix_flops(device, SMP_PRECISION_TF32);
 }
 
+static double fp16_of(const smp_device_spec *device)
+{
+    return smp_device_matrix_flops(device, SMP_PRECISION_FP16);
+}
+
 /* The slowest and smallest of a group's devices. */
 static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
@@ -20,6 +25,8 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
             least.memory_bytes = device[i].memory_bytes;
         if (device[i].flops_tf32 != least.flops_tf32)
             least.flops_tf32 = fmin(tf32_of(&least), tf32_of(&device[i]));
+        if (device[i].flops_fp16 != least.flops_fp16)
+            least.flops_fp16 = fmin(fp16_of(&least), fp16_of(&device[i]));
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);
         least.bytes_per_s = fmin(least.bytes_per_s, device[i].bytes_per_s);

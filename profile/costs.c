@@ -15,9 +15,9 @@
 #include "profile/overlap_costs.h"
 
 /* Bytes an AdamW update moves per byte of weight: reads weight, gradient and two moments, writes
- * all but the gradient; in bf16 it writes the copy of the weight too. */
+ * all but the gradient; in 16 bits it writes the copy of the weight too. */
 #define OPTIMIZER_TRAFFIC 7.0
-#define OPTIMIZER_TRAFFIC_BF16 7.5
+#define OPTIMIZER_TRAFFIC_HALF 7.5
 /* The same of adding one gradient to another: two are read, one is written. */
 #define REDUCE_TRAFFIC 3.0
 
@@ -280,9 +280,9 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
 
 double smp__optimizer_rate(const smp__costing *c, smp_precision precision)
 {
-    const bool bf16 = precision == SMP_PRECISION_BF16;
+    const bool half = smp_precision_is_half(precision);
     double bytes_per_s =
-        c->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
+        c->cluster->device[0].bytes_per_s / (half ? OPTIMIZER_TRAFFIC_HALF : OPTIMIZER_TRAFFIC);
     if (c->profile && c->profile->optimizer_bytes_per_s > 0)
         bytes_per_s = c->profile->optimizer_bytes_per_s;
     return bytes_per_s / c->slowdown;
@@ -351,7 +351,7 @@ double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster,
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
 {
     const int floats = 1 + (graph->training ? 1 : 0) + optimizer_states;
-    return 4 * floats + (graph->target.precision == SMP_PRECISION_BF16 ? 2 : 0);
+    return 4 * floats + (smp_precision_is_half(graph->target.precision) ? 2 : 0);
 }
 
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)

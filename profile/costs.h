@@ -6,7 +6,7 @@
 #include "profile/profile.h"
 
 /* Bytes that a rank keeps for each element of a weight, all told: the weight itself, its
- * gradient when training, each of the optimizer's states, and in bf16 the copy that kernels
+ * gradient when training, each of the optimizer's states, and in 16 bits the copy that kernels
  * read. The one place that knows. */
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states);
 /* Optimizer states that plans make room for: AdamW's, whatever a run then uses. */

@@ -134,6 +134,7 @@ smp_status smp_cluster_local(int devices, smp_cluster **out)
                                   .memory_bytes = usable_memory() / devices,
                                   .flops_fp32 = CORE_FLOPS,
                                   .flops_bf16 = 2 * CORE_FLOPS, /* of one that has it */
+                                  .flops_fp16 = CORE_FLOPS,     /* which are products in fp32 */
                                   .bytes_per_s = CORE_BYTES_PER_S};
     SMP_TRY(make_cluster(devices, &core, LINK_LATENCY_US, LINK_BYTES_PER_S, out));
     (*out)->cores_per_node = usable_cores();

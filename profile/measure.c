@@ -317,7 +317,7 @@ static smp_status measure_rates(const session *s, smp_profile *profile)
                              &profile->optimizer_bytes_per_s));
     if (s->probe->time_reduce)
         SMP_TRY(measure_rate(s, TARGET_REDUCE, largest_fan_out(s),
-                             s->graph->target.precision == SMP_PRECISION_BF16 ? 2 : 4,
+                             smp_dtype_bytes(smp_precision_dtype(s->graph->target.precision)),
                              &profile->reduce_bytes_per_s));
     return SMP_OK;
 }

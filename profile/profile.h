@@ -26,7 +26,7 @@ typedef struct smp_profile {
     const char *model; /* name */
     uint64_t fingerprint;
     const char *device;   /* "cpu" or a card's name */
-    const char *dtype;    /* name of the precision: "fp32", "tf32", "bf16" */
+    const char *dtype;    /* name of the precision: "fp32", "tf32", "bf16", "fp16" */
     int64_t memory_bytes; /* of the device; 0: not known */
     int64_t microbatch_size;
     int32_t n_op;
@@ -90,8 +90,8 @@ typedef struct smp_probe {
                             double *us, double *spent_us);
     /* One AdamW update of `elements` weights. */
     smp_status (*time_optimizer)(void *context, int64_t elements, int repeat, double *us);
-    /* Adding one gradient of `elements` activations, bf16 if the target is, to another; NULL: not
-     * measured. */
+    /* Adding one gradient of `elements` activations, in 16 bits if the target is, to another; NULL:
+     * not measured. */
     smp_status (*time_reduce)(void *context, int64_t elements, int repeat, double *us);
     /* A core that goes from one waiting rank to another, the median of so many turns of each. NULL:
      * ranks do not compute on cores. */

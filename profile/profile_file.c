@@ -51,7 +51,7 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     if (strcmp(profile->device, "cpu") != 0 || precision != SMP_PRECISION_TF32)
         return SMP_OK;
     return smp_fail_at(smp_yaml_where(node),
-                       "dtype: got %s, expected fp32 or bf16, which the CPU has", text);
+                       "dtype: got %s, expected fp32, bf16 or fp16, which the CPU has", text);
 }
 
 /* *of: which graph it was measured on, this one or the whole. */

@@ -37,7 +37,7 @@ static const char usage[] =
     "  -o FILE              where to write the profile (default: standard output)\n"
     "  --device cpu|cuda    what to measure (default cpu); of several GPUs, each rank its own\n"
     "  --microbatch-size B  samples in a micro-batch (default 1)\n"
-    "  --dtype fp32|tf32|bf16\n"
+    "  --dtype fp32|tf32|bf16|fp16\n"
     "                       number format of the operators (default fp32; tf32: cuda only)\n"
     "  --links              measure the links between ranks too, inside a node and between nodes;\n"
     "                       without mpirun, two ranks are started for it\n"
@@ -139,7 +139,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     if (smp_target_check(a->target) == SMP_OK)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
-                    "--dtype %s: the CPU operators have fp32 and bf16; give --device cuda",
+                    "--dtype %s: the CPU operators have fp32, bf16 and fp16; give --device cuda",
                     smp_precision_name(a->target.precision));
 }
 

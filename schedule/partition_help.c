@@ -21,7 +21,7 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_DEVICE, "device", "cpu|cuda", IN_BOTH,
      "what the plan is run on (default: what the plan with check and --fix says, or the profile "
      "was measured on, else cpu)"},
-    {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
+    {FLAG_PRECISION, "precision", "fp32|tf32|bf16|fp16", IN_BOTH,
      "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
     {FLAG_COSTS, "costs", "PLAN", IN_CHECK,

@@ -36,8 +36,7 @@ static smp_status accumulate_as(void *stream, void *target, const void *source, 
 smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
                                 int64_t elements)
 {
-    return dtype == SMP_BF16 ? accumulate_as<bf16>(stream, target, source, elements)
-                             : accumulate_as<float>(stream, target, source, elements);
+    return SMP_AS(dtype, accumulate_as, stream, target, source, elements);
 }
 
 __global__ void __launch_bounds__(SMP_BLOCK)
@@ -75,30 +74,39 @@ smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64
     return smp__cuda_launched("add rows");
 }
 
+template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    round16_kernel(bf16 *target, const float *source, int64_t n, bool packed) // each [n]
+    round16_kernel(T *target, const float *source, int64_t n, bool packed) // each [n]
 {
     const int64_t quads = packed ? n / 4 : 0;
     for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
         const smp_pack<float> x = smp_load16(source + 4 * i);
-        smp_pack<bf16, 4> y;
+        smp_pack<T, 4> y;
         for (int k = 0; k < 4; k++)
-            y.v[k] = smp_from<bf16>(x.v[k]);
+            y.v[k] = smp_from<T>(x.v[k]);
         smp_store(target + 4 * i, y);
     }
     for (int64_t i = quads * 4 + smp_thread(); i < n; i += smp_threads())
-        target[i] = smp_from<bf16>(source[i]);
+        target[i] = smp_from<T>(source[i]);
 }
 
-smp_status smp__cuda_round16(void *stream, void *target16, const float *source, int64_t elements)
+template <typename T>
+static smp_status round16_as(void *stream, void *target16, const float *source, int64_t elements)
 {
     const bool packed = !smp_misaligned(target16, 8) && !smp_misaligned(source, 16);
     if (elements <= 0)
         return SMP_OK;
-    SMP_LAUNCH(round16_kernel, smp_arena_grid(packed ? elements / 4 : elements), SMP_BLOCK, 0,
-               static_cast<cudaStream_t>(stream), static_cast<bf16 *>(target16), source, elements,
+    SMP_LAUNCH(round16_kernel<T>, smp_arena_grid(packed ? elements / 4 : elements), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), static_cast<T *>(target16), source, elements,
                packed);
     return smp__cuda_launched("round16");
+}
+
+smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const float *source,
+                             int64_t elements)
+{
+    return half == SMP_F16 ? round16_as<fp16>(stream, target16, source, elements)
+                           : round16_as<bf16>(stream, target16, source, elements);
 }
 
 /* A block each. Four values at a time whatever the alignment, so that the order is the same.

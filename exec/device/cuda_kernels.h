@@ -13,7 +13,7 @@ enum { SMP_CUDA_SQUARE_PIECE = 1 << 14 };
 extern "C" {
 #endif
 
-/* target[i] += source[i], both SMP_F32 or both SMP_BF16 (added in fp32, rounded once). */
+/* target[i] += source[i], of SMP_F32, SMP_BF16 or SMP_F16 (added in fp32, rounded once). */
 smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
                                 int64_t elements);
 
@@ -27,7 +27,8 @@ smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64
 smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum);
 
 /* target16[i] = source[i] rounded to nearest even. */
-smp_status smp__cuda_round16(void *stream, void *target16, const float *source, int64_t elements);
+smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const float *source,
+                             int64_t elements);
 
 #ifdef __cplusplus
 }

@@ -53,14 +53,15 @@ typedef struct smp_device {
     smp_status (*zero)(void *context, void *target, int64_t bytes);
     smp_status (*upload)(void *context, void *target, const void *host, int64_t bytes);
     smp_status (*download)(void *context, void *host, const void *source, int64_t bytes);
-    /* target[i] += source[i], of SMP_F32 or SMP_BF16 (added in fp32, rounded once) */
+    /* target[i] += source[i], of SMP_F32, SMP_BF16 or SMP_F16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
     /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values
      * or what is left, in an order that depends only on how many there are. */
     smp_status (*square_sums)(void *context, const float *values, int64_t elements, double *sum);
-    /* target16[i] = bf16 of source[i]. NULL where there is no bf16. */
-    smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);
+    /* target16[i] = source[i] in a format of 16 bits. */
+    smp_status (*round16)(void *context, smp_dtype half, void *target16, const float *source,
+                          int64_t elements);
     /* ... or, where update->direction says so, the optimizer's measurement. */
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
     /* NULL: the kind has none here. */

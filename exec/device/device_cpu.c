@@ -122,17 +122,18 @@ static smp_status cpu_add(void *context, smp_dtype dtype, void *target, const vo
                           int64_t elements)
 {
     (void)context;
-    if (dtype == SMP_BF16)
-        smp__add_bf16(target, source, elements);
+    if (smp_dtype_is_half(dtype))
+        smp__add_half(dtype, target, source, elements);
     else
         add_floats(target, source, elements);
     return SMP_OK;
 }
 
-static smp_status cpu_round16(void *context, void *target16, const float *source, int64_t elements)
+static smp_status cpu_round16(void *context, smp_dtype half, void *target16, const float *source,
+                              int64_t elements)
 {
     (void)context;
-    smp__to_bf16(target16, source, elements);
+    smp__to_half(half, target16, source, elements);
     return SMP_OK;
 }
 
@@ -166,7 +167,7 @@ static smp_status cpu_update(void *context, const smp_optimizer *optimizer,
     (void)context;
     (update->direction ? optimizer->measure : optimizer->update)(update);
     if (update->weight16 && !update->direction)
-        smp__to_bf16(update->weight16, update->weight, update->elements);
+        smp__to_half(update->half, update->weight16, update->weight, update->elements);
     return SMP_OK;
 }
 

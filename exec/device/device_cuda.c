@@ -387,9 +387,10 @@ static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision
     return smp_op_cuda_kernels(kind);
 }
 
-static smp_status cuda_round16(void *context, void *target16, const float *source, int64_t elements)
+static smp_status cuda_round16(void *context, smp_dtype half, void *target16, const float *source,
+                               int64_t elements)
 {
-    return smp__cuda_round16(stream_of(context), target16, source, elements);
+    return smp__cuda_round16(stream_of(context), half, target16, source, elements);
 }
 
 static smp_status cuda_update(void *context, const smp_optimizer *optimizer,

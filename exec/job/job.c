@@ -43,10 +43,10 @@ static smp_status find_weights(smp *s, smp__call *call)
     const smp_op *op = call->op;
     call->param = calloc((size_t)op->n_param + 1, sizeof(*call->param));
     call->dparam = calloc((size_t)op->n_param + 1, sizeof(*call->dparam));
-    if (s->target.precision == SMP_PRECISION_BF16)
+    if (smp_precision_is_half(s->target.precision))
         call->param16 = calloc((size_t)op->n_param + 1, sizeof(*call->param16));
     if (!call->param || !call->dparam ||
-        (s->target.precision == SMP_PRECISION_BF16 && !call->param16))
+        (smp_precision_is_half(s->target.precision) && !call->param16))
         return smp_fail_memory((size_t)op->n_param * sizeof(*call->param));
     for (int32_t k = 0; k < op->n_param; k++) {
         int32_t index = smp__job_find_param(s, op->param[k]);

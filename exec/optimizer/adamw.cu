@@ -1,6 +1,6 @@
 /* AdamW on a GPU: the arithmetic of exec/optimizer/adamw.c, whose header names the source, in one
- * pass over weight, gradient and state that also writes the weight's bf16 copy. Bound by memory: 28
- * bytes per weight, 30 with the copy.
+ * pass over weight, gradient and state that also writes the weight's copy in 16 bits. Bound by
+ * memory: 28 bytes per weight, 30 with the copy.
  *
  * Products are rounded by themselves (__fmul_rn is never fused into an addition), division and
  * square root are IEEE: the bits are those of the CPU, with or without 16-byte accesses. */

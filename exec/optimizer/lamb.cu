@@ -1,7 +1,7 @@
 /* LAMB on a GPU: the arithmetic of exec/optimizer/lamb.c. The measurement is a pass over weight,
  * gradient and state that leaves the direction where the gradient was; the update one over weight
- * and direction that also writes the weight's bf16 copy. The bits are those of the CPU for the same
- * trust, as in adamw.cu. */
+ * and direction that also writes the weight's copy in 16 bits. The bits are those of the CPU for
+ * the same trust, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 #include "exec/optimizer/lamb.h"
 

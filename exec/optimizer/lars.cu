@@ -1,6 +1,6 @@
 /* LARS on a GPU: the arithmetic of exec/optimizer/lars.c in one pass over weight, gradient and
- * buffer that also writes the weight's bf16 copy; the bits are those of the CPU for the same trust,
- * as in adamw.cu. */
+ * buffer that also writes the weight's copy in 16 bits; the bits are those of the CPU for the same
+ * trust, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 #include "exec/optimizer/lars.h"
 

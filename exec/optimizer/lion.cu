@@ -1,5 +1,5 @@
 /* Lion on a GPU: the arithmetic of exec/optimizer/lion.c in one pass over weight, gradient and mean
- * that also writes the weight's bf16 copy; the bits are those of the CPU, as in adamw.cu. */
+ * that also writes the weight's copy in 16 bits; the bits are those of the CPU, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 #include "exec/optimizer/lion.h"
 

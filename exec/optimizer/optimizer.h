@@ -5,6 +5,7 @@
 #define SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 
 #include "graph/base/text.h"
+#include "graph/model/dtype.h"
 #include "smp.h"
 
 #ifdef __cplusplus
@@ -33,7 +34,8 @@ typedef struct smp_update {
     float *direction;
     /* [elements] each, updated; zero before the first step */
     float *state[SMP_MAX_OPTIMIZER_STATES];
-    void *weight16; /* [elements] bf16 copy of the weight, written; NULL: none */
+    void *weight16; /* [elements] copy of the weight in `half`, written; NULL: none */
+    smp_dtype half;
     int64_t elements;
     float grad_scale; /* clipping: multiply the gradient */
     float lr;

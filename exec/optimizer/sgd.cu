@@ -1,6 +1,6 @@
 /* SGD with momentum on a GPU: the arithmetic of exec/optimizer/sgd.c in one pass over weight,
- * gradient and buffer that also writes the weight's bf16 copy; the bits are those of the CPU, as in
- * adamw.cu. */
+ * gradient and buffer that also writes the weight's copy in 16 bits; the bits are those of the CPU,
+ * as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 
 template <bool NESTEROV> struct sgd_rule {

@@ -74,8 +74,9 @@ static void take_piece(prediction *p, int microbatch)
 {
     const char *values = p->tap.values + microbatch * p->tap.bytes;
     const int64_t n = p->rows * p->part;
-    if (p->s->graph->tensor[p->tensor.here].dtype == SMP_BF16)
-        smp__from_bf16((float *)(void *)p->piece, (const uint16_t *)(const void *)values, n);
+    const smp_dtype dtype = p->s->graph->tensor[p->tensor.here].dtype;
+    if (smp_dtype_is_half(dtype))
+        smp__from_half(dtype, (float *)(void *)p->piece, values, n);
     else
         memcpy(p->piece, values, (size_t)n * 4);
 }

@@ -46,7 +46,8 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
                          .grad_scale = 1,
                          .lr = 1e-3f,
                          .settings = &settings};
-    if (p->precision == SMP_PRECISION_BF16)
+    update.half = smp_precision_dtype(p->precision);
+    if (smp_dtype_is_half(update.half))
         update.weight16 = p->pool + offset[4];
     SMP_TRY(smp__probe_idle(p));
     SMP_TRY(smp__probe_clock_start(p));
@@ -63,7 +64,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
 static smp_status time_reduce(void *context, int64_t elements, int repeat, double *us)
 {
     smp__probe_state *p = context;
-    const smp_dtype dtype = p->precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    const smp_dtype dtype = smp_precision_dtype(p->precision);
     const int64_t bytes = elements * smp_dtype_bytes(dtype);
     int64_t offset[2], total = 0;
     for (int i = 0; i < 2; i++)

@@ -76,7 +76,7 @@ static bool place_buffers(smp__probe_state *p)
     }
     for (int i = 0; i < p->op->n_param && ok; i++) {
         ok = smp__probe_place(set, param_bytes(p, i), &at->param[i]);
-        if (p->precision == SMP_PRECISION_BF16)
+        if (smp_precision_is_half(p->precision))
             ok = ok && smp__probe_place(set, param_bytes(p, i) / 2, &at->param16[i]);
         if (p->graph->training)
             ok = ok && smp__probe_place(set, param_bytes(p, i), &at->dparam[i]);
@@ -140,9 +140,9 @@ static smp_status fill_weights(smp__probe_state *p, char *set)
     for (int i = 0; i < p->op->n_param; i++) {
         float *weight = (float *)(set + at->param[i]);
         SMP_TRY(smp__probe_fill(p, weight, SMP_F32, param_bytes(p, i), WEIGHT_SCALE));
-        if (p->precision == SMP_PRECISION_BF16)
-            SMP_TRY(p->device->round16(p->device_context, set + at->param16[i], weight,
-                                       param_bytes(p, i) / 4));
+        if (smp_precision_is_half(p->precision))
+            SMP_TRY(p->device->round16(p->device_context, smp_precision_dtype(p->precision),
+                                       set + at->param16[i], weight, param_bytes(p, i) / 4));
     }
     return SMP_OK;
 }
@@ -214,7 +214,7 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     call.out = out[0];
     call.outs = out;
     call.param = param;
-    call.param16 = p->precision == SMP_PRECISION_BF16 ? param16 : NULL;
+    call.param16 = smp_precision_is_half(p->precision) ? param16 : NULL;
     call.aux = at->aux_bytes > 0 ? base + at->aux : NULL;
     call.workspace = at->workspace_bytes > 0 ? p->pool + at->workspace : NULL;
     call.dout = dout[0];

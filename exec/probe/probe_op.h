@@ -59,7 +59,7 @@ typedef struct smp__probe_state {
 bool smp__probe_place(int64_t *total, int64_t bytes, int64_t *offset);
 /* A pool of at least `bytes`; it grows only, so that its pages stay mapped. */
 smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes);
-/* Random values of SMP_F32 or SMP_BF16 in [-scale, scale). */
+/* Random values of SMP_F32, SMP_BF16 or SMP_F16 in [-scale, scale). */
 smp_status smp__probe_fill(smp__probe_state *p, void *target, smp_dtype dtype, int64_t bytes,
                            float scale);
 /* Random int32 in [min, max]. */

@@ -1,10 +1,9 @@
 /* The probe's memory: one pool on the device, filled from the host, and the clock. */
 #include "exec/probe/probe_op.h"
 
-#include <string.h>
-
 #include "graph/base/random.h"
 #include "graph/base/text.h"
+#include "graph/math/half.h"
 
 smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes)
 {
@@ -55,34 +54,29 @@ static smp_status write_values(smp__probe_state *p, void *target, int64_t bytes,
     return SMP_OK;
 }
 
+typedef struct floats {
+    smp_dtype dtype;
+    float scale;
+} floats;
+
 static void make_floats(const smp__probe_state *p, void *target, int64_t first, int64_t count,
                         const void *how)
 {
-    const float scale = *(const float *)how;
-    float *value = target;
-    for (int64_t i = 0; i < count; i++)
-        value[i] = scale * p->pattern[(first + i) % SMP__PATTERN_FLOATS];
-}
-
-/* The upper half of the float's bits: rounded towards zero. */
-static void make_bf16(const smp__probe_state *p, void *target, int64_t first, int64_t count,
-                      const void *how)
-{
-    const float scale = *(const float *)how;
-    uint16_t *value = target;
+    const floats *of = how;
     for (int64_t i = 0; i < count; i++) {
-        const float x = scale * p->pattern[(first + i) % SMP__PATTERN_FLOATS];
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof bits);
-        value[i] = (uint16_t)(bits >> 16);
+        const float x = of->scale * p->pattern[(first + i) % SMP__PATTERN_FLOATS];
+        if (of->dtype == SMP_F32)
+            ((float *)target)[i] = x;
+        else
+            smp__to_half(of->dtype, (uint16_t *)target + i, &x, 1);
     }
 }
 
 smp_status smp__probe_fill(smp__probe_state *p, void *target, smp_dtype dtype, int64_t bytes,
                            float scale)
 {
-    return dtype == SMP_BF16 ? write_values(p, target, bytes, 2, make_bf16, &scale)
-                             : write_values(p, target, bytes, 4, make_floats, &scale);
+    return write_values(p, target, bytes, smp_dtype_bytes(dtype), make_floats,
+                        &(floats){dtype, scale});
 }
 
 typedef struct index_range {

@@ -41,7 +41,7 @@ typedef struct smp__call {
     const smp_op_kernels *kernels;
     void *state;
     const float **param;  /* [n_param] */
-    const void **param16; /* [n_param] in bf16, else NULL */
+    const void **param16; /* [n_param] in bf16 or fp16, else NULL */
     float **dparam;       /* [n_param] accumulators of this op's uses */
     bool pair;            /* its forward and that of the next call are one kernel */
 } smp__call;

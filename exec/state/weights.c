@@ -54,7 +54,8 @@ smp_status smp__region_round(smp *s, int32_t index)
     const smp_memory_region *region = &s->memory->region[index];
     if (region->weight16 < 0 || region->elements == 0)
         return SMP_OK;
-    return s->device->round16(s->device_context, s->arena + region->weight16,
+    return s->device->round16(s->device_context, smp_precision_dtype(s->target.precision),
+                              s->arena + region->weight16,
                               (const float *)(s->arena + region->weight), region->elements);
 }
 
@@ -196,6 +197,7 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
     const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;
     if (weight16 >= 0)
         update.weight16 = s->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
+    update.half = smp_precision_dtype(s->target.precision);
     for (int k = 0; k < s->optimizer->states; k++)
         update.state[k] = smp__state_at(s, index, k, own.begin);
     return update;

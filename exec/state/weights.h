@@ -7,7 +7,7 @@
 #include "graph/safetensors/weights_match.h"
 
 smp_status smp__weights_init(smp *s);
-/* Enqueued: the bf16 copies of all weights, or of memory->region[index]. */
+/* Enqueued: the copies in 16 bits of all weights, or of memory->region[index]. */
 smp_status smp__weights_round(smp *s);
 smp_status smp__region_round(smp *s, int32_t index);
 /* Enqueued: the sums of squares of the gradients; then, when the device is idle, the global norm of

@@ -113,13 +113,13 @@ smp_status smp__gather_wait(smp *s, int chunk)
         return SMP_OK;
     SMP_TRY(smp__sum_list_wait(s, list, members));
     s->chunk[chunk].gathers = false;
-    if (s->target.precision != SMP_PRECISION_BF16)
+    if (!smp_precision_is_half(s->target.precision))
         return SMP_OK;
     if (smp__weights_in_parts(s)) {
         const int64_t elements = s->memory->gathered_elements[chunk];
         char *values = s->arena + s->chunk[chunk].gathered;
-        return s->device->round16(s->device_context, values + 4 * elements, (const float *)values,
-                                  elements);
+        return s->device->round16(s->device_context, smp_precision_dtype(s->target.precision),
+                                  values + 4 * elements, (const float *)values, elements);
     }
     for (int i = 0; i < list->n; i++)
         SMP_TRY(smp__region_round(s, list->item[i].region));

@@ -1,8 +1,8 @@
 /* Model inputs on their way to the kernels. A device that reads host memory reads the caller's
- * arrays where they are, but for floats in bf16. Otherwise they are copied, in its number format,
- * to memory that it can copy from, and to a buffer of its own at the start of the step. The host's
- * copy may be written again after the wait that ends every step. Kernels of such a device cannot
- * refuse an index: it is checked here. O(samples).
+ * arrays where they are, but for floats in 16 bits. Otherwise they are copied, in its number
+ * format, to memory that it can copy from, and to a buffer of its own at the start of the step. The
+ * host's copy may be written again after the wait that ends every step. Kernels of such a device
+ * cannot refuse an index: it is checked here. O(samples).
  *
  * An input that is not split (`split: false` in the model) is one sample, which is written as often
  * as a micro-batch has samples: operators know no difference, and all micro-batches read that one.
@@ -23,7 +23,7 @@ enum { ALIGNMENT = 256 };
 /* Is it copied? Else the kernels read the caller's array. */
 static bool is_copied(const smp *s, int index)
 {
-    return !s->device->host_memory || s->graph->tensor[index].dtype == SMP_BF16;
+    return !s->device->host_memory || smp_dtype_is_half(s->graph->tensor[index].dtype);
 }
 
 smp_status smp__inputs_build(smp *s)
@@ -114,7 +114,7 @@ static smp_status copy_values(const smp *s, int index, int mb, const char *from,
     if (dtype == SMP_F32)
         memcpy(to, from, (size_t)n * sizeof(float));
     else
-        smp__to_bf16((uint16_t *)to, (const float *)from, n);
+        smp__to_half(dtype, to, (const float *)from, n);
     return SMP_OK;
 }
 

@@ -131,13 +131,15 @@ template <typename T, int W> struct attention_tile {
     }
 };
 
-/* Host side, fp32 and bf16. Widths up to ATTENTION_MAX_WIDTH; positions, and the window, up to
- * ATTENTION_MAX_ROWS, so that sums of them are no overflow. */
+/* Host side, fp32 and 16 bits (T: bf16, fp16). Widths up to ATTENTION_MAX_WIDTH; positions, and
+ * the window, up to ATTENTION_MAX_ROWS, so that sums of them are no overflow. */
 enum { ATTENTION_MAX_WIDTH = 256, ATTENTION_MAX_ROWS = 1 << 29 };
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args);
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args);
-smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);
-smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args);
+template <typename T>
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<T> &args);
+template <typename T>
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<T> &args);
 
 /* Launches kernel(args) with `parts` blocks for every tile of `rows` rows out of `total` of each of
  * `heads` heads. */

@@ -1,4 +1,4 @@
-/* Attention in bf16 on a GPU, backward: Dao, "FlashAttention-2" (2023), but in two kernels, one
+/* Attention in 16 bits on a GPU, backward: Dao, "FlashAttention-2" (2023), but in two kernels, one
  * for the gradients of the keys and values and one for those of the queries, so that every block
  * writes its own rows once and in one order. Probabilities are computed again from the scores and
  * the saved logarithms of their sums. Both kernels are one template: a block keeps a tile of its
@@ -8,43 +8,43 @@
  *   KEYS:      a = K, V;  b = Q, dO;  P = exp(K Q^T), dP = V dO^T;  dV += P dO,  dK += dS Q
  *   otherwise: a = Q, dO; b = K, V;   P = exp(Q K^T), dP = dO V^T;  dQ += dS K
  * with dS = P * (dP - delta). O(Tq Tk w) time per head; 7 products, two more than with atomics. */
-#include "graph/cuda/cuda_attention_bf16.cuh"
+#include "graph/cuda/cuda_attention_half.cuh"
 
 namespace
 {
 
 /* Rows per warp, rows of the passing tile, and columns of gradients per block: what fits 255
  * registers. Where C < W a key tile is worked on by W / C blocks. */
-template <int W, bool KEYS> struct shape {
+template <typename T, int W, bool KEYS> struct shape {
     static constexpr int MT = W <= 64 ? 2 : 1, WARPS = W <= 64 || W > 128 ? 4 : 8;
     static constexpr int N = W <= 64 || W > 128 ? 32 : 64, C = KEYS && W > 128 ? 128 : W;
     static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
-                         LD = attention_tile<bf16, W>::LD;
-    static constexpr size_t BYTES = (2 * M + 4 * N) * LD * sizeof(bf16) + 4 * N * sizeof(float);
+                         LD = attention_tile<T, W>::LD;
+    static constexpr size_t BYTES = (2 * M + 4 * N) * LD * sizeof(T) + 4 * N * sizeof(float);
 };
 
 /* What passes by: rows of b0 and b1, and the logarithms and deltas of those rows if they are
  * queries. */
-template <int W, bool KEYS> struct passing {
-    typedef shape<W, KEYS> of;
-    bf16 *b0, *b1;      // (2, N, LD)
+template <typename T, int W, bool KEYS> struct passing {
+    typedef shape<T, W, KEYS> of;
+    T *b0, *b1;         // (2, N, LD)
     float *lse, *delta; // (2, N)
-    __device__ __forceinline__ explicit passing(bf16 *shared)
+    __device__ __forceinline__ explicit passing(T *shared)
         : b0(shared), b1(b0 + 2 * of::N * of::LD),
           lse(reinterpret_cast<float *>(b1 + 2 * of::N * of::LD)), delta(lse + 2 * of::N)
     {
     }
     /* Of head `head` of the queries. */
-    __device__ __forceinline__ void load(const attention_args<bf16> &args,
+    __device__ __forceinline__ void load(const attention_args<T> &args,
                                          const attention_place &place,
-                                         const attention_part<bf16> (&parts)[2], int head,
-                                         int start, int limit, int slot) const
+                                         const attention_part<T> (&parts)[2], int head, int start,
+                                         int limit, int slot) const
     {
         const int N = of::N;
-        bf16 *const to[2] = {b0 + slot * N * of::LD, b1 + slot * N * of::LD};
+        T *const to[2] = {b0 + slot * N * of::LD, b1 + slot * N * of::LD};
         SMP_UNROLL
         for (int i = 0; i < 2; i++)
-            attention_tile<bf16, W>::template load<N, of::THREADS>(
+            attention_tile<T, W>::template load<N, of::THREADS>(
                 to[i], parts[i].head(place.sample, KEYS ? head : place.key_head, args.width),
                 parts[i].stride, start, limit, args.width);
         if (KEYS && threadIdx.x < 2 * N) {
@@ -74,15 +74,15 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float 
             }
 }
 
-template <int W, bool KEYS, bool EXTRA>
-__global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
-    attention_backward_kernel(attention_args<bf16> args)
+template <typename T, int W, bool KEYS, bool EXTRA>
+__global__ void __launch_bounds__(shape<T, W, KEYS>::THREADS)
+    attention_backward_kernel(attention_args<T> args)
 {
-    typedef shape<W, KEYS> of;
+    typedef shape<T, W, KEYS> of;
     const int M = of::M, N = of::N, MT = of::MT, C = of::C, THREADS = of::THREADS, LD = of::LD;
-    SMP_SHARED(bf16, a0); // (M, LD)
-    bf16 *a1 = a0 + M * LD;
-    const passing<W, KEYS> pass(a1 + M * LD);
+    SMP_SHARED(T, a0); // (M, LD)
+    T *a1 = a0 + M * LD;
+    const passing<T, W, KEYS> pass(a1 + M * LD);
     const attention_place place(args, KEYS);
     const int tile = place.tile / (W / C), from = place.tile % (W / C) * C;
     const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         (KEYS ? tile : args.tiles / (W / C) - 1 - tile) * M; /* causal: the long ones first */
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int mine = warp * MT * 16; /* first row of the warp in the tile */
-    const attention_part<bf16> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
-    const attention_part<bf16> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
+    const attention_part<T> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
+    const attention_part<T> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
     const int before = args.before; /* keys that no query sees take one tile of zeroes */
     const int oldest = EXTRA && !KEYS ? max(0, before + first + 1 - args.window) / N * N : 0;
     const int newest = EXTRA && KEYS ? min(other, first + M - 1 + args.window - before) : other;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     const int own_head = KEYS ? place.key_head : place.first;
     SMP_UNROLL
     for (int i = 0; i < 2; i++)
-        attention_tile<bf16, W>::template load<M, THREADS>(
+        attention_tile<T, W>::template load<M, THREADS>(
             i ? a1 : a0, kept[i].head(place.sample, own_head, args.width), kept[i].stride, first,
             own, args.width);
     pass.load(args, place, passed, place.first, begin, other, 0);
@@ -121,14 +121,14 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
             smp_cp_async_commit();
         smp_cp_async_wait<1>();
         __syncthreads();
-        const bf16 *b0 = pass.b0 + slot * N * LD, *b1 = pass.b1 + slot * N * LD;
+        const T *b0 = pass.b0 + slot * N * LD, *b1 = pass.b1 + slot * N * LD;
         const int lanes_column = lane % 4 * 2;
         float s[MT][N / 8][4], dp[MT][N / 8][4];
-        attention_nt<MT, N, W, LD>(s, a0 + mine * LD, b0);
-        attention_nt<MT, N, W, LD>(dp, a1 + mine * LD, b1);
+        attention_nt<T, MT, N, W, LD>(s, a0 + mine * LD, b0);
+        attention_nt<T, MT, N, W, LD>(dp, a1 + mine * LD, b1);
         if (EXTRA)
-            attention_scores<MT, N, KEYS>(s, args, place.sample, head, first + mine + lane / 4,
-                                          start + lanes_column);
+            attention_scores<T, MT, N, KEYS>(s, args, place.sample, head, first + mine + lane / 4,
+                                             start + lanes_column);
         else if (start + N > other || (args.causal && (KEYS ? before + start < first + M - 1
                                                             : start + N > before + first + 1)))
             attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
                                      KEYS ? pass.delta + slot * N + lanes_column : delta, scale2);
         if (KEYS)
-            attention_nn<MT, N, C, LD>(out1, s, b1 + from);
-        attention_nn<MT, N, C, LD>(out0, dp, b0 + from);
+            attention_nn<T, MT, N, C, LD>(out1, s, b1 + from);
+        attention_nn<T, MT, N, C, LD>(out0, dp, b0 + from);
         __syncthreads(); /* the slot is free for the next but one, or a0 and a1 for results */
     }
 
@@ -149,53 +149,57 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         scale[i / 2][i % 2] = args.scale;
         one[i / 2][i % 2] = 1;
     }
-    const attention_part<bf16> grad[2] = {KEYS ? args.dk : args.dq, args.dv};
+    const attention_part<T> grad[2] = {KEYS ? args.dk : args.dq, args.dv};
     const int64_t row = first + mine;
     if (grad[0].at)
-        attention_store<MT, C, W>(out0, scale, a0 + mine * LD,
-                                  grad[0].head(place.sample, own_head, args.width) +
-                                      row * grad[0].stride + from,
-                                  grad[0].stride, rows, columns, args.width);
+        attention_store<T, MT, C, W>(out0, scale, a0 + mine * LD,
+                                     grad[0].head(place.sample, own_head, args.width) +
+                                         row * grad[0].stride + from,
+                                     grad[0].stride, rows, columns, args.width);
     if (KEYS && grad[1].at)
-        attention_store<MT, C, W>(out1, one, a1 + mine * LD,
-                                  grad[1].head(place.sample, own_head, args.width) +
-                                      row * grad[1].stride + from,
-                                  grad[1].stride, rows, columns, args.width);
+        attention_store<T, MT, C, W>(out1, one, a1 + mine * LD,
+                                     grad[1].head(place.sample, own_head, args.width) +
+                                         row * grad[1].stride + from,
+                                     grad[1].stride, rows, columns, args.width);
 }
 
-template <int W, bool KEYS, bool EXTRA>
-smp_status launch(const smp_cuda *cuda, const attention_args<bf16> &args, const char *name)
+template <typename T, int W, bool KEYS, bool EXTRA>
+smp_status launch(const smp_cuda *cuda, const attention_args<T> &args, const char *name)
 {
-    typedef shape<W, KEYS> of;
-    return attention_launch(attention_backward_kernel<W, KEYS, EXTRA>, name, cuda, args,
+    typedef shape<T, W, KEYS> of;
+    return attention_launch(attention_backward_kernel<T, W, KEYS, EXTRA>, name, cuda, args,
                             KEYS ? args.heads / args.group : args.heads,
                             KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
                             of::BYTES);
 }
 
-template <int W, bool EXTRA>
-smp_status backward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <typename T, int W, bool EXTRA>
+smp_status backward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
     if (args.dk.at || args.dv.at)
-        SMP_TRY((launch<W, true, EXTRA>(cuda, args, "attention, dK and dV")));
+        SMP_TRY((launch<T, W, true, EXTRA>(cuda, args, "attention, dK and dV")));
     if (args.dq.at)
-        SMP_TRY((launch<W, false, EXTRA>(cuda, args, "attention, dQ")));
+        SMP_TRY((launch<T, W, false, EXTRA>(cuda, args, "attention, dQ")));
     return SMP_OK;
 }
 
 } // namespace
 
-smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <typename T>
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<T> &args)
 {
     const int width = args.width;
     if (attention_has_extra(args))
-        return width <= 64    ? backward_of<64, true>(cuda, args)
-               : width <= 128 ? backward_of<128, true>(cuda, args)
-                              : backward_of<256, true>(cuda, args);
-    return width <= 32    ? backward_of<32, false>(cuda, args)
-           : width <= 64  ? backward_of<64, false>(cuda, args)
-           : width <= 96  ? backward_of<96, false>(cuda, args)
-           : width <= 112 ? backward_of<112, false>(cuda, args)
-           : width <= 128 ? backward_of<128, false>(cuda, args)
-                          : backward_of<256, false>(cuda, args);
+        return width <= 64    ? backward_of<T, 64, true>(cuda, args)
+               : width <= 128 ? backward_of<T, 128, true>(cuda, args)
+                              : backward_of<T, 256, true>(cuda, args);
+    return width <= 32    ? backward_of<T, 32, false>(cuda, args)
+           : width <= 64  ? backward_of<T, 64, false>(cuda, args)
+           : width <= 96  ? backward_of<T, 96, false>(cuda, args)
+           : width <= 112 ? backward_of<T, 112, false>(cuda, args)
+           : width <= 128 ? backward_of<T, 128, false>(cuda, args)
+                          : backward_of<T, 256, false>(cuda, args);
 }
+
+template smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args);
+template smp_status attention_backward(const smp_cuda *cuda, const attention_args<fp16> &args);

@@ -2,7 +2,7 @@
  * as one kernel: scores, scale, causal mask by index, softmax, values. The graph is put together
  * as cuDNN's own front end does it, because engines recognise that form alone: S = Q K^T, times a
  * scalar, row >= column ? S : -infinity, maximum, S - maximum, exp, sum, and P = exp / sum in
- * bf16; maximum + log(sum) is kept. (The single attention operation of cuDNN 9.19 has no causal
+ * 16 bits; maximum + log(sum) is kept. (The single attention operation of cuDNN 9.19 has no causal
  * mask.) Any failure means that there is no plan, which is no error: the tiled kernels do it. */
 #include "graph/base/status.h"
 
@@ -26,6 +26,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 /* A graph being put together. After the first failure nothing more happens. */
 typedef struct builder {
     cudnnHandle_t handle;
+    cudnnDataType_t half; /* of q, k, v and the result */
     bool failed;
     int64_t uid;
     int n_made, n_op;
@@ -194,10 +195,10 @@ static void build(builder *b, const smp__attention *at, int64_t batch)
     const shape result = heads_shape(at, batch, tq, at->d);
     const int64_t key = at->stride[SMP__K];
     const shape key_transposed = {{batch, h, at->width, tk}, {tk * key, at->width, 1, key}};
-    descriptor q = tensor(b, CUDNN_DATA_BFLOAT16, &query, UID_Q);
-    descriptor k = tensor(b, CUDNN_DATA_BFLOAT16, &key_transposed, UID_K);
-    descriptor v = tensor(b, CUDNN_DATA_BFLOAT16, &value, UID_V);
-    descriptor out = tensor(b, CUDNN_DATA_BFLOAT16, &result, UID_OUT);
+    descriptor q = tensor(b, b->half, &query, UID_Q);
+    descriptor k = tensor(b, b->half, &key_transposed, UID_K);
+    descriptor v = tensor(b, b->half, &value, UID_V);
+    descriptor out = tensor(b, b->half, &result, UID_OUT);
     descriptor lse = tensor(b, CUDNN_DATA_FLOAT, &rows, UID_LSE);
     descriptor scale = tensor(b, CUDNN_DATA_FLOAT, &scalar, UID_SCALE);
 
@@ -213,7 +214,7 @@ static void build(builder *b, const smp__attention *at, int64_t batch)
     reduce(b, CUDNN_REDUCE_TENSOR_ADD, power, sum);
     descriptor log_sum = float_op(b, CUDNN_POINTWISE_LOG, sum, NULL, &rows);
     pointwise(b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, top, log_sum, NULL, lse);
-    descriptor p = inner(b, CUDNN_DATA_BFLOAT16, &scores);
+    descriptor p = inner(b, b->half, &scores);
     pointwise(b, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, power, sum, NULL, p);
     multiply(b, p, v, out);
 }
@@ -305,7 +306,10 @@ smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__a
 {
     if (!suitable(cuda, at, batch))
         return NULL;
-    builder b = {.handle = cuda->dnn, .uid = INNER};
+    builder b = {.handle = cuda->dnn,
+                 .uid = INNER,
+                 .half =
+                     cuda->precision == SMP_PRECISION_FP16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16};
     smp__dnn_attention *made = malloc(sizeof *made);
     build(&b, at, batch);
     descriptor plan = made ? find_plan(&b, cuda->workspace_bytes) : NULL;

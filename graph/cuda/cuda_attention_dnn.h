@@ -1,6 +1,6 @@
-/* Attention forward by cuDNN's fused kernels, for bf16. What it saves is what our kernels save, so
- * the backward pass is ours: cuDNN's adds to dQ in the order in which its blocks run, unless it is
- * given a workspace of the T x T matrix (cuDNN 9.19). */
+/* Attention forward by cuDNN's fused kernels, for bf16 and fp16. What it saves is what our kernels
+ * save, so the backward pass is ours: cuDNN's adds to dQ in the order in which its blocks run,
+ * unless it is given a workspace of the T x T matrix (cuDNN 9.19). */
 #ifndef SMP_GRAPH_CUDA_CUDA_ATTENTION_DNN_H
 #define SMP_GRAPH_CUDA_CUDA_ATTENTION_DNN_H
 

@@ -1,20 +1,20 @@
-/* Attention in bf16 on a GPU, forward: Dao, "FlashAttention-2" (2023). A block owns a tile of
- * queries and passes over the keys once, keeping for each row the maximum and the sum of
- * exponentials so far and rescaling what it has summed when the maximum grows. The next keys are
- * on their way while the values are multiplied, the values while the scores are computed. Products
- * run on tensor cores with fp32 sums; the softmax is fp32, in powers of two. O(Tq Tk w) time per
- * head, O(T w) traffic per tile, no T x T memory. */
-#include "graph/cuda/cuda_attention_bf16.cuh"
+/* Attention in 16 bits on a GPU, forward: Dao, "FlashAttention-2" (2023). A block owns a tile
+ * of queries and passes over the keys once, keeping for each row the maximum and the sum of
+ * exponentials so far and rescaling what it has summed when the maximum grows. The next keys are on
+ * their way while the values are multiplied, the values while the scores are computed. Products run
+ * on tensor cores with fp32 sums; the softmax is fp32, in powers of two. O(Tq Tk w) time per head,
+ * O(T w) traffic per tile, no T x T memory. */
+#include "graph/cuda/cuda_attention_half.cuh"
 
 namespace
 {
 
 /* Rows per warp, keys per tile: what fits 255 registers. */
-template <int W> struct shape {
+template <typename T, int W> struct shape {
     static constexpr int WARPS = 4, MT = W <= 128 ? 2 : 1, N = W <= 128 ? 64 : 32;
     static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
-                         LD = attention_tile<bf16, W>::LD;
-    static constexpr size_t BYTES = (M + 2 * N) * LD * sizeof(bf16);
+                         LD = attention_tile<T, W>::LD;
+    static constexpr size_t BYTES = (M + 2 * N) * LD * sizeof(T);
 };
 
 /* Running statistics of the rows g and g + 8 of each fragment; `sum` of this lane's columns. */
@@ -55,23 +55,23 @@ __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&a
         }
 }
 
-template <int W, bool EXTRA>
-__global__ void __launch_bounds__(shape<W>::THREADS)
-    attention_forward_kernel(attention_args<bf16> args)
+template <typename T, int W, bool EXTRA>
+__global__ void __launch_bounds__(shape<T, W>::THREADS)
+    attention_forward_kernel(attention_args<T> args)
 {
-    typedef shape<W> of;
-    typedef attention_tile<bf16, W> tile;
+    typedef shape<T, W> of;
+    typedef attention_tile<T, W> tile;
     const int M = of::M, N = of::N, MT = of::MT, THREADS = of::THREADS, LD = of::LD;
-    SMP_SHARED(bf16, q); // (M, LD)
-    bf16 *k = q + M * LD, *v = k + N * LD;
+    SMP_SHARED(T, q); // (M, LD)
+    T *k = q + M * LD, *v = k + N * LD;
     const attention_place place(args, false);
     const int first = (args.tiles - 1 - place.tile) * M; /* causal: the long ones first */
     const int begin = EXTRA ? max(0, args.before + first + 1 - args.window) / N * N : 0;
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int row = first + warp * MT * 16 + lane / 4;
-    const bf16 *keys = args.k.head(place.sample, place.key_head, args.width);
-    const bf16 *values = args.v.head(place.sample, place.key_head, args.width);
-    bf16 *own = q + warp * MT * 16 * LD;
+    const T *keys = args.k.head(place.sample, place.key_head, args.width);
+    const T *values = args.v.head(place.sample, place.key_head, args.width);
+    T *own = q + warp * MT * 16 * LD;
     tile::template load<M, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
     tile::template load<N, THREADS>(k, keys, args.k.stride, begin, args.keys, args.width);
@@ -92,20 +92,20 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         __syncthreads(); /* these keys are here, the values before are done with */
         tile::template load<N, THREADS>(v, values, args.v.stride, key, args.keys, args.width);
         smp_cp_async_commit();
-        attention_nt<MT, N, W, LD>(s, own, k);
+        attention_nt<T, MT, N, W, LD>(s, own, k);
         smp_cp_async_wait<0>();
         __syncthreads(); /* the values are here, these keys are done with */
         if (key + N < end)
             tile::template load<N, THREADS>(k, keys, args.k.stride, key + N, args.keys, args.width);
         smp_cp_async_commit();
         if (EXTRA)
-            attention_scores<MT, N, false>(s, args, place.sample, place.first, row,
-                                           key + lane % 4 * 2);
+            attention_scores<T, MT, N, false>(s, args, place.sample, place.first, row,
+                                              key + lane % 4 * 2);
         else if (key + N > args.keys || (args.causal && key + N > args.before + first + 1))
             attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal,
                                          args.before);
         exponentials<MT, N, W, EXTRA>(s, out, rows, scale2);
-        attention_nn<MT, N, W, LD>(out, s, v);
+        attention_nn<T, MT, N, W, LD>(out, s, v);
     }
 
     SMP_UNROLL
@@ -122,32 +122,37 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     }
     const int mine = first + warp * MT * 16;
     if (mine < args.queries)
-        attention_store<MT, W, W>(out, rows.sum, own,
-                                  args.out.head(place.sample, place.first, args.width) +
-                                      mine * args.out.stride,
-                                  args.out.stride, args.queries - mine, args.width, args.width);
+        attention_store<T, MT, W, W>(out, rows.sum, own,
+                                     args.out.head(place.sample, place.first, args.width) +
+                                         mine * args.out.stride,
+                                     args.out.stride, args.queries - mine, args.width, args.width);
 }
 
-template <int W, bool EXTRA>
-smp_status forward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <typename T, int W, bool EXTRA>
+smp_status forward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
-    return attention_launch(attention_forward_kernel<W, EXTRA>, "attention", cuda, args, args.heads,
-                            args.queries, shape<W>::M, 1, shape<W>::THREADS, shape<W>::BYTES);
+    return attention_launch(attention_forward_kernel<T, W, EXTRA>, "attention", cuda, args,
+                            args.heads, args.queries, shape<T, W>::M, 1, shape<T, W>::THREADS,
+                            shape<T, W>::BYTES);
 }
 
 } // namespace
 
-smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <typename T>
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<T> &args)
 {
     const int width = args.width;
     if (attention_has_extra(args))
-        return width <= 64    ? forward_of<64, true>(cuda, args)
-               : width <= 128 ? forward_of<128, true>(cuda, args)
-                              : forward_of<256, true>(cuda, args);
-    return width <= 32    ? forward_of<32, false>(cuda, args)
-           : width <= 64  ? forward_of<64, false>(cuda, args)
-           : width <= 96  ? forward_of<96, false>(cuda, args)
-           : width <= 112 ? forward_of<112, false>(cuda, args)
-           : width <= 128 ? forward_of<128, false>(cuda, args)
-                          : forward_of<256, false>(cuda, args);
+        return width <= 64    ? forward_of<T, 64, true>(cuda, args)
+               : width <= 128 ? forward_of<T, 128, true>(cuda, args)
+                              : forward_of<T, 256, true>(cuda, args);
+    return width <= 32    ? forward_of<T, 32, false>(cuda, args)
+           : width <= 64  ? forward_of<T, 64, false>(cuda, args)
+           : width <= 96  ? forward_of<T, 96, false>(cuda, args)
+           : width <= 112 ? forward_of<T, 112, false>(cuda, args)
+           : width <= 128 ? forward_of<T, 128, false>(cuda, args)
+                          : forward_of<T, 256, false>(cuda, args);
 }
+
+template smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);
+template smp_status attention_forward(const smp_cuda *cuda, const attention_args<fp16> &args);

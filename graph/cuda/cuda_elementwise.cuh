@@ -81,23 +81,29 @@ static inline smp_status smp_map(const smp_op_call *call, const smp_streams<T, I
 }
 
 /* The usual cases, over untyped pointers of a call: y = f(x), and y = f(a, b). */
+template <typename T, typename F>
+static inline smp_status smp_map1_as(const smp_op_call *call, const void *x, void *y, int64_t n,
+                                     const F &f)
+{
+    return smp_map(call, smp_streams<T, 1, 1>{{(const T *)x}, {(T *)y}}, n, f);
+}
 template <typename F>
 static inline smp_status smp_map1(const smp_op_call *call, const void *x, void *y, int64_t n,
                                   const F &f)
 {
-    if (smp_is_bf16(call))
-        return smp_map(call, smp_streams<bf16, 1, 1>{{(const bf16 *)x}, {(bf16 *)y}}, n, f);
-    return smp_map(call, smp_streams<float, 1, 1>{{(const float *)x}, {(float *)y}}, n, f);
+    return SMP_AS(smp_dtype_of_call(call), smp_map1_as, call, x, y, n, f);
+}
+template <typename T, typename F>
+static inline smp_status smp_map2_as(const smp_op_call *call, const void *a, const void *b, void *y,
+                                     int64_t n, const F &f)
+{
+    return smp_map(call, smp_streams<T, 2, 1>{{(const T *)a, (const T *)b}, {(T *)y}}, n, f);
 }
 template <typename F>
 static inline smp_status smp_map2(const smp_op_call *call, const void *a, const void *b, void *y,
                                   int64_t n, const F &f)
 {
-    if (smp_is_bf16(call))
-        return smp_map(
-            call, smp_streams<bf16, 2, 1>{{(const bf16 *)a, (const bf16 *)b}, {(bf16 *)y}}, n, f);
-    return smp_map(
-        call, smp_streams<float, 2, 1>{{(const float *)a, (const float *)b}, {(float *)y}}, n, f);
+    return SMP_AS(smp_dtype_of_call(call), smp_map2_as, call, a, b, y, n, f);
 }
 
 /* Copies a tensor of the micro-batch. */

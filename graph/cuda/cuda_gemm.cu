@@ -47,7 +47,7 @@ static bool has_aux(const smp__gemm_shape *s)
 
 static cudaDataType_t data_type(smp_dtype type)
 {
-    return type == SMP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return type == SMP_BF16 ? CUDA_R_16BF : type == SMP_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 template <typename T>
@@ -202,9 +202,9 @@ smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *s, smp_
     return smp_fail(SMP_ERR_FAILED,
                     "cuBLASLt has no algorithm for %lld x %lld x %lld, %s%s into %s, "
                     "with %lld bytes of workspace",
-                    (long long)s->m, (long long)s->n, (long long)s->k,
-                    s->in == SMP_BF16 ? "bf16" : "fp32", has_aux(s) ? " with GELU" : "",
-                    s->out == SMP_BF16 ? "bf16" : "fp32", (long long)cuda->workspace_bytes);
+                    (long long)s->m, (long long)s->n, (long long)s->k, smp_dtype_names[s->in],
+                    has_aux(s) ? " with GELU" : "", smp_dtype_names[s->out],
+                    (long long)cuda->workspace_bytes);
 }
 
 void smp__gemm_destroy(smp__gemm *gemm)

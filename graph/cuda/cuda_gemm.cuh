@@ -30,8 +30,8 @@ typedef struct smp__gemm_shape {
     bool trans_a, trans_b; /* A is stored [k,m], B [n,k] */
     int64_t m, n, k;
     int64_t lda, ldb, ldc; /* row strides in elements; of aux too: ldc */
-    smp_dtype in;          /* of A and B: SMP_F32 or SMP_BF16 */
-    smp_dtype out;         /* of C, aux and bias: SMP_F32, or SMP_BF16 as `in` */
+    smp_dtype in;          /* of A and B: SMP_F32, SMP_BF16 or SMP_F16 */
+    smp_dtype out;         /* of C, aux and bias: SMP_F32, or as `in` */
     smp__gemm_epilogue epilogue;
     int64_t count;     /* as many products at once, no epilogue: 0 is 1 */
     int64_t step[3];   /* elements from one to the next, of A, B and C */

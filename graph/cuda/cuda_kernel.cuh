@@ -10,6 +10,7 @@
 #define SMP_GRAPH_CUDA_CUDA_KERNEL_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -19,6 +20,7 @@ extern "C" {
 #include "graph/cuda/cuda.h"
 
 typedef __nv_bfloat16 bf16;
+typedef __half fp16;
 
 #ifndef SMP_EMULATED /* tests/emulate/include/cuda_runtime.h defines both */
 /* kernel<<<grid, block, shared bytes, stream>>>(arguments...) */
@@ -72,6 +74,10 @@ __device__ __forceinline__ float smp_float(bf16 x)
 {
     return __bfloat162float(x);
 }
+__device__ __forceinline__ float smp_float(fp16 x)
+{
+    return __half2float(x);
+}
 template <typename T> __device__ __forceinline__ T smp_from(float x);
 template <> __device__ __forceinline__ float smp_from<float>(float x)
 {
@@ -80,6 +86,10 @@ template <> __device__ __forceinline__ float smp_from<float>(float x)
 template <> __device__ __forceinline__ bf16 smp_from<bf16>(float x)
 {
     return __float2bfloat16_rn(x);
+}
+template <> __device__ __forceinline__ fp16 smp_from<fp16>(float x)
+{
+    return __float2half_rn(x);
 }
 
 /* What sums and maxima over threads combine with, and what they start from. */
@@ -162,18 +172,32 @@ static inline const smp_cuda *smp_cuda_of(const smp_op_call *call)
 {
     return (const smp_cuda *)call->device;
 }
-static inline bool smp_is_bf16(const smp_op_call *call)
+/* Of activations: SMP_F32, SMP_BF16 or SMP_F16. */
+static inline smp_dtype smp_dtype_of_call(const smp_op_call *call)
 {
-    return call->graph->target.precision == SMP_PRECISION_BF16;
+    return smp_precision_dtype(call->graph->target.precision);
 }
+/* Weight `slot` in that type. */
+static inline const void *smp_factor(const smp_op_call *call, int slot)
+{
+    return smp_dtype_is_half(smp_dtype_of_call(call)) ? call->param16[slot]
+                                                      : (const void *)call->param[slot];
+}
+/* function<T>(...) with T of a dtype. */
+#define SMP_AS(dtype, function, ...)                                                               \
+    ((dtype) == SMP_BF16  ? function<bf16>(__VA_ARGS__)                                            \
+     : (dtype) == SMP_F16 ? function<fp16>(__VA_ARGS__)                                            \
+                          : function<float>(__VA_ARGS__))
 /* forward<T>(call) in the type of the micro-batch's activations: SMP_TYPED(forward) in the
  * table. */
-template <smp_status (*AS_BF16)(const smp_op_call *), smp_status (*AS_FLOAT)(const smp_op_call *)>
+typedef smp_status smp_kernel_call(const smp_op_call *);
+template <smp_kernel_call AS_BF16, smp_kernel_call AS_FP16, smp_kernel_call AS_FLOAT>
 static smp_status smp_typed(const smp_op_call *call)
 {
-    return smp_is_bf16(call) ? AS_BF16(call) : AS_FLOAT(call);
+    const smp_dtype dtype = smp_dtype_of_call(call);
+    return dtype == SMP_BF16 ? AS_BF16(call) : dtype == SMP_F16 ? AS_FP16(call) : AS_FLOAT(call);
 }
-#define SMP_TYPED(function) smp_typed<function<bf16>, function<float>>
+#define SMP_TYPED(function) smp_typed<function<bf16>, function<fp16>, function<float>>
 
 /* Values of an access to rows of that many values: 16 bytes of them if they divide a row, else
  * 1. */

@@ -26,9 +26,17 @@
 #endif
 
 /* Two values in one register, `low` at the lower address. */
-__device__ __forceinline__ uint32_t smp_bf16_pair(float low, float high)
+template <typename T> __device__ __forceinline__ uint32_t smp_pair(float low, float high);
+template <> __device__ __forceinline__ uint32_t smp_pair<bf16>(float low, float high)
 {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+template <> __device__ __forceinline__ uint32_t smp_pair<fp16>(float low, float high)
+{
+    const __half2 pair = __floats2half2_rn(low, high);
     uint32_t bits;
     memcpy(&bits, &pair, sizeof bits);
     return bits;
@@ -41,9 +49,22 @@ __device__ __forceinline__ uint32_t smp_shared_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* c += A B */
-__device__ __forceinline__ void smp_mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&x)[4],
-                                                      uint32_t y0, uint32_t y1)
+/* c += A B, of bf16 or fp16 */
+template <typename T>
+__device__ __forceinline__ void smp_mma_m16n8k16(float (&c)[4], const uint32_t (&x)[4], uint32_t y0,
+                                                 uint32_t y1);
+template <>
+__device__ __forceinline__ void smp_mma_m16n8k16<fp16>(float (&c)[4], const uint32_t (&x)[4],
+                                                       uint32_t y0, uint32_t y1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1));
+}
+template <>
+__device__ __forceinline__ void smp_mma_m16n8k16<bf16>(float (&c)[4], const uint32_t (&x)[4],
+                                                       uint32_t y0, uint32_t y1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -53,14 +74,14 @@ __device__ __forceinline__ void smp_mma_m16n8k16_bf16(float (&c)[4], const uint3
 
 /* Four 8 x 8 matrices: lane i passes the address of row i % 8 of matrix i / 8 (16-byte aligned);
  * lane 4 g + t gets values [g][2t, 2t+1] of each; _trans: [2t, 2t+1][g]. */
-__device__ __forceinline__ void smp_ldmatrix_x4(uint32_t (&x)[4], const bf16 *row)
+__device__ __forceinline__ void smp_ldmatrix_x4(uint32_t (&x)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(smp_shared_address(row))
                  : "memory");
 }
-__device__ __forceinline__ void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const bf16 *row)
+__device__ __forceinline__ void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -106,7 +127,7 @@ __device__ __forceinline__ float smp_exp2(float x)
 /* What the lanes of the calling warp show each other between two __syncwarp. */
 struct smp_emulated_warp {
     uint32_t x[SMP_WARP][4], y[SMP_WARP][2];
-    const bf16 *row[SMP_WARP];
+    const uint16_t *row[SMP_WARP];
 };
 static inline int smp_emulated_thread()
 {
@@ -117,16 +138,16 @@ static inline smp_emulated_warp *smp_emulated_warp_of()
     static smp_emulated_warp warp[32];
     return &warp[smp_emulated_thread() / SMP_WARP];
 }
-static inline float smp_emulated_half(uint32_t bits, int high)
+template <typename T> static inline float smp_emulated_half(uint32_t pair, int high)
 {
-    uint32_t wide = high ? bits & 0xffff0000u : bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
+    const uint16_t bits = (uint16_t)(high ? pair >> 16 : pair);
+    T value;
+    memcpy(&value, &bits, sizeof value);
+    return smp_float(value);
 }
 
-static inline void smp_mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&x)[4], uint32_t y0,
-                                         uint32_t y1)
+template <typename T>
+static inline void smp_mma_m16n8k16(float (&c)[4], const uint32_t (&x)[4], uint32_t y0, uint32_t y1)
 {
     smp_emulated_warp *warp = smp_emulated_warp_of();
     const int lane = smp_emulated_thread() % SMP_WARP, g = lane / 4, t = lane % 4;
@@ -138,21 +159,21 @@ static inline void smp_mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&x)[4], 
         for (int k = 0; k < 16; k++) {
             const uint32_t a = warp->x[4 * g + k % 8 / 2][e / 2 + 2 * (k / 8)];
             const uint32_t b = warp->y[4 * (2 * t + e % 2) + k % 8 / 2][k / 8];
-            c[e] = fmaf(smp_emulated_half(a, k % 2), smp_emulated_half(b, k % 2), c[e]);
+            c[e] = fmaf(smp_emulated_half<T>(a, k % 2), smp_emulated_half<T>(b, k % 2), c[e]);
         }
     __syncwarp();
 }
 
-static inline void smp_emulated_ldmatrix(uint32_t (&x)[4], const bf16 *row, bool transposed)
+static inline void smp_emulated_ldmatrix(uint32_t (&x)[4], const void *row, bool transposed)
 {
     smp_emulated_warp *warp = smp_emulated_warp_of();
     const int lane = smp_emulated_thread() % SMP_WARP, g = lane / 4, t = lane % 4;
     if ((uintptr_t)row % 16 != 0)
         __builtin_trap(); /* a misaligned address on a GPU too */
-    warp->row[lane] = row;
+    warp->row[lane] = static_cast<const uint16_t *>(row);
     __syncwarp();
     for (int matrix = 0; matrix < 4; matrix++) {
-        bf16 pair[2];
+        uint16_t pair[2];
         for (int i = 0; i < 2; i++)
             pair[i] = transposed ? warp->row[8 * matrix + 2 * t + i][g]
                                  : warp->row[8 * matrix + g][2 * t + i];
@@ -160,11 +181,11 @@ static inline void smp_emulated_ldmatrix(uint32_t (&x)[4], const bf16 *row, bool
     }
     __syncwarp();
 }
-static inline void smp_ldmatrix_x4(uint32_t (&x)[4], const bf16 *row)
+static inline void smp_ldmatrix_x4(uint32_t (&x)[4], const void *row)
 {
     smp_emulated_ldmatrix(x, row, false);
 }
-static inline void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const bf16 *row)
+static inline void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const void *row)
 {
     smp_emulated_ldmatrix(x, row, true);
 }

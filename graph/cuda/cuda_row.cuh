@@ -74,16 +74,15 @@ __device__ __forceinline__ smp_row_parts smp_split_row(int64_t row, int64_t colu
     return parts;
 }
 
-/* exp(x) for x <= 0 where bf16 is what comes out of it: two operations; a relative error of 2e-5 at
- * worst. For floats the accurate one. */
-template <typename T> __device__ __forceinline__ float smp_exp(float x);
+/* exp(x) for x <= 0 where 16 bits are what comes out of it: two operations; a relative error of
+ * 2e-5 at worst. For floats the accurate one. */
+template <typename T> __device__ __forceinline__ float smp_exp(float x)
+{
+    return __expf(x);
+}
 template <> __device__ __forceinline__ float smp_exp<float>(float x)
 {
     return expf(x);
-}
-template <> __device__ __forceinline__ float smp_exp<bf16>(float x)
-{
-    return __expf(x);
 }
 
 /* The maximum of some values and the sum of exp(value - maximum), made in one pass: when a larger

@@ -1,4 +1,5 @@
-/* bf16: the upper half of a float. Arrays of it are uint16_t. */
+/* Floats of 16 bits: bf16, the upper half of a float, and fp16 (graph/base/fp16.h). Arrays of them
+ * are uint16_t. */
 #ifndef SMP_GRAPH_MATH_HALF_H
 #define SMP_GRAPH_MATH_HALF_H
 
@@ -6,6 +7,7 @@
 #include <stdint.h>
 
 #include "graph/base/status.h"
+#include "graph/model/dtype.h"
 
 /* Does this processor multiply bf16 (AVX512-BF16 or AMX; ONEDNN_MAX_CPU_ISA may say less)? */
 bool smp_math_has_bf16(void);
@@ -14,8 +16,12 @@ void smp__from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n);
 /* To the nearest, ties to even; a NaN stays one, and what is less than the least normal float
  * becomes 0: as AVX512-BF16 does it, and with the same bits on every machine. */
 void smp__to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n);
+
+/* The same in the format that `half` says: SMP_BF16 or SMP_F16. */
+void smp__from_half(smp_dtype half, float *restrict y, const void *restrict x, int64_t n);
+void smp__to_half(smp_dtype half, void *restrict y, const float *restrict x, int64_t n);
 /* target += source, added as floats and rounded once. */
-void smp__add_bf16(uint16_t *restrict target, const uint16_t *restrict source, int64_t n);
+void smp__add_half(smp_dtype half, void *restrict target, const void *restrict source, int64_t n);
 
 /* Of matrices [outer][inner][row][column]: elements to the next, and to the next row. */
 typedef struct smp_strides16 {

@@ -1,5 +1,5 @@
-/* Types of values. Kernels know float32 and int32, and bf16 where the target says so; the others
- * are those of tensors that are only planned. */
+/* Types of values. Kernels know float32 and int32, and bf16 or fp16 where the target says so; the
+ * others are those of tensors that are only planned. */
 #ifndef SMP_GRAPH_MODEL_DTYPE_H
 #define SMP_GRAPH_MODEL_DTYPE_H
 
@@ -37,6 +37,12 @@ static inline bool smp_dtype_is_float(smp_dtype dtype)
     static const bool is_float[] = {SMP_DTYPE_LIST(SMP_DTYPE_FLOAT)};
 #undef SMP_DTYPE_FLOAT
     return is_float[dtype];
+}
+
+/* Floats of 16 bits. */
+static inline bool smp_dtype_is_half(smp_dtype dtype)
+{
+    return dtype == SMP_BF16 || dtype == SMP_F16;
 }
 
 /* Do kernels take it where the file says it? */

@@ -72,7 +72,7 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
 {
     SMP_TRY(smp_target_check(target));
     smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
-    smp_dtype dtype = target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    smp_dtype dtype = smp_precision_dtype(target.precision);
     for (int32_t i = 0; i < graph->n_tensor; i++)
         if (smp_dtype_is_float(tensor[i].dtype) && tensor[i].batched && !tensor[i].planned)
             tensor[i].dtype = dtype;

@@ -103,7 +103,7 @@ void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, s
         op->kind->cuda_needs(graph, op, batch, needs);
     else if (op->kind->needs)
         op->kind->needs(graph, op, batch, needs);
-    if (graph->target.backend == SMP_BACKEND_CPU && graph->target.precision == SMP_PRECISION_BF16)
+    if (graph->target.backend == SMP_BACKEND_CPU && smp_precision_is_half(graph->target.precision))
         needs->workspace_bytes = smp_op_half_workspace(graph, op, batch, needs);
 }
 

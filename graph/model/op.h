@@ -202,9 +202,9 @@ enum {
 };
 
 /* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
- * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
- * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
- * and the call returns when its kernels are enqueued. */
+ * the target is bf16 or fp16, float activations and their gradients are that, whatever the
+ * pointer's type says; losses, weights and weight gradients are fp32. On a GPU all pointers are
+ * device memory, and the call returns when its kernels are enqueued. */
 typedef struct smp_op_call {
     const smp_graph *graph;
     const smp_op *op;
@@ -215,7 +215,7 @@ typedef struct smp_op_call {
     void *const *outs;          /* [n_out]; in backward only those that needs names, else NULL */
     void *device;               /* the device's context: NULL on the CPU, smp_cuda on a GPU */
     const float *const *param;  /* [n_param] */
-    const void *const *param16; /* [n_param] bf16 copies of the weights; NULL unless in bf16 */
+    const void *const *param16; /* [n_param] copies of the weights in bf16 or fp16; else NULL */
     void *aux;                  /* [batch * aux_bytes], NULL if none */
     void *workspace;            /* [workspace_bytes], NULL if none */
     const float *dout;          /* douts[0] */
@@ -288,8 +288,10 @@ struct smp_op_kind {
      * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
-    /* The same for bf16, with what `needs` says. NULL: the fp32 ones, on widened values. */
+    /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, on
+     * widened values. */
     const smp_op_kernels *cpu16;
+    uint32_t rounded; /* weights, a bit each, that these multiply as rounded to 16 bits */
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
      * [min, max]. False: no bound. NULL: none. */
     bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
@@ -327,7 +329,7 @@ const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind);
 
 /* The CPU kernels of a kind for a precision; NULL if it has none. */
 const smp_op_kernels *smp_op_cpu_kernels(const smp_op_kind *kind, smp_precision precision);
-/* The workspace of an op on the CPU in bf16, with what is widened there. */
+/* The workspace of an op on the CPU in bf16 or fp16, with what is widened there. */
 int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_op_needs *needs);
 

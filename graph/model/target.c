@@ -6,7 +6,7 @@
 #include "graph/base/text.h"
 
 static const char *const BACKENDS[SMP_N_BACKEND] = {"cpu", "cuda"};
-static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16"};
+static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16", "fp16"};
 
 const char *smp_backend_name(smp_backend backend)
 {
@@ -60,7 +60,7 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
 smp_status smp_target_check(smp_target target)
 {
     if (target.backend == SMP_BACKEND_CPU && target.precision == SMP_PRECISION_TF32)
-        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32 and bf16",
+        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32, bf16 and fp16",
                         smp_precision_name(target.precision));
     return SMP_OK;
 }

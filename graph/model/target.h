@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "graph/base/status.h"
+#include "graph/model/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +22,7 @@ typedef enum smp_precision {
                            mantissa */
     SMP_PRECISION_BF16, /* activations, their gradients and a copy of the weights in bf16; sums in
                            fp32 */
+    SMP_PRECISION_FP16, /* the same in fp16 */
     SMP_N_PRECISION
 } smp_precision;
 
@@ -29,13 +31,27 @@ typedef struct smp_target {
     smp_precision precision;
 } smp_target;
 
+/* What activations and their gradients are in: SMP_F32, or the format of 16 bits, in which there
+ * are copies of the weights then. */
+static inline smp_dtype smp_precision_dtype(smp_precision precision)
+{
+    return precision == SMP_PRECISION_BF16   ? SMP_BF16
+           : precision == SMP_PRECISION_FP16 ? SMP_F16
+                                             : SMP_F32;
+}
+
+static inline bool smp_precision_is_half(smp_precision precision)
+{
+    return smp_dtype_is_half(smp_precision_dtype(precision));
+}
+
 static inline bool smp_target_equal(smp_target a, smp_target b)
 {
     return a.backend == b.backend && a.precision == b.precision;
 }
 
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
-const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16" */
+const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
 bool smp_precision_find(const char *name, smp_precision *out);
 

@@ -62,7 +62,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (call->op->n_in > 2)
-        return smp_is_bf16(call) ? add_all<bf16>(call, n) : add_all<float>(call, n);
+        return SMP_AS(smp_dtype_of_call(call), add_all, call, n);
     return smp_map2(call, call->in[0], call->in[1], call->out, n, add_values());
 }
 
@@ -77,7 +77,7 @@ template <typename T> static smp_status both_gradients(const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     if (call->op->n_in == 2 && call->din[0] && call->din[1])
-        return smp_is_bf16(call) ? both_gradients<bf16>(call) : both_gradients<float>(call);
+        return SMP_AS(smp_dtype_of_call(call), both_gradients, call);
     for (int k = 0; k < call->op->n_in; k++)
         if (call->din[k])
             SMP_TRY(smp_copy_tensor(call, call->op->out, call->din[k], call->dout));

@@ -1,5 +1,5 @@
 /* attention on a GPU: tiled kernels (cuda_attention_*.cu), or cuDNN's fused one for the forward
- * pass in bf16 where it has one. Neither puts the T x T matrix into memory: forward saves the
+ * pass in 16 bits where it has one. Neither puts the T x T matrix into memory: forward saves the
  * logarithm of each row's sum of exponentials, (B, heads, Tq), and backward computes the
  * probabilities again. In fp32 and TF32 nothing is rounded below fp32. cuDNN's is for the plain
  * kind; masks, windows, biases and key heads of another number are for the tiled kernels.
@@ -156,7 +156,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     SMP_TRY(attention_check(graph, op, &at, at.before + at.queries));
     if (*kind && !only_dnn && strcmp(kind, "tiled") != 0)
         return smp_fail(SMP_ERR_INPUT, "SMP_ATTENTION=%s: expected tiled or cudnn", kind);
-    if (graph->target.precision == SMP_PRECISION_BF16 && (only_dnn || !*kind))
+    if (smp_precision_is_half(graph->target.precision) && (only_dnn || !*kind))
         *state = smp__dnn_attention_create(static_cast<const smp_cuda *>(device), &at, batch);
     if (only_dnn && !*state)
         return smp_fail_at(smp_op_where(graph, op),
@@ -184,15 +184,10 @@ static smp_status make_args(const smp_op_call *call, float *const *din, attentio
     return SMP_OK;
 }
 
-static smp_status forward(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    if (!smp_is_bf16(call)) {
-        attention_args<float> args;
-        SMP_TRY(make_args(call, NULL, &args));
-        return attention_forward(cuda, args);
-    }
-    attention_args<bf16> args;
+    attention_args<T> args;
     SMP_TRY(make_args(call, NULL, &args));
     if (!call->state)
         return attention_forward(cuda, args);
@@ -233,4 +228,5 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(attention) = {
-    prepare, release, forward, SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};
+    prepare, release, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight),
+    NULL};

@@ -2,9 +2,9 @@
  * over the devices.
  *
  * A group moves values, in the type of the activations, and they are added here: by rising device,
- * in float, rounded once. In bf16 that is half of what sums in fp32 would move, and the same bits,
- * since the summands are bf16 already. What is moved counts in floats: a row of bf16 goes as pairs
- * and is filled up to a whole one.
+ * in float, rounded once. In 16 bits that is half of what sums in fp32 would move, and the same
+ * bits, since the summands are rounded already. What is moved counts in floats: a row of 16 bits
+ * goes as pairs and is filled up to a whole one.
  *
  * Where the parts of a tensor lie one behind the other as they are (one sample, its first dimension
  * split), nothing is packed. */
@@ -16,7 +16,9 @@ extern "C" {
 #include "graph/ops/collective.h"
 }
 
-template <typename T> static constexpr smp_dtype smp_dtype_of = sizeof(T) == 2 ? SMP_BF16 : SMP_F32;
+template <typename T> static constexpr smp_dtype smp_dtype_of = SMP_F32;
+template <> constexpr smp_dtype smp_dtype_of<bf16> = SMP_BF16;
+template <> constexpr smp_dtype smp_dtype_of<fp16> = SMP_F16;
 
 /* Elements from one device's row to the next, and floats of a row, of n values. */
 template <typename T> static inline int64_t smp_row_stride_of(int64_t n)

@@ -57,7 +57,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     for (int32_t i = 0; i < op->n_param; i++)
         params += 4.0 * (double)graph->param[op->param[i]].elements;
     /* what kernels read of the weights; gradients are added to in fp32 */
-    double read = graph->target.precision == SMP_PRECISION_BF16 ? 0.5 * params : params;
+    double read = smp_precision_is_half(graph->target.precision) ? 0.5 * params : params;
     work->forward_bytes = read + out + (needs.aux_of_backward ? 0 : aux);
     work->backward_input_bytes = 0;
     work->backward_weight_bytes = out + 2 * params + (needs.weight_grad_aux ? aux : 0);

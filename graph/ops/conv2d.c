@@ -284,4 +284,5 @@ const smp_op_kind smp__op_conv2d = {
     .split = SPLITS,
     .cpu = KERNELS,
     .cpu16 = &HALF,
+    .rounded = 1,
 };

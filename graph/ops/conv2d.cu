@@ -102,13 +102,13 @@ static int64_t alignment_of(const conv2d_state *s, int64_t value_bytes)
 
 static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, conv2d_state *s)
 {
-    const bool is_bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    const smp_dtype type = smp_precision_dtype(graph->target.precision);
     const int64_t out = s->shape.out[SMP_CHANNELS] / s->shape.groups;
     const int64_t of_w = out * s->taps, of_u = s->taps * s->places, of_y = out * s->places;
     smp__gemm_shape shape = {};
-    shape.in = shape.out = is_bf16 ? SMP_BF16 : SMP_F32;
+    shape.in = shape.out = type;
     shape.count = s->shape.groups;
-    shape.alignment = alignment_of(s, is_bf16 ? 2 : 4);
+    shape.alignment = alignment_of(s, smp_dtype_bytes(type));
 
     smp__gemm_shape forward = shape;
     forward.m = out, forward.n = s->places, forward.k = s->taps;
@@ -189,20 +189,20 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
     const smp_cuda *cuda = smp_cuda_of(call);
-    const bool bias = call->op->n_param > 1, is_bf16 = smp_is_bf16(call);
-    const void *const *weights = is_bf16 ? call->param16 : (const void *const *)call->param;
+    const bool bias = call->op->n_param > 1;
     const int64_t channels = s->shape.out[SMP_CHANNELS], n = channels * s->places;
     T *y = static_cast<T *>(call->out);
     if (bias) {
         SMP_LAUNCH(conv2d_spread<T>, smp_grid(cuda, call->batch * n), SMP_BLOCK, 0, cuda->stream,
-                   static_cast<const T *>(weights[1]), y, call->batch * n, channels, s->places);
+                   static_cast<const T *>(smp_factor(call, 1)), y, call->batch * n, channels,
+                   s->places);
         SMP_TRY(smp__cuda_launched("conv2d bias"));
     }
     for (int64_t b = 0; b < call->batch; b++) {
         const T *u;
         SMP_TRY(unfold(call, s, b, &u));
-        SMP_TRY(
-            smp__gemm_run(cuda, s->forward, 1, weights[0], u, bias ? 1 : 0, y + b * n, NULL, NULL));
+        SMP_TRY(smp__gemm_run(cuda, s->forward, 1, smp_factor(call, 0), u, bias ? 1 : 0, y + b * n,
+                              NULL, NULL));
     }
     return SMP_OK;
 }
@@ -211,7 +211,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
     const smp_cuda *cuda = smp_cuda_of(call);
-    const void *weight = smp_is_bf16(call) ? call->param16[0] : call->param[0];
+    const void *weight = smp_factor(call, 0);
     const int64_t image = s->shape.in[SMP_CHANNELS] * s->pixels;
     const int64_t n = s->shape.out[SMP_CHANNELS] * s->places;
     const T *dy = reinterpret_cast<const T *>(call->dout);

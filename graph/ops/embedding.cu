@@ -1,6 +1,6 @@
 /* embedding on a GPU.
  *
- * Forward copies rows of the fp32 weights, rounded where the target is bf16. An index outside
+ * Forward copies rows of the fp32 weights, rounded where the target is of 16 bits. An index outside
  * the table, which only unchecked data can hold, makes a row of NaN and has no gradient. A row of
  * the table that another device has is one of zeroes.
  *

@@ -26,13 +26,13 @@ static int64_t alignment_of(const expert_state *s, int64_t value_bytes)
 
 static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, expert_state *s)
 {
-    const bool is_bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    const smp_dtype type = smp_precision_dtype(graph->target.precision);
     const int64_t of_x = s->places * s->in, of_y = s->places * s->features;
     const int64_t of_w = s->features * s->in;
     smp__gemm_shape shape = {};
-    shape.in = shape.out = is_bf16 ? SMP_BF16 : SMP_F32;
+    shape.in = shape.out = type;
     shape.count = s->experts;
-    shape.alignment = alignment_of(s, is_bf16 ? 2 : 4);
+    shape.alignment = alignment_of(s, smp_dtype_bytes(type));
 
     smp__gemm_shape forward = shape;
     forward.trans_b = true;
@@ -102,7 +102,7 @@ static smp_status for_samples(const smp_op_call *call, const smp__gemm *gemm, co
 
 template <typename T> static const T *weight_of(const smp_op_call *call)
 {
-    return static_cast<const T *>(smp_is_bf16(call) ? call->param16[0] : call->param[0]);
+    return static_cast<const T *>(smp_factor(call, 0));
 }
 
 template <typename T> static smp_status forward(const smp_op_call *call)

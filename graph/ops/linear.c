@@ -288,4 +288,5 @@ const smp_op_kind smp__op_linear = {
             .backward_input = backward_input,
             .backward_weight = backward_weight},
     .cpu16 = &HALF,
+    .rounded = 1,
 };

@@ -2,7 +2,7 @@
  *
  *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
  *   dx[rows, in]        = dy[rows, features] W
- *   dW[features, in]   += dy^T x                  fp32 from bf16 factors, beta 1
+ *   dW[features, in]   += dy^T x                  fp32 whatever the factors, beta 1
  *   db[features]       += column sums of dy       two kernels of ours (cuda_axis.cuh)
  */
 #include "graph/cuda/cuda_axis.cuh"
@@ -41,7 +41,7 @@ static smp_status launch_spread(const smp_op_call *call, const linear_state *s, 
 
 static smp_dtype activation_type(const smp_graph *graph)
 {
-    return graph->target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    return smp_precision_dtype(graph->target.precision);
 }
 
 static smp__gemm_shape forward_shape(const smp_graph *graph, const smp_op *op,
@@ -143,9 +143,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
 /* The weight or bias in the type of the activations. */
 static const void *factor(const smp_op_call *call, int slot)
 {
-    if (slot >= call->op->n_param)
-        return NULL;
-    return smp_is_bf16(call) ? call->param16[slot] : call->param[slot];
+    return slot < call->op->n_param ? smp_factor(call, slot) : NULL;
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -153,8 +151,7 @@ static smp_status forward(const smp_op_call *call)
     const linear_state *s = static_cast<const linear_state *>(call->state);
     const void *bias = factor(call, 1);
     if (s->spread_bias)
-        SMP_TRY(smp_is_bf16(call) ? launch_spread<bf16>(call, s, bias)
-                                  : launch_spread<float>(call, s, bias));
+        SMP_TRY(SMP_AS(smp_dtype_of_call(call), launch_spread, call, s, bias));
     return smp__gemm_run(smp_cuda_of(call), s->forward, 1, call->in[0], factor(call, 0),
                          s->spread_bias ? 1 : 0, call->out, bias, NULL);
 }
@@ -172,10 +169,8 @@ static smp_status backward_weight(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
     if (s->chunks > 0)
-        SMP_TRY(smp_is_bf16(call) ? smp_add_column_sums<bf16>(call, call->dparam[1], s->rows,
-                                                              s->features, s->chunks)
-                                  : smp_add_column_sums<float>(call, call->dparam[1], s->rows,
-                                                               s->features, s->chunks));
+        SMP_TRY(SMP_AS(smp_dtype_of_call(call), smp_add_column_sums, call, call->dparam[1], s->rows,
+                       s->features, s->chunks));
     return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0], 1,
                          call->dparam[0], NULL, NULL);
 }

@@ -35,7 +35,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (call->din[0] && call->din[1])
-        return smp_is_bf16(call) ? both_gradients<bf16>(call, n) : both_gradients<float>(call, n);
+        return SMP_AS(smp_dtype_of_call(call), both_gradients, call, n);
     for (int k = 0; k < 2; k++)
         if (call->din[k])
             SMP_TRY(smp_map2(call, call->dout, call->in[1 - k], call->din[k], n, mul_values()));

@@ -41,7 +41,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (call->din[0] && call->din[1])
-        return smp_is_bf16(call) ? both_gradients<bf16>(call, n) : both_gradients<float>(call, n);
+        return SMP_AS(smp_dtype_of_call(call), both_gradients, call, n);
     if (call->din[0])
         return smp_copy_tensor(call, call->op->out, call->din[0], call->dout);
     return call->din[1] ? smp_map1(call, call->dout, call->din[1], n, sub_negative()) : SMP_OK;

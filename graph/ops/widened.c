@@ -1,6 +1,7 @@
-/* bf16 on the CPU. An operator has kernels of its own for it (cpu16), or its fp32 kernels run
- * between two conversions: values and gradients are widened into the workspace behind the kernels'
- * own, results rounded once. */
+/* bf16 and fp16 on the CPU. An operator has kernels of its own for bf16 (cpu16), or its fp32
+ * kernels run between two conversions: values and gradients are widened into the workspace behind
+ * the kernels' own, results rounded once. So always in fp16, of which oneDNN 2 has no products on a
+ * CPU: weights that the kernels for bf16 multiply as rounded are rounded there too. */
 #include <stdlib.h>
 
 #include "graph/math/half.h"
@@ -14,24 +15,37 @@ typedef struct prepared {
     void (*release)(void *state);
 } prepared;
 
-static int64_t wide_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
-{
-    const smp_tensor *t = &graph->tensor[tensor];
-    if (t->dtype != SMP_BF16)
-        return 0;
-    const int64_t bytes = smp__count(t, batch) * (int64_t)sizeof(float);
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
 static int64_t aligned(int64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+static int64_t wide_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    const smp_tensor *t = &graph->tensor[tensor];
+    if (!smp_dtype_is_half(t->dtype))
+        return 0;
+    return aligned(smp__count(t, batch) * (int64_t)sizeof(float));
+}
+
+/* Does the kind compute in the format itself? */
+static bool has_own(const smp_op_kind *kind, smp_precision precision)
+{
+    return kind->cpu16 && precision == SMP_PRECISION_BF16;
+}
+
+/* Of the widened copy of weight k; 0: the kernels read the fp32 one. */
+static int64_t weight_bytes(const smp_graph *graph, const smp_op *op, int32_t k)
+{
+    if (!(op->kind->rounded >> k & 1))
+        return 0;
+    return aligned(graph->param[op->param[k]].elements * (int64_t)sizeof(float));
+}
+
 int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_op_needs *needs)
 {
-    if (op->kind->cpu16 || !op->kind->cpu.forward)
+    if (has_own(op->kind, graph->target.precision) || !op->kind->cpu.forward)
         return needs->workspace_bytes;
     int64_t forward = 0, backward = 0;
     const uint32_t in = needs->input_grad_in | needs->weight_grad_in;
@@ -45,6 +59,10 @@ int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t 
         forward += bytes;
         backward += bytes + (needs->input_grad_out >> k & 1 ? bytes : 0);
     }
+    for (int32_t k = 0; k < op->n_param; k++) {
+        forward += weight_bytes(graph, op, k);
+        backward += weight_bytes(graph, op, k);
+    }
     if (!graph->training)
         backward = 0;
     return aligned(needs->workspace_bytes) + (forward > backward ? forward : backward);
@@ -54,6 +72,7 @@ int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t 
 typedef struct widened {
     smp_op_call call;
     const void *in[SMP_OP_MAX_IN];
+    const float *param[SMP_OP_MAX_PARAM];
     void *out[SMP_OP_MAX_OUT];
     const float *dout[SMP_OP_MAX_OUT];
     float *din[SMP_OP_MAX_IN];
@@ -69,7 +88,7 @@ static float *take(widened *w, int32_t tensor)
 
 static bool is_half(const smp_op_call *call, int32_t tensor)
 {
-    return call->graph->tensor[tensor].dtype == SMP_BF16;
+    return smp_dtype_is_half(call->graph->tensor[tensor].dtype);
 }
 
 static int64_t count(const smp_op_call *call, int32_t tensor)
@@ -82,14 +101,14 @@ static const void *widen(widened *w, int32_t tensor, const void *values)
     if (!values || !is_half(&w->call, tensor))
         return values;
     float *made = take(w, tensor);
-    smp__from_bf16(made, values, count(&w->call, tensor));
+    smp__from_half(w->call.graph->tensor[tensor].dtype, made, values, count(&w->call, tensor));
     return made;
 }
 
 static void narrow(const smp_op_call *call, int32_t tensor, void *to, const void *from)
 {
     if (to && is_half(call, tensor))
-        smp__to_bf16(to, from, count(call, tensor));
+        smp__to_half(call->graph->tensor[tensor].dtype, to, from, count(call, tensor));
 }
 
 static smp_op_needs needs_of(const smp_op_call *call)
@@ -113,11 +132,26 @@ static void begin(widened *w, const smp_op_call *call, uint32_t in)
         w->in[i] = in >> i & 1 ? widen(w, call->op->in[i], call->in[i]) : NULL;
 }
 
+static void widen_weights(widened *w)
+{
+    const smp_op_call *call = &w->call;
+    for (int32_t k = 0; k < call->op->n_param; k++) {
+        const int64_t bytes = weight_bytes(call->graph, call->op, k);
+        w->param[k] = bytes > 0 ? (const float *)w->place : call->param[k];
+        if (bytes > 0)
+            smp__from_half(smp_precision_dtype(call->graph->target.precision), (float *)w->place,
+                           call->param16[k], call->graph->param[call->op->param[k]].elements);
+        w->place += bytes;
+    }
+    w->call.param = w->param;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
     widened w;
     begin(&w, call, ~0u);
+    widen_weights(&w);
     for (int32_t k = 0; k < op->n_out; k++)
         w.out[k] = is_half(call, op->out + k) ? take(&w, op->out + k) : call->outs[k];
     w.call.out = w.out[0];
@@ -147,6 +181,7 @@ static smp_status backward_input(const smp_op_call *call)
     const smp_op_needs needs = needs_of(call);
     widened w;
     begin_backward(&w, call, needs.input_grad_in, needs.input_grad_out);
+    widen_weights(&w);
     for (int32_t i = 0; i < op->n_in; i++)
         w.din[i] = call->din[i] && is_half(call, op->in[i]) ? take(&w, op->in[i]) : call->din[i];
     w.call.din = w.din;
@@ -199,9 +234,9 @@ const smp_op_kernels *smp_op_cpu_kernels(const smp_op_kind *kind, smp_precision 
 {
     if (!kind->cpu.forward)
         return NULL;
-    if (precision != SMP_PRECISION_BF16)
+    if (!smp_precision_is_half(precision))
         return &kind->cpu;
-    return kind->cpu16
+    return has_own(kind, precision)
                ? kind->cpu16
                : &WIDENED[kind->cpu.backward_input != NULL][kind->cpu.backward_weight != NULL];
 }

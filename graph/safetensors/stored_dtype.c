@@ -1,8 +1,9 @@
 /* The types of the format, one line each; see the header. */
 #include "graph/safetensors/stored_dtype.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "graph/base/fp16.h"
 
 static void from_f32(const void *from, int64_t n, float *to)
 {
@@ -30,29 +31,13 @@ static void from_bf16(const void *from, int64_t n, float *to)
     }
 }
 
-/* IEEE 754 binary16. An exponent of 0: a multiple of 2^-24; of 31: infinite, or not a number, whose
- * other bits are kept. */
-static float half_value(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
-                   fraction = half & 1023;
-    uint32_t bits = sign | (exponent + 112) << 23 | fraction << 13;
-    float value;
-    if (exponent == 31)
-        bits = sign | 255u << 23 | fraction << 13;
-    memcpy(&value, &bits, sizeof value);
-    if (exponent == 0)
-        value = copysignf((float)fraction * 0x1p-24f, sign ? -1.0f : 1.0f);
-    return value;
-}
-
 static void from_f16(const void *from, int64_t n, float *to)
 {
     const char *at = from;
     for (int64_t i = 0; i < n; i++, at += sizeof(uint16_t)) {
         uint16_t half;
         memcpy(&half, at, sizeof half);
-        to[i] = half_value(half);
+        to[i] = smp_fp16_widen(half);
     }
 }
 

@@ -128,7 +128,7 @@ typedef struct smp_instr {
     int32_t call;
     smp_ref dst, src;
     int64_t elements; /* of the type */
-    smp_dtype dtype;  /* SMP_F32 or SMP_BF16 */
+    smp_dtype dtype;  /* SMP_F32, SMP_BF16 or SMP_F16 */
 } smp_instr;
 
 typedef struct smp_layout {

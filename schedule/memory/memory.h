@@ -49,7 +49,8 @@ typedef struct smp_memory_region {
     const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
     const int64_t *at;  /* [shard] */
     int64_t weight;     /* offset of the values */
-    int64_t weight16; /* offset of their whole copy in bf16; -1 unless the target is bf16, or where
+    int64_t
+        weight16; /* offset of their whole copy in 16 bits; -1 unless the target is that, or where
                            weights are sharded: behind what is gathered */
     int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; offloaded: in the
                          host area */
@@ -109,8 +110,8 @@ typedef struct smp_memory_rank {
                                         least that is not idle */
     bool part_weight;                /* `weight`, of all regions: the part alone */
     const smp_memory_bucket *bucket; /* [chunks] */
-    /* Where weights are sharded: element of what chunk c gathers at which a region begins, at
-     * c * n_region + region; -1: it does not need it. In bf16 the copy lies behind all of that. */
+    /* Where weights are sharded: element of what chunk c gathers at which a region begins, at c *
+     * n_region + region; -1: it does not need it. In 16 bits the copy lies behind all of that. */
     const int64_t *gathered;
     const int64_t *gathered_elements; /* [chunks] */
     const int64_t *gather; /* [program n] offset of what G.c at this position gathers; -1 */

@@ -329,7 +329,7 @@ static smp_status add_shards(lives *l)
 {
     const smp_memory_input *input = l->input;
     const smp_memory_rank *rank = l->build->rank;
-    const int64_t element = input->graph->target.precision == SMP_PRECISION_BF16 ? 6 : 4;
+    const int64_t element = smp_precision_is_half(input->graph->target.precision) ? 6 : 4;
     for (int64_t i = 0; i < input->program->n; i++) {
         const smp_action *action = &input->program->action[i];
         const int c = action->chunk;

@@ -68,11 +68,11 @@ static bool has_one_use(const smp__memory_build *build, int32_t index)
     return param->use_end - param->use_begin == 1;
 }
 
-/* Elements: a weight and its copy in bf16 both begin at multiples of 64 bytes. */
+/* Elements: a weight and its copy in 16 bits both begin at multiples of 64 bytes. */
 static int64_t alignment(const smp__memory_build *build)
 {
-    const bool bf16 = build->input->graph->target.precision == SMP_PRECISION_BF16;
-    return SMP_BUFFER_ALIGN / (bf16 ? 2 : 4);
+    return SMP_BUFFER_ALIGN /
+           smp_dtype_bytes(smp_precision_dtype(build->input->graph->target.precision));
 }
 
 /* The bucket of its chunk that each weight with one use falls into, from the last weight on, idle
@@ -282,7 +282,7 @@ static smp_status place_parts(smp__memory_build *build, int state)
 static smp_status place_weights(smp__memory_build *build)
 {
     const smp_memory_input *input = build->input;
-    const bool bf16 = input->graph->target.precision == SMP_PRECISION_BF16;
+    const bool copies = smp_precision_is_half(input->graph->target.precision);
     const bool parts = smp_shards(input->sharding, SMP_SHARD_WEIGHTS, input->graph->training);
     const int32_t n = build->rank->n_region;
     smp_memory_region *region = build->region;
@@ -294,7 +294,7 @@ static smp_status place_weights(smp__memory_build *build)
     }
     if (parts)
         SMP_TRY(place_parts(build, -1));
-    for (int32_t i = 0; i < n && bf16 && !parts; i++)
+    for (int32_t i = 0; i < n && copies && !parts; i++)
         SMP_TRY(smp__memory_place(build, 2 * region[i].elements, &region[i].weight16));
     for (int state = 0; state < input->optimizer_states; state++)
         SMP_TRY(place_parts(build, state));
@@ -455,7 +455,7 @@ double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding)
 {
     if (smp_shards(sharding, SMP_SHARD_WEIGHTS, graph->training))
         return sharding.shard > 1 ? 4.0 / sharding.shard : 4.0;
-    return graph->target.precision == SMP_PRECISION_BF16 ? 6.0 : 4.0;
+    return smp_precision_is_half(graph->target.precision) ? 6.0 : 4.0;
 }
 
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, bool offload_states)

@@ -10,7 +10,7 @@ static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_devic
                            int n, int *next)
 {
     static const char *const keys[] = {"count",      "name",       "memory",     "flops_fp32",
-                                       "flops_tf32", "flops_bf16", "bytes_per_s"};
+                                       "flops_tf32", "flops_bf16", "flops_fp16", "bytes_per_s"};
     const char *what = "cluster: device";
     smp_device_spec spec = {0};
     int count;
@@ -23,6 +23,8 @@ static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_devic
     if (smp_yaml_get(map, "flops_tf32"))
         SMP_TRY(smp__field_rate(map, what, "flops_tf32", true, &spec.flops_tf32));
     SMP_TRY(smp__field_rate(map, what, "flops_bf16", true, &spec.flops_bf16));
+    if (smp_yaml_get(map, "flops_fp16"))
+        SMP_TRY(smp__field_rate(map, what, "flops_fp16", true, &spec.flops_fp16));
     SMP_TRY(smp__field_rate(map, what, "bytes_per_s", false, &spec.bytes_per_s));
     while (count-- > 0)
         device[(*next)++] = spec;

@@ -76,9 +76,9 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
     SMP_TRY(
         smp_precision_read(smp_yaml_where(node), "execution: precision", text, &target.precision));
     if (smp_target_check(target) != SMP_OK)
-        return smp_fail_at(smp_yaml_where(node),
-                           "execution: precision: got %s, expected fp32 or bf16, which the CPU has",
-                           text);
+        return smp_fail_at(
+            smp_yaml_where(node),
+            "execution: precision: got %s, expected fp32, bf16 or fp16, which the CPU has", text);
     *out = target;
     return SMP_OK;
 }

@@ -388,6 +388,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
         if (device->flops_tf32 > 0)
             put_double(w, "flops_tf32", device->flops_tf32);
         put_double(w, "flops_bf16", device->flops_bf16);
+        if (device->flops_fp16 > 0)
+            put_double(w, "flops_fp16", device->flops_fp16);
         put_double(w, "bytes_per_s", device->bytes_per_s);
         close_with(w, '}');
     }

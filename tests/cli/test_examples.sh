@@ -30,7 +30,7 @@ t5-11b       --cluster cluster-a100 --stages 8 --microbatches 16
 gpt2-30b     --cluster cluster-h100 --stages 16 --microbatches 8
 gpt2-30b     --cluster cluster-a100-40g-16 -n 128 --device cuda --precision bf16 --stages 32 --chunks 1 --microbatches 32 --pipeline 1f1b
 gpt2-30b     --cluster cluster-a100-40g-32 -n 256 --device cuda --precision bf16 --stages 32 --chunks 1 --microbatches 32 --pipeline 1f1b
-gpt2-10b     --cluster cluster-v100-32g -n 8 --device cuda --precision bf16 --stages 8 --chunks 1 --microbatches 16 --pipeline 1f1b
+gpt2-10b     --cluster cluster-v100-32g -n 8 --device cuda --precision fp16 --stages 8 --chunks 1 --microbatches 16 --pipeline 1f1b
 gpt2-124m    --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 32 --microbatches 4
 gpt2-774m    --cluster cluster-h200 -n 2 --device cuda --precision bf16 --microbatch-size 8 --microbatches 4
 gpt2-30b-stage --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 2 --microbatches 2

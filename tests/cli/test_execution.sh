@@ -64,7 +64,7 @@ sed 's/cuda/tpu/' sketch.yaml >bad.yaml
 expect_bad "bad\.yaml:3:21: execution: device: got 'tpu', expected cpu or cuda" \
     smp-partition check bad.yaml --cluster "$cluster"
 sed 's/bf16/fp8/' sketch.yaml >bad.yaml
-expect_bad "bad\.yaml:3:38: execution: precision: got 'fp8', expected fp32, tf32 or bf16" \
+expect_bad "bad\.yaml:3:38: execution: precision: got 'fp8', expected fp32, tf32, bf16 or fp16" \
     smp-partition check bad.yaml --cluster "$cluster"
 sed 's/cuda/cpu/; s/precision: bf16/precision: tf32/' bf16.yaml >bad.yaml
 expect_bad 'bad\.yaml:[0-9]+:[0-9]+: execution: precision: got tf32.*the CPU' smp-partition check bad.yaml
@@ -73,7 +73,7 @@ expect_bad 'bad\.yaml:[0-9]+:[0-9]+: .*precisoin.*precision' smp-partition check
 
 # What cannot be.
 expect_bad 'device.*tpu.*cpu or cuda' "${plan[@]}" --device tpu -o refused.yaml
-expect_bad 'precision.*fp8.*fp32, tf32 or bf16' "${plan[@]}" --precision fp8 -o refused.yaml
+expect_bad 'precision.*fp8.*fp32, tf32, bf16 or fp16' "${plan[@]}" --precision fp8 -o refused.yaml
 expect_bad "--device cpu: it has no tf32.*--device cuda" "${plan[@]}" --precision tf32 -o refused.yaml
 expect_bad "'v100-16gb'.*\`compute: bf16\`.*--profile" smp-partition "$model" -n 2 --device cuda \
     --precision bf16 --cluster "$SMP_EXAMPLES/cluster-v100.yaml" -o refused.yaml
@@ -103,5 +103,5 @@ expect_bad 'nothing says what the GPUs are' smp-partition good.yaml -n 2 --profi
 sed -E 's/^dtype:.*/dtype: fp8/' card.yaml >bad.yaml
 expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp8'" smp-partition good.yaml -n 2 --profile bad.yaml -o refused.yaml
 expect_bad '--dtype tf32: the CPU.*--device cuda' smp-profile good.yaml --dtype tf32
-expect_bad '--dtype: got .fp8., expected fp32, tf32 or bf16' smp-profile good.yaml --dtype fp8 --device cuda
+expect_bad '--dtype: got .fp8., expected fp32, tf32, bf16 or fp16' smp-profile good.yaml --dtype fp8 --device cuda
 finish

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "graph/base/fp16.h"
 #include "graph/base/random.h"
 #include "graph/model/op.h"
 #include "graph/cuda/cuda.h"
@@ -82,6 +83,17 @@ static inline float bf16_value(uint16_t half)
     return x;
 }
 
+/* Of SMP_BF16 and SMP_F16. */
+static inline uint16_t half_bits(smp_dtype half, float x)
+{
+    return half == SMP_F16 ? smp_fp16_narrow(x) : bf16_bits(x);
+}
+
+static inline float half_value(smp_dtype half, uint16_t bits)
+{
+    return half == SMP_F16 ? smp_fp16_widen(bits) : bf16_value(bits);
+}
+
 static inline void copy(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind)
 {
     assert_int_equal(cudaStreamSynchronize(cuda.stream), cudaSuccess);
@@ -94,8 +106,8 @@ static inline void to_device(const array *x)
     uint16_t *half = malloc((size_t)x->n * sizeof *half);
     assert_non_null(half);
     for (int64_t i = 0; i < x->n; i++)
-        half[i] = bf16_bits(x->host[i]);
-    copy(x->data, x->type == SMP_BF16 ? (const void *)half : x->host, bytes,
+        half[i] = half_bits(x->type, x->host[i]);
+    copy(x->data, smp_dtype_is_half(x->type) ? (const void *)half : x->host, bytes,
          cudaMemcpyHostToDevice);
     free(half);
 }
@@ -104,9 +116,9 @@ static inline void from_device(const array *x)
 {
     size_t bytes = (size_t)(x->n * smp_dtype_bytes(x->type));
     copy(x->host, x->data, bytes, cudaMemcpyDeviceToHost);
-    if (x->type == SMP_BF16)
+    if (smp_dtype_is_half(x->type))
         for (int64_t i = x->n - 1; i >= 0; i--) /* in place: the floats come after the halves */
-            x->host[i] = bf16_value(((const uint16_t *)x->host)[i]);
+            x->host[i] = half_value(x->type, ((const uint16_t *)x->host)[i]);
 }
 
 /* Uniform in [-1, 1), as the type can hold them; NaN if seed is 0. `shift`: cache lines. */
@@ -117,8 +129,8 @@ static inline array make(smp_dtype type, int64_t n, uint64_t seed, int shift)
     for (int64_t i = 0; i < n; i++) {
         double unit = (double)(smp_random_mix((seed << 40) + (uint64_t)i) >> 11) * 0x1p-52 - 1;
         x.host[i] = seed == 0 ? NAN : (float)unit;
-        if (type == SMP_BF16)
-            x.host[i] = bf16_value(bf16_bits(x.host[i]));
+        if (smp_dtype_is_half(type))
+            x.host[i] = half_value(type, half_bits(type, x.host[i]));
     }
     assert_int_equal(cudaMalloc((void **)&x.base, (size_t)(n * 4 + 64 * shift)), cudaSuccess);
     x.data = x.base + 64 * shift;

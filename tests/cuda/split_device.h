@@ -63,9 +63,9 @@ static split_array split_make(int64_t n, smp_dtype dtype)
 static split_array split_put(const void *host, int64_t n, smp_dtype dtype)
 {
     split_array a = split_make(n, dtype);
-    uint16_t *halves = dtype == SMP_BF16 ? malloc((size_t)n * 2 + 1) : NULL;
+    uint16_t *halves = smp_dtype_is_half(dtype) ? malloc((size_t)n * 2 + 1) : NULL;
     for (int64_t i = 0; halves && i < n; i++)
-        halves[i] = bf16_bits(((const float *)host)[i]);
+        halves[i] = half_bits(dtype, ((const float *)host)[i]);
     if (n > 0)
         split_ok(cudaMemcpy(a.data, halves ? halves : host, (size_t)(n * smp_dtype_bytes(dtype)),
                             cudaMemcpyHostToDevice));
@@ -76,11 +76,11 @@ static split_array split_put(const void *host, int64_t n, smp_dtype dtype)
 static void split_get(const split_array *a, void *host)
 {
     const size_t bytes = (size_t)(a->n * smp_dtype_bytes(a->dtype));
-    uint16_t *halves = a->dtype == SMP_BF16 ? malloc(bytes + 1) : NULL;
+    uint16_t *halves = smp_dtype_is_half(a->dtype) ? malloc(bytes + 1) : NULL;
     if (a->n > 0)
         split_ok(cudaMemcpy(halves ? halves : host, a->data, bytes, cudaMemcpyDeviceToHost));
     for (int64_t i = 0; halves && i < a->n; i++)
-        ((float *)host)[i] = bf16_value(halves[i]);
+        ((float *)host)[i] = half_value(a->dtype, halves[i]);
     free(halves);
 }
 
@@ -211,8 +211,8 @@ static void split_put_inputs(const smp_op_call *call, uint32_t wanted, split_cal
         const int64_t n = call->graph->param[op->param[i]].elements;
         c->param[i] = split_put(call->param[i], n, SMP_F32);
         c->param_at[i] = c->param[i].data;
-        if (cuda.precision == SMP_PRECISION_BF16)
-            c->param16[i] = split_put(call->param[i], n, SMP_BF16);
+        if (smp_precision_is_half(cuda.precision))
+            c->param16[i] = split_put(call->param[i], n, smp_precision_dtype(cuda.precision));
         c->param16_at[i] = c->param16[i].data;
     }
 }
@@ -325,7 +325,7 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
     made.out = c.out_at[0];
     made.outs = c.out_at;
     made.param = c.param_at;
-    made.param16 = cuda.precision == SMP_PRECISION_BF16 ? c.param16_at : NULL;
+    made.param16 = smp_precision_is_half(cuda.precision) ? c.param16_at : NULL;
     made.aux = c.aux.data;
     made.workspace = c.workspace.data;
     made.dout = c.dout_at[0];

@@ -1,5 +1,5 @@
 /* Attention on a GPU against sums in double: widths, lengths that fill no tile, packed or separate
- * inputs, causal or not, both precisions, large scores; queries of one of several devices, windows;
+ * inputs, causal or not, every precision, large scores; queries of one of several devices, windows;
  * equal bits in every run and place; gradients that nobody wants; what is refused. With cuDNN: its
  * forward against ours. */
 #include "tests/cuda/device_array.h"
@@ -78,7 +78,7 @@ static run open_share(const setup *is, share of, int shift)
     r.at = smp__attention_of(r.graph, r.op);
     smp_op_needs_get(r.graph, r.op, is->batch, &r.needs);
     assert_int_equal(r.needs.aux_bytes, is->heads * is->queries * 4);
-    const smp_dtype type = is->precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    const smp_dtype type = smp_precision_dtype(is->precision);
     for (int i = 0; i < r.op->n_in; i++) {
         const int64_t n = is->batch * smp__in(r.graph, r.op, i)->elements;
         r.in[i] = make(type, n, (uint64_t)(i + 1), shift);
@@ -257,9 +257,11 @@ static void check_part(const run *r, const char *name, const float *got, const d
 static void check_run(const run *r, const reference *ref)
 {
     static const char *const name[] = {"dq", "dk", "dv"};
-    const bool half = r->is.precision == SMP_PRECISION_BF16;
+    const bool half = smp_precision_is_half(r->is.precision);
     /* An error of the scores is a relative one of the probabilities. */
-    const double bound = half ? 1e-2 : 1e-5 + 5e-7 * ref->top;
+    const double bound = r->is.precision == SMP_PRECISION_FP16 ? 2e-3
+                         : half                                ? 1e-2
+                                                               : 1e-5 + 5e-7 * ref->top;
     const int64_t d = r->at.d;
     check_part(r, "out", r->out.host, ref->out, r->out.n - GUARD, d, 0, d, bound);
     check_part(r, "lse", r->aux.host, ref->lse, r->aux.n - GUARD, 1, 0, 1, half ? 1e-4 : 1e-5);
@@ -286,7 +288,9 @@ static void check_setup(const setup *is)
     check_share(is, (share){0});
 }
 
-static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16, 1};
+static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16,
+                                           SMP_PRECISION_FP16};
+enum { N_PRECISION = sizeof precisions / sizeof *precisions };
 
 static void test_cuda_attention_matches_reference(void **state)
 {
@@ -295,7 +299,7 @@ static void test_cuda_attention_matches_reference(void **state)
     static const int widths[] = {1,  3,   8,   20,  32,  40,  64,  72,
                                  96, 100, 112, 120, 128, 136, 200, 256};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (int p = 0; p < 2; p++)
+        for (int p = 0; p < N_PRECISION; p++)
             for (int causal = 0; causal < 2; causal++) {
                 const uint64_t mix = smp_random_mix(i * 4 + (uint64_t)(2 * p + causal));
                 setup is = {1 + (int64_t)(mix % 2),
@@ -318,7 +322,7 @@ static void test_cuda_attention_handles_every_length(void **state)
     (void)state;
     static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 193, 257};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        for (int p = 0; p < 2; p++) {
+        for (int p = 0; p < N_PRECISION; p++) {
             setup is = {1, lengths[i], lengths[i], 1, 16, true, true, 1, precisions[p], 1};
             check_setup(&is);
             is.causal = is.packed = false;
@@ -338,7 +342,7 @@ static void test_cuda_attention_shares_key_heads(void **state)
         {2, 2, 136, 70, 20, false}, {3, 3, 5, 130, 130, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int p = 0; p < 2; p++) {
+        for (int p = 0; p < N_PRECISION; p++) {
             setup is = {2,
                         cases[i].queries,
                         cases[i].keys,
@@ -366,7 +370,7 @@ static void test_cuda_attention_knows_its_positions(void **state)
         {5, 20, 200, 64, 1}, {3, 96, 32, 96, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int p = 0; p < 2; p++)
+        for (int p = 0; p < N_PRECISION; p++)
             for (int which = 0; which < 3; which++) {
                 const int64_t devices = cases[i].devices;
                 setup is = {1,
@@ -389,7 +393,7 @@ static void test_cuda_attention_knows_its_positions(void **state)
 static void test_cuda_attention_stands_large_scores(void **state)
 {
     (void)state;
-    for (int p = 0; p < 2; p++)
+    for (int p = 0; p < N_PRECISION; p++)
         for (int causal = 0; causal < 2; causal++) {
             setup is = {1, 70, 70, 2, 64, causal, true, 16, precisions[p], 1};
             check_setup(&is); /* scores of some hundreds */
@@ -401,7 +405,7 @@ static void test_cuda_attention_stands_large_scores(void **state)
 static void test_cuda_attention_gives_the_same_bits(void **state)
 {
     (void)state;
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < N_PRECISION; p++) {
         const setup is = {2, 140, 140, 2, 24, true, true, 2, precisions[p], 1};
         run first = open_run(&is, 0);
         run_all(&first, 7);
@@ -421,7 +425,7 @@ static void test_cuda_attention_gives_the_same_bits(void **state)
 static void test_cuda_attention_leaves_unwanted_gradients(void **state)
 {
     (void)state;
-    for (int p = 0; p < 2; p++)
+    for (int p = 0; p < N_PRECISION; p++)
         for (unsigned wanted = 0; wanted < 7; wanted++) {
             const setup is = {1, 40, 50, 2, 16, false, false, 1, precisions[p], 1};
             run all = open_run(&is, 0), r = open_run(&is, 0);

@@ -15,6 +15,7 @@
 
 #include "exec/device/cuda_kernels.h"
 #include "exec/optimizer/optimizer.h"
+#include "graph/base/fp16.h"
 #include "graph/base/random.h"
 
 enum { GUARD = 64 }; /* bytes around an array that must stay as they are */
@@ -92,20 +93,26 @@ static float *values_make(uint64_t series, int64_t n)
     return x;
 }
 
-static uint16_t round16(float x) /* to nearest even; not for NaN */
+static uint16_t round16(smp_dtype half, float x) /* to nearest even; of bf16 not for NaN */
 {
     uint32_t bits;
+    if (half == SMP_F16)
+        return smp_fp16_narrow(x);
     memcpy(&bits, &x, sizeof bits);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-static float wide(uint16_t x)
+static float wide(smp_dtype half, uint16_t x)
 {
+    if (half == SMP_F16)
+        return smp_fp16_widen(x);
     const uint32_t bits = (uint32_t)x << 16;
     float y;
     memcpy(&y, &bits, sizeof y);
     return y;
 }
+
+static const smp_dtype HALVES[] = {SMP_BF16, SMP_F16};
 
 static void check_add(int64_t n, int target_shift, int source_shift)
 {
@@ -123,21 +130,21 @@ static void check_add(int64_t n, int target_shift, int source_shift)
     free(got);
 }
 
-static void check_add16(int64_t n, int target_shift, int source_shift)
+static void check_add16(smp_dtype half, int64_t n, int target_shift, int source_shift)
 {
     uint16_t *a = malloc((size_t)(n + 1) * 2), *b = malloc((size_t)(n + 1) * 2);
     uint16_t *got = malloc((size_t)(n + 1) * 2);
     assert_true(a && b && got);
     for (int64_t i = 0; i < n; i++) {
-        a[i] = round16(value(1, i));
-        b[i] = round16(value(2, i));
+        a[i] = round16(half, value(1, i));
+        b[i] = round16(half, value(2, i));
     }
     array target = array_make(a, n * 2, 2 * target_shift);
     array source = array_make(b, n * 2, 2 * source_shift);
-    done(smp__cuda_accumulate(stream, SMP_BF16, target.data, source.data, n));
+    done(smp__cuda_accumulate(stream, half, target.data, source.data, n));
     array_read(&target, got);
     for (int64_t i = 0; i < n; i++)
-        assert_int_equal(got[i], round16(wide(a[i]) + wide(b[i])));
+        assert_int_equal(got[i], round16(half, wide(half, a[i]) + wide(half, b[i])));
     array_free(&target);
     array_free(&source);
     free(a);
@@ -152,25 +159,28 @@ static void test_cuda_add(void **state)
         check_add(LENGTHS[i], 0, 0);
         check_add(LENGTHS[i], 1, 0);
         check_add(LENGTHS[i], 2, 3);
-        check_add16(LENGTHS[i], 0, 0);
-        check_add16(LENGTHS[i], 1, 0);
-        check_add16(LENGTHS[i], 4, 4);
+        for (int k = 0; k < 2; k++) {
+            check_add16(HALVES[k], LENGTHS[i], 0, 0);
+            check_add16(HALVES[k], LENGTHS[i], 1, 0);
+            check_add16(HALVES[k], LENGTHS[i], 4, 4);
+        }
     }
 }
 
-static void check_round16(const float *x, int64_t n, int target_shift, int source_shift)
+static void check_round16(smp_dtype half, const float *x, int64_t n, int target_shift,
+                          int source_shift)
 {
     uint16_t *got = malloc((size_t)(n + 1) * 2);
     assert_non_null(got);
     array source = array_make(x, n * 4, 4 * source_shift);
     array target = array_make(got, n * 2, 2 * target_shift);
-    done(smp__cuda_round16(stream, target.data, source.data, n));
+    done(smp__cuda_round16(stream, half, target.data, source.data, n));
     array_read(&target, got);
     for (int64_t i = 0; i < n; i++) {
         if (isnan(x[i]))
-            assert_true(isnan(wide(got[i])));
+            assert_true(isnan(wide(half, got[i])));
         else
-            assert_int_equal(got[i], round16(x[i]));
+            assert_int_equal(got[i], round16(half, x[i]));
     }
     array_free(&source);
     array_free(&target);
@@ -185,13 +195,17 @@ static void test_cuda_round16(void **state)
                              1e-40f,    0x1.ffp0f,  -0x1.ffp3f, 0x1.008p0f};
     for (int i = 0; i < N_LENGTH; i++) {
         float *x = values_make(5, LENGTHS[i]);
-        check_round16(x, LENGTHS[i], 0, 0);
-        check_round16(x, LENGTHS[i], 1, 0);
-        check_round16(x, LENGTHS[i], 4, 1);
+        for (int k = 0; k < 2; k++) {
+            check_round16(HALVES[k], x, LENGTHS[i], 0, 0);
+            check_round16(HALVES[k], x, LENGTHS[i], 1, 0);
+            check_round16(HALVES[k], x, LENGTHS[i], 4, 1);
+        }
         free(x);
     }
-    check_round16(special, sizeof special / sizeof *special, 0, 0);
-    check_round16(special, sizeof special / sizeof *special, 0, 1);
+    for (int k = 0; k < 2; k++) {
+        check_round16(HALVES[k], special, sizeof special / sizeof *special, 0, 0);
+        check_round16(HALVES[k], special, sizeof special / sizeof *special, 0, 1);
+    }
 }
 
 /* The pieces' sums, added. */
@@ -278,7 +292,7 @@ static void weights_close(weights *w)
     free(w->got16);
 }
 
-static void weights_compare(weights *w, bool with16, const char *name)
+static void weights_compare(weights *w, smp_dtype half, const char *name)
 {
     for (int i = 0; i < 4; i++) {
         array_read(&w->on_device[i], w->got);
@@ -287,11 +301,12 @@ static void weights_compare(weights *w, bool with16, const char *name)
     }
     array_read(&w->copy16, w->got16);
     for (int64_t i = 0; i < w->n; i++)
-        assert_int_equal(w->got16[i], with16 ? round16(w->host[0][i]) : 0xffff);
+        assert_int_equal(w->got16[i], half != SMP_F32 ? round16(half, w->host[0][i]) : 0xffff);
 }
 
-/* shift: which array lies off the 16-byte boundaries, from 1 (5: the copy); 0: none. */
-static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, bool with16)
+/* shift: which array lies off the 16-byte boundaries, from 1 (5: the copy); 0: none. half: of the
+ * copy; SMP_F32: there is none. */
+static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, smp_dtype half)
 {
     smp_update_settings settings = {
         .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f};
@@ -318,14 +333,15 @@ static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, b
         u.grad = w.on_device[1].data;
         u.state[0] = w.on_device[2].data;
         u.state[1] = w.on_device[3].data;
-        u.weight16 = with16 ? w.copy16.data : NULL;
+        u.weight16 = half != SMP_F32 ? w.copy16.data : NULL;
+        u.half = half;
         u.direction = w.on_device[1].data;
         if (optimizer->measure)
             done(optimizer->cuda_measure(&u, stream));
         u.direction = NULL;
         done(optimizer->cuda_update(&u, stream));
     }
-    weights_compare(&w, with16, optimizer->name);
+    weights_compare(&w, half, optimizer->name);
     weights_close(&w);
 }
 
@@ -335,9 +351,10 @@ static void test_cuda_optimizers_match_cpu(void **state)
     (void)state;
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
         for (int i = 0; (*o)->cuda_update && i < N_LENGTH; i++)
-            check_update(*o, LENGTHS[i], 0, i % 2);
+            check_update(*o, LENGTHS[i], 0, i % 2 ? HALVES[i / 2 % 2] : SMP_F32);
         for (int shift = 0; (*o)->cuda_update && shift <= 5; shift++)
-            check_update(*o, 1237, shift, true);
+            for (int k = 0; k < 2; k++)
+                check_update(*o, 1237, shift, HALVES[k]);
     }
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
         assert_true((*o)->cuda_update && !(*o)->measure == !(*o)->cuda_measure);

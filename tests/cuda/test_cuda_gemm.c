@@ -15,8 +15,8 @@ static void check_value(double got, double want, double scale, const smp__gemm_s
     double bound = 1e-6 + 3e-6 * scale;
     if (s->in == SMP_F32 && cuda.precision == SMP_PRECISION_TF32)
         bound = 1e-6 + 0x1p-9 * scale;
-    if (s->out == SMP_BF16)
-        bound += 0x1p-8 * fabs(want);
+    if (smp_dtype_is_half(s->out))
+        bound += (s->out == SMP_F16 ? 0x1p-11 : 0x1p-8) * fabs(want);
     if (s->epilogue >= SMP__GEMM_GELU)
         bound += 2e-3; /* the device's tanh */
     if (!(fabs(got - want) <= bound))
@@ -40,7 +40,7 @@ static smp__gemm_shape random_shape(int round)
     s.m = 1 + (int64_t)(bits >> 8) % 70;
     s.n = 1 + (int64_t)(bits >> 16) % 70;
     s.k = 1 + (int64_t)(bits >> 24) % 70;
-    s.in = bits & 4 ? SMP_BF16 : SMP_F32;
+    s.in = bits & 4 ? bits & 16 ? SMP_F16 : SMP_BF16 : SMP_F32;
     s.out = bits & 8 ? s.in : SMP_F32;
     s.epilogue = (smp__gemm_epilogue)(more % 4);
     if (s.epilogue >= SMP__GEMM_GELU)
@@ -159,7 +159,7 @@ static void test_cuda_gemm_gives_the_same_bits(void **state)
     for (int round = 0; round < 8; round++) { /* long sums: the library may split them */
         smp__gemm_shape s = {.trans_a = round & 1, .m = 40, .n = 24, .k = 4096 + round % 2};
         smp__gemm *gemm;
-        s.in = round & 2 ? SMP_BF16 : SMP_F32;
+        s.in = round & 2 ? round & 4 ? SMP_F16 : SMP_BF16 : SMP_F32;
         s.lda = s.trans_a ? s.m : s.k, s.ldb = s.n, s.ldc = s.n;
         check(smp__gemm_create(&cuda, &s, &gemm));
         product first = make_product(&s, 1, 1, 0);

@@ -122,8 +122,8 @@ static void assert_near(double got, double expected, double relative)
 static void test_cuda_job_near_cpu(void **state)
 {
     (void)state;
-    static const char *const precisions[] = {"fp32", "tf32", "bf16"};
-    for (int p = 0; p < 3; p++) {
+    static const char *const precisions[] = {"fp32", "tf32", "bf16", "fp16"};
+    for (int p = 0; p < 4; p++) {
         const double limit = p == 0 ? 1e-5 : 1e-2;
         smp *cpu = open_job("cpu", "fp32"), *gpu = open_job("cuda", precisions[p]);
         smp_step_result a, b;

@@ -13,7 +13,7 @@ typedef struct layer {
     smp_graph *graph;
     const smp_op *op; /* a gelu stands behind it */
     int64_t rows, in, features;
-    bool bias, bf16;
+    bool bias, half;
     array of[N_ARRAY];
     void *state, *next_state;
 } layer;
@@ -61,9 +61,9 @@ static layer open_layer(smp_precision precision, int64_t rows, int64_t in, int64
                         bool bias)
 {
     layer l = {.rows = rows, .in = in, .features = features, .bias = bias};
-    const smp_dtype type = precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    const smp_dtype type = smp_precision_dtype(precision);
     smp_op_needs needs;
-    l.bf16 = type == SMP_BF16;
+    l.half = smp_dtype_is_half(type);
     l.graph = read_layer(&l, precision);
     l.op = &l.graph->op[smp_graph_find_op(l.graph, "op")];
     cuda.precision = precision;
@@ -77,7 +77,7 @@ static layer open_layer(smp_precision precision, int64_t rows, int64_t in, int64
     for (int i = 0; i < 2; i++) {
         const int64_t n = i == 0 ? features * in : features;
         l.of[W + i] = make(SMP_F32, n, 3 + (uint64_t)i, 0);
-        l.of[W16 + i] = make(SMP_BF16, n, 3 + (uint64_t)i, 1);
+        l.of[W16 + i] = make(l.half ? type : SMP_BF16, n, 3 + (uint64_t)i, 1);
         l.of[DW + i] = make(SMP_F32, n, 5, 2);
     }
     open_states(&l);
@@ -120,7 +120,7 @@ static void run_forward(const layer *l, bool pair)
     call.in = in;
     call.out = l->of[Y].data;
     call.param = param;
-    call.param16 = l->bf16 ? param16 : NULL;
+    call.param16 = l->half ? param16 : NULL;
     next.in = between;
     next.out = l->of[Z].data;
     check(pair ? kernels_of(l->op)->forward_fused(&call, &next)
@@ -136,7 +136,7 @@ static void run_backward(const layer *l)
     float *din[] = {l->of[DX].data}, *dparam[] = {l->of[DW].data, l->of[DBIAS].data};
     smp_op_call call = make_call(l, l->op, l->state);
     call.param = param;
-    call.param16 = l->bf16 ? param16 : NULL;
+    call.param16 = l->half ? param16 : NULL;
     call.dout = l->of[DY].data;
     call.in = nothing;
     call.din = din;
@@ -159,7 +159,7 @@ static void check_value(const array *of, int64_t i, double want, double scale, d
     double bound = 1e-6 + 3e-6 * scale + extra;
     if (cuda.precision == SMP_PRECISION_TF32)
         bound += 0x1p-9 * scale;
-    if (of->type == SMP_BF16)
+    if (smp_dtype_is_half(of->type))
         bound += 0x1p-8 * fabs(want);
     if (!(fabs(got - want) <= bound))
         fail_msg("element %d of %d: got %.9g, expected %.9g within %.3g", (int)i, (int)of->n, got,
@@ -168,8 +168,8 @@ static void check_value(const array *of, int64_t i, double want, double scale, d
 
 static void check_forward(const layer *l, bool pair)
 {
-    const float *x = l->of[X].host, *w = l->bf16 ? l->of[W16].host : l->of[W].host;
-    const float *bias = l->bf16 ? l->of[BIAS16].host : l->of[BIAS].host;
+    const float *x = l->of[X].host, *w = l->half ? l->of[W16].host : l->of[W].host;
+    const float *bias = l->half ? l->of[BIAS16].host : l->of[BIAS].host;
     for (int64_t i = 0; i < l->rows * l->features; i++) {
         const int64_t row = i / l->features, column = i % l->features;
         double want = l->bias ? (double)bias[column] : 0, scale = fabs(want);
@@ -181,13 +181,13 @@ static void check_forward(const layer *l, bool pair)
         check_value(&l->of[Y], i, want, scale, 0);
         if (pair) /* the device's tanh; a rounded input, if in two kernels */
             check_value(&l->of[Z], i, gelu(want), scale,
-                        2e-3 + (l->bf16 ? 0x1p-8 * fabs(want) : 0));
+                        2e-3 + (l->half ? 0x1p-8 * fabs(want) : 0));
     }
 }
 
 static void check_input_gradient(const layer *l)
 {
-    const float *dy = l->of[DY].host, *w = l->bf16 ? l->of[W16].host : l->of[W].host;
+    const float *dy = l->of[DY].host, *w = l->half ? l->of[W16].host : l->of[W].host;
     for (int64_t i = 0; i < l->rows * l->in; i++) {
         double want = 0, scale = 0;
         for (int64_t k = 0; k < l->features; k++) {
@@ -231,16 +231,16 @@ static float *copy_of(const array *x)
 }
 
 static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
-                                           SMP_PRECISION_BF16};
-/* rows, in, features: rows of bf16 that are aligned to 16 bytes and not, one and several blocks of
- * columns, one and several chunks of rows. */
+                                           SMP_PRECISION_BF16, SMP_PRECISION_FP16};
+/* rows, in, features: rows of 16 bits that are aligned to 16 bytes and not, one and several blocks
+ * of columns, one and several chunks of rows. */
 static const int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},     {33, 8, 16},  {70, 13, 257},
                                    {200, 16, 520}, {2500, 3, 12}, {999, 4, 65}, {64, 9, 1032}};
 enum { N_SIZE = sizeof sizes / sizeof sizes[0] };
 
 static void check_all(void)
 {
-    for (int p = 0; p < 3; p++)
+    for (int p = 0; p < 4; p++)
         for (int i = 0; i < N_SIZE; i++) {
             layer l = open_layer(precisions[p], sizes[i][0], sizes[i][1], sizes[i][2], i % 4 != 3);
             float *dw = copy_of(&l.of[DW]), *dbias = copy_of(&l.of[DBIAS]);

@@ -20,7 +20,7 @@ static void compare(const smp_graph *graph, const void *got, const buffer *want,
 static void check_model(const large_case *model, smp_precision precision, int64_t padding)
 {
     const op_case of = op_case_of("load_balance");
-    const bool is_bf16 = precision == SMP_PRECISION_BF16;
+    const smp_dtype half = smp_precision_dtype(precision);
     model_text m;
     uint64_t rng;
     op_run host;
@@ -30,10 +30,8 @@ static void check_model(const large_case *model, smp_precision precision, int64_
     op_run_open(&host, m.yaml, "op", m.batch, 0);
     fill(&host, &m, &rng);
     host.padding = padding;
-    if (is_bf16) {
-        round_all_to_bf16(&host.in[0]);
-        round_all_to_bf16(&host.dout);
-    }
+    round_all(half, &host.in[0]);
+    round_all(half, &host.dout);
     device_run_open(&run, graph, "op", m.batch, 0);
     device_run_put(&run, &host);
     device_forward(&run, &host);
@@ -41,7 +39,7 @@ static void check_model(const large_case *model, smp_precision precision, int64_
     device_results got = device_results_get(&run);
     assert_int_equal(op_run_forward(&host), SMP_OK);
     op_run_backward_input(&host, 1);
-    compare(graph, got.din[0], &host.din[0], is_bf16 ? 1e-2 : 1e-5);
+    compare(graph, got.din[0], &host.din[0], smp_dtype_is_half(half) ? 1e-2 : 1e-5);
     device_results_free(&got);
     device_run_close(&run);
     op_run_close(&host);
@@ -60,6 +58,7 @@ static void test_cuda_load_balance_as_the_cpu(void **state)
         for (int padding = 0; padding <= 1; padding++) {
             check_model(&models[i], SMP_PRECISION_FP32, padding);
             check_model(&models[i], SMP_PRECISION_BF16, padding);
+            check_model(&models[i], SMP_PRECISION_FP16, padding);
         }
 }
 

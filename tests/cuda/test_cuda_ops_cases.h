@@ -9,6 +9,8 @@ static inline double device_tolerance(const op_case *c, smp_precision precision)
 {
     if (precision == SMP_PRECISION_BF16)
         return 1e-2;
+    if (precision == SMP_PRECISION_FP16)
+        return 2e-3;
     return precision == SMP_PRECISION_TF32 && c->multiplies ? 2e-3 : 1e-5;
 }
 

@@ -1,9 +1,9 @@
 /* The buffers of one operator on a GPU, beside those of an op_run on the host, and its calls.
  *
  * Device memory of an op starts 64 bytes after a multiple of 128, so nothing has more alignment
- * than is promised, and it is full of 0xFF: a NaN in fp32 and bf16, before, after and in every
- * output, saved value and workspace. What is read out of bounds makes NaN, what is written there
- * is seen. */
+ * than is promised, and it is full of 0xFF: a NaN in fp32, bf16 and fp16, before, after and in
+ * every output, saved value and workspace. What is read out of bounds makes NaN, what is written
+ * there is seen. */
 #ifndef SMP_TESTS_TEST_CUDA_OPS_HARNESS_H
 #define SMP_TESTS_TEST_CUDA_OPS_HARNESS_H
 
@@ -76,13 +76,14 @@ static inline void device_buffer_poison(device_buffer *b)
         cuda_ok(cudaMemset(b->data, GUARD, (size_t)b->bytes));
 }
 
-static inline void round_all_to_bf16(const buffer *b)
+/* To what a tensor of the type can hold: of four bytes, all. */
+static inline void round_all(smp_dtype half, const buffer *b)
 {
-    for (size_t i = 0; i < b->bytes / 4; i++)
-        ((float *)b->data)[i] = bf16_value(bf16_bits(((float *)b->data)[i]));
+    for (size_t i = 0; smp_dtype_is_half(half) && i < b->bytes / 4; i++)
+        ((float *)b->data)[i] = half_value(half, half_bits(half, ((float *)b->data)[i]));
 }
 
-/* Host values of 4 bytes into a buffer of the type; floats become bf16 there. */
+/* Host values of 4 bytes into a buffer of the type; floats become 16 bits there. */
 static inline void device_put(device_buffer *to, smp_dtype dtype, const buffer *from)
 {
     if (!to->data)
@@ -91,8 +92,8 @@ static inline void device_put(device_buffer *to, smp_dtype dtype, const buffer *
     void *values = malloc(from->bytes);
     assert_non_null(values);
     memcpy(values, from->data, from->bytes);
-    for (size_t i = 0; dtype == SMP_BF16 && i < from->bytes / 4; i++)
-        ((uint16_t *)values)[i] = bf16_bits(((float *)from->data)[i]);
+    for (size_t i = 0; smp_dtype_is_half(dtype) && i < from->bytes / 4; i++)
+        ((uint16_t *)values)[i] = half_bits(dtype, ((float *)from->data)[i]);
     cuda_ok(cudaMemcpy(to->data, values, (size_t)to->bytes, cudaMemcpyHostToDevice));
     free(values);
 }
@@ -110,7 +111,8 @@ static inline void *device_get(const device_buffer *from)
 
 static inline float value_of(const void *bytes, smp_dtype dtype, int64_t i)
 {
-    return dtype == SMP_BF16 ? bf16_value(((const uint16_t *)bytes)[i]) : ((const float *)bytes)[i];
+    return smp_dtype_is_half(dtype) ? half_value(dtype, ((const uint16_t *)bytes)[i])
+                                    : ((const float *)bytes)[i];
 }
 
 /* Parses a model for a GPU. */
@@ -145,9 +147,9 @@ static inline void device_run_open(device_run *run, const smp_graph *graph, cons
     }
     for (int i = 0; i < op->n_param; i++) {
         int64_t elements = graph->param[op->param[i]].elements;
-        bool is_bf16 = graph->target.precision == SMP_PRECISION_BF16;
+        bool is_half = smp_precision_is_half(graph->target.precision);
         run->param[i] = device_buffer_make(4 * elements, shift);
-        run->param16[i] = device_buffer_make(is_bf16 ? 2 * elements : 0, shift);
+        run->param16[i] = device_buffer_make(is_half ? 2 * elements : 0, shift);
         run->dparam[i] = device_buffer_make(4 * elements, shift);
     }
     int64_t out_bytes = 0;
@@ -195,7 +197,8 @@ static inline void device_run_put(device_run *run, const op_run *host)
         device_put(&run->in[i], device_dtype(run, run->op->in[i]), &host->in[i]);
     for (int i = 0; i < run->op->n_param; i++) {
         device_put(&run->param[i], SMP_F32, &host->param[i]);
-        device_put(&run->param16[i], SMP_BF16, &host->param[i]);
+        device_put(&run->param16[i], smp_precision_dtype(run->graph->target.precision),
+                   &host->param[i]);
         device_put(&run->dparam[i], SMP_F32, &host->dparam[i]);
     }
     device_put(&run->dout, device_dtype(run, run->op->out), &host->dout);
@@ -248,7 +251,7 @@ static inline void device_backward_outs(const device_run *run, uint32_t mask, de
 static inline smp_op_call device_call(device_run *run, const op_run *host, device_arrays *arrays)
 {
     *arrays = (device_arrays){0};
-    bool is_bf16 = run->graph->target.precision == SMP_PRECISION_BF16;
+    bool is_half = smp_precision_is_half(run->graph->target.precision);
     for (int i = 0; i < run->op->n_param; i++) {
         arrays->param[i] = run->param[i].data;
         arrays->param16[i] = run->param16[i].data;
@@ -265,7 +268,7 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
         .in = arrays->in,
         .device = &cuda,
         .param = arrays->param,
-        .param16 = is_bf16 ? arrays->param16 : NULL,
+        .param16 = is_half ? arrays->param16 : NULL,
         .workspace = run->workspace.data,
         .din = arrays->din,
         .dparam = arrays->dparam,

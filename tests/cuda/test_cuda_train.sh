@@ -61,7 +61,7 @@ close() {
 on_gpu=(smp-run-emulated --device cuda)
 
 # One GPU for 1, 2 and 4 ranks, each run in another order: the same losses and weights.
-for precision in fp32 bf16; do
+for precision in fp32 bf16 fp16; do
     plan one.yaml "$precision" 1 1 1 simple 4
     SMP_EMULATE_ORDER=forward train "$precision" 1 "${on_gpu[@]}" one.yaml --steps "$steps"
     expect_match err "device cuda \\(.*\\), $precision"
@@ -106,7 +106,7 @@ expect_exit 0 mpirun -n 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 2 --pr
 expect_match err 'device cuda .*, tf32'
 
 # Branches that meet again, tensors that jump over stages, a tied linear weight.
-for precision in fp32 bf16; do
+for precision in fp32 bf16 fp16; do
     for ranks in 1 4; do
         expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" --cluster cluster.yaml \
             --device cuda --precision "$precision" -n "$ranks" --stages "$ranks" \

@@ -221,7 +221,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                          "reduction in place is allowed: its order is not always the same");
     EMULATE_BLAS_REQUIRE(p.d.type == CUDA_R_32F ||
                              !(wish.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE),
-                         "parts of sums may be rounded to bf16");
+                         "parts of sums may be rounded to 16 bits");
     *returned = 0;
     if ((p.has_gelu() && refused("gelu")) || (p.has_bias() && refused("bias")))
         return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda_bf16.h"
+#include "cuda_fp16.h"
 #include "emulate_blas.h"
 
 extern "C" {
@@ -14,6 +15,8 @@ static float load(const void *memory, cudaDataType_t type, int64_t i)
 {
     if (type == CUDA_R_16BF)
         return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
+    if (type == CUDA_R_16F)
+        return __half2float(static_cast<const __half *>(memory)[i]);
     return static_cast<const float *>(memory)[i];
 }
 
@@ -21,6 +24,8 @@ static void store(void *memory, cudaDataType_t type, int64_t i, float x)
 {
     if (type == CUDA_R_16BF)
         static_cast<__nv_bfloat16 *>(memory)[i] = __float2bfloat16_rn(x);
+    else if (type == CUDA_R_16F)
+        static_cast<__half *>(memory)[i] = __float2half_rn(x);
     else
         static_cast<float *>(memory)[i] = x;
 }

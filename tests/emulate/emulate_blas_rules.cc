@@ -12,7 +12,7 @@ static bool same_layout(const emulate_blas_layout &x, const emulate_blas_layout 
 
 static size_t element_bytes(cudaDataType_t type)
 {
-    return type == CUDA_R_16BF ? 2 : 4;
+    return type == CUDA_R_32F ? 4 : 2;
 }
 
 /* Elements from the first to one past the last. */
@@ -31,15 +31,17 @@ static void check_layout(const emulate_blas_layout &x, int batch, const char *na
     EMULATE_BLAS_REQUIRE(x.batch == batch, "%s has a batch of %d, D of %d", name, x.batch, batch);
 }
 
-/* The rows of the library's table of types that are used here; D is bf16 or fp32 as C is. */
+/* The rows of the library's table of types that are used here; D is fp32, or of 16 bits as A is,
+ * and C as D. */
 static void check_types(const emulate_blas_problem &p)
 {
     const cudaDataType_t in = p.a.type, out = p.d.type;
     EMULATE_BLAS_REQUIRE(p.b.type == in && p.c.type == out,
                          "A and B, or C and D, differ in their types");
     EMULATE_BLAS_REQUIRE(p.operation.compute == CUBLAS_COMPUTE_32F || in == CUDA_R_32F,
-                         "TF32 of bf16 factors");
-    EMULATE_BLAS_REQUIRE(out == CUDA_R_32F || in == CUDA_R_16BF, "bf16 out of fp32 factors");
+                         "TF32 of factors of 16 bits");
+    EMULATE_BLAS_REQUIRE(out == CUDA_R_32F || out == in,
+                         "a result of 16 bits out of other factors");
 }
 
 static void check_epilogue(const emulate_blas_problem &p)

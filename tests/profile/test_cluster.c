@@ -223,12 +223,14 @@ static void test_cluster_rates_of_products(void **state)
 {
     static const struct {
         const char *compute;
-        double fp32, tf32, bf16;
+        double fp32, tf32, bf16, fp16;
     } cases[] = {
-        {"{fp32: 10TFLOP/s}", 10e12, 10e12, 0},
-        {"{fp32: 10TFLOP/s, bf16: 100TFLOP/s}", 10e12, 50e12, 100e12},
-        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s, bf16: 100TFLOP/s}", 10e12, 40e12, 100e12},
-        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s}", 10e12, 40e12, 0},
+        {"{fp32: 10TFLOP/s}", 10e12, 10e12, 0, 0},
+        {"{fp32: 10TFLOP/s, bf16: 100TFLOP/s}", 10e12, 50e12, 100e12, 100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s, bf16: 100TFLOP/s}", 10e12, 40e12, 100e12, 100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s}", 10e12, 40e12, 0, 0},
+        {"{fp32: 10TFLOP/s, fp16: 80TFLOP/s}", 10e12, 10e12, 0, 80e12},
+        {"{fp32: 10TFLOP/s, bf16: 60TFLOP/s, fp16: 80TFLOP/s}", 10e12, 30e12, 60e12, 80e12},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -243,6 +245,7 @@ static void test_cluster_rates_of_products(void **state)
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_FP32) == cases[i].fp32);
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_TF32) == cases[i].tf32);
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_BF16) == cases[i].bf16);
+        assert_true(smp_device_matrix_flops(device, SMP_PRECISION_FP16) == cases[i].fp16);
         smp_cluster_destroy(c);
     }
 }
@@ -328,7 +331,7 @@ static void test_cluster_groups_are_as_good_as_their_worst(void **state)
         assert_int_equal(c->nodes, 2);
         assert_int_equal(smp_cluster_devices(c), 8 / size);
         for (int g = 0; g < 8 / size; g++) {
-            for (int m = SMP_PRECISION_FP32; m <= SMP_PRECISION_BF16; m++) {
+            for (int m = SMP_PRECISION_FP32; m < SMP_N_PRECISION; m++) {
                 double least = 1e300;
                 for (int d = g * size; d < (g + 1) * size; d++)
                     least = fmin(least, smp_device_matrix_flops(&device[d], (smp_precision)m));
@@ -358,6 +361,10 @@ static void test_cluster_groups_are_as_good_as_their_worst(void **state)
     c = group(&from, 2);
     assert_true(smp_device_matrix_flops(&c->device[0], SMP_PRECISION_TF32) ==
                 device[1].flops_bf16 / 2);
+    smp_cluster_destroy(c);
+    device[1].flops_fp16 = 600; /* more than the bf16 that stands for the other's */
+    c = group(&from, 2);
+    assert_true(smp_device_matrix_flops(&c->device[0], SMP_PRECISION_FP16) == device[0].flops_bf16);
     smp_cluster_destroy(c);
 }
 

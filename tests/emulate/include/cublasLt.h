@@ -8,7 +8,7 @@
 
 #include "cuda_runtime_api.h"
 
-typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
 
 typedef enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0,

@@ -1,34 +1,49 @@
-/* bf16 on the CPU: every operator on random models, its bf16 kernels against its fp32 ones. Those
- * that widen give the fp32 results on the same values, rounded once; those of its own agree to some
- * bf16 digits. Buffers end in canaries, so what is planned as workspace is enough. */
+/* bf16 and fp16 on the CPU: every operator on random models, its kernels against its fp32 ones.
+ * Those that widen give the fp32 results on the same values, rounded once; those that bf16 has of
+ * its own agree to some digits. Buffers end in canaries, so what is planned as workspace is enough.
+ */
+#include "graph/base/fp16.h"
 #include "graph/math/half.h"
 #include "tests/graph/ops/op_values.h"
 
 enum { ROUNDS = 8 };
 static const double OWN_TOLERANCE = 0x1p-7; /* of the largest value: a sum is rounded to 8 bits */
 
+static smp_precision precision = SMP_PRECISION_BF16; /* the one that is tested */
+
+/* Does the operator compute in the format itself? */
+static bool is_own(const smp_op_kind *kind)
+{
+    return kind->cpu16 && precision == SMP_PRECISION_BF16;
+}
+
 static int64_t values_of(const buffer *wide)
 {
     return (int64_t)(wide->bytes / 4);
 }
 
-/* Rounds in place what a bf16 tensor holds, so that fp32 kernels see the same. */
-static void round_values(const op_run *half, int32_t tensor, const buffer *wide)
+static void round_all(smp_dtype dtype, const buffer *wide)
 {
-    if (!wide->data || half->graph->tensor[tensor].dtype != SMP_BF16)
-        return;
     uint16_t *narrow = malloc((size_t)values_of(wide) * 2 + 1);
     assert_non_null(narrow);
-    smp__to_bf16(narrow, wide->data, values_of(wide));
-    smp__from_bf16(wide->data, narrow, values_of(wide));
+    smp__to_half(dtype, narrow, wide->data, values_of(wide));
+    smp__from_half(dtype, wide->data, narrow, values_of(wide));
     free(narrow);
 }
 
-/* As the tensor holds them: bf16, int32, or a loss. */
+/* Rounds in place what a tensor of 16 bits holds, so that fp32 kernels see the same. */
+static void round_values(const op_run *half, int32_t tensor, const buffer *wide)
+{
+    if (wide->data && smp_dtype_is_half(half->graph->tensor[tensor].dtype))
+        round_all(half->graph->tensor[tensor].dtype, wide);
+}
+
+/* As the tensor holds them: of 16 bits, int32, or a loss. */
 static void put(const op_run *half, int32_t tensor, const buffer *to, const buffer *wide)
 {
-    if (half->graph->tensor[tensor].dtype == SMP_BF16)
-        smp__to_bf16(to->data, wide->data, values_of(wide));
+    const smp_dtype dtype = half->graph->tensor[tensor].dtype;
+    if (smp_dtype_is_half(dtype))
+        smp__to_half(dtype, to->data, wide->data, values_of(wide));
     else if (to->data)
         memcpy(to->data, wide->data, wide->bytes);
 }
@@ -38,8 +53,8 @@ static void assert_like(const op_run *half, int32_t tensor, const buffer *got, c
 {
     if (!got->data)
         return;
-    const bool is_half = half->graph->tensor[tensor].dtype == SMP_BF16;
-    const bool own = half->op->kind->cpu16;
+    const smp_dtype dtype = half->graph->tensor[tensor].dtype;
+    const bool is_half = smp_dtype_is_half(dtype), own = is_own(half->op->kind);
     const float *want = wide->data;
     double scale = 0;
     for (int64_t i = 0; i < values_of(wide); i++)
@@ -48,12 +63,14 @@ static void assert_like(const op_run *half, int32_t tensor, const buffer *got, c
         float value, rounded;
         uint16_t bits;
         if (is_half)
-            smp__from_bf16(&value, (const uint16_t *)got->data + i, 1);
+            smp__from_half(dtype, &value, (const uint16_t *)got->data + i, 1);
         else
             value = ((const float *)got->data)[i];
-        smp__to_bf16(&bits, &want[i], 1);
-        smp__from_bf16(&rounded, &bits, 1);
-        rounded = is_half ? rounded : want[i];
+        rounded = want[i];
+        if (is_half) {
+            smp__to_half(dtype, &bits, &want[i], 1);
+            smp__from_half(dtype, &rounded, &bits, 1);
+        }
         if (own ? !(fabs((double)value - want[i]) <= OWN_TOLERANCE * scale)
                 : memcmp(&value, &rounded, 4) != 0 && !(isnan(value) && isnan(rounded)))
             fail_msg("%s: %s[%lld] is %.9g, expected %.9g", half->op->kind->name, what,
@@ -61,14 +78,13 @@ static void assert_like(const op_run *half, int32_t tensor, const buffer *got, c
     }
 }
 
-/* The same model and values as `wide`, in bf16. */
+/* The same model and values as `wide`, in 16 bits. */
 static void open_half(op_run *half, const model_text *m, op_run *wide)
 {
     *half = (op_run){.batch = m->batch};
     assert_int_equal(smp_graph_parse("model.yaml", m->yaml, strlen(m->yaml), &half->graph), SMP_OK);
-    assert_int_equal(
-        smp_graph_set_target(half->graph, (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_BF16}),
-        SMP_OK);
+    assert_int_equal(smp_graph_set_target(half->graph, (smp_target){SMP_BACKEND_CPU, precision}),
+                     SMP_OK);
     half->op = &half->graph->op[smp_graph_find_op(half->graph, "op")];
     half->seed = wide->seed;
     half->step = wide->step;
@@ -91,6 +107,8 @@ static void open_half(op_run *half, const model_text *m, op_run *wide)
         half->param[i] = buffer_make((int64_t)wide->param[i].bytes, 0);
         half->dparam[i] = buffer_make((int64_t)wide->dparam[i].bytes, 0);
         memcpy(half->param[i].data, wide->param[i].data, wide->param[i].bytes);
+        if (!is_own(half->op->kind) && half->op->kind->rounded >> i & 1)
+            round_all(smp_precision_dtype(precision), &wide->param[i]); /* only the copy is */
         memcpy(half->dparam[i].data, wide->dparam[i].data, wide->dparam[i].bytes);
     }
     for (int k = 0; k < half->op->n_out; k++) {
@@ -106,7 +124,7 @@ static const buffer *whole(const op_run *wide, const buffer *one, const buffer *
     return wide->op->n_out > 1 ? &parts[k] : one;
 }
 
-/* The arrays of a call of the bf16 kernels. */
+/* The arrays of a call of the kernels. */
 typedef struct half_arrays {
     op_arrays at;
     const void *param16[SMP_OP_MAX_PARAM];
@@ -119,7 +137,8 @@ static smp_op_call call_of(const op_run *half, half_arrays *a)
     smp_op_call call = op_run_call(half, &a->at);
     for (int i = 0; i < half->op->n_param; i++) {
         a->rounded[i] = buffer_make((int64_t)half->param[i].bytes / 2, 0);
-        smp__to_bf16(a->rounded[i].data, half->param[i].data, values_of(&half->param[i]));
+        smp__to_half(smp_precision_dtype(precision), a->rounded[i].data, half->param[i].data,
+                     values_of(&half->param[i]));
         a->param16[i] = a->rounded[i].data;
         a->at.dparam[i] = half->dparam[i].data;
     }
@@ -163,10 +182,11 @@ static void check_outputs(const op_run *half, op_run *wide)
 static void check_weight_gradient(const op_run *half, const op_run *wide, int slot)
 {
     const float *got = half->dparam[slot].data, *want = wide->dparam[slot].data;
+    const bool own = is_own(half->op->kind);
     const bool rounds = strcmp(half->op->kind->name, "attention") == 0;
     double scale = 1, worst = 0;
     for (int64_t e = 0; e < values_of(&wide->dparam[slot]); e++) {
-        if (!half->op->kind->cpu16)
+        if (!own)
             assert_memory_equal(&got[e], &want[e], 4);
         scale = fmax(scale, fabs((double)want[e]));
         worst = fmax(worst, fabs((double)want[e] - (double)got[e]));
@@ -182,7 +202,7 @@ static void check_model(const model_text *m, uint64_t *rng)
     fill(&wide, m, rng);
     open_half(&half, m, &wide);
     const smp_op *op = half.op;
-    const smp_op_kernels *kernels = smp_op_cpu_kernels(op->kind, SMP_PRECISION_BF16);
+    const smp_op_kernels *kernels = smp_op_cpu_kernels(op->kind, precision);
     if (kernels->prepare)
         assert_int_equal(kernels->prepare(half.graph, op, half.batch, NULL, &half.state), SMP_OK);
     smp_op_call call = call_of(&half, &a);
@@ -219,7 +239,7 @@ static void skip_without_bf16(void)
 
 static void test_half_like_fp32(void **state)
 {
-    if (((const op_case *)*state)->kind->cpu16)
+    if (is_own(((const op_case *)*state)->kind))
         skip_without_bf16();
     for (int round = 0; round < ROUNDS; round++) {
         model_text m;
@@ -258,7 +278,7 @@ static void test_half_rounds_to_even_and_keeps_nan(void **state)
         assert_int_equal(got[i], want[i]);
     smp__from_bf16(back, got, 8);
     assert_true(back[0] == 1.0f && isnan(back[4]) && isinf(back[6]) && back[2] == 1.015625f);
-    smp__add_bf16(got, (const uint16_t[]){0x3f80, 0, 0, 0, 0, 0, 0xff80, 0}, 8);
+    smp__add_half(SMP_BF16, got, (const uint16_t[]){0x3f80, 0, 0, 0, 0, 0, 0xff80, 0}, 8);
     assert_int_equal(got[0], 0x4000);
     smp__from_bf16(back, got, 8);
     assert_true(isnan(back[6]));
@@ -290,6 +310,89 @@ static void test_half_rounds_alike_in_blocks(void **state)
     free(got);
 }
 
+/* The value that bits of binary16 stand for, by its definition. */
+static double fp16_value(uint32_t bits)
+{
+    const int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
+    const double size = exponent > 0 ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return bits & 0x8000u ? -size : size;
+}
+
+static void assert_narrows(float from, uint32_t want)
+{
+    uint16_t got;
+    smp__to_half(SMP_F16, &got, &from, 1);
+    if (got != want || smp_fp16_narrow(from) != want)
+        fail_msg("%a in fp16 is 0x%04x or 0x%04x, expected 0x%04x", (double)from, got,
+                 smp_fp16_narrow(from), want);
+}
+
+/* Every number of the format, and around every tie between two: the even one of both, their
+ * neighbours otherwise. 65536 would follow the largest, so from the tie before it on it is
+ * infinite. */
+static void test_half_fp16_all_numbers_and_ties(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 0x7c00u; i++)
+        for (uint32_t sign = 0; sign <= 0x8000u; sign += 0x8000u) {
+            const float value = (float)fp16_value(i | sign);
+            const float next = sign ? -65536.0f : 65536.0f;
+            const float above = i + 1 < 0x7c00u ? (float)fp16_value((i + 1) | sign) : next;
+            const float tie = 0.5f * (value + above);
+            const uint32_t even = i % 2 == 0 ? i : i + 1;
+            assert_true(smp_fp16_widen((uint16_t)(i | sign)) == value);
+            assert_true(!signbit(smp_fp16_widen((uint16_t)(i | sign))) == !sign);
+            assert_narrows(value, i | sign);
+            assert_narrows(tie, even | sign);
+            assert_narrows(nextafterf(tie, value), i | sign);
+            assert_narrows(nextafterf(tie, above), (i + 1) | sign);
+        }
+    assert_narrows(INFINITY, 0x7c00);
+    assert_narrows(-3e38f, 0xfc00);
+    assert_narrows(-1e-40f, 0x8000);
+    assert_true(isinf(smp_fp16_widen(0x7c00)) && smp_fp16_widen(0xfc00) < 0);
+    for (uint32_t i = 0x7c01; i < 0x8000; i++) {
+        uint16_t back;
+        const float value = smp_fp16_widen((uint16_t)i);
+        smp__to_half(SMP_F16, &back, &value, 1);
+        assert_true(isnan(value) && back == (i | 0x200u)); /* a quiet one */
+    }
+}
+
+/* Blocks, for which there are instructions, as single values, which are tested above; sums too. */
+static void test_half_fp16_alike_in_blocks(void **state)
+{
+    enum { N = 1 << 16 };
+    float *wide = malloc(N * sizeof *wide);
+    uint16_t *all = malloc(N * sizeof *all), *got = malloc(N * sizeof *got);
+    (void)state;
+    assert_true(wide && all && got);
+    for (uint32_t i = 0; i < N; i++)
+        all[i] = (uint16_t)i;
+    smp__from_half(SMP_F16, wide, all, N);
+    for (int i = 0; i < N; i++) {
+        const float alone = smp_fp16_widen(all[i]);
+        assert_memory_equal(&wide[i], &alone, 4);
+    }
+    for (int k = 0; k < 4; k++) {
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t bits = i << 16 | (uint32_t)(k * 0x5555);
+            memcpy(&wide[i], &bits, 4);
+        }
+        smp__to_half(SMP_F16, got, wide, N);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(got[i], smp_fp16_narrow(wide[i]));
+    }
+    memcpy(got, all, N * sizeof *got);
+    smp__add_half(SMP_F16, got + 1, all, N - 1);
+    for (int i = 1; i < N; i++)
+        assert_int_equal(got[i],
+                         smp_fp16_narrow(smp_fp16_widen(all[i]) + smp_fp16_widen(all[i - 1])));
+    free(wide);
+    free(all);
+    free(got);
+}
+
 int main(void)
 {
     static op_tests tests;
@@ -297,8 +400,12 @@ int main(void)
         cmocka_unit_test(test_half_rounds_to_even_and_keeps_nan),
         cmocka_unit_test(test_half_rounds_alike_in_blocks),
         cmocka_unit_test(test_half_attention_in_chunks),
+        cmocka_unit_test(test_half_fp16_all_numbers_and_ties),
+        cmocka_unit_test(test_half_fp16_alike_in_blocks),
     };
-    const int failed = cmocka_run_group_tests(rounding, NULL, NULL);
-    op_tests_add(&tests, SMP_BACKEND_CPU, "bf16 like fp32", test_half_like_fp32);
-    return failed | op_tests_run("bf16", &tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(rounding, NULL, NULL);
+    op_tests_add(&tests, SMP_BACKEND_CPU, "16 bits like fp32", test_half_like_fp32);
+    failed |= op_tests_run("bf16", &tests, NULL, NULL);
+    precision = SMP_PRECISION_FP16;
+    return failed | op_tests_run("fp16", &tests, NULL, NULL);
 }

@@ -299,16 +299,16 @@ static void test_plan_file_execution(void **state)
     } broken[] = {
         {"execution: {device: tpu, precision: bf16}",
          "plan.yaml:6:21: execution: device: got 'tpu'"},
-        {"execution: {device: cuda, precision: fp16}", "plan.yaml:6:38: execution: precision: got"},
+        {"execution: {device: cuda, precision: fp8}", "plan.yaml:6:38: execution: precision: got"},
         {"execution: {device: cpu, precision: tf32}",
          "plan.yaml:6:37: execution: precision: got tf32"},
         {"execution: {device: cuda}", "plan.yaml:6:12: execution: key 'precision' is missing"},
         {"execution: {devise: cuda, precision: bf16}", "'device'"},
         {"execution: cuda", "plan.yaml:6:"},
     };
-    static const char *const lines[] = {"execution: {device: cuda, precision: bf16}",
-                                        "execution: {device: cuda, precision: tf32}",
-                                        "execution: {device: cuda, precision: fp32}"};
+    static const char *const lines[] = {
+        "execution: {device: cuda, precision: bf16}", "execution: {device: cuda, precision: fp16}",
+        "execution: {device: cuda, precision: tf32}", "execution: {device: cuda, precision: fp32}"};
     smp_text text = {0};
     smp_plan *plan = parse(good);
     assert_int_equal(SMP_BACKEND_CPU, plan->target.backend);
