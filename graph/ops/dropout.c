@@ -15,10 +15,10 @@
 #include <string.h>
 
 #include "graph/base/random.h"
-#include "graph/math/vector.h"
+#include "graph/math/philox_lanes.h"
 
 enum { P, DEVICES, AXIS, BLOCKS };
-enum { ROUNDS = 10, WORDS = 4, GROUP = WORDS * SMP_LANES };
+enum { WORDS = SMP__PHILOX_WORDS, GROUP = SMP__PHILOX_GROUP };
 
 static const smp_attr_desc ATTRS[] = {
     [P] = {"p", SMP_ATTR_FLOAT, true, 0, 0, 1, NULL},
@@ -60,34 +60,6 @@ static mask mask_of(const smp_op_call *call)
     };
 }
 
-/* Words of blocks 16 g .. 16 g + 15: word w of block l goes to word[w][l]. The blocks fill the low
- * bits of the counter, so there is no carry into its upper half. The rounds of one block are the
- * inner loop: unrolled, they leave a loop over blocks whose state stays in registers. */
-static inline void philox_group(uint64_t key, uint64_t counter_high, uint64_t g,
-                                uint32_t word[WORDS][SMP_LANES])
-{
-    uint64_t block = g * SMP_LANES;
-    for (uint32_t l = 0; l < SMP_LANES; l++) {
-        uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-        uint32_t x0 = (uint32_t)block + l, x1 = (uint32_t)(block >> 32);
-        uint32_t x2 = (uint32_t)counter_high, x3 = (uint32_t)(counter_high >> 32);
-        for (int round = 0; round < ROUNDS; round++) {
-            uint64_t a = (uint64_t)0xD2511F53u * x0;
-            uint64_t b = (uint64_t)0xCD9E8D57u * x2;
-            x0 = (uint32_t)(b >> 32) ^ x1 ^ key0;
-            x1 = (uint32_t)b;
-            x2 = (uint32_t)(a >> 32) ^ x3 ^ key1;
-            x3 = (uint32_t)a;
-            key0 += 0x9E3779B9u;
-            key1 += 0xBB67AE85u;
-        }
-        word[0][l] = x0;
-        word[1][l] = x1;
-        word[2][l] = x2;
-        word[3][l] = x3;
-    }
-}
-
 /* Elements `first` to first + n - 1 of the mask. Every x[i] is loaded and multiplied, by 0 if it is
  * dropped: a load under the condition is what gcc 12 vectorises wrongly for AVX2
  * (graph/math/vector.h). */
@@ -98,7 +70,7 @@ SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, 
     for (int64_t begin = 0, width; begin < n; begin += width) {
         int skip = (int)((first + begin) % GROUP);
         width = n - begin < GROUP - skip ? n - begin : GROUP - skip;
-        philox_group(m.key, m.counter_high, (uint64_t)(first + begin) / GROUP, word);
+        smp__philox_group(m.key, m.counter_high, (uint64_t)(first + begin) / GROUP, word);
         if (width == GROUP)
             for (int w = 0; w < WORDS; w++)
                 for (int l = 0; l < SMP_LANES; l++) {
