@@ -52,9 +52,24 @@ const char *smp__onnx_text(const smp_onnx_node *node, const char *name, const ch
 {
     const Onnx__AttributeProto *a = smp__onnx_attr(node, name);
     /* protobuf-c ends bytes with none; those of attributes are compared by their length. */
-    static const char *const KNOWN[] = {
-        "NOTSET",   "SAME_UPPER", "SAME_LOWER", "VALID", "tanh", "none",  "nearest",    "linear",
-        "bilinear", "cubic",      "asymmetric", "DCR",   "CRD",  "floor", "half_pixel", "reflect"};
+    static const char *const KNOWN[] = {"NOTSET",
+                                        "SAME_UPPER",
+                                        "SAME_LOWER",
+                                        "VALID",
+                                        "tanh",
+                                        "none",
+                                        "nearest",
+                                        "linear",
+                                        "bilinear",
+                                        "cubic",
+                                        "asymmetric",
+                                        "DCR",
+                                        "CRD",
+                                        "floor",
+                                        "half_pixel",
+                                        "ceil",
+                                        "round_prefer_floor",
+                                        "round_prefer_ceil"};
     if (!a || !a->has_s)
         return absent;
     for (size_t i = 0; i < sizeof(KNOWN) / sizeof(KNOWN[0]); i++)

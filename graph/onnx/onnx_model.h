@@ -61,7 +61,7 @@ typedef struct smp_onnx_model {
     smp_onnx_value *value;
     smp_onnx_node *node;
     smp_map *by_name;
-    int64_t folded_bytes; /* that constants computed here take */
+    int64_t folded_bytes, folded_work; /* that constants computed here take; elements read */
 } smp_onnx_model;
 
 /* Values, nodes, shapes and constants of a file that outlives it. given: symbolic dimensions; one

@@ -1,6 +1,6 @@
 /* Types and shapes of what nodes make, operator by operator (ONNX's Operators.md). What is not here
  * keeps what the file says of its values. An inconsistent file makes shapes unknown. */
-#include "graph/onnx/onnx_model.h"
+#include "graph/onnx/onnx_shape.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,26 +8,13 @@
 
 #define TYPE(name) ONNX__TENSOR_PROTO__DATA_TYPE__##name
 
-typedef struct infer {
-    smp_onnx_model *m;
-    const smp_onnx_node *node;
-    const smp_onnx_value *in[4]; /* the first ones; NULL: left out, or its shape is not known */
-    smp_onnx_value *out;         /* of output 0, whose n_dim is -1 on entry */
-} infer;
-
-static void shape_like(smp_onnx_value *out, const smp_onnx_value *in)
-{
-    out->n_dim = in->n_dim;
-    memcpy(out->dim, in->dim, sizeof(out->dim));
-}
-
-static void like_first(infer *i)
+static void like_first(smp__infer *i)
 {
     if (i->in[0])
-        shape_like(i->out, i->in[0]);
+        smp__shape_like(i->out, i->in[0]);
 }
 
-static void broadcast(infer *i)
+static void broadcast(smp__infer *i)
 {
     int most = 0;
     for (int k = 0; k < i->node->n_in; k++) {
@@ -51,19 +38,19 @@ static void broadcast(infer *i)
     i->out->n_dim = most;
 }
 
-static void compared(infer *i)
+static void compared(smp__infer *i)
 {
     broadcast(i);
     i->out->type = TYPE(BOOL);
 }
 
-static void cast(infer *i)
+static void cast(smp__infer *i)
 {
     like_first(i);
     i->out->type = (int)smp__onnx_int(i->node, "to", 0);
 }
 
-static void matmul(infer *i)
+static void matmul(smp__infer *i)
 {
     const smp_onnx_value *a = i->in[0], *b = i->in[1];
     if (!a || !b || a->n_dim < 1 || b->n_dim < 1)
@@ -89,7 +76,7 @@ static void matmul(infer *i)
     i->out->n_dim = at;
 }
 
-static void gemm(infer *i)
+static void gemm(smp__infer *i)
 {
     if (!i->in[0] || !i->in[1] || i->in[0]->n_dim != 2 || i->in[1]->n_dim != 2)
         return;
@@ -103,7 +90,7 @@ static void gemm(infer *i)
 }
 
 /* One spatial dimension behind a window; -1: none. */
-static int64_t windowed(const infer *i, int d, int n, int64_t size, int64_t kernel)
+static int64_t windowed(const smp__infer *i, int d, int n, int64_t size, int64_t kernel)
 {
     size_t n_stride, n_pad, n_dilation;
     const int64_t *strides = smp__onnx_ints(i->node, "strides", &n_stride);
@@ -130,7 +117,7 @@ static int64_t windowed(const infer *i, int d, int n, int64_t size, int64_t kern
     return (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
 }
 
-static void windows(infer *i, int64_t channels, const int64_t *kernel, int n_kernel)
+static void windows(smp__infer *i, int64_t channels, const int64_t *kernel, int n_kernel)
 {
     const int n = i->in[0]->n_dim - 2;
     if (n < 1 || n_kernel != n)
@@ -143,13 +130,13 @@ static void windows(infer *i, int64_t channels, const int64_t *kernel, int n_ker
     i->out->n_dim = n + 2;
 }
 
-static void conv(infer *i)
+static void conv(smp__infer *i)
 {
     if (i->in[0] && i->in[1] && i->in[1]->n_dim >= 3 && i->in[0]->n_dim == i->in[1]->n_dim)
         windows(i, i->in[1]->dim[0], i->in[1]->dim + 2, i->in[1]->n_dim - 2);
 }
 
-static void pool(infer *i)
+static void pool(smp__infer *i)
 {
     size_t n;
     const int64_t *kernel = smp__onnx_ints(i->node, "kernel_shape", &n);
@@ -157,305 +144,22 @@ static void pool(infer *i)
         windows(i, i->in[0]->dim[1], kernel, (int)n);
 }
 
-static void global_pool(infer *i)
+static void global_pool(smp__infer *i)
 {
     if (!i->in[0] || i->in[0]->n_dim < 2)
         return;
-    shape_like(i->out, i->in[0]);
+    smp__shape_like(i->out, i->in[0]);
     for (int d = 2; d < i->out->n_dim; d++)
         i->out->dim[d] = 1;
 }
 
-static void flatten(infer *i)
-{
-    int axis;
-    if (!i->in[0])
-        return;
-    const int64_t given = smp__onnx_int(i->node, "axis", 1);
-    axis = (int)(given < 0 ? given + i->in[0]->n_dim : given);
-    if (given < -i->in[0]->n_dim || given > i->in[0]->n_dim || smp__onnx_elements(i->in[0]) < 0)
-        return;
-    i->out->n_dim = 2;
-    i->out->dim[0] = i->out->dim[1] = 1;
-    for (int d = 0; d < i->in[0]->n_dim; d++)
-        i->out->dim[d >= axis] *= i->in[0]->dim[d];
-}
-
-static void reshape(infer *i)
-{
-    const int64_t *to;
-    size_t n;
-    if (!i->in[0] || !smp__onnx_list(i->m, i->node, "shape", 1, &to, &n) || n > SMP_ONNX_DIMS)
-        return;
-    const bool zeroes = smp__onnx_int(i->node, "allowzero", 0) != 0;
-    const int64_t all = smp__onnx_elements(i->in[0]);
-    int free_one = -1;
-    smp_onnx_value other = {.n_dim = (int)n};
-    for (size_t d = 0; d < n; d++) {
-        other.dim[d] = to[d];
-        if (to[d] == 0 && !zeroes) {
-            if ((int)d >= i->in[0]->n_dim)
-                return;
-            other.dim[d] = i->in[0]->dim[d];
-        } else if (to[d] == -1 && free_one < 0) {
-            free_one = (int)d;
-            other.dim[d] = 1;
-        } else if (to[d] < 0) {
-            return;
-        }
-    }
-    const int64_t rest = smp__onnx_elements(&other);
-    if (all < 0 || rest < 0)
-        return;
-    if (free_one >= 0 && rest > 0 && all % rest == 0)
-        other.dim[free_one] = all / rest;
-    if (smp__onnx_elements(&other) == all)
-        shape_like(i->out, &other);
-}
-
-static void transpose(infer *i)
-{
-    size_t n;
-    const int64_t *perm = smp__onnx_ints(i->node, "perm", &n);
-    if (!i->in[0] || (perm && n != (size_t)i->in[0]->n_dim))
-        return;
-    const int dims = i->in[0]->n_dim;
-    unsigned seen = 0;
-    for (int d = 0; d < dims; d++) {
-        const int64_t from = perm ? perm[d] : dims - 1 - d;
-        if (from < 0 || from >= dims || seen >> from & 1)
-            return;
-        seen |= 1u << from;
-        i->out->dim[d] = i->in[0]->dim[from];
-    }
-    i->out->n_dim = dims;
-}
-
-static void concat(infer *i)
-{
-    int axis;
-    if (!i->in[0] || !smp__onnx_axis(smp__onnx_int(i->node, "axis", 0), i->in[0]->n_dim, &axis))
-        return;
-    int64_t size = 0;
-    for (int k = 0; k < i->node->n_in; k++) {
-        const smp_onnx_value *v = smp__onnx_in(i->m, i->node, k);
-        if (!v || v->n_dim != i->in[0]->n_dim || v->dim[axis] > INT64_MAX / 2 - size)
-            return;
-        for (int d = 0; d < v->n_dim; d++)
-            if (d != axis && v->dim[d] != i->in[0]->dim[d])
-                return;
-        size += v->dim[axis];
-    }
-    shape_like(i->out, i->in[0]);
-    i->out->dim[axis] = size;
-}
-
-static void split(infer *i)
-{
-    int axis;
-    const int64_t *sizes;
-    size_t n;
-    if (!i->in[0] || !smp__onnx_axis(smp__onnx_int(i->node, "axis", 0), i->in[0]->n_dim, &axis))
-        return;
-    const bool given = smp__onnx_list(i->m, i->node, "split", 1, &sizes, &n);
-    if ((given && n != (size_t)i->node->n_out) || (!given && smp__onnx_in(i->m, i->node, 1)))
-        return;
-    const int64_t size = i->in[0]->dim[axis];
-    const int64_t part = (size + i->node->n_out - 1) / i->node->n_out;
-    for (int k = 0; k < i->node->n_out; k++) {
-        smp_onnx_value *out = smp__onnx_out(i->m, i->node, k);
-        if (!out)
-            continue;
-        const int64_t rest = size - part * k;
-        const int64_t own = given ? sizes[k] : rest < part ? rest : part;
-        if (own < 0 || own > size)
-            continue;
-        out->type = i->in[0]->type;
-        shape_like(out, i->in[0]);
-        out->dim[axis] = own;
-    }
-}
-
-/* Elements of begin:end:step of a dimension, its ends cut to what is there. */
-static int64_t sliced(int64_t size, int64_t *begin, int64_t *end, int64_t step)
-{
-    if (step == 0 || step == INT64_MIN)
-        return -1;
-    const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
-    int64_t *const ends[] = {begin, end};
-    for (int k = 0; k < 2; k++) {
-        int64_t at = *ends[k];
-        if (at < 0)
-            at = at < -size ? (k == 1 && step < 0 ? -1 : low) : at + size;
-        *ends[k] = at < low ? low : at > high ? high : at;
-    }
-    const int64_t span = step > 0 ? *end - *begin : *begin - *end;
-    const int64_t stride = step > 0 ? step : -step;
-    return span <= 0 ? 0 : (span - 1) / stride + 1;
-}
-
-bool smp__onnx_slices(const smp_onnx_model *m, const smp_onnx_node *node, int64_t begin[],
-                      int64_t step[], int64_t count[])
-{
-    const smp_onnx_value *in = smp__onnx_in(m, node, 0);
-    const int64_t *from, *to, *axes = NULL, *steps = NULL;
-    size_t n, n_to, n_axes = 0, n_steps = 0;
-    if (!in || in->n_dim < 0 || !smp__onnx_list(m, node, "starts", 1, &from, &n) ||
-        !smp__onnx_list(m, node, "ends", 2, &to, &n_to) || n_to != n)
-        return false;
-    const bool has_axes = smp__onnx_list(m, node, "axes", 3, &axes, &n_axes);
-    const bool has_steps = smp__onnx_list(m, node, "steps", 4, &steps, &n_steps);
-    if ((!has_axes && smp__onnx_in(m, node, 3)) || (!has_steps && smp__onnx_in(m, node, 4)) ||
-        (has_axes && n_axes != n) || (has_steps && n_steps != n))
-        return false;
-    for (int d = 0; d < in->n_dim; d++) {
-        begin[d] = 0;
-        step[d] = 1;
-        count[d] = in->dim[d];
-    }
-    for (size_t k = 0; k < n; k++) {
-        int axis;
-        if (!smp__onnx_axis(has_axes ? axes[k] : (int64_t)k, in->n_dim, &axis))
-            return false;
-        int64_t end = to[k];
-        begin[axis] = from[k];
-        step[axis] = has_steps ? steps[k] : 1;
-        if ((count[axis] = sliced(in->dim[axis], &begin[axis], &end, step[axis])) < 0)
-            return false;
-    }
-    return true;
-}
-
-static void slice(infer *i)
-{
-    int64_t begin[SMP_ONNX_DIMS], step[SMP_ONNX_DIMS], count[SMP_ONNX_DIMS];
-    if (!smp__onnx_slices(i->m, i->node, begin, step, count))
-        return;
-    i->out->n_dim = i->in[0]->n_dim;
-    memcpy(i->out->dim, count, sizeof(*count) * (size_t)i->in[0]->n_dim);
-}
-
-static void squeeze(infer *i)
-{
-    const int64_t *axes;
-    size_t n = 0;
-    if (!i->in[0])
-        return;
-    const bool given = smp__onnx_list(i->m, i->node, "axes", 1, &axes, &n);
-    if (!given && smp__onnx_in(i->m, i->node, 1))
-        return;
-    unsigned gone = 0;
-    for (size_t k = 0; k < n; k++) {
-        int axis;
-        if (!smp__onnx_axis(axes[k], i->in[0]->n_dim, &axis) || i->in[0]->dim[axis] != 1)
-            return;
-        gone |= 1u << axis;
-    }
-    int at = 0;
-    for (int d = 0; d < i->in[0]->n_dim; d++)
-        if (!(gone >> d & 1) && (given || i->in[0]->dim[d] != 1))
-            i->out->dim[at++] = i->in[0]->dim[d];
-    i->out->n_dim = at;
-}
-
-static void unsqueeze(infer *i)
-{
-    const int64_t *axes;
-    size_t n;
-    if (!i->in[0] || !smp__onnx_list(i->m, i->node, "axes", 1, &axes, &n) ||
-        n + (size_t)i->in[0]->n_dim > SMP_ONNX_DIMS)
-        return;
-    const int dims = i->in[0]->n_dim + (int)n;
-    unsigned added = 0;
-    for (size_t k = 0; k < n; k++) {
-        int axis;
-        if (!smp__onnx_axis(axes[k], dims, &axis) || added >> axis & 1)
-            return;
-        added |= 1u << axis;
-    }
-    for (int d = 0, from = 0; d < dims; d++)
-        i->out->dim[d] = added >> d & 1 ? 1 : i->in[0]->dim[from++];
-    i->out->n_dim = dims;
-}
-
-static void gather(infer *i)
-{
-    int axis;
-    const smp_onnx_value *from = i->in[0], *at = i->in[1];
-    if (!from || !at || !smp__onnx_axis(smp__onnx_int(i->node, "axis", 0), from->n_dim, &axis) ||
-        from->n_dim - 1 + at->n_dim > SMP_ONNX_DIMS)
-        return;
-    int n = 0;
-    for (int d = 0; d < axis; d++)
-        i->out->dim[n++] = from->dim[d];
-    for (int d = 0; d < at->n_dim; d++)
-        i->out->dim[n++] = at->dim[d];
-    for (int d = axis + 1; d < from->n_dim; d++)
-        i->out->dim[n++] = from->dim[d];
-    i->out->n_dim = n;
-}
-
-static void like_second(infer *i)
+static void like_second(smp__infer *i)
 {
     if (i->in[1])
-        shape_like(i->out, i->in[1]);
+        smp__shape_like(i->out, i->in[1]);
 }
 
-/* Expand, and ConstantOfShape of its one input: a shape given by values. */
-static void expand(infer *i)
-{
-    const bool of_shape = strcmp(i->node->op, "ConstantOfShape") == 0;
-    const smp_onnx_value *to = i->in[of_shape ? 0 : 1];
-    if (!i->in[0] || !to || !to->ints || to->n_dim != 1 || to->dim[0] > SMP_ONNX_DIMS)
-        return;
-    smp_onnx_value shape = {.n_dim = (int)to->dim[0]};
-    memcpy(shape.dim, to->ints, sizeof(int64_t) * (size_t)shape.n_dim);
-    const int given = of_shape ? 0 : i->in[0]->n_dim;
-    const int n = shape.n_dim > given ? shape.n_dim : given;
-    for (int d = 0; d < n; d++) {
-        const int64_t a = d - (n - shape.n_dim) < 0 ? 1 : shape.dim[d - (n - shape.n_dim)];
-        const int64_t b = d - (n - given) < 0 ? 1 : i->in[0]->dim[d - (n - given)];
-        if (a < 0 || (a != b && a != 1 && b != 1))
-            return;
-        i->out->dim[d] = a == 1 ? b : a;
-    }
-    i->out->n_dim = n;
-    if (of_shape) {
-        const Onnx__AttributeProto *value = smp__onnx_attr(i->node, "value");
-        i->out->type = value && value->t ? value->t->data_type : TYPE(FLOAT);
-    }
-}
-
-static void tile(infer *i)
-{
-    const smp_onnx_value *times = i->in[1];
-    if (!i->in[0] || !times || !times->ints || smp__onnx_elements(times) != i->in[0]->n_dim)
-        return;
-    for (int d = 0; d < i->in[0]->n_dim; d++) {
-        if (times->ints[d] < 0 || times->ints[d] > INT32_MAX || i->in[0]->dim[d] > INT32_MAX)
-            return;
-        i->out->dim[d] = i->in[0]->dim[d] * times->ints[d];
-    }
-    i->out->n_dim = i->in[0]->n_dim;
-}
-
-static void pad(infer *i)
-{
-    const int64_t *pads;
-    size_t n;
-    if (!i->in[0] || smp__onnx_in(i->m, i->node, 3) ||
-        !smp__onnx_list(i->m, i->node, "pads", 1, &pads, &n) || n != 2 * (size_t)i->in[0]->n_dim)
-        return;
-    for (int d = 0; d < i->in[0]->n_dim; d++) {
-        const int64_t before = pads[d], after = pads[d + i->in[0]->n_dim];
-        if (before < -INT32_MAX || before > INT32_MAX || after < -INT32_MAX || after > INT32_MAX ||
-            (i->out->dim[d] = i->in[0]->dim[d] + before + after) < 0)
-            return;
-    }
-    i->out->n_dim = i->in[0]->n_dim;
-}
-
-static void reduce(infer *i)
+static void reduce(smp__infer *i)
 {
     const int64_t *axes = NULL;
     size_t n = 0;
@@ -481,7 +185,7 @@ static void reduce(infer *i)
     i->out->n_dim = at;
 }
 
-static void arg_max(infer *i)
+static void arg_max(smp__infer *i)
 {
     int axis;
     if (!i->in[0] || !smp__onnx_axis(smp__onnx_int(i->node, "axis", 0), i->in[0]->n_dim, &axis))
@@ -494,23 +198,7 @@ static void arg_max(infer *i)
     i->out->type = TYPE(INT64);
 }
 
-static void shape_of(infer *i)
-{
-    i->out->type = TYPE(INT64);
-    i->out->n_dim = 0;
-    if (strcmp(i->node->op, "Size") == 0)
-        return;
-    i->out->n_dim = -1;
-    if (!i->in[0])
-        return;
-    const int n = i->in[0]->n_dim;
-    int64_t begin = smp__onnx_int(i->node, "start", 0), end = smp__onnx_int(i->node, "end", n);
-    const int64_t count = sliced(n, &begin, &end, 1);
-    i->out->n_dim = 1;
-    i->out->dim[0] = count;
-}
-
-static void range(infer *i)
+static void range(smp__infer *i)
 {
     double value[3];
     for (int k = 0; k < 3; k++)
@@ -523,56 +211,15 @@ static void range(infer *i)
     i->out->dim[0] = n > 0 ? (int64_t)n : 0;
 }
 
-static void resize(infer *i)
-{
-    if (!i->in[0])
-        return;
-    const bool upsample = strcmp(i->node->op, "Upsample") == 0;
-    const smp_onnx_value *scales =
-        smp__onnx_in(i->m, i->node, upsample || i->m->opset < 11 ? 1 : 2);
-    const smp_onnx_value *sizes = upsample ? NULL : smp__onnx_in(i->m, i->node, 3);
-    const int n = i->in[0]->n_dim;
-    if (smp__onnx_attr(i->node, "axes"))
-        return;
-    if (sizes && sizes->ints && smp__onnx_elements(sizes) == n) {
-        for (int d = 0; d < n; d++)
-            if ((i->out->dim[d] = sizes->ints[d]) < 1)
-                return;
-    } else if (scales && scales->floats && smp__onnx_elements(scales) == n) {
-        for (int d = 0; d < n; d++) {
-            const double size = floor((double)i->in[0]->dim[d] * (double)scales->floats[d]);
-            if (!(size >= 1 && size < 1e12))
-                return;
-            i->out->dim[d] = (int64_t)size;
-        }
-    } else {
-        return;
-    }
-    i->out->n_dim = n;
-}
-
-static void where(infer *i)
+static void where(smp__infer *i)
 {
     broadcast(i);
     i->out->type = i->in[1] ? i->in[1]->type : 0;
 }
 
-static void depth_and_space(infer *i)
-{
-    const int64_t b = smp__onnx_int(i->node, "blocksize", 0);
-    if (!i->in[0] || i->in[0]->n_dim != 4 || b < 1 || b > 1 << 15 || i->in[0]->dim[1] > INT32_MAX)
-        return;
-    const int64_t *d = i->in[0]->dim;
-    const bool to_space = strcmp(i->node->op, "DepthToSpace") == 0;
-    const int64_t dim[] = {d[0], to_space ? d[1] / (b * b) : d[1] * b * b,
-                           to_space ? d[2] * b : d[2] / b, to_space ? d[3] * b : d[3] / b};
-    memcpy(i->out->dim, dim, sizeof(dim));
-    i->out->n_dim = 4;
-}
-
 typedef struct rule {
     const char *op;
-    void (*infer)(infer *i);
+    void (*infer)(smp__infer *i);
 } rule;
 
 /* By name, so that they can be looked for. */
@@ -587,22 +234,22 @@ static const rule RULES[] = {
     {"Cast", cast},
     {"Ceil", like_first},
     {"Clip", like_first},
-    {"Concat", concat},
-    {"ConstantOfShape", expand},
+    {"Concat", smp__shape_concat},
+    {"ConstantOfShape", smp__shape_expand},
     {"Conv", conv},
     {"Cos", like_first},
     {"CumSum", like_first},
-    {"DepthToSpace", depth_and_space},
+    {"DepthToSpace", smp__shape_depth_and_space},
     {"Div", broadcast},
     {"Dropout", like_first},
     {"Elu", like_first},
     {"Equal", compared},
     {"Erf", like_first},
     {"Exp", like_first},
-    {"Expand", expand},
-    {"Flatten", flatten},
+    {"Expand", smp__shape_expand},
+    {"Flatten", smp__shape_flatten},
     {"Floor", like_first},
-    {"Gather", gather},
+    {"Gather", smp__shape_gather},
     {"GatherElements", like_second},
     {"Gelu", like_first},
     {"Gemm", gemm},
@@ -635,7 +282,7 @@ static const rule RULES[] = {
     {"Not", like_first},
     {"Or", compared},
     {"PRelu", like_first},
-    {"Pad", pad},
+    {"Pad", smp__shape_pad},
     {"Pow", broadcast},
     {"Range", range},
     {"Reciprocal", like_first},
@@ -648,32 +295,32 @@ static const rule RULES[] = {
     {"ReduceSum", reduce},
     {"ReduceSumSquare", reduce},
     {"Relu", like_first},
-    {"Reshape", reshape},
-    {"Resize", resize},
+    {"Reshape", smp__shape_reshape},
+    {"Resize", smp__shape_resize},
     {"Round", like_first},
     {"ScatterND", like_first},
     {"Selu", like_first},
-    {"Shape", shape_of},
+    {"Shape", smp__shape_shape_of},
     {"Sigmoid", like_first},
     {"Sign", like_first},
     {"Sin", like_first},
-    {"Size", shape_of},
-    {"Slice", slice},
+    {"Size", smp__shape_shape_of},
+    {"Slice", smp__shape_slice},
     {"Softmax", like_first},
     {"Softplus", like_first},
     {"Softsign", like_first},
-    {"SpaceToDepth", depth_and_space},
-    {"Split", split},
+    {"SpaceToDepth", smp__shape_depth_and_space},
+    {"Split", smp__shape_split},
     {"Sqrt", like_first},
-    {"Squeeze", squeeze},
+    {"Squeeze", smp__shape_squeeze},
     {"Sub", broadcast},
     {"Sum", broadcast},
     {"Tanh", like_first},
-    {"Tile", tile},
-    {"Transpose", transpose},
+    {"Tile", smp__shape_tile},
+    {"Transpose", smp__shape_transpose},
     {"Trilu", like_first},
-    {"Unsqueeze", unsqueeze},
-    {"Upsample", resize},
+    {"Unsqueeze", smp__shape_unsqueeze},
+    {"Upsample", smp__shape_resize},
     {"Where", where},
     {"Xor", compared},
 };
@@ -685,7 +332,7 @@ static int by_name(const void *key, const void *item)
 
 void smp__onnx_infer(smp_onnx_model *model, const smp_onnx_node *node)
 {
-    infer i = {.m = model, .node = node, .out = smp__onnx_out(model, node, 0)};
+    smp__infer i = {.m = model, .node = node, .out = smp__onnx_out(model, node, 0)};
     for (int k = 0; k < 4; k++) {
         const smp_onnx_value *v = smp__onnx_in(model, node, k);
         i.in[k] = v && v->n_dim >= 0 ? v : NULL;

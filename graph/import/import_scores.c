@@ -1,0 +1,297 @@
+/* From scores to probabilities: masks that hide the future or padding, the learned bias of T5, the
+ * softmax. And masks on their way there: whatever is computed from an int32 input [keys] of ones and
+ * zeroes by steps that keep it a function of one bit, base + slope * bit. */
+#include "graph/import/importing.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/attention.h"
+
+static const float HIDDEN = -1e4f; /* at most so much is added to a score that is to be nothing */
+
+static bool hides(double value)
+{
+    return value <= (double)HIDDEN;
+}
+
+/* Element [i][j] of the last two dimensions of a constant in copy c of the others. */
+static double at(const smp_onnx_value *v, int64_t c, int64_t i, int64_t j)
+{
+    const int64_t columns = v->dim[v->n_dim - 1], rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
+    const int64_t k = (c * rows + (rows == 1 ? 0 : i)) * columns + (columns == 1 ? 0 : j);
+    return v->floats ? (double)v->floats[k] : (double)v->ints[k];
+}
+
+/* The copies of a constant's last two dimensions; 0: they do not go with queries and keys. */
+static int64_t copies(const smp_onnx_value *v, const smp__bound *s)
+{
+    if (v->n_dim < 1 || smp__onnx_elements(v) < 1)
+        return 0;
+    const int64_t columns = v->dim[v->n_dim - 1], rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
+    if ((columns != 1 && columns != s->k.length) || (rows != 1 && rows != s->q.length))
+        return 0;
+    return smp__onnx_elements(v) / (rows * columns);
+}
+
+/* Are exactly the later keys hidden, or none? `hidden` is what a value has to be for that. */
+static bool reads_causal(const smp_onnx_value *v, const smp__bound *s, bool (*hidden)(double),
+                         bool (*open)(double), bool *causal)
+{
+    const int64_t n = copies(v, s);
+    bool later = true, none = true;
+    for (int64_t c = 0; c < n; c++)
+        for (int64_t i = 0; i < s->q.length; i++)
+            for (int64_t j = 0; j < s->k.length; j++) {
+                const double x = at(v, c, i, j);
+                if (!hidden(x) && !open(x))
+                    return false;
+                later &= hidden(x) == (j > i);
+                none &= !hidden(x);
+            }
+    *causal = later && !none;
+    return n > 0 && (none || (later && s->q.length == s->k.length));
+}
+
+static bool is_zero(double x)
+{
+    return x == 0;
+}
+static bool not_zero(double x)
+{
+    return x != 0;
+}
+
+/* Is the constant a table [buckets][heads] spread by distance, with later keys hidden if it is
+ * causal? */
+static bool spreads(const smp_onnx_value *v, const smp_onnx_value *table, const smp__bound *s,
+                    int64_t most, bool causal)
+{
+    const smp__attention how = {.buckets = table->dim[0], .max_distance = most, .causal = causal};
+    for (int64_t h = 0; h < s->q.heads; h++)
+        for (int64_t i = 0; i < s->q.length; i++)
+            for (int64_t j = 0; j < s->k.length; j++) {
+                const double x = at(v, h, i, j);
+                const int64_t b = smp__attention_bucket(&how, j - i);
+                if (causal && j > i ? !hides(x) && x != (double)table->floats[b * s->q.heads + h]
+                                    : x != (double)table->floats[b * s->q.heads + h])
+                    return false;
+            }
+    return true;
+}
+
+static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
+{
+    static const int64_t MOST[] = {128, 64, 32, 256, 512, 20, 16, 8};
+    if (v->stored < 0 || !v->floats || copies(v, s) != s->q.heads || s->q.length != s->k.length ||
+        s->bias_value >= 0)
+        return false;
+    const smp_onnx_value *table = &im->model->value[v->stored];
+    if (!table->floats || table->n_dim != 2 || table->dim[1] != s->q.heads || table->dim[0] < 4)
+        return false;
+    const bool hidden = s->q.length > 1 && hides(at(v, 0, 0, s->k.length - 1));
+    for (int causal = hidden || s->causal; causal < 2; causal++)
+        for (size_t k = 0; k < sizeof(MOST) / sizeof(MOST[0]); k++) {
+            if (MOST[k] <= table->dim[0] / 2 || !spreads(v, table, s, MOST[k], causal != 0))
+                continue;
+            s->bias_value = v->stored;
+            s->buckets = table->dim[0];
+            s->max_distance = MOST[k];
+            s->bias_causal = causal != 0;
+            s->causal |= hidden;
+            return true;
+        }
+    return false;
+}
+
+bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
+{
+    for (int k = 0; k < 2; k++) {
+        const smp__bound *in = smp__peek(im, node, k), *other = smp__peek(im, node, 1 - k);
+        const smp_onnx_value *v = smp__onnx_in(im->model, node, 1 - k);
+        bool causal = false;
+        if (!in || in->form != SMP__SCORES || !v || in->deferred >= SMP__MOST_DEFERRED)
+            continue;
+        smp__bound s = *in;
+        s.deferred++;
+        s.scores_closed = true;
+        if (smp_onnx_constant(v)) {
+            if (!learned_bias(im, v, &s) && !reads_causal(v, &s, hides, is_zero, &causal))
+                return false;
+            s.causal |= causal;
+        } else if (other->form == SMP__MASK && hides(other->base) &&
+                   fabs(other->base + other->slope) <= 1e-6 * fabs(other->base) && !s.mask &&
+                   other->shape.dim[0] == s.k.length) {
+            s.mask = other->tensor;
+        } else {
+            return false;
+        }
+        smp__bind(im, node, 0, &s);
+        return true;
+    }
+    return false;
+}
+
+bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node)
+{
+    const smp__bound *in = smp__peek(im, node, 0);
+    const smp_onnx_value *v = smp__onnx_in(im->model, node, 0);
+    int axis;
+    if (!in || in->form != SMP__SCORES || in->deferred >= SMP__MOST_DEFERRED ||
+        !smp__onnx_axis(smp__onnx_int(node, "axis", im->model->opset < 13 ? 1 : -1), v->n_dim,
+                        &axis) ||
+        axis != v->n_dim - 1 || !(in->scale >= 1e-6 && in->scale <= 1e6) ||
+        (in->bias_value >= 0 && in->bias_causal != in->causal))
+        return false;
+    smp__bound s = *in;
+    s.form = SMP__PROBS;
+    s.deferred++;
+    smp__bind(im, node, 0, &s);
+    return true;
+}
+
+/* Where(mask, scores, -inf), or the other way round; Where(not a number, 0, probabilities). */
+bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
+{
+    const smp_onnx_value *condition = smp__onnx_in(im->model, node, 0);
+    const smp__bound *by = smp__peek(im, node, 0);
+    for (int k = 1; k < 3; k++) {
+        const smp__bound *in = smp__peek(im, node, k);
+        double other;
+        bool causal = false;
+        if (!condition || !in || !smp__onnx_scalar(smp__onnx_in(im->model, node, 3 - k), &other) ||
+            in->deferred >= SMP__MOST_DEFERRED)
+            continue;
+        smp__bound s = *in;
+        s.deferred++;
+        s.scores_closed = true;
+        if (in->form == SMP__PROBS && by->form == SMP__NO_PROBS && other == 0 && k == 2) {
+            smp__bind(im, node, 0, &s);
+            return true;
+        }
+        if (in->form != SMP__SCORES || !hides(other))
+            continue;
+        if (smp_onnx_constant(condition)) {
+            if (!(k == 1 ? reads_causal(condition, &s, is_zero, not_zero, &causal)
+                         : reads_causal(condition, &s, not_zero, is_zero, &causal)))
+                return false;
+            s.causal |= causal;
+        } else if (by->form == SMP__MASK && !s.mask && by->shape.dim[0] == s.k.length &&
+                   by->base == (k == 1 ? 0 : 1) && by->slope == (k == 1 ? 1 : -1)) {
+            s.mask = by->tensor;
+        } else {
+            return false;
+        }
+        smp__bind(im, node, 0, &s);
+        return true;
+    }
+    return false;
+}
+
+/* A mask, or an int32 input of [keys] that may become one. */
+static bool as_mask(const smp__bound *in, smp__bound *out)
+{
+    if (!in)
+        return false;
+    *out = *in;
+    if (in->form == SMP__MASK)
+        return in->deferred < SMP__MOST_DEFERRED;
+    if (in->form != SMP__TENSOR || !in->is_int || in->single || in->shape.n_dim != 1 ||
+        in->merged > 0)
+        return false;
+    *out = (smp__bound){.form = SMP__MASK, .tensor = in->tensor, .shape = in->shape, .slope = 1};
+    return true;
+}
+
+/* Both values that a mask has, after a step with a constant. */
+static bool stepped(const char *op, bool mask_first, double c, const double in[2], double out[2])
+{
+    for (int k = 0; k < 2; k++) {
+        const double a = mask_first ? in[k] : c, b = mask_first ? c : in[k];
+        if (strcmp(op, "Sub") == 0)
+            out[k] = a - b;
+        else if (strcmp(op, "Mul") == 0)
+            out[k] = a * b;
+        else if (strcmp(op, "Add") == 0)
+            out[k] = a + b;
+        else if (strcmp(op, "Equal") == 0)
+            out[k] = a == b;
+        else if (strcmp(op, "Greater") == 0)
+            out[k] = a > b;
+        else if (strcmp(op, "And") == 0)
+            out[k] = a != 0 && b != 0;
+        else
+            return false;
+    }
+    return true;
+}
+
+static bool all_one_value(const smp_onnx_value *v, double *value)
+{
+    const int64_t n = v ? smp__onnx_elements(v) : 0;
+    if (n < 1 || !smp_onnx_constant(v))
+        return false;
+    *value = v->floats ? (double)v->floats[0] : (double)v->ints[0];
+    for (int64_t i = 1; i < n; i++)
+        if ((v->floats ? (double)v->floats[i] : (double)v->ints[i]) != *value)
+            return false;
+    return true;
+}
+
+static bool where_of_mask(smp_import *im, const smp_onnx_node *node, double x[2])
+{
+    double yes, no;
+    if (!all_one_value(smp__onnx_in(im->model, node, 1), &yes) ||
+        !all_one_value(smp__onnx_in(im->model, node, 2), &no))
+        return false;
+    for (int k = 0; k < 2; k++)
+        x[k] = x[k] != 0 ? yes : no;
+    return true;
+}
+
+/* Do the keys stay the last dimension? */
+static bool keys_last(const smp_import *im, const smp_onnx_node *node, const smp__bound *mask)
+{
+    const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
+    return out && out->n_dim > 1 && out->dim[out->n_dim - 1] == mask->shape.dim[0] &&
+           out->dim[0] == im->model->batch;
+}
+
+bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
+{
+    smp__bound mask;
+    const bool first = as_mask(smp__peek(im, node, 0), &mask);
+    const bool moved = strcmp(node->op, "Unsqueeze") == 0 || strcmp(node->op, "Expand") == 0 ||
+                       strcmp(node->op, "Reshape") == 0;
+    if (!first && (node->n_in != 2 || moved || !as_mask(smp__peek(im, node, 1), &mask)))
+        return false;
+    const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
+    double x[2] = {mask.base, mask.base + mask.slope}, c;
+    const bool was_input =
+        mask.form == SMP__MASK && smp__peek(im, node, first ? 0 : 1)->form == SMP__TENSOR;
+    if (!keys_last(im, node, &mask))
+        return false;
+    if (moved || strcmp(node->op, "Cast") == 0) {
+        /* An input of integers stays one: it may be indices. */
+        if (was_input && to->type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT &&
+            to->type != ONNX__TENSOR_PROTO__DATA_TYPE__BOOL && (!moved || to->n_dim == 2))
+            return false;
+        for (int k = 0; k < 2 && to->type == ONNX__TENSOR_PROTO__DATA_TYPE__BOOL; k++)
+            x[k] = x[k] != 0;
+    } else if (strcmp(node->op, "Not") == 0) {
+        x[0] = x[0] == 0;
+        x[1] = x[1] == 0;
+    } else if (strcmp(node->op, "Where") == 0) {
+        if (!where_of_mask(im, node, x))
+            return false;
+    } else if (node->n_in != 2 ||
+               !all_one_value(smp__onnx_in(im->model, node, first ? 1 : 0), &c) ||
+               !stepped(node->op, first, c, x, x)) {
+        return false;
+    }
+    mask.base = x[0];
+    mask.slope = x[1] - x[0];
+    mask.deferred++;
+    smp__bind(im, node, 0, &mask);
+    return true;
+}

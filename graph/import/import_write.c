@@ -1,0 +1,251 @@
+/* Names, operators and weights of the model file that is being written. */
+#include "graph/import/importing.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/safetensors/safetensors_write.h"
+
+enum { MOST_NAME = 180 /* room for what is put behind it */ };
+
+const char *smp__unique(smp_import *im, const char *name)
+{
+    char clean[MOST_NAME + 1];
+    size_t n = 0;
+    for (; *name && n < MOST_NAME; name++) {
+        const unsigned char c = (unsigned char)*name;
+        const bool fits = c < 128 && (isalnum(c) || c == '.' || c == '_' || c == '-' || c == '/');
+        if (n == 0 && !isalpha(c) && c != '_')
+            clean[n++] = 'x';
+        if (n < MOST_NAME)
+            clean[n++] = fits ? (char)c : '_';
+    }
+    if (n == 0)
+        clean[n++] = 'x';
+    clean[n] = '\0';
+    const char *made = smp_arena_strdup(im->arena, clean);
+    int64_t count = 1;
+    /* The number behind a name is where its next one begins to be looked for. */
+    while (made && smp_map_get(im->names, made, &count)) {
+        const char *next = smp_arena_printf(im->arena, "%s_%lld", clean, (long long)count + 1);
+        if (smp_map_set(im->names, made, count + 1) != SMP_OK)
+            im->status = SMP_ERR_NO_MEMORY;
+        made = next;
+        if (im->status != SMP_OK)
+            break;
+    }
+    if (!made || smp_map_set(im->names, made, 1) != SMP_OK) {
+        im->status = SMP_ERR_NO_MEMORY;
+        return "x";
+    }
+    return made;
+}
+
+/* Did an exporter make the name up? */
+static bool made_up(const char *name)
+{
+    return strstr(name, "::") || strncmp(name, "val_", 4) == 0 || !strchr(name, '.');
+}
+
+const char *smp__op_name(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *weight)
+{
+    if (weight && !made_up(weight->name)) {
+        const size_t n = (size_t)(strrchr(weight->name, '.') - weight->name);
+        if (n > 0)
+            return smp__unique(im, smp_arena_printf(im->arena, "%.*s",
+                                                    (int)(n < MOST_NAME ? n : MOST_NAME),
+                                                    weight->name));
+    }
+    const char *name = node->name[0] == '/' ? node->name + 1 : node->name;
+    char *path = smp_arena_strdup(im->arena, name);
+    if (!path)
+        return "x";
+    char *last = strrchr(path, '/');
+    if (node->name[0] == '/' && last && weight)
+        *last = '\0';
+    for (char *c = path; *c; c++)
+        *c = *c == '/' ? '.' : *c;
+    return smp__unique(im, *path ? path : node->op);
+}
+
+static void write_op(smp_import *im, const char *kind, const char *name, const char *const *inputs,
+                     int n, const char *rest)
+{
+    smp_text_append(&im->ops, "  - {op: %s, name: %s, in: %s", kind, name, n == 1 ? "" : "[");
+    for (int i = 0; i < n; i++)
+        smp_text_append(&im->ops, "%s%s", i > 0 ? ", " : "", inputs[i]);
+    smp_text_append(&im->ops, "%s, out: %s%s\n", n == 1 ? "" : "]", name, rest);
+    im->n_op++;
+}
+
+const char *smp__emit(smp_import *im, const char *kind, const char *name, const char *const *inputs,
+                      int n, const char *format, ...)
+{
+    char rest[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(rest, sizeof(rest), format, args);
+    va_end(args);
+    write_op(im, kind, name, inputs, n, rest);
+    return name;
+}
+
+const char *smp__emit_one(smp_import *im, const char *kind, const char *name, const char *input,
+                          const char *format, ...)
+{
+    char rest[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(rest, sizeof(rest), format, args);
+    va_end(args);
+    write_op(im, kind, name, &input, 1, rest);
+    return name;
+}
+
+bool smp__trainable(smp_import *im, const smp_onnx_value *value)
+{
+    return !im->options->loss || value->stored >= 0 ||
+           smp__refuse(im, "'%.60s' is computed from other constants: not a weight to be trained",
+                       value->name);
+}
+
+static float value_at(const smp__weight *w, int64_t i)
+{
+    if (!w->values)
+        return w->fill;
+    if (w->columns == 0)
+        return w->values[i];
+    const int64_t in = w->shape.dim[1];
+    return w->values[i % in * w->columns + i / in];
+}
+
+static bool same_weight(const smp__weight *a, const smp__weight *b)
+{
+    int64_t n = 0;
+    if (!smp_stored_shape_equal(&a->shape, &b->shape) || !smp_stored_elements(&a->shape, &n))
+        return false;
+    if (a->values == b->values && a->columns == b->columns)
+        return true;
+    for (int64_t i = 0; i < n; i++)
+        if (value_at(a, i) != value_at(b, i))
+            return false;
+    return true;
+}
+
+static void add(smp_import *im, const smp__weight *w)
+{
+    smp_status status = smp_array_reserve(&im->weight, &im->weight_capacity, sizeof(*im->weight),
+                                          (size_t)im->n_weight + 1);
+    if (status == SMP_OK)
+        im->weight[im->n_weight++] = *w;
+    else
+        im->status = status;
+}
+
+const char *smp__add_weight(smp_import *im, const char *name, const char *role, smp_shape shape,
+                            const smp_onnx_value *value, const float *values, bool transposed)
+{
+    smp__weight w = {.name = smp_arena_printf(im->arena, "%s.%s", name, role),
+                     .values = values,
+                     .columns = transposed ? shape.dim[0] : 0,
+                     .stored = value->stored};
+    w.shape.n_dim = shape.n_dim;
+    memcpy(w.shape.dim, shape.dim, sizeof(int64_t) * (size_t)shape.n_dim);
+    if (w.stored >= 0 && im->first_weight[w.stored] > 0) {
+        const smp__weight *first = &im->weight[im->first_weight[w.stored] - 1];
+        if (same_weight(first, &w))
+            return first->name;
+    }
+    add(im, &w);
+    if (w.stored >= 0 && im->first_weight[w.stored] == 0)
+        im->first_weight[w.stored] = im->n_weight;
+    return NULL;
+}
+
+void smp__fill_weight(smp_import *im, const char *name, const char *role, int64_t n, float fill)
+{
+    add(im, &(smp__weight){.name = smp_arena_printf(im->arena, "%s.%s", name, role),
+                           .shape = {1, {n}},
+                           .fill = fill,
+                           .stored = -1});
+}
+
+const char *smp__ties(smp_import *im, const char *const *role, const char *const *tied, int n)
+{
+    smp_text text = {0};
+    for (int i = 0; i < n; i++)
+        if (tied[i])
+            smp_text_append(&text, "%s%s: %s", text.data ? ", " : ", tie: {", role[i], tied[i]);
+    const char *made = text.data ? smp_arena_printf(im->arena, "%s}", text.data) : "";
+    smp_text_free(&text);
+    return made;
+}
+
+int32_t smp_import_weights(const smp_import *import)
+{
+    return import->n_weight;
+}
+
+bool smp_import_weight(const smp_import *import, const char *name, float *values, int64_t elements)
+{
+    for (int32_t i = 0; i < import->n_weight; i++) {
+        const smp__weight *w = &import->weight[i];
+        int64_t n = 0;
+        if (strcmp(w->name, name) != 0)
+            continue;
+        if (!smp_stored_elements(&w->shape, &n) || n != elements)
+            return false;
+        for (int64_t k = 0; k < n; k++)
+            values[k] = value_at(w, k);
+        return true;
+    }
+    return false;
+}
+
+/* A block of values at a time. */
+static smp_status write_values(smp_writer *out, const smp__weight *w)
+{
+    enum { BLOCK = 1 << 16 };
+    int64_t n = 0;
+    smp_stored_elements(&w->shape, &n);
+    if (w->values && w->columns == 0)
+        return smp_writer_add(out, w->values, (size_t)n * sizeof(float));
+    float *block = malloc(BLOCK * sizeof(*block));
+    if (!block)
+        return smp_fail_memory(BLOCK * sizeof(*block));
+    smp_status status = SMP_OK;
+    for (int64_t begin = 0; begin < n && status == SMP_OK; begin += BLOCK) {
+        const int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
+        for (int64_t k = 0; k < count; k++)
+            block[k] = value_at(w, begin + k);
+        status = smp_writer_add(out, block, (size_t)count * sizeof(*block));
+    }
+    free(block);
+    return status;
+}
+
+smp_status smp_import_write_weights(const smp_import *import, const char *path)
+{
+    smp_written_tensor *tensor = calloc((size_t)import->n_weight + 1, sizeof(*tensor));
+    smp_text head = {0};
+    if (!tensor)
+        return smp_fail_memory((size_t)import->n_weight * sizeof(*tensor));
+    for (int32_t i = 0; i < import->n_weight; i++)
+        tensor[i] = (smp_written_tensor){import->weight[i].name, import->weight[i].shape};
+    smp_writer *out = NULL;
+    smp_status status = smp_safetensors_head(path, tensor, import->n_weight, &head);
+    if (status == SMP_OK)
+        status = smp_writer_open(path, &out);
+    if (status == SMP_OK) {
+        status = smp_writer_add(out, head.data, head.length);
+        for (int32_t i = 0; i < import->n_weight && status == SMP_OK; i++)
+            status = write_values(out, &import->weight[i]);
+        status = smp_writer_close(out, status);
+    }
+    smp_text_free(&head);
+    free(tensor);
+    return status;
+}
