@@ -72,7 +72,7 @@ library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
 library 'jansson\.h' '^graph/safetensors/' 'Jansson'
-library '(protobuf-c/|onnx\.pb-c)' '^(graph/onnx/|tests/graph/onnx/)' 'protobuf-c'
+library '(protobuf-c/|onnx\.pb-c)' '^(graph/onnx/|tests/)' 'protobuf-c'
 library '(png|jpeglib)\.h' '^(exec/data/|tests/exec/data/)' 'libpng or libjpeg'
 library 'yaml\.h>' '^graph/yaml/' 'libyaml'
 mapfile -t examples < <(printf '%s\n' "${sources[@]}" | grep -E '^(examples/|smp\.h$)')

@@ -224,6 +224,9 @@ static bool of_heads(smp_import *im, const smp_onnx_node *node, const char *kind
 
 static int constant_input(smp_import *im, const smp_onnx_node *node)
 {
+    /* Operator sets before 7 say where the second operand's dimensions begin. */
+    if (im->model->opset < 7 && smp__onnx_attr(node, "axis"))
+        return -1;
     for (int k = 0; k < 2 && node->n_in == 2; k++) {
         const smp_onnx_value *v = smp__onnx_in(im->model, node, k);
         if (v && smp_onnx_constant(v))
@@ -289,7 +292,7 @@ static bool mul(smp_import *im, const smp_onnx_node *node)
         return of_tensors(im, node, "mul");
     const smp_onnx_value *constant = smp__onnx_in(im->model, node, c);
     if (smp__onnx_scalar(constant, &value) && same_size(im, node, 1 - c) &&
-        (!im->options->loss || constant->stored < 0 || constant->n_dim == 0))
+        !(im->options->loss && constant->stored >= 0 && strchr(constant->name, '.')))
         return scaled(im, node, 1 - c, value);
     return with_constant(im, node, "mul", 1 - c, c);
 }
@@ -364,7 +367,8 @@ static bool cast(smp_import *im, const smp_onnx_node *node)
 
 static bool dropout(smp_import *im, const smp_onnx_node *node)
 {
-    double ratio = smp__onnx_float(node, "ratio", 0.5), training = 0;
+    double ratio = smp__onnx_float(node, "ratio", 0.5);
+    double training = im->model->opset < 7 && smp__onnx_int(node, "is_test", 0) == 0;
     smp_onnx_value *given = smp__onnx_in(im->model, node, 1),
                    *mode = smp__onnx_in(im->model, node, 2);
     const smp_onnx_value *mask = smp__onnx_out(im->model, node, 1);

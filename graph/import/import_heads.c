@@ -97,7 +97,7 @@ bool smp__heads_transpose(smp_import *im, const smp_onnx_node *node)
     smp__bound x, one;
     size_t n;
     const int64_t *perm = smp__onnx_ints(node, "perm", &n);
-    if (!in || !perm)
+    if (!in || !perm || n == 0 || perm[0] != 0)
         return false;
     if (in->form == SMP__TENSOR && in->merged == 0 && n == 3 && as_heads(in, 1, "NTW", &one))
         in = &one;

@@ -1,6 +1,7 @@
 /* Operators with weights: products, tables, norms. */
 #include "graph/import/importing.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const WEIGHT_BIAS[] = {"weight", "bias"};
@@ -198,7 +199,7 @@ static bool normalised(smp_import *im, const smp_onnx_node *node, const char *ki
         return false;
     const char *name = smp__op_name(im, node, weight);
     const char *ties = norm_weights(im, name, weight, bias, n, has_bias);
-    x.tensor = smp__emit_one(im, kind, name, x.tensor, ", eps: %.9g%s}", eps, ties);
+    x.tensor = smp__emit_one(im, kind, name, x.tensor, ", eps: %s%s}", smp__number(im, eps), ties);
     smp__bind(im, node, 0, &x);
     return true;
 }
@@ -232,7 +233,9 @@ static bool batchnorm(smp_import *im, const smp_onnx_node *node)
         if (!smp__onnx_in(im->model, node, k + 1) ||
             !fits(im, smp__onnx_in(im->model, node, k + 1), x.shape.dim[0]))
             return smp__refuse(im, "its weights are no constants");
-    if (smp__onnx_int(node, "training_mode", 0) != 0 && !im->options->loss)
+    const bool training = im->model->opset < 7 ? smp__onnx_int(node, "is_test", 0) == 0
+                                               : smp__onnx_int(node, "training_mode", 0) != 0;
+    if (training && !im->options->loss)
         return smp__refuse(im, "statistics of a batch in an inference");
     for (int k = 1; k < node->n_out; k++)
         if (smp__onnx_out(im->model, node, k) && smp__onnx_out(im->model, node, k)->n_use > 0 &&
@@ -240,6 +243,8 @@ static bool batchnorm(smp_import *im, const smp_onnx_node *node)
             return smp__refuse(im, "its statistics are read");
     const char *name = smp__op_name(im, node, smp__onnx_in(im->model, node, 1));
     const char *tied[4] = {NULL};
+    const double momentum =
+        1 - strtod(smp__number(im, smp__onnx_float(node, "momentum", 0.9)), NULL);
     for (int k = 0; k < 4; k++) {
         const smp_onnx_value *v = smp__onnx_in(im->model, node, k + 1);
         smp_onnx_value own = *v;
@@ -247,10 +252,9 @@ static bool batchnorm(smp_import *im, const smp_onnx_node *node)
         tied[k] = smp__add_weight(im, name, ROLE[k], (smp_shape){1, {x.shape.dim[0]}}, &own,
                                   v->floats, false);
     }
-    x.tensor =
-        smp__emit_one(im, "batchnorm", name, x.tensor, ", eps: %.9g, momentum: %.9g%s}",
-                      smp__onnx_float(node, "epsilon", 1e-5),
-                      1 - smp__onnx_float(node, "momentum", 0.9), smp__ties(im, ROLE, tied, 4));
+    x.tensor = smp__emit_one(im, "batchnorm", name, x.tensor, ", eps: %s, momentum: %s%s}",
+                             smp__number(im, smp__onnx_float(node, "epsilon", 1e-5)),
+                             smp__number(im, momentum), smp__ties(im, ROLE, tied, 4));
     smp__bind(im, node, 0, &x);
     return true;
 }
@@ -270,8 +274,9 @@ static bool by_groups(smp_import *im, const smp_onnx_node *node, int64_t groups)
         return smp__refuse(im, "its weights are no constants by channel");
     const char *name = smp__op_name(im, node, weight);
     const char *ties = norm_weights(im, name, weight, bias, x.shape.dim[0], true);
-    x.tensor = smp__emit_one(im, "groupnorm", name, x.tensor, ", groups: %lld, eps: %.9g%s}",
-                             (long long)groups, smp__onnx_float(node, "epsilon", 1e-5), ties);
+    x.tensor = smp__emit_one(im, "groupnorm", name, x.tensor, ", groups: %lld, eps: %s%s}",
+                             (long long)groups,
+                             smp__number(im, smp__onnx_float(node, "epsilon", 1e-5)), ties);
     smp__bind(im, node, 0, &x);
     return true;
 }

@@ -13,7 +13,10 @@ static bool reshape(smp_import *im, const smp_onnx_node *node)
     const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
     smp__bound x;
     smp_shape to;
-    if (!in || !smp__tensor_of(im, in, &x))
+    if (!in)
+        return false;
+    x = *smp__bound_of(im, in);
+    if (x.form != SMP__TENSOR && !smp__tensor_of(im, in, &x))
         return false;
     const int64_t n = smp__product(&x.shape, 0, x.shape.n_dim);
     if (x.opaque)
@@ -122,7 +125,7 @@ static bool split(smp_import *im, const smp_onnx_node *node)
             break;
         smp__bound part = x;
         const int d = x.single ? axis : axis - x.merged + 1;
-        part.tensor = smp__unique(im, node->n_out > 1 ? v->name : name);
+        part.tensor = smp__unique(im, smp_arena_printf(im->arena, "%s.%d", name, k));
         part.shape.dim[axis] = v->dim[d];
         all += v->dim[d];
         smp_text_append(&out, "%s%s", k > 0 ? ", " : "", part.tensor);

@@ -78,7 +78,7 @@ static bool write_output(smp_import *im, const smp_onnx_node *node, int k, const
         im->status = smp_onnx_fail(im->model, node, "makes values of a type that has no numbers");
         return false;
     }
-    const char *tensor = smp__unique(im, name);
+    const char *tensor = text->length > 0 ? smp__unique(im, name) : name;
     smp_text_append(text, "%s{name: %s, shape: [", text->length > 0 ? ", " : "", tensor);
     write_shape(text, v->dim + batched, v->n_dim - batched);
     smp_text_append(text, "]%s", batched ? "" : ", batched: false");
@@ -89,7 +89,7 @@ static bool write_output(smp_import *im, const smp_onnx_node *node, int k, const
                         .tensor = tensor,
                         .single = !batched,
                         .is_int = v->type == TYPE(INT32),
-                        .opaque = v->type != TYPE(FLOAT) && v->type != TYPE(INT32)};
+                        .opaque = !batched || (v->type != TYPE(FLOAT) && v->type != TYPE(INT32))};
     bound.shape.n_dim = v->n_dim - batched;
     if (bound.shape.n_dim > SMP_MAX_DIMS) {
         bound.opaque = true; /* its shape here is not that in ONNX */

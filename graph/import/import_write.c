@@ -15,13 +15,14 @@ const char *smp__unique(smp_import *im, const char *name)
 {
     char clean[MOST_NAME + 1];
     size_t n = 0;
+    name += *name == '/';
     for (; *name && n < MOST_NAME; name++) {
         const unsigned char c = (unsigned char)*name;
-        const bool fits = c < 128 && (isalnum(c) || c == '.' || c == '_' || c == '-' || c == '/');
+        const bool fits = c < 128 && (isalnum(c) || c == '.' || c == '_' || c == '-');
         if (n == 0 && !isalpha(c) && c != '_')
             clean[n++] = 'x';
         if (n < MOST_NAME)
-            clean[n++] = fits ? (char)c : '_';
+            clean[n++] = fits ? (char)c : c == '/' ? '.' : '_';
     }
     if (n == 0)
         clean[n++] = 'x';
@@ -50,8 +51,22 @@ static bool made_up(const char *name)
     return strstr(name, "::") || strncmp(name, "val_", 4) == 0 || !strchr(name, '.');
 }
 
+const char *smp__number(smp_import *im, double value)
+{
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, value);
+        if ((float)strtod(text, NULL) == (float)value)
+            break;
+    }
+    const char *made = smp_arena_strdup(im->arena, text);
+    return made ? made : "0";
+}
+
 const char *smp__op_name(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *weight)
 {
+    if (weight && weight->stored >= 0)
+        weight = &im->model->value[weight->stored];
     if (weight && !made_up(weight->name)) {
         const size_t n = (size_t)(strrchr(weight->name, '.') - weight->name);
         if (n > 0)

@@ -117,6 +117,8 @@ bool smp__sample_shape(const smp_import *im, const smp_onnx_value *value, smp_sh
 int smp__sample_axis(const smp__bound *bound, int64_t axis, int n_dim);
 int64_t smp__product(const smp_shape *shape, int begin, int end);
 
+/* A float with the fewest digits that it has. */
+const char *smp__number(smp_import *im, double value);
 /* A name that is taken by nobody else, from one of ONNX: "/h.0/qkv/MatMul" gives "h.0.qkv". */
 const char *smp__op_name(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *weight);
 const char *smp__unique(smp_import *im, const char *name);

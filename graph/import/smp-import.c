@@ -16,7 +16,7 @@ enum { MOST_DIMS = 64 };
 static const char usage[] =
     "usage: smp-import MODEL.onnx -o model.yaml [options]\n"
     "\n"
-    "Writes an ONNX model (operator sets 7 to 21) as a model of SMP. The first dimension of its\n"
+    "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first dimension of its\n"
     "first input is the batch, which the model file does not say. What SMP lacks becomes opaque:\n"
     "it is planned with estimated costs of one sample, and cannot be run; the reason stands "
     "beside\n"

@@ -411,6 +411,7 @@ static smp_status mark_live(smp_onnx_model *m)
 static smp_status find_opset(smp_onnx_model *m)
 {
     const Onnx__ModelProto *model = m->file->model;
+    m->opset = model->n_opset_import == 0 ? 1 : 0; /* of files older than operator sets */
     for (size_t i = 0; i < model->n_opset_import; i++) {
         const char *domain = model->opset_import[i]->domain;
         if (!domain || !*domain || strcmp(domain, "ai.onnx") == 0)

@@ -11,7 +11,7 @@
 
 enum {
     SMP_ONNX_DIMS = 8,
-    SMP_ONNX_OPSET_FIRST = 7, /* older ones mean other things by the same names */
+    SMP_ONNX_OPSET_FIRST = 1,
     SMP_ONNX_OPSET_LAST = 21,
     SMP_ONNX_SYMBOL = 7 /* what a batch without a number counts as while shapes are inferred */
 };

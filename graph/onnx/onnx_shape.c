@@ -17,6 +17,10 @@ static void like_first(smp__infer *i)
 static void broadcast(smp__infer *i)
 {
     int most = 0;
+    if (i->m->opset < 7 && smp__onnx_int(i->node, "broadcast", 0) != 0) {
+        like_first(i);
+        return;
+    }
     for (int k = 0; k < i->node->n_in; k++) {
         const smp_onnx_value *v = smp__onnx_in(i->m, i->node, k);
         if (!v || v->n_dim < 0)
