@@ -1,43 +1,10 @@
 /* Tensors by name, whatever the plan: exec/predict/whole_tensor.h. */
 #include "exec/predict/whole_tensor.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "graph/model/op.h"
 #include "graph/split/split_text.h"
-
-/* Names that a tensor can be asked for by: ops, then tensors. */
-static smp_status fail_unknown(const smp_graph *graph, const char *name)
-{
-    const size_t n = (size_t)graph->n_op + (size_t)graph->n_tensor;
-    const char **names = malloc(n * sizeof *names);
-    if (!names)
-        return smp_fail_memory(n * sizeof *names);
-    for (int32_t i = 0; i < graph->n_op; i++)
-        names[i] = graph->op[i].name;
-    for (int32_t i = 0; i < graph->n_tensor; i++)
-        names[graph->n_op + i] = graph->tensor[i].name;
-    const char *nearest = smp_nearest(name, names, n);
-    free(names);
-    return smp_fail(SMP_ERR_INPUT, "%s: no operator or tensor '%s'%s%s%s", graph->path, name,
-                    nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
-}
-
-static smp_status find_by_name(const smp_graph *graph, const char *name, int32_t *out)
-{
-    if (!name) {
-        *out = graph->loss >= 0 ? graph->op[graph->tensor[graph->loss].producer].in[0]
-                                : graph->n_tensor - 1;
-        return SMP_OK;
-    }
-    const int32_t op = smp_graph_find_op(graph, name);
-    *out = op >= 0 ? graph->op[op].out : -1;
-    for (int32_t i = graph->n_tensor - 1; i >= 0 && *out < 0; i--)
-        if (strcmp(graph->tensor[i].name, name) == 0)
-            *out = i;
-    return *out >= 0 ? SMP_OK : fail_unknown(graph, name);
-}
 
 static smp_status choice_of(const smp *s, const smp_graph *whole, int32_t op,
                             smp_split_choice *choice)
@@ -108,13 +75,9 @@ static smp_status find_here(const smp *s, const smp_graph *whole, smp__whole_ten
 smp_status smp__whole_tensor_find(const smp *s, const char *name, smp__whole_tensor *out)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    SMP_TRY(find_by_name(whole, name, &out->whole));
-    const smp_tensor *tensor = &whole->tensor[out->whole];
+    SMP_TRY(smp_graph_find_made(whole, name, &out->whole));
     out->here = out->whole;
     out->way = (smp_spread){SMP_WHOLE, 0, 1};
-    if (tensor->producer < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: '%s' is an input of the model, nothing computes it",
-                        whole->path, tensor->name);
     return whole == s->graph ? SMP_OK : find_here(s, whole, out);
 }
 

@@ -20,9 +20,8 @@ typedef struct loading {
     float *window, *slice; /* WINDOW_ELEMENTS of the whole weight, of the part */
 } loading;
 
-smp_status smp__model_weights(const smp *s, smp_matched_weight **out)
+smp_status smp__model_weights(const smp_graph *whole, smp_matched_weight **out)
 {
-    const smp_graph *whole = smp_graph_whole(s->graph);
     smp_matched_weight *weight = calloc((size_t)whole->n_param + 1, sizeof *weight);
     if (!weight)
         return smp_fail_memory((size_t)whole->n_param * sizeof *weight);
@@ -43,7 +42,7 @@ static smp_status match(loading *l, const smp_weights_options *options)
     smp_name_rules rules = {0};
     smp_status status = smp_name_rules_open(&rules, options->map, options->names);
     if (status == SMP_OK)
-        status = smp__model_weights(l->s, &weight);
+        status = smp__model_weights(smp_graph_whole(l->s->graph), &weight);
     if (status == SMP_OK)
         status = smp_weights_match(l->file, &rules, weight, n, options->only, options->n_only,
                                    l->sources, &l->unused);

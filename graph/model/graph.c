@@ -3,7 +3,9 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "graph/base/text.h"
 #include "graph/model/graph_store.h"
 #include "graph/model/op.h"
 
@@ -49,6 +51,49 @@ int32_t smp_graph_find_param(const smp_graph *graph, const char *name)
 {
     const smp__graph_store *store = (const smp__graph_store *)graph;
     return smp__name_index_find(&store->param_index, graph->param, name);
+}
+
+/* Names that a tensor can be asked for by: ops, then tensors. */
+static smp_status fail_unknown(const smp_graph *graph, const char *name)
+{
+    const size_t n = (size_t)graph->n_op + (size_t)graph->n_tensor;
+    const char **names = malloc(n * sizeof *names);
+    if (!names)
+        return smp_fail_memory(n * sizeof *names);
+    for (int32_t i = 0; i < graph->n_op; i++)
+        names[i] = graph->op[i].name;
+    for (int32_t i = 0; i < graph->n_tensor; i++)
+        names[graph->n_op + i] = graph->tensor[i].name;
+    const char *nearest = smp_nearest(name, names, n);
+    free(names);
+    return smp_fail(SMP_ERR_INPUT, "%s: no operator or tensor '%s'%s%s%s", graph->path, name,
+                    nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+}
+
+static smp_status find_tensor(const smp_graph *graph, const char *name, int32_t *out)
+{
+    if (!name) {
+        *out = graph->loss >= 0 ? graph->op[graph->tensor[graph->loss].producer].in[0]
+                                : graph->n_tensor - 1;
+        return SMP_OK;
+    }
+    const int32_t op = smp_graph_find_op(graph, name);
+    *out = op >= 0 ? graph->op[op].out : -1;
+    for (int32_t i = graph->n_tensor - 1; i >= 0 && *out < 0; i--)
+        if (strcmp(graph->tensor[i].name, name) == 0)
+            *out = i;
+    return *out >= 0 ? SMP_OK : fail_unknown(graph, name);
+}
+
+smp_status smp_graph_find_made(const smp_graph *graph, const char *name, int32_t *out)
+{
+    int32_t tensor = -1;
+    SMP_TRY(find_tensor(graph, name, &tensor));
+    if (graph->tensor[tensor].producer < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: '%s' is an input of the model, nothing computes it",
+                        graph->path, graph->tensor[tensor].name);
+    *out = tensor;
+    return SMP_OK;
 }
 
 smp_where smp_op_where(const smp_graph *graph, const smp_op *op)

@@ -195,6 +195,9 @@ int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch);
 /* -1 if there is none. */
 int32_t smp_graph_find_op(const smp_graph *graph, const char *name); /* hash lookup */
 int32_t smp_graph_find_param(const smp_graph *graph, const char *name);
+/* A tensor that an op makes: by the name of that op, else by its own, the last of that name; NULL:
+ * what the loss reads first, without a loss the last of all. SMP_ERR_INPUT names the nearest. */
+smp_status smp_graph_find_made(const smp_graph *graph, const char *name, int32_t *out);
 
 smp_where smp_op_where(const smp_graph *graph, const smp_op *op);
 

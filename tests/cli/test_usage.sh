@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# --help, --version and wrong options of the three programs.
+# --help, --version and wrong options of the programs.
 # shellcheck source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 version=$(sed -nE 's/^#define SMP_VERSION_STRING "(.*)"/\1/p' "$SMP_SOURCE_DIR/smp.h")
 
-for program in smp-profile smp-partition smp-run; do
+for program in smp-profile smp-partition smp-run smp-export; do
     expect_exit 0 "$program" --help
     expect_match out "[Uu]sage:.*$program"
     expect_equal "bytes on standard error" "$(wc -c <err | tr -d ' ')" 0
@@ -17,6 +17,7 @@ for program in smp-profile smp-partition smp-run; do
     expect_bad . "$program"
     data=()
     [ "$program" != smp-run ] || data=(--data absent.txt)
+    [ "$program" != smp-export ] || data=(--onnx x.onnx --checkpoint absent)
     expect_bad 'absent\.yaml' "$program" absent.yaml ${data[@]+"${data[@]}"}
 done
 
@@ -46,6 +47,7 @@ has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-st
     --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
     --lr-schedule --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
     --export-size --weights --weights-only --weights-map --names --log --progress --keep-best --resume-best
+has_options smp-export --onnx --tensor --external-data --checkpoint --best --weights --weights-map --names --plugin --help --version
 
 # Values that options do not take.
 write_good_model model.yaml

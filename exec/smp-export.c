@@ -1,0 +1,304 @@
+/* smp-export: a trained model for other programs. Options, wiring and exit code. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/checkpoint/checkpoint_values.h"
+#include "exec/state/weights.h"
+#include "graph/base/text.h"
+#include "graph/base/usage.h"
+#include "graph/ops/custom_op.h"
+#include "graph/safetensors/name_family.h"
+#include "graph/yaml/yaml.h"
+#include "profile/cuda_info.h"
+#include "schedule/plan/plan.h"
+#ifdef SMP_HAVE_ONNX
+#include "graph/export/export_model.h"
+#endif
+
+enum { MOST = 64 }; /* of what may be given several times */
+
+typedef struct options {
+    const char *model, *onnx, *weights, *checkpoint, *names, *map;
+    const char *tensor[MOST], *plugin[MOST];
+    int n_tensor, n_plugin;
+    bool best, apart, help, version;
+} options;
+
+static const char usage[] =
+    "usage: smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]\n"
+    "\n"
+    "Writes a trained model as an ONNX file (opset 17): forward as in an evaluation, for any "
+    "number\n"
+    "of samples. Its outputs are what the loss reads first, as of smp-run --predict.\n"
+    "\n"
+    "  --onnx FILE          the file to write\n"
+    "  --tensor NAME        an output: of the operator that makes it, or its own; repeatable\n"
+    "  --external-data      weights in FILE.data beside it; without, that is so where all of it\n"
+    "                       would be over 2 GiB, the limit of a protobuf\n"
+    "trained weights\n"
+    "  --checkpoint DIR     those saved last in DIR\n"
+    "  --best               ... or those that evaluated to the lowest loss (smp-run --keep-best)\n"
+    "  --weights FILE       those of FILE: .safetensors, an index.json of several, or llm.c's "
+    ".bin\n"
+    "  --weights-map FILE   rules of what weights are called in it, and how they lie there\n"
+    "  --names NAME         the same for networks as Hugging Face has them, one of these:\n"
+    "%s"
+    "job\n"
+    "  --plugin FILE.so     operators of your own that the model has; repeatable. They have no\n"
+    "                       meaning in ONNX: name outputs before them\n"
+    "  --help, --version\n"
+    "\n"
+    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
+
+static void print_help(void)
+{
+    smp_text names = {0};
+    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
+        smp_text_append(&names, "%*s%-9s %s\n", 25, "", (*f)->name, (*f)->summary);
+    if (!names.failed)
+        printf(usage, names.data);
+    smp_text_free(&names);
+}
+
+static void print_version(void)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp-export %s\n", smp_version());
+    smp_cuda_describe(&text);
+    fputs(text.data ? text.data : "", stdout);
+    smp_text_free(&text);
+}
+
+static smp_status add(const char *option, const char *list[MOST], int *n)
+{
+    if (*n == MOST)
+        return smp_fail(SMP_ERR_INPUT, "--%s: given more than %d times", option, MOST);
+    list[(*n)++] = optarg;
+    return SMP_OK;
+}
+
+static smp_status read_options(int argc, char **argv, options *a)
+{
+    enum {
+        ONNX = 256,
+        TENSOR,
+        APART,
+        CHECKPOINT,
+        BEST,
+        WEIGHTS,
+        MAP,
+        NAMES,
+        PLUGIN,
+        HELP,
+        VERSION
+    };
+    static const struct option known[] = {
+        {"onnx", required_argument, NULL, ONNX},
+        {"tensor", required_argument, NULL, TENSOR},
+        {"external-data", no_argument, NULL, APART},
+        {"checkpoint", required_argument, NULL, CHECKPOINT},
+        {"best", no_argument, NULL, BEST},
+        {"weights", required_argument, NULL, WEIGHTS},
+        {"weights-map", required_argument, NULL, MAP},
+        {"names", required_argument, NULL, NAMES},
+        {"plugin", required_argument, NULL, PLUGIN},
+        {"help", no_argument, NULL, HELP},
+        {"version", no_argument, NULL, VERSION},
+        {0},
+    };
+    const char **text[] = {[ONNX - ONNX] = &a->onnx,       [CHECKPOINT - ONNX] = &a->checkpoint,
+                           [WEIGHTS - ONNX] = &a->weights, [MAP - ONNX] = &a->map,
+                           [NAMES - ONNX] = &a->names,     [VERSION - ONNX] = NULL};
+    bool *flag[] = {[APART - ONNX] = &a->apart,
+                    [BEST - ONNX] = &a->best,
+                    [HELP - ONNX] = &a->help,
+                    [VERSION - ONNX] = &a->version};
+    opterr = 0;
+    for (int value; (value = getopt_long(argc, argv, ":", known, NULL)) != -1;) {
+        if (value == '?' || value == ':')
+            return smp_usage_bad_option(argv[optind - 1], value == ':', known);
+        if (text[value - ONNX])
+            *text[value - ONNX] = optarg;
+        else if (flag[value - ONNX])
+            *flag[value - ONNX] = true;
+        else if (value == TENSOR)
+            SMP_TRY(add("tensor", a->tensor, &a->n_tensor));
+        else
+            SMP_TRY(add("plugin", a->plugin, &a->n_plugin));
+    }
+    if (a->help || a->version)
+        return SMP_OK;
+    if (argc - optind != 1)
+        return smp_fail(SMP_ERR_INPUT,
+                        "got %d models, expected one: smp-export MODEL|PLAN "
+                        "--onnx FILE",
+                        argc - optind);
+    a->model = argv[optind];
+    return SMP_OK;
+}
+
+static smp_status check_options(const options *a)
+{
+    if (!a->onnx)
+        return smp_fail(SMP_ERR_INPUT, "no --onnx FILE: name the file to write");
+    if (!a->checkpoint == !a->weights)
+        return smp_fail(SMP_ERR_INPUT, "%s: give one of --checkpoint DIR and --weights FILE",
+                        a->weights ? "both" : "no trained weights");
+    if ((a->names || a->map) && !a->weights)
+        return smp_fail(SMP_ERR_INPUT, "--names and --weights-map need --weights FILE");
+    if (a->best && !a->checkpoint)
+        return smp_fail(SMP_ERR_INPUT, "--best needs --checkpoint DIR");
+    return SMP_OK;
+}
+
+/* A plan names its model. */
+static smp_status is_plan(const char *path, bool *plan)
+{
+    smp_yaml *yaml = NULL;
+    const smp_yaml_node *top = NULL;
+    SMP_TRY(smp_yaml_read(path, &yaml));
+    smp_status status = smp_yaml_top(yaml, &top);
+    if (status == SMP_OK)
+        status = smp_yaml_map(top, "a model or a plan");
+    if (status == SMP_OK)
+        *plan = smp_yaml_get(top, "ops") == NULL && smp_yaml_get(top, "model") != NULL;
+    smp_yaml_destroy(yaml);
+    return status;
+}
+
+static smp_status open_model(const char *path, smp_graph **out)
+{
+    bool planned = false;
+    smp_plan *plan = NULL;
+    SMP_TRY(is_plan(path, &planned));
+    if (!planned)
+        return smp_graph_read(path, out);
+    smp_status status = smp_plan_read(path, &plan);
+    if (status == SMP_OK)
+        status = smp_plan_open_model(plan, path, 0, out);
+    smp_plan_destroy(plan);
+    return status;
+}
+
+/* Where values come from: a checkpoint, or a file and the tensors of each weight. Opened when the
+ * first are asked for, so that what cannot be exported is said before. */
+typedef struct source {
+    const options *options;
+    const smp_graph *graph;
+    bool is_open;
+    smp__checkpoint_values checkpoint;
+    smp_weights_file *file;
+    smp_weight_sources *sources; /* [weights] */
+} source;
+
+static smp_status match(source *from, const options *a)
+{
+    const int32_t n = from->graph->n_param;
+    smp_matched_weight *weight = NULL;
+    smp_name_rules rules = {0};
+    int32_t unused = 0;
+    if (!(from->sources = calloc((size_t)n + 1, sizeof *from->sources)))
+        return smp_fail_memory((size_t)n * sizeof *from->sources);
+    smp_status status = smp_name_rules_open(&rules, a->map, a->names);
+    if (status == SMP_OK)
+        status = smp__model_weights(from->graph, &weight);
+    if (status == SMP_OK)
+        status = smp_weights_match(from->file, &rules, weight, n, NULL, 0, from->sources, &unused);
+    free(weight);
+    smp_name_rules_free(&rules);
+    return status;
+}
+
+static smp_status open_source(source *from)
+{
+    const options *a = from->options;
+    from->is_open = true;
+    if (a->checkpoint)
+        return smp__checkpoint_values_open(a->checkpoint, a->best, from->graph, &from->checkpoint);
+    SMP_TRY(smp_weights_file_open(a->weights, &from->file));
+    return match(from, a);
+}
+
+static void close_source(source *from)
+{
+    smp__checkpoint_values_close(&from->checkpoint);
+    smp_weights_file_close(from->file);
+    free(from->sources);
+}
+
+static smp_status values_of(void *context, int32_t param, float *values)
+{
+    source *from = context;
+    const int64_t n = from->graph->param[param].elements;
+    if (!from->is_open)
+        SMP_TRY(open_source(from));
+    if (!from->file)
+        return smp__checkpoint_values_read(&from->checkpoint, param, values);
+    const bool in_order = smp_weight_in_order(&from->sources[param]);
+    float *scratch = in_order ? NULL : malloc((size_t)n * sizeof *scratch);
+    if (!in_order && !scratch)
+        return smp_fail_memory((size_t)n * sizeof *scratch);
+    const smp_status status =
+        smp_weight_read(from->file, &from->sources[param], 0, n, values, scratch);
+    free(scratch);
+    return status;
+}
+
+#ifdef SMP_HAVE_ONNX
+static smp_status write_onnx(source *from, const options *a)
+{
+    const smp_onnx_export export = {.graph = from->graph,
+                                    .tensor = a->tensor,
+                                    .n_tensor = a->n_tensor,
+                                    .apart = a->apart,
+                                    .values = values_of,
+                                    .context = from};
+    smp_onnx_exported made;
+    char bytes[32];
+    SMP_TRY(smp_onnx_export_write(&export, a->onnx, &made));
+    printf("%s: %lld nodes, %lld weights, %s%s%s%s\n", a->onnx, (long long)made.nodes,
+           (long long)made.weights, smp_format_bytes(bytes, sizeof bytes, made.bytes),
+           made.apart ? " in " : "", made.apart ? a->onnx : "", made.apart ? ".data" : "");
+    return SMP_OK;
+}
+#else
+static smp_status write_onnx(source *from, const options *a)
+{
+    (void)from, (void)values_of;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: this smp-export was built without ONNX: protobuf-c, protoc-c or "
+                    "onnx.proto was not there",
+                    a->onnx);
+}
+#endif
+
+static smp_status export_model(const options *a)
+{
+    smp_graph *graph = NULL;
+    source from = {.options = a, .checkpoint = {.fd = -1}};
+    SMP_TRY(check_options(a));
+    SMP_TRY(smp_plugins_load(a->plugin, a->n_plugin));
+    SMP_TRY(open_model(a->model, &graph));
+    from.graph = smp_graph_whole(graph);
+    const smp_status status = write_onnx(&from, a);
+    close_source(&from);
+    smp_graph_destroy(graph);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    options a = {0};
+    smp_status status = read_options(argc, argv, &a);
+    if (status == SMP_OK && a.help)
+        print_help();
+    else if (status == SMP_OK && a.version)
+        print_version();
+    else if (status == SMP_OK)
+        status = export_model(&a);
+    if (status != SMP_OK)
+        fprintf(stderr, "smp-export: %s\n", smp_last_error());
+    return smp_status_exit_code(status);
+}
