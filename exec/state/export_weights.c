@@ -3,7 +3,8 @@
  *
  * Rank 0 writes tensors in the order of the model, which decides every byte, so that the plan does
  * not show. What others have comes to it piece by piece: each rank needs memory for two, and rank 0
- * for a matrix that is written transposed. */
+ * for a block of the columns of a matrix that is written transposed, which takes a pass over it.
+ * No file of a folder gets its name before all of them are on the disk. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 #include "graph/safetensors/name_family.h"
 #include "graph/safetensors/safetensors_write.h"
 
-enum { PIECE_ELEMENTS = 1 << 18 };
+enum { PIECE_ELEMENTS = 1 << 18, BLOCK_ELEMENTS = 1 << 22 };
 static const int64_t file_bytes = 5000000000;
 
 /* What is written, on every rank, and what a rank needs for it. */
@@ -33,11 +34,12 @@ typedef struct exporter {
     int32_t n;
     int32_t *begin; /* [n_file + 1] tensors of a file */
     int32_t n_file;
-    smp_writer *file;      /* rank 0's, in progress */
+    smp_writer **file;     /* [n_file] rank 0's; NULL: not begun */
+    smp_writer *writer;    /* the one in progress */
     smp__holding *holding; /* of the weight in progress */
     float *window;         /* rank 0's: PIECE_ELEMENTS of the whole weight */
     float *slice;          /* ... or fewer of them that one rank has */
-    float *matrix;         /* rank 0's: of a tensor that is transposed; else NULL */
+    float *block;          /* rank 0's: columns of a tensor that is transposed; else NULL */
     smp_status status;     /* what failed here. It does not stop it: others count on every piece */
 } exporter;
 
@@ -95,82 +97,147 @@ static smp_status plan_export(exporter *e, const smp *s, const char *path,
     return status;
 }
 
-/* What a holding has of elements [begin, end) of the whole weight, to rank 0's `to`, in which that
- * weight begins with element `first`. */
-static smp_status hand_slice(exporter *e, int32_t param, const smp__holding *h, smp__range range,
-                             float *to, int64_t first)
+/* Elements of a weight: `rows` ranges of `length`, `stride` apart, the first from `begin` on. */
+typedef struct rows_of {
+    int64_t begin, rows, length, stride;
+} rows_of;
+
+/* Where they go: the range of a row from to[row * length] on. */
+static smp__range row_slice(const smp__holding *h, const rows_of *from, int64_t row)
+{
+    const int64_t begin = from->begin + row * from->stride;
+    return smp__holding_slice(h, begin, begin + from->length);
+}
+
+/* What a holding has of rows, PIECE_ELEMENTS at most, to rank 0's `to`, [rows][length]. */
+static smp_status hand_rows(exporter *e, int32_t param, const smp__holding *h, rows_of from,
+                            float *to)
 {
     smp *s = e->s;
-    const smp__range part = smp__holding_slice(h, range.begin, range.end);
-    const int64_t n = part.end - part.begin, bytes = n * (int64_t)sizeof(float);
+    int64_t n = 0;
+    for (int64_t row = 0; row < from.rows; row++) {
+        const smp__range part = row_slice(h, &from, row);
+        const int64_t own = part.end - part.begin;
+        if (own > 0 && s->comm.world_rank == h->rank && e->status == SMP_OK)
+            e->status = smp__copy_out(s, e->slice + n,
+                                      smp__weight_at(s, smp__job_find_param(s, param), part.begin),
+                                      own * (int64_t)sizeof(float));
+        n += own;
+    }
     if (n == 0)
         return SMP_OK;
-    if (s->comm.world_rank == h->rank && e->status == SMP_OK)
-        e->status = smp__copy_out(
-            s, e->slice, smp__weight_at(s, smp__job_find_param(s, param), part.begin), bytes);
-    SMP_TRY(smp__comm_hand(&s->comm, e->slice, bytes, h->rank, 0));
-    if (s->comm.world_rank == 0 && to)
-        smp__runs_put(h->runs, e->slice, part.begin, n, to, first);
+    SMP_TRY(smp__comm_hand(&s->comm, e->slice, n * (int64_t)sizeof(float), h->rank, 0));
+    n = 0;
+    for (int64_t row = 0; row < from.rows && s->comm.world_rank == 0 && to; row++) {
+        const smp__range part = row_slice(h, &from, row);
+        smp__runs_put(h->runs, e->slice + n, part.begin, part.end - part.begin,
+                      to + row * from.length, from.begin + row * from.stride);
+        n += part.end - part.begin;
+    }
     return SMP_OK;
+}
+
+static smp_status find_holdings(exporter *e, const smp_written_piece *piece, int32_t *param, int *n)
+{
+    const smp_graph *whole = smp_graph_whole(e->s->graph);
+    *param = smp_graph_find_param(e->s->graph, whole->param[piece->weight].name);
+    return smp__find_holdings(e->s, *param, e->holding, n);
 }
 
 static void add_values(exporter *e, const float *values, int64_t n)
 {
     if (e->s->comm.world_rank == 0 && e->status == SMP_OK)
-        e->status = smp_writer_add(e->file, values, (size_t)n * sizeof(float));
+        e->status = smp_writer_add(e->writer, values, (size_t)n * sizeof(float));
 }
 
-/* Elements of a weight to the file, or to `matrix`. */
-static smp_status write_piece(exporter *e, const smp_written_piece *piece, bool to_file,
-                              float *matrix)
+/* Elements of a weight to the file. */
+static smp_status write_piece(exporter *e, const smp_written_piece *piece)
 {
-    const smp_graph *whole = smp_graph_whole(e->s->graph);
-    const int32_t param = smp_graph_find_param(e->s->graph, whole->param[piece->weight].name);
+    int32_t param = -1;
     int n = 0;
-    SMP_TRY(smp__find_holdings(e->s, param, e->holding, &n));
+    SMP_TRY(find_holdings(e, piece, &param, &n));
     for (int64_t at = piece->begin, end; at < piece->end; at = end) {
         end = piece->end - at < PIECE_ELEMENTS ? piece->end : at + PIECE_ELEMENTS;
+        const rows_of from = {at, 1, end - at, 0};
         for (int i = 0; i < n; i++)
-            SMP_TRY(hand_slice(e, param, &e->holding[i], (smp__range){at, end},
-                               to_file ? e->window : matrix, to_file ? at : piece->begin));
-        if (to_file)
-            add_values(e, e->window, end - at);
+            SMP_TRY(hand_rows(e, param, &e->holding[i], from, e->window));
+        add_values(e, e->window, end - at);
     }
     return SMP_OK;
 }
 
-/* The matrix of rank 0, columns first: shape is that of the tensor. */
-static void write_matrix(exporter *e, const smp_stored_shape *shape)
+/* Of the rows of a weight the columns from `first` on, `width` of `columns`, to `to`. */
+static smp_status read_columns(exporter *e, const smp_written_piece *piece, int64_t columns,
+                               int64_t first, int64_t width, float *to)
 {
-    const int64_t columns = shape->dim[0], rows = shape->dim[1];
+    const int64_t rows = (piece->end - piece->begin) / columns, most = PIECE_ELEMENTS / width;
+    int32_t param = -1;
+    int n = 0;
+    SMP_TRY(find_holdings(e, piece, &param, &n));
+    for (int64_t row = 0; row < rows; row += most) {
+        const rows_of from = {piece->begin + row * columns + first,
+                              rows - row < most ? rows - row : most, width, columns};
+        for (int i = 0; i < n; i++)
+            SMP_TRY(hand_rows(e, param, &e->holding[i], from, to ? to + row * width : NULL));
+    }
+    return SMP_OK;
+}
+
+/* The block of rank 0, [rows][width], columns first. */
+static void write_block(exporter *e, int64_t rows, int64_t width)
+{
     int64_t n = 0;
-    for (int64_t c = 0; c < columns; c++)
+    for (int64_t c = 0; c < width; c++)
         for (int64_t r = 0; r < rows; r++) {
-            e->window[n++] = e->matrix[r * columns + c];
-            if (n == PIECE_ELEMENTS || (c == columns - 1 && r == rows - 1)) {
+            e->window[n++] = e->block[r * width + c];
+            if (n == PIECE_ELEMENTS || (c == width - 1 && r == rows - 1)) {
                 add_values(e, e->window, n);
                 n = 0;
             }
         }
 }
 
+/* So many columns of a matrix are a block. */
+static int64_t block_width(const smp_written_source *t)
+{
+    const int64_t columns = t->shape.dim[0], rows = t->shape.dim[1];
+    int64_t width = BLOCK_ELEMENTS / rows;
+    width = width < PIECE_ELEMENTS ? width : PIECE_ELEMENTS;
+    width = width < columns ? width : columns;
+    return width > 0 ? width : 1;
+}
+
+static smp_status write_transposed(exporter *e, const smp_written_source *t)
+{
+    const int64_t columns = t->shape.dim[0], rows = t->shape.dim[1], most = block_width(t);
+    const size_t bytes = (size_t)(rows * most) * sizeof(float);
+    smp_status status = SMP_OK;
+    if (e->s->comm.world_rank == 0 && !(e->block = malloc(bytes + 1)))
+        e->status = e->status == SMP_OK ? smp_fail_memory(bytes) : e->status;
+    for (int64_t first = 0; first < columns && status == SMP_OK; first += most) {
+        const int64_t width = columns - first < most ? columns - first : most;
+        float *at = e->block;
+        for (int i = 0; i < t->n_piece && status == SMP_OK; i++) {
+            status = read_columns(e, &t->piece[i], columns, first, width, at);
+            if (at)
+                at += (t->piece[i].end - t->piece[i].begin) / columns * width;
+        }
+        if (status == SMP_OK && e->block)
+            write_block(e, rows, width);
+    }
+    if (!e->s->comm.failed)
+        free(e->block);
+    e->block = NULL;
+    return status;
+}
+
 static smp_status write_tensor(exporter *e, const smp_written_source *t)
 {
-    const size_t bytes = (size_t)t->elements * sizeof(float);
-    if (t->transposed && e->s->comm.world_rank == 0 && !(e->matrix = malloc(bytes + 1)))
-        e->status = e->status == SMP_OK ? smp_fail_memory(bytes) : e->status;
-    float *at = e->matrix;
     smp_status status = SMP_OK;
-    for (int i = 0; i < t->n_piece && status == SMP_OK; i++) {
-        status = write_piece(e, &t->piece[i], !t->transposed, at);
-        if (at)
-            at += t->piece[i].end - t->piece[i].begin;
-    }
-    if (status == SMP_OK && e->matrix)
-        write_matrix(e, &t->shape);
-    if (!e->s->comm.failed)
-        free(e->matrix);
-    e->matrix = NULL;
+    if (t->transposed)
+        status = write_transposed(e, t);
+    for (int i = 0; i < t->n_piece && status == SMP_OK && !t->transposed; i++)
+        status = write_piece(e, &t->piece[i]);
     return status == SMP_OK ? smp__comm_agree(&e->s->comm, e->status) : status;
 }
 
@@ -196,11 +263,12 @@ static smp_status open_file(exporter *e, int32_t number)
         return SMP_OK;
     if (!name || !path)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp_writer_open(path, &e->file));
+    SMP_TRY(smp_writer_open(path, &e->file[number]));
+    e->writer = e->file[number];
     smp_status status = smp_safetensors_head(path, e->tensor + e->begin[number],
                                              e->begin[number + 1] - e->begin[number], &head);
     if (status == SMP_OK)
-        status = smp_writer_add(e->file, head.data, head.length);
+        status = smp_writer_add(e->writer, head.data, head.length);
     smp_text_free(&head);
     return status;
 }
@@ -210,10 +278,18 @@ static smp_status write_file(exporter *e, int32_t number)
     smp_status status = smp__comm_agree(&e->s->comm, open_file(e, number));
     for (int32_t i = e->begin[number]; i < e->begin[number + 1] && status == SMP_OK; i++)
         status = write_tensor(e, &e->source[i]);
-    if (e->file)
-        status = smp_writer_close(e->file, status);
-    e->file = NULL;
+    if (status == SMP_OK && e->writer)
+        status = smp_writer_finish(e->writer);
     return smp__comm_agree(&e->s->comm, status);
+}
+
+/* All files get their names, or none of them is there. */
+static smp_status name_files(exporter *e, smp_status status)
+{
+    for (int32_t i = 0; e->file && i < e->n_file; i++)
+        if (e->file[i])
+            status = smp_writer_close(e->file[i], status);
+    return status;
 }
 
 /* Of an older export nothing says that the new files belong to it; and nothing names these before
@@ -221,11 +297,8 @@ static smp_status write_file(exporter *e, int32_t number)
 static smp_status remove_index(exporter *e)
 {
     const char *index = file_path(e, "model.safetensors.index.json");
-    if (e->s->comm.world_rank != 0 || !e->folder)
-        return SMP_OK;
     if (!index)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__checkpoint_folder_make(e->path));
     if (unlink(index) != 0 && errno != ENOENT)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", index, strerror(errno));
     return SMP_OK;
@@ -245,7 +318,7 @@ static smp_status remove_single(exporter *e)
 static smp_status write_index(exporter *e)
 {
     smp_text index = {0};
-    if (e->s->comm.world_rank != 0 || e->n_file == 1)
+    if (e->n_file == 1)
         return SMP_OK;
     const char **file = SMP_ARENA_NEW(e->arena, const char *, (size_t)e->n);
     const char *path = file_path(e, "model.safetensors.index.json");
@@ -264,12 +337,32 @@ static smp_status write_index(exporter *e)
     return status;
 }
 
+/* The old set goes when all of the new one is on the disk. */
+static smp_status replace_set(exporter *e, smp_status status)
+{
+    if (status == SMP_OK && e->folder && e->s->comm.world_rank == 0)
+        status = remove_index(e);
+    status = name_files(e, status);
+    return status == SMP_OK && e->s->comm.world_rank == 0 ? write_index(e) : status;
+}
+
+static smp_status take_memory(exporter *e, size_t holdings, void **memory)
+{
+    const size_t bytes = holdings + 2 * PIECE_ELEMENTS * sizeof(float);
+    e->file = SMP_ARENA_NEW(e->arena, smp_writer *, (size_t)e->n_file);
+    if (!e->file)
+        return SMP_ERR_NO_MEMORY;
+    *memory = malloc(bytes);
+    return *memory ? SMP_OK : smp_fail_memory(bytes);
+}
+
 static smp_status write_files(exporter *e)
 {
     const size_t holdings = (size_t)smp__most_holdings(e->s) * sizeof(smp__holding);
-    const size_t bytes = holdings + 2 * PIECE_ELEMENTS * sizeof(float);
-    void *memory = malloc(bytes);
-    smp_status status = memory ? remove_index(e) : smp_fail_memory(bytes);
+    void *memory = NULL;
+    smp_status status = take_memory(e, holdings, &memory);
+    if (status == SMP_OK && e->folder && e->s->comm.world_rank == 0)
+        status = smp__checkpoint_folder_make(e->path);
     status = smp__comm_agree(&e->s->comm, status);
     if (status == SMP_OK) {
         e->holding = memory;
@@ -278,8 +371,9 @@ static smp_status write_files(exporter *e)
     }
     for (int32_t i = 0; i < e->n_file && status == SMP_OK; i++)
         status = write_file(e, i);
+    const smp_status made = replace_set(e, status);
     if (status == SMP_OK)
-        status = smp__comm_agree(&e->s->comm, write_index(e));
+        status = smp__comm_agree(&e->s->comm, made);
     free(memory);
     return status;
 }

@@ -59,7 +59,7 @@ smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t
 }
 
 struct smp_writer {
-    int file;
+    int file;        /* -1: finished */
     char *path;      /* as given, for messages */
     char *target;    /* what the file is going to be; NULL: written to in place */
     char *temporary; /* where it is until then */
@@ -150,13 +150,24 @@ smp_status smp_writer_add(smp_writer *w, const void *data, size_t bytes)
     return SMP_OK;
 }
 
-smp_status smp_writer_close(smp_writer *w, smp_status status)
+/* On the disk before the name changes: after a power cut the new name has the new content. */
+smp_status smp_writer_finish(smp_writer *w)
 {
-    /* On the disk before the name changes: after a power cut the new name has the new content. */
-    if (status == SMP_OK && w->temporary && fsync(w->file) != 0 && errno != EINVAL)
+    smp_status status = SMP_OK;
+    if (w->temporary && fsync(w->file) != 0 && errno != EINVAL)
         status = cannot_write(w);
     if (close(w->file) != 0 && status == SMP_OK)
         status = cannot_write(w);
+    w->file = -1;
+    return status;
+}
+
+smp_status smp_writer_close(smp_writer *w, smp_status status)
+{
+    if (status == SMP_OK && w->file >= 0)
+        status = smp_writer_finish(w);
+    if (w->file >= 0)
+        close(w->file);
     if (status == SMP_OK && w->temporary && rename(w->temporary, w->target) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot replace: %s", w->path, strerror(errno));
     if (status != SMP_OK && w->temporary)

@@ -55,6 +55,9 @@ smp_status smp_file_write(const char *path, const char *data, size_t bytes);
 typedef struct smp_writer smp_writer;
 smp_status smp_writer_open(const char *path, smp_writer **out);
 smp_status smp_writer_add(smp_writer *w, const void *data, size_t bytes);
+/* Nothing is added from here on: it is on the disk, without its name and without a descriptor, so
+ * that many can wait for each other. Close it as well. */
+smp_status smp_writer_finish(smp_writer *w);
 /* Frees it. With SMP_OK the file is there from now on, else nothing of it: returns `status`, or why
  * it is not there. */
 smp_status smp_writer_close(smp_writer *w, smp_status status);

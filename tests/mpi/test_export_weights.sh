@@ -79,4 +79,63 @@ expect_exit 1 mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" FAIL_SYNC=.t
     smp-run two.yaml --checkpoint saved --resume --steps 0 --export-weights old.safetensors
 expect_match err '^smp-run: rank 0: old\.safetensors: cannot write: Input/output error'
 expect_equal "files" "$(find . -name 'old.safetensors*' | tr '\n' ' ')" "./old.safetensors "
+
+# The same in a folder: a set that is not all there replaces nothing, and leaves nothing.
+run_plan 2 two.yaml --checkpoint saved --resume --steps 0 --export-weights set/ --export-size 500KB
+set_of() {
+    (cd set && sha256sum -- *)
+}
+before=$(set_of)
+expect_equal "files of the set" "$(find set -type f | wc -l | tr -d ' ')" 10
+for after in 0 2500000; do
+    expect_exit 1 mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" FAIL_WRITE=.tmp FAIL_AFTER=$after \
+        smp-run two.yaml --steps 0 --export-weights set/ --export-size 500KB
+    expect_match err '^smp-run: rank 0: set/model-0000[1-9]-of-00009\.safetensors: cannot write: No space left on device'
+    expect_equal "the set that was there" "$(set_of)" "$before"
+done
+run_plan 2 two.yaml --steps 0 --export-weights set/ --export-size 500KB
+expect_equal "another set" "$([ "$(set_of)" != "$before" ] && find set -type f | wc -l | tr -d ' ')" 10
+
+# A matrix of more than one block (4 Mi values) is transposed block by block, however it lies.
+cat >wide.yaml <<'MODEL'
+smp: 1
+inputs:
+  x: {dtype: float32, shape: [1500]}
+  y: {dtype: float32, shape: [3002]}
+ops:
+  - {op: linear, name: wide, in: x, out: z, features: 3002}
+  - {op: mse, name: loss, in: [z, y], out: loss}
+loss: loss
+MODEL
+echo 'wide.weight = turned transposed' >turned.txt
+while read -r ranks options; do
+    # shellcheck disable=SC2086 # words
+    expect_exit 0 smp-partition wide.yaml -n "$ranks" --microbatch-size 1 --microbatches 1 -o wide.plan $options
+    run_plan "$ranks" wide.plan --steps 0 --export-weights "turned$ranks.safetensors" --weights-map turned.txt
+done <<'PLANS'
+1 --stages 1
+2 --stages 1 --tensor 2
+4 --stages 1 --ddp 4 --shard 4 --shard-what weights --pipeline breadth-first --chunks 2
+PLANS
+expect_exit 0 smp-partition wide.yaml -n 1 --microbatch-size 1 --microbatches 1 -o wide.plan
+run_plan 1 wide.plan --steps 0 --export-weights wide.safetensors
+python3 - wide.safetensors turned1.safetensors <<'PYTHON' || fail "a transposed matrix of two blocks"
+import array, json, sys
+
+def read(path, name):
+    with open(path, "rb") as file:
+        content = file.read()
+    length = int.from_bytes(content[:8], "little")
+    tensor = json.loads(content[8:8 + length])[name]
+    begin, end = (8 + length + at for at in tensor["data_offsets"])
+    return tensor["shape"], array.array("f", content[begin:end])
+
+shape, weight = read(sys.argv[1], "wide.weight")
+turned_shape, turned = read(sys.argv[2], "turned")
+assert shape == [3002, 1500] and turned_shape == [1500, 3002], (shape, turned_shape)
+assert all(weight[c::1500] == turned[c * 3002:(c + 1) * 3002] for c in range(1500))
+PYTHON
+for ranks in 2 4; do
+    expect_equal "transposed on $ranks ranks" "$(cmp turned1.safetensors "turned$ranks.safetensors" && echo same)" same
+done
 finish
