@@ -240,8 +240,8 @@ static smp_status work_off(smp__updates *updates, int64_t number)
         s->device_context, piece->direction ? piece->direction : piece->weight,
         piece->direction ? grad : here, piece->elements * (int64_t)sizeof(float)));
     if (piece->weight16 && !piece->direction)
-        SMP_TRY(
-            s->device->round16(s->device_context, piece->weight16, piece->weight, piece->elements));
+        SMP_TRY(s->device->round16(s->device_context, piece->half, piece->weight16, piece->weight,
+                                   piece->elements));
     piece->elements = 0;
     return SMP_OK;
 }

@@ -11,24 +11,24 @@
 #include "graph/math/attention.h"
 
 /* [T]: 0, 1, .. T - 1, of queries as a column. */
-static const char *positions(smp__onnx_out *x, int64_t n, bool column)
+static const char *positions(smp__node_out *x, int64_t n, bool column)
 {
     void *fill;
-    const char *key = smp__onnx_text_of(x, "%s %" PRId64, column ? "queries" : "keys", n);
+    const char *key = smp__node_text_of(x, "%s %" PRId64, column ? "queries" : "keys", n);
     const smp_shape shape = column ? (smp_shape){2, {n, 1}} : (smp_shape){1, {n}};
-    const char *name = smp__onnx_table(x, key, shape, true, &fill);
+    const char *name = smp__node_table(x, key, shape, true, &fill);
     for (int64_t i = 0; fill && i < n; i++)
         ((int64_t *)fill)[i] = i;
     return name;
 }
 
 /* [Tq, Tk]: key - query. */
-static const char *distances(smp__onnx_out *x, const smp__attention *at)
+static const char *distances(smp__node_out *x, const smp__attention *at)
 {
-    const char *key = smp__onnx_text_of(x, "distances %" PRId64 " %" PRId64, at->queries, at->keys);
-    const char *known = smp__onnx_known(x, key);
+    const char *key = smp__node_text_of(x, "distances %" PRId64 " %" PRId64, at->queries, at->keys);
+    const char *known = smp__node_known(x, key);
     return known ? known
-                 : smp__onnx_keep(x, key,
+                 : smp__node_keep(x, key,
                                   SMP__NODE(x, "Sub", positions(x, at->keys, false),
                                             positions(x, at->queries, true)));
 }
@@ -39,13 +39,13 @@ static bool has_window(const smp__attention *at)
 }
 
 /* [Tq, Tk]: may the query see the key, by their distance? NULL: all do. */
-static const char *near_keys(smp__onnx_out *x, const smp__attention *at)
+static const char *near_keys(smp__node_out *x, const smp__attention *at)
 {
     if (!at->causal)
         return NULL;
-    const char *key = smp__onnx_text_of(x, "sees %" PRId64 " %" PRId64 " %" PRId64, at->queries,
+    const char *key = smp__node_text_of(x, "sees %" PRId64 " %" PRId64 " %" PRId64, at->queries,
                                         at->keys, has_window(at) ? at->window : 0);
-    const char *known = smp__onnx_known(x, key), *distance = distances(x, at);
+    const char *known = smp__node_known(x, key), *distance = distances(x, at);
     if (known)
         return known;
     known = SMP__NODE(x, "LessOrEqual", distance, SMP__LIST(x, 0));
@@ -53,41 +53,41 @@ static const char *near_keys(smp__onnx_out *x, const smp__attention *at)
         const char *within = SMP__NODE(x, "Greater", distance, SMP__LIST(x, -at->window));
         known = SMP__NODE(x, "And", known, within);
     }
-    return smp__onnx_keep(x, key, known);
+    return smp__node_keep(x, key, known);
 }
 
 /* The mask, [batch, 1, (1,) 1, Tk]. */
-static const char *masked_keys(smp__onnx_out *x, const smp__attention *at, bool grouped)
+static const char *masked_keys(smp__node_out *x, const smp__attention *at, bool grouped)
 {
-    const char *counts = SMP__NODE(x, "Cast", smp__onnx_in(x, at->mask));
-    smp__onnx_int(x, "to", ONNX__TENSOR_PROTO__DATA_TYPE__BOOL);
+    const char *counts = SMP__NODE(x, "Cast", smp__node_in(x, at->mask));
+    smp__node_int(x, "to", ONNX__TENSOR_PROTO__DATA_TYPE__BOOL);
     return grouped ? SMP__RESHAPE(x, counts, 1, 1, 1, at->keys)
                    : SMP__RESHAPE(x, counts, 1, 1, at->keys);
 }
 
 /* ALiBi's, [heads, Tq, Tk]. */
-static const char *slopes(smp__onnx_out *x, const smp__attention *at)
+static const char *slopes(smp__node_out *x, const smp__attention *at)
 {
     void *fill;
-    const char *key = smp__onnx_text_of(x, "slopes %" PRId64, at->heads);
-    const char *table = smp__onnx_table(x, key, (smp_shape){3, {at->heads, 1, 1}}, false, &fill);
+    const char *key = smp__node_text_of(x, "slopes %" PRId64, at->heads);
+    const char *table = smp__node_table(x, key, (smp_shape){3, {at->heads, 1, 1}}, false, &fill);
     for (int64_t h = 0; fill && h < at->heads; h++)
         ((float *)fill)[h] = (float)-smp__attention_slope(at->heads, h);
     const char *far = SMP__NODE(x, "Cast", SMP__NODE(x, "Abs", distances(x, at)));
-    smp__onnx_int(x, "to", ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT);
+    smp__node_int(x, "to", ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT);
     return SMP__NODE(x, "Mul", far, table);
 }
 
 /* That of a weight [buckets, heads]: a bucket for each distance, from 1 - Tq on. */
-static const char *learned(smp__onnx_out *x, const smp__attention *at)
+static const char *learned(smp__node_out *x, const smp__attention *at)
 {
     void *fill;
     const int64_t n = at->queries + at->keys - 1;
-    const char *weight = smp__onnx_weight(x, 0);
-    const char *key = smp__onnx_text_of(
+    const char *weight = smp__node_weight(x, 0);
+    const char *key = smp__node_text_of(
         x, "buckets %" PRId64 " %" PRId64 " of %" PRId64 " to %" PRId64 "%s", at->queries, at->keys,
         at->buckets, at->max_distance, at->causal ? " causal" : "");
-    const char *table = smp__onnx_table(x, key, (smp_shape){1, {n}}, true, &fill);
+    const char *table = smp__node_table(x, key, (smp_shape){1, {n}}, true, &fill);
     for (int64_t i = 0; fill && i < n; i++)
         ((int64_t *)fill)[i] = smp__attention_bucket(at, i + 1 - at->queries);
     const char *place = SMP__NODE(x, "Add", distances(x, at), SMP__LIST(x, at->queries - 1));
@@ -97,15 +97,15 @@ static const char *learned(smp__onnx_out *x, const smp__attention *at)
 
 /* What is added to scores, [heads, Tq, Tk], grouped as they are; NULL: nothing. Layers that share a
  * weight share it. */
-static const char *bias_of(smp__onnx_out *x, const smp__attention *at, bool grouped)
+static const char *bias_of(smp__node_out *x, const smp__attention *at, bool grouped)
 {
     if (!smp__attention_is_biased(at))
         return NULL;
     const char *key =
-        smp__onnx_text_of(x, "bias %" PRId64 " %" PRId64 " %" PRId64 " by %" PRId64 "%s%s",
+        smp__node_text_of(x, "bias %" PRId64 " %" PRId64 " %" PRId64 " by %" PRId64 "%s%s",
                           at->heads, at->queries, at->keys, grouped ? at->kv_heads : 0,
-                          at->causal ? " causal " : " ", at->alibi ? "" : smp__onnx_weight(x, 0));
-    const char *known = smp__onnx_known(x, key);
+                          at->causal ? " causal " : " ", at->alibi ? "" : smp__node_weight(x, 0));
+    const char *known = smp__node_known(x, key);
     if (known)
         return known;
     known = at->alibi ? slopes(x, at) : learned(x, at);
@@ -113,12 +113,12 @@ static const char *bias_of(smp__onnx_out *x, const smp__attention *at, bool grou
         known =
             SMP__NODE(x, "Reshape", known,
                       SMP__LIST(x, at->kv_heads, at->heads / at->kv_heads, at->queries, at->keys));
-    return smp__onnx_keep(x, key, known);
+    return smp__node_keep(x, key, known);
 }
 
 /* Heads before positions: [batch, heads, T, w], or [batch, kv heads, heads of each, T, w]; of keys
  * the last two the other way round. */
-static const char *heads_of(smp__onnx_out *x, const smp__attention *at, const char *value, int part,
+static const char *heads_of(smp__node_out *x, const smp__attention *at, const char *value, int part,
                             bool grouped)
 {
     const int64_t rows = part == SMP__Q ? at->queries : at->keys;
@@ -133,20 +133,20 @@ static const char *heads_of(smp__onnx_out *x, const smp__attention *at, const ch
 }
 
 /* q, k and v, [batch, T, d]. */
-static void parts_of(smp__onnx_out *x, const smp__attention *at, const char *part[3])
+static void parts_of(smp__node_out *x, const smp__attention *at, const char *part[3])
 {
     if (at->input[SMP__K] != 0) {
         for (int i = SMP__Q; i <= SMP__V; i++)
-            part[i] = smp__onnx_in(x, at->input[i]);
+            part[i] = smp__node_in(x, at->input[i]);
         return;
     }
-    const char *in[] = {smp__onnx_in(x, 0), SMP__LIST(x, at->d, at->d, at->d), NULL};
-    smp__onnx_node_many(x, "Split", in, 3, part);
-    smp__onnx_int(x, "axis", 2);
+    const char *in[] = {smp__node_in(x, 0), SMP__LIST(x, at->d, at->d, at->d), NULL};
+    smp__node_node_many(x, "Split", in, 3, part);
+    smp__node_int(x, "axis", 2);
 }
 
 /* Who sees no key gets zeros, so what is hidden is hidden once more behind the softmax. */
-void smp__export_attention(smp__onnx_out *x)
+void smp__export_attention(smp__node_out *x)
 {
     const smp__attention at = smp__attention_of(x->model, x->op);
     const bool grouped = at.kv_heads != at.heads;
@@ -154,7 +154,7 @@ void smp__export_attention(smp__onnx_out *x)
     parts_of(x, &at, part);
     for (int i = SMP__Q; i <= SMP__V; i++)
         head[i] = heads_of(x, &at, part[i], i, grouped);
-    const char *q = SMP__NODE(x, "Mul", head[SMP__Q], smp__onnx_number(x, (double)at.scale));
+    const char *q = SMP__NODE(x, "Mul", head[SMP__Q], smp__node_number(x, (double)at.scale));
     const char *scores = SMP__NODE(x, "MatMul", q, head[SMP__K]);
     const char *bias = bias_of(x, &at, grouped), *sees = near_keys(x, &at);
     const char *mask = at.mask >= 0 ? masked_keys(x, &at, grouped) : NULL;
@@ -163,23 +163,23 @@ void smp__export_attention(smp__onnx_out *x)
     if (mask)
         sees = sees ? SMP__NODE(x, "And", sees, mask) : mask;
     if (sees)
-        scores = SMP__NODE(x, "Where", sees, scores, smp__onnx_number(x, -1e30));
+        scores = SMP__NODE(x, "Where", sees, scores, smp__node_number(x, -1e30));
     const char *shares = SMP__NODE(x, "Softmax", scores);
-    smp__onnx_int(x, "axis", -1);
+    smp__node_int(x, "axis", -1);
     if (mask)
-        shares = SMP__NODE(x, "Where", sees, shares, smp__onnx_number(x, 0));
+        shares = SMP__NODE(x, "Where", sees, shares, smp__node_number(x, 0));
     const char *out = SMP__NODE(x, "MatMul", shares, head[SMP__V]);
     out = grouped ? SMP__PERMUTE(x, out, 0, 3, 1, 2, 4) : SMP__PERMUTE(x, out, 0, 2, 1, 3);
-    smp__onnx_is(x, SMP__RESHAPE(x, out, at.queries, at.d));
+    smp__node_is(x, SMP__RESHAPE(x, out, at.queries, at.d));
 }
 
 /* Of all positions, [T, 1, pairs]; angles as the operator has them, base^(-2 i / w) each. */
-static const char *turns(smp__onnx_out *x, int64_t rows, int64_t pairs, double base, bool sines)
+static const char *turns(smp__node_out *x, int64_t rows, int64_t pairs, double base, bool sines)
 {
     void *fill;
-    const char *key = smp__onnx_text_of(x, "%s %" PRId64 " %" PRId64 " base %.17g",
+    const char *key = smp__node_text_of(x, "%s %" PRId64 " %" PRId64 " base %.17g",
                                         sines ? "sines" : "cosines", rows, pairs, base);
-    const char *name = smp__onnx_table(x, key, (smp_shape){3, {rows, 1, pairs}}, false, &fill);
+    const char *name = smp__node_table(x, key, (smp_shape){3, {rows, 1, pairs}}, false, &fill);
     for (int64_t t = 0; fill && t < rows; t++)
         for (int64_t i = 0; i < pairs; i++) {
             const double angle = (double)t * pow(base, -(double)i / (double)pairs);
@@ -189,7 +189,7 @@ static const char *turns(smp__onnx_out *x, int64_t rows, int64_t pairs, double b
 }
 
 /* Pairs u, v of [batch, T, heads, pairs] each: (u cos - v sin, v cos + u sin). */
-static void turn(smp__onnx_out *x, const char *const pair[2], const char *cosines,
+static void turn(smp__node_out *x, const char *const pair[2], const char *cosines,
                  const char *sines, const char *out[2])
 {
     out[0] = SMP__NODE(x, "Sub", SMP__NODE(x, "Mul", pair[0], cosines),
@@ -199,42 +199,42 @@ static void turn(smp__onnx_out *x, const char *const pair[2], const char *cosine
 }
 
 /* Neighbours are pairs along a dimension of their own, which a transpose brings in front. */
-static const char *turn_heads(smp__onnx_out *x, const char *value, int64_t heads, int64_t pairs)
+static const char *turn_heads(smp__node_out *x, const char *value, int64_t heads, int64_t pairs)
 {
-    const int64_t rows = smp__onnx_in_shape(x, 0)->dim[0];
-    const bool neighbours = smp__onnx_attr(x, "interleaved")->i != 0;
-    const double base = smp__onnx_attr(x, "base")->f;
+    const int64_t rows = smp__node_in_shape(x, 0)->dim[0];
+    const bool neighbours = smp__node_attr(x, "interleaved")->i != 0;
+    const double base = smp__node_attr(x, "base")->f;
     const char *pair[2], *out[2];
     if (neighbours)
         value = SMP__PERMUTE(x, SMP__RESHAPE(x, value, rows, heads, pairs, 2), 0, 1, 2, 4, 3);
     value = SMP__RESHAPE(x, value, rows, heads, 2 * pairs);
     const char *in[] = {value, SMP__LIST(x, pairs, pairs), NULL};
-    smp__onnx_node_many(x, "Split", in, 2, pair);
-    smp__onnx_int(x, "axis", 3);
+    smp__node_node_many(x, "Split", in, 2, pair);
+    smp__node_int(x, "axis", 3);
     turn(x, pair, turns(x, rows, pairs, base, false), turns(x, rows, pairs, base, true), out);
     value = SMP__NODE(x, "Concat", out[0], out[1]);
-    smp__onnx_int(x, "axis", 3);
+    smp__node_int(x, "axis", 3);
     if (neighbours)
         value = SMP__PERMUTE(x, SMP__RESHAPE(x, value, rows, heads, 2, pairs), 0, 1, 2, 4, 3);
     return SMP__RESHAPE(x, value, rows, heads * 2 * pairs);
 }
 
-void smp__export_rope(smp__onnx_out *x)
+void smp__export_rope(smp__node_out *x)
 {
-    const smp_shape *shape = smp__onnx_in_shape(x, 0);
-    const int64_t heads = smp__onnx_attr(x, "heads")->i, given = smp__onnx_attr(x, "rotated")->i;
+    const smp_shape *shape = smp__node_in_shape(x, 0);
+    const int64_t heads = smp__node_attr(x, "heads")->i, given = smp__node_attr(x, "rotated")->i;
     const int64_t rotated = given > 0 ? given : heads, width = shape->dim[1] / heads;
-    const char *part[2] = {smp__onnx_in(x, 0)};
+    const char *part[2] = {smp__node_in(x, 0)};
     if (rotated < heads) {
         const char *in[] = {part[0], SMP__LIST(x, rotated * width, (heads - rotated) * width),
                             NULL};
-        smp__onnx_node_many(x, "Split", in, 2, part);
-        smp__onnx_int(x, "axis", 2);
+        smp__node_node_many(x, "Split", in, 2, part);
+        smp__node_int(x, "axis", 2);
     }
     const char *out = turn_heads(x, part[0], rotated, width / 2);
     if (rotated < heads) {
         out = SMP__NODE(x, "Concat", out, part[1]);
-        smp__onnx_int(x, "axis", 2);
+        smp__node_int(x, "axis", 2);
     }
-    smp__onnx_is(x, out);
+    smp__node_is(x, out);
 }

@@ -15,7 +15,7 @@ enum { ALIGNMENT = 4096 }; /* of weights in their file, so that they can be mapp
 typedef struct writing {
     const smp_onnx_export *export;
     const char *path, *data_path;
-    smp__onnx_out x;
+    smp__node_out x;
     bool *needed;       /* [ops] */
     bool *read;         /* [tensors] by a needed op */
     int32_t *output;    /* [n_output] tensors */
@@ -60,7 +60,7 @@ static void find_needed(writing *w)
 static smp_status take(writing *w)
 {
     const smp_graph *graph = w->export->graph;
-    smp__onnx_out *x = &w->x;
+    smp__node_out *x = &w->x;
     x->model = graph;
     if (!(x->arena = smp_arena_create()) || !(x->known = smp_map_create()))
         return SMP_ERR_NO_MEMORY;
@@ -135,7 +135,7 @@ static smp_status make_inputs(writing *w)
     }
     for (int32_t t = 0; t < graph->n_input; t++)
         if (w->read[t] && graph->tensor[t].unsplit)
-            w->x.value[t] = smp__onnx_spread(&w->x, w->x.value[t], &graph->tensor[t].shape);
+            w->x.value[t] = smp__node_spread(&w->x, w->x.value[t], &graph->tensor[t].shape);
     return w->x.status;
 }
 
@@ -149,12 +149,12 @@ static const char *output_name(writing *w, int index)
         taken = taken || strcmp(graph->tensor[t].name, name) == 0;
     for (int i = 0; i < index; i++)
         taken = taken || strcmp(w->named[i], name) == 0;
-    return taken ? smp__onnx_text_of(&w->x, "%s#out%d", name, index) : name;
+    return taken ? smp__node_text_of(&w->x, "%s#out%d", name, index) : name;
 }
 
 static smp_status make_outputs(writing *w)
 {
-    smp__onnx_out *x = &w->x;
+    smp__node_out *x = &w->x;
     x->op = NULL;
     w->graph.output = SMP_ARENA_NEW(x->arena, Onnx__ValueInfoProto *, (size_t)w->n_output);
     if (!w->graph.output)
@@ -179,7 +179,7 @@ static smp_status make_nodes(writing *w)
     for (int32_t i = 0; i < graph->n_op; i++) {
         w->x.op = &graph->op[i];
         if (w->needed[i])
-            SMP_TRY(smp__onnx_export_op(&w->x));
+            SMP_TRY(smp__export_op(&w->x));
     }
     return make_outputs(w);
 }

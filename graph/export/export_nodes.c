@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static void no_memory(smp__onnx_out *x)
+static void no_memory(smp__node_out *x)
 {
     if (x->status == SMP_OK)
         x->status = smp_fail_memory(1);
 }
 
-static void *take(smp__onnx_out *x, size_t count, size_t size)
+static void *take(smp__node_out *x, size_t count, size_t size)
 {
     void *memory = x->status == SMP_OK ? smp_arena_alloc(x->arena, count, size) : NULL;
     if (!memory && x->status == SMP_OK)
@@ -23,7 +23,7 @@ static void *take(smp__onnx_out *x, size_t count, size_t size)
 
 #define TAKE(x, type, count) ((type *)take(x, (size_t)(count), sizeof(type)))
 
-const char *smp__onnx_text_of(smp__onnx_out *x, const char *format, ...)
+const char *smp__node_text_of(smp__node_out *x, const char *format, ...)
 {
     char buffer[1024];
     va_list list;
@@ -36,19 +36,19 @@ const char *smp__onnx_text_of(smp__onnx_out *x, const char *format, ...)
     return text ? text : "";
 }
 
-static const char *new_name(smp__onnx_out *x)
+static const char *new_name(smp__node_out *x)
 {
-    return smp__onnx_text_of(x, "%s#%" PRId64, x->op ? x->op->name : "", ++x->n_name);
+    return smp__node_text_of(x, "%s#%" PRId64, x->op ? x->op->name : "", ++x->n_name);
 }
 
-const char *smp__onnx_known(smp__onnx_out *x, const char *key)
+const char *smp__node_known(smp__node_out *x, const char *key)
 {
     int64_t at = 0;
     return x->status == SMP_OK && smp_map_get(x->known, key, &at) ? (const char *)(intptr_t)at
                                                                   : NULL;
 }
 
-const char *smp__onnx_keep(smp__onnx_out *x, const char *key, const char *value)
+const char *smp__node_keep(smp__node_out *x, const char *key, const char *value)
 {
     if (x->status == SMP_OK)
         x->status = smp_map_set(x->known, key, (int64_t)(intptr_t)value);
@@ -63,7 +63,7 @@ static int count(const char *const *in)
     return n;
 }
 
-static Onnx__NodeProto *new_node(smp__onnx_out *x, const char *type, const char *const *in, int n)
+static Onnx__NodeProto *new_node(smp__node_out *x, const char *type, const char *const *in, int n)
 {
     const int n_in = count(in);
     Onnx__NodeProto *node = TAKE(x, Onnx__NodeProto, 1);
@@ -86,13 +86,13 @@ static Onnx__NodeProto *new_node(smp__onnx_out *x, const char *type, const char 
     return node;
 }
 
-const char *smp__onnx_node(smp__onnx_out *x, const char *type, const char *const *in)
+const char *smp__node_add(smp__node_out *x, const char *type, const char *const *in)
 {
     const Onnx__NodeProto *node = new_node(x, type, in, 1);
     return node ? node->output[0] : "";
 }
 
-void smp__onnx_node_many(smp__onnx_out *x, const char *type, const char *const *in, int n,
+void smp__node_node_many(smp__node_out *x, const char *type, const char *const *in, int n,
                          const char **out)
 {
     const Onnx__NodeProto *node = new_node(x, type, in, n);
@@ -101,7 +101,7 @@ void smp__onnx_node_many(smp__onnx_out *x, const char *type, const char *const *
 }
 
 /* Nodes have few attributes, so each new one copies the list. */
-static Onnx__AttributeProto *new_attribute(smp__onnx_out *x, const char *name,
+static Onnx__AttributeProto *new_attribute(smp__node_out *x, const char *name,
                                            Onnx__AttributeProto__AttributeType type)
 {
     Onnx__NodeProto *node = x->n_node > 0 ? x->node[x->n_node - 1] : NULL;
@@ -121,7 +121,7 @@ static Onnx__AttributeProto *new_attribute(smp__onnx_out *x, const char *name,
     return attribute;
 }
 
-void smp__onnx_int(smp__onnx_out *x, const char *name, int64_t value)
+void smp__node_int(smp__node_out *x, const char *name, int64_t value)
 {
     Onnx__AttributeProto *a = new_attribute(x, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT);
     if (a) {
@@ -130,7 +130,7 @@ void smp__onnx_int(smp__onnx_out *x, const char *name, int64_t value)
     }
 }
 
-void smp__onnx_float(smp__onnx_out *x, const char *name, double value)
+void smp__node_float(smp__node_out *x, const char *name, double value)
 {
     Onnx__AttributeProto *a = new_attribute(x, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
     if (a) {
@@ -139,7 +139,7 @@ void smp__onnx_float(smp__onnx_out *x, const char *name, double value)
     }
 }
 
-void smp__onnx_text(smp__onnx_out *x, const char *name, const char *value)
+void smp__node_text(smp__node_out *x, const char *name, const char *value)
 {
     Onnx__AttributeProto *a = new_attribute(x, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
     if (a) {
@@ -148,7 +148,7 @@ void smp__onnx_text(smp__onnx_out *x, const char *name, const char *value)
     }
 }
 
-void smp__onnx_ints(smp__onnx_out *x, const char *name, const int64_t *value, int n)
+void smp__node_ints(smp__node_out *x, const char *name, const int64_t *value, int n)
 {
     Onnx__AttributeProto *a = new_attribute(x, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
     int64_t *copy = TAKE(x, int64_t, n);
@@ -159,10 +159,10 @@ void smp__onnx_ints(smp__onnx_out *x, const char *name, const int64_t *value, in
     }
 }
 
-const char *smp__onnx_table(smp__onnx_out *x, const char *key, smp_shape shape, bool whole,
+const char *smp__node_table(smp__node_out *x, const char *key, smp_shape shape, bool whole,
                             void **fill)
 {
-    const char *known = smp__onnx_known(x, key);
+    const char *known = smp__node_known(x, key);
     const int64_t elements = smp_shape_elements(&shape);
     const size_t width = whole ? sizeof(int64_t) : sizeof(float);
     *fill = NULL;
@@ -171,7 +171,7 @@ const char *smp__onnx_table(smp__onnx_out *x, const char *key, smp_shape shape, 
     Onnx__TensorProto *t = TAKE(x, Onnx__TensorProto, 1);
     int64_t *dims = TAKE(x, int64_t, shape.n_dim);
     void *values = take(x, (size_t)elements, width);
-    const char *name = smp__onnx_text_of(x, "#%s", key);
+    const char *name = smp__node_text_of(x, "#%s", key);
     if (x->status == SMP_OK)
         x->status = smp_array_reserve(&x->constant, &x->constant_capacity, sizeof(void *),
                                       x->n_constant + 1);
@@ -188,21 +188,21 @@ const char *smp__onnx_table(smp__onnx_out *x, const char *key, smp_shape shape, 
     t->raw_data = (ProtobufCBinaryData){(size_t)elements * width, values};
     x->constant[x->n_constant++] = t;
     *fill = values;
-    return smp__onnx_keep(x, name + 1, name);
+    return smp__node_keep(x, name + 1, name);
 }
 
-const char *smp__onnx_number(smp__onnx_out *x, double value)
+const char *smp__node_number(smp__node_out *x, double value)
 {
     char key[64];
     void *fill;
     snprintf(key, sizeof key, "%.9g", value);
-    const char *name = smp__onnx_table(x, key, (smp_shape){0}, false, &fill);
+    const char *name = smp__node_table(x, key, (smp_shape){0}, false, &fill);
     if (fill)
         *(float *)fill = (float)value;
     return name;
 }
 
-const char *smp__onnx_list(smp__onnx_out *x, const int64_t *value, int64_t n)
+const char *smp__node_list(smp__node_out *x, const int64_t *value, int64_t n)
 {
     char key[512];
     size_t length = 0;
@@ -212,89 +212,89 @@ const char *smp__onnx_list(smp__onnx_out *x, const int64_t *value, int64_t n)
                                    i == 0 ? "[" : ",", value[i]);
     if (length + 1 < sizeof key)
         memcpy(key + length, "]", 2);
-    const char *name = smp__onnx_table(x, key, (smp_shape){1, {n}}, true, &fill);
+    const char *name = smp__node_table(x, key, (smp_shape){1, {n}}, true, &fill);
     if (fill)
         memcpy(fill, value, (size_t)n * sizeof *value);
     return name;
 }
 
-const char *smp__onnx_in(smp__onnx_out *x, int slot)
+const char *smp__node_in(smp__node_out *x, int slot)
 {
     return x->value[x->op->in[slot]];
 }
 
-const char *smp__onnx_weight(smp__onnx_out *x, int slot)
+const char *smp__node_weight(smp__node_out *x, int slot)
 {
     x->weight_used[x->op->param[slot]] = true;
     return x->model->param[x->op->param[slot]].name;
 }
 
-const smp_attr_value *smp__onnx_attr(const smp__onnx_out *x, const char *name)
+const smp_attr_value *smp__node_attr(const smp__node_out *x, const char *name)
 {
     return &x->op->attr[smp_op_attr_index(x->op->kind, name)];
 }
 
-const smp_shape *smp__onnx_in_shape(const smp__onnx_out *x, int slot)
+const smp_shape *smp__node_in_shape(const smp__node_out *x, int slot)
 {
     return &x->model->tensor[x->op->in[slot]].shape;
 }
 
-const smp_shape *smp__onnx_out_shape(const smp__onnx_out *x)
+const smp_shape *smp__node_out_shape(const smp__node_out *x)
 {
     return &x->model->tensor[x->op->out].shape;
 }
 
-void smp__onnx_is(smp__onnx_out *x, const char *value)
+void smp__node_is(smp__node_out *x, const char *value)
 {
     x->value[x->op->out] = value;
 }
 
-const char *smp__onnx_reshape(smp__onnx_out *x, const char *value, const smp_shape *shape)
+const char *smp__node_reshape(smp__node_out *x, const char *value, const smp_shape *shape)
 {
     int64_t dims[SMP_MAX_DIMS + 1] = {0};
     memcpy(dims + 1, shape->dim, (size_t)shape->n_dim * sizeof *dims);
-    return SMP__NODE(x, "Reshape", value, smp__onnx_list(x, dims, shape->n_dim + 1));
+    return SMP__NODE(x, "Reshape", value, smp__node_list(x, dims, shape->n_dim + 1));
 }
 
-const char *smp__onnx_permute(smp__onnx_out *x, const char *value, const int64_t *perm, int n)
+const char *smp__node_permute(smp__node_out *x, const char *value, const int64_t *perm, int n)
 {
     const char *out = SMP__NODE(x, "Transpose", value);
-    smp__onnx_ints(x, "perm", perm, n);
+    smp__node_ints(x, "perm", perm, n);
     return out;
 }
 
 /* The number of samples, [1], as an input of the model has it. */
-static const char *batch_of(smp__onnx_out *x)
+static const char *batch_of(smp__node_out *x)
 {
     static const char key[] = "samples";
-    const char *known = smp__onnx_known(x, key);
+    const char *known = smp__node_known(x, key);
     for (int32_t t = 0; t < x->model->n_input && !known; t++)
         if (x->value[t] && !x->model->tensor[t].unsplit) {
             known = SMP__NODE(x, "Shape", x->value[t]);
-            smp__onnx_int(x, "start", 0);
-            smp__onnx_int(x, "end", 1);
-            return smp__onnx_keep(x, key, known);
+            smp__node_int(x, "start", 0);
+            smp__node_int(x, "end", 1);
+            return smp__node_keep(x, key, known);
         }
     if (!known)
-        smp__onnx_refuse(x, "no input says how many samples there are");
+        smp__node_refuse(x, "no input says how many samples there are");
     return known ? known : "";
 }
 
-const char *smp__onnx_spread(smp__onnx_out *x, const char *value, const smp_shape *shape)
+const char *smp__node_spread(smp__node_out *x, const char *value, const smp_shape *shape)
 {
-    const char *dims = smp__onnx_list(x, shape->dim, shape->n_dim);
+    const char *dims = smp__node_list(x, shape->dim, shape->n_dim);
     const char *all = SMP__NODE(x, "Concat", batch_of(x), dims);
-    smp__onnx_int(x, "axis", 0);
+    smp__node_int(x, "axis", 0);
     return SMP__NODE(x, "Expand", value, all);
 }
 
-int64_t smp__onnx_axis(const smp__onnx_out *x)
+int64_t smp__node_axis(const smp__node_out *x)
 {
-    const int64_t axis = smp__onnx_attr(x, "axis")->i;
-    return 1 + axis + (axis < 0 ? smp__onnx_in_shape(x, 0)->n_dim : 0);
+    const int64_t axis = smp__node_attr(x, "axis")->i;
+    return 1 + axis + (axis < 0 ? smp__node_in_shape(x, 0)->n_dim : 0);
 }
 
-void smp__onnx_refuse(smp__onnx_out *x, const char *reason)
+void smp__node_refuse(smp__node_out *x, const char *reason)
 {
     if (x->status != SMP_OK)
         return;

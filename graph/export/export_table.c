@@ -4,72 +4,72 @@
 #include <math.h>
 #include <string.h>
 
-static void same(smp__onnx_out *x)
+static void same(smp__node_out *x)
 {
-    smp__onnx_is(x, smp__onnx_in(x, 0));
+    smp__node_is(x, smp__node_in(x, 0));
 }
 
-static void relu(smp__onnx_out *x)
+static void relu(smp__node_out *x)
 {
-    smp__onnx_is(x, SMP__NODE(x, "Relu", smp__onnx_in(x, 0)));
+    smp__node_is(x, SMP__NODE(x, "Relu", smp__node_in(x, 0)));
 }
 
-static void tanh_of(smp__onnx_out *x)
+static void tanh_of(smp__node_out *x)
 {
-    smp__onnx_is(x, SMP__NODE(x, "Tanh", smp__onnx_in(x, 0)));
+    smp__node_is(x, SMP__NODE(x, "Tanh", smp__node_in(x, 0)));
 }
 
-static void sigmoid(smp__onnx_out *x)
+static void sigmoid(smp__node_out *x)
 {
-    smp__onnx_is(x, SMP__NODE(x, "Sigmoid", smp__onnx_in(x, 0)));
+    smp__node_is(x, SMP__NODE(x, "Sigmoid", smp__node_in(x, 0)));
 }
 
-static void silu(smp__onnx_out *x)
+static void silu(smp__node_out *x)
 {
-    const char *in = smp__onnx_in(x, 0);
-    smp__onnx_is(x, SMP__NODE(x, "Mul", in, SMP__NODE(x, "Sigmoid", in)));
+    const char *in = smp__node_in(x, 0);
+    smp__node_is(x, SMP__NODE(x, "Mul", in, SMP__NODE(x, "Sigmoid", in)));
 }
 
 /* x / 2 * (1 + f), f being erf(x / sqrt(2)) or tanh(sqrt(2 / pi) (x + 0.044715 x^3)). */
-static void gelu(smp__onnx_out *x)
+static void gelu(smp__node_out *x)
 {
-    const char *in = smp__onnx_in(x, 0), *f;
-    if (smp__onnx_attr(x, "approximate")->i == 0) {
+    const char *in = smp__node_in(x, 0), *f;
+    if (smp__node_attr(x, "approximate")->i == 0) {
         const char *cube = SMP__NODE(x, "Mul", in, SMP__NODE(x, "Mul", in, in));
-        const char *small = SMP__NODE(x, "Mul", cube, smp__onnx_number(x, 0.044715));
+        const char *small = SMP__NODE(x, "Mul", cube, smp__node_number(x, 0.044715));
         const char *sum = SMP__NODE(x, "Add", in, small);
-        f = SMP__NODE(x, "Tanh", SMP__NODE(x, "Mul", sum, smp__onnx_number(x, sqrt(2 / acos(-1)))));
+        f = SMP__NODE(x, "Tanh", SMP__NODE(x, "Mul", sum, smp__node_number(x, sqrt(2 / acos(-1)))));
     } else {
-        f = SMP__NODE(x, "Erf", SMP__NODE(x, "Mul", in, smp__onnx_number(x, sqrt(0.5))));
+        f = SMP__NODE(x, "Erf", SMP__NODE(x, "Mul", in, smp__node_number(x, sqrt(0.5))));
     }
-    const char *share = SMP__NODE(x, "Add", f, smp__onnx_number(x, 1));
-    const char *half = SMP__NODE(x, "Mul", in, smp__onnx_number(x, 0.5));
-    smp__onnx_is(x, SMP__NODE(x, "Mul", half, share));
+    const char *share = SMP__NODE(x, "Add", f, smp__node_number(x, 1));
+    const char *half = SMP__NODE(x, "Mul", in, smp__node_number(x, 0.5));
+    smp__node_is(x, SMP__NODE(x, "Mul", half, share));
 }
 
-static void scale(smp__onnx_out *x)
+static void scale(smp__node_out *x)
 {
-    const char *factor = smp__onnx_number(x, smp__onnx_attr(x, "factor")->f);
-    smp__onnx_is(x, SMP__NODE(x, "Mul", smp__onnx_in(x, 0), factor));
+    const char *factor = smp__node_number(x, smp__node_attr(x, "factor")->f);
+    smp__node_is(x, SMP__NODE(x, "Mul", smp__node_in(x, 0), factor));
 }
 
 /* By rising input, as here. */
-static void add(smp__onnx_out *x)
+static void add(smp__node_out *x)
 {
-    const char *sum = smp__onnx_in(x, 0);
+    const char *sum = smp__node_in(x, 0);
     for (int i = 1; i < x->op->n_in; i++)
-        sum = SMP__NODE(x, "Add", sum, smp__onnx_in(x, i));
-    smp__onnx_is(x, sum);
+        sum = SMP__NODE(x, "Add", sum, smp__node_in(x, i));
+    smp__node_is(x, sum);
 }
 
-static void sub(smp__onnx_out *x)
+static void sub(smp__node_out *x)
 {
-    smp__onnx_is(x, SMP__NODE(x, "Sub", smp__onnx_in(x, 0), smp__onnx_in(x, 1)));
+    smp__node_is(x, SMP__NODE(x, "Sub", smp__node_in(x, 0), smp__node_in(x, 1)));
 }
 
-static void mul(smp__onnx_out *x)
+static void mul(smp__node_out *x)
 {
-    smp__onnx_is(x, SMP__NODE(x, "Mul", smp__onnx_in(x, 0), smp__onnx_in(x, 1)));
+    smp__node_is(x, SMP__NODE(x, "Mul", smp__node_in(x, 0), smp__node_in(x, 1)));
 }
 
 /* A line for each operator that has a meaning in ONNX. dropout and load_balance are themselves in
@@ -77,7 +77,7 @@ static void mul(smp__onnx_out *x)
 static const struct export
 {
     const char *kind;
-    smp__onnx_export *write;
+    smp__export_rule *write;
 }
 exports[] = {
     {"embedding", smp__export_embedding},
@@ -124,7 +124,7 @@ exports[] = {
 };
 enum { N_EXPORT = sizeof exports / sizeof *exports };
 
-const char *const *smp__onnx_kinds(void)
+const char *const *smp__export_kinds(void)
 {
     static const char *names[N_EXPORT + 1];
     for (int i = 0; i < N_EXPORT; i++)
@@ -133,7 +133,7 @@ const char *const *smp__onnx_kinds(void)
 }
 
 /* Why a kind has no line. */
-static const char *reason_of(const smp__onnx_out *x)
+static const char *reason_of(const smp__node_out *x)
 {
     const smp_op_kind *kind = x->op->kind;
     if (kind->registered)
@@ -145,13 +145,13 @@ static const char *reason_of(const smp__onnx_out *x)
     return "what devices exchange while they compute an operator together";
 }
 
-smp_status smp__onnx_export_op(smp__onnx_out *x)
+smp_status smp__export_op(smp__node_out *x)
 {
     for (int i = 0; i < N_EXPORT; i++)
         if (strcmp(exports[i].kind, x->op->kind->name) == 0) {
             exports[i].write(x);
             return x->status;
         }
-    smp__onnx_refuse(x, reason_of(x));
+    smp__node_refuse(x, reason_of(x));
     return x->status;
 }

@@ -54,7 +54,7 @@ static bool is_in(const char *name, const char *const *list, int n)
 static void test_table_has_every_kind(void **state)
 {
     (void)state;
-    const char *const *lines = smp__onnx_kinds();
+    const char *const *lines = smp__export_kinds();
     for (const char *const *line = lines; *line; line++)
         assert_non_null(smp_op_kind_find(*line));
     for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
