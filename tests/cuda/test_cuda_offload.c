@@ -1,5 +1,6 @@
 /* Stashes of a GPU that travel to host memory and back, on streams of their own: the bits of the
- * same job without, whatever the streams do first; the memory that the plan says; a trace. */
+ * same job without, whatever the streams do first; the memory that the plan says; a trace. States
+ * of the optimizer that stay there. */
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,6 +40,19 @@ static const char model[] =
     "  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}\n"
     "loss: loss\n";
 
+/* Its first weight is longer than a piece of what travels for an update. */
+static const char long_model[] =
+    "smp: 1\n"
+    "name: long\n"
+    "inputs:\n"
+    "  tokens: {dtype: int32, shape: [8]}\n"
+    "  targets: {dtype: int32, shape: [8]}\n"
+    "ops:\n"
+    "  - {op: embedding, name: wte, in: tokens, out: x, rows: 70000, features: 16}\n"
+    "  - {op: linear, name: head, in: x, out: z, features: 32}\n"
+    "  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}\n"
+    "loss: loss\n";
+
 static char folder[64], model_path[96], plan_path[96];
 static smp_graph *graph;
 
@@ -64,9 +78,10 @@ static smp_options options_of(const char *precision)
 }
 
 /* The plan is for a CPU: its offload_bytes are others than those of the job. */
-static smp *open_job(const char *precision, int chunks, plan_changes changes)
+static smp *open_job(const char *precision, int chunks, const char *optimizer, plan_changes changes)
 {
     smp_options options = options_of(precision);
+    options.optimizer = optimizer;
     smp *job = NULL;
     options.chunks = chunks;
     options.device = "cpu";
@@ -142,14 +157,14 @@ static void test_cuda_offload_bits(void **state)
         const char *precision = k % 2 ? "bf16" : "fp32";
         plan_changes changes = kinds[k / 2];
         double with[2 * STEPS] = {0}, without[2 * STEPS] = {0};
-        smp *job = open_job(precision, 1 + k / 4, changes);
+        smp *job = open_job(precision, 1 + k / 4, "adamw", changes);
         const int64_t bytes = job->memory->arena_bytes;
         assert_true(job->memory->far_bytes > 0);
         const uint64_t hash = train(job, with);
         check_trace(job);
         smp_finalize(job);
         changes.offload_percent = 0;
-        job = open_job(precision, 1 + k / 4, changes);
+        job = open_job(precision, 1 + k / 4, "adamw", changes);
         assert_int_equal(job->memory->far_bytes, 0);
         if (changes.split_percent == 0) /* W may keep what is back for long */
             assert_true(bytes < job->memory->arena_bytes);
@@ -157,6 +172,67 @@ static void test_cuda_offload_bits(void **state)
         smp_finalize(job);
         assert_memory_equal(with, without, sizeof with);
     }
+}
+
+static void remove_checkpoint(const char *path, int64_t step)
+{
+    char file[160];
+    snprintf(file, sizeof file, "%s/checkpoint-%010lld.smp", path, (long long)step);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* The host updates what the GPU would have, to the same bits, and a checkpoint of either is one of
+ * both. */
+static void test_cuda_offload_states(void **state)
+{
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/saved", folder);
+    for (int k = 0; smp_optimizers()[k]; k++) {
+        const char *name = smp_optimizers()[k]->name, *precision = k % 2 ? "fp32" : "bf16";
+        plan_changes changes = {.seed = 1, .offload_states = true, .offload_percent = 50 * k};
+        double with[2 * STEPS] = {0}, without[2 * STEPS] = {0};
+        smp *far = open_job(precision, 1, name, changes);
+        assert_non_null(far->far);
+        changes.offload_states = false;
+        smp *near = open_job(precision, 1, name, changes);
+        assert_null(near->far);
+        assert_true(far->memory->arena_bytes < near->memory->arena_bytes);
+        assert_true(train(far, with) == train(near, without));
+        assert_memory_equal(with, without, sizeof with);
+        must(smp_save(k % 2 ? far : near, path));
+        const uint64_t hash = train(near, with);
+        must(smp_load(far, path));
+        assert_true(train(far, without) == hash);
+        assert_memory_equal(with, without, sizeof with);
+        remove_checkpoint(path, STEPS);
+        smp_finalize(far);
+        smp_finalize(near);
+    }
+}
+
+static void open_model(const char *text)
+{
+    must(smp_file_write(model_path, text, strlen(text)));
+    smp_graph_destroy(graph);
+    must(smp_graph_read(model_path, &graph));
+}
+
+static void test_cuda_offload_states_in_pieces(void **state)
+{
+    (void)state;
+    open_model(long_model);
+    plan_changes changes = {.seed = 1, .offload_states = true};
+    double with[2 * STEPS] = {0}, without[2 * STEPS] = {0};
+    smp *far = open_job("bf16", 1, "lamb", changes);
+    changes.offload_states = false;
+    smp *near = open_job("bf16", 1, "lamb", changes);
+    assert_true(train(far, with) == train(near, without));
+    assert_memory_equal(with, without, sizeof with);
+    smp_finalize(far);
+    smp_finalize(near);
+    open_model(model);
 }
 
 static void test_cuda_offload_refuses_a_folder(void **state)
@@ -181,8 +257,7 @@ static int set_up(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(model_path, sizeof model_path, "%s/model.yaml", folder);
     snprintf(plan_path, sizeof plan_path, "%s/plan.yaml", folder);
-    must(smp_file_write(model_path, model, strlen(model)));
-    must(smp_graph_read(model_path, &graph));
+    open_model(model);
     return 0;
 }
 
@@ -198,6 +273,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_offload_bits),
+        cmocka_unit_test(test_cuda_offload_states),
+        cmocka_unit_test(test_cuda_offload_states_in_pieces),
         cmocka_unit_test(test_cuda_offload_refuses_a_folder),
     };
     const smp_device *cuda = smp_device_find("cuda");
