@@ -12,10 +12,10 @@ plan() { # file model devices stages ddp pipeline chunks microbatches size [reco
         --microbatches "$8" --microbatch-size "$9" --recompute "${10:-none}" -o "$1" "${@:11}"
 }
 
-# train PLAN RANKS NAME: losses in NAME.loss, weight hashes in NAME.weights.
+# train PLAN RANKS NAME [option...]: losses in NAME.loss, weight hashes in NAME.weights.
 train() {
     expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$steps" --json --checksum \
-        --lr 0.003 --warmup 5 --decay-steps 20 --clip 1 --seed 11
+        --lr 0.003 --warmup 5 --decay-steps 20 --clip 1 --seed 11 "${@:4}"
     grep -E '^\{' out >"$3.json" || true
     expect_json --lines "$3.json"
     sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$3.json" >"$3.loss"
