@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/lower/lower.h"
 #include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
@@ -276,6 +277,104 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
     return status;
 }
 
+/* The compute actions of programs, lowered again with what travels of what the planner holds. */
+static smp_status lower_again(const smp__planner *planner, const smp_candidate *candidate,
+                              const smp_program *from, smp_program *to)
+{
+    const size_t n = (size_t)candidate->pipeline;
+    const smp_schedule_shape shape = smp__held_shape(planner, candidate);
+    smp_program *order = calloc(n, sizeof *order);
+    smp_status status = order ? SMP_OK : smp_fail_memory(n * sizeof *order);
+    for (size_t r = 0; status == SMP_OK && r < n; r++)
+        for (int64_t i = 0; status == SMP_OK && i < from[r].n; i++) {
+            const smp_action *a = &from[r].action[i];
+            if (smp_action_is_compute(a->kind))
+                status = smp_program_push(&order[r], a->kind, a->microbatch, a->chunk);
+        }
+    if (status == SMP_OK)
+        status = smp_lower_orders(&shape, candidate->stage_rank, planner->flow, order, to);
+    for (size_t r = 0; order && r < n; r++)
+        smp_program_free(&order[r]);
+    free(order);
+    return status;
+}
+
+/* The candidate in the order of these programs. */
+static smp_status note_bought(smp__planner *planner, const smp_candidate *candidate,
+                              const smp_program *from, const char *means,
+                              smp_planner_result *result)
+{
+    smp__evaluation evaluation = {0};
+    smp_bought *bought = &result->bought[result->n_bought];
+    int tight_rank;
+    smp_program *program = calloc((size_t)candidate->pipeline, sizeof *program);
+    smp_status status = program
+                            ? smp__planner_hold(planner, candidate->partition, candidate->offload)
+                            : smp_fail_memory((size_t)candidate->pipeline * sizeof *program);
+    if (status == SMP_OK)
+        status = lower_again(planner, candidate, from, program);
+    if (status == SMP_OK)
+        status = smp__planner_evaluate(planner, candidate, program, false, &evaluation);
+    if (status == SMP_OK) {
+        *bought = (smp_bought){.means = means,
+                               .step_us = evaluation.simulation->step_us,
+                               .room_bytes = smp__planner_room(planner, candidate,
+                                                               evaluation.peak_bytes, &tight_rank)};
+        for (int r = 0; r < candidate->pipeline; r++)
+            if (bought->peak_bytes < evaluation.peak_bytes[r])
+                bought->peak_bytes = evaluation.peak_bytes[r];
+        result->n_bought++;
+    }
+    for (int r = 0; program && r < candidate->pipeline; r++)
+        smp_program_free(&program[r]);
+    free(program);
+    smp__evaluation_free(&evaluation);
+    return status;
+}
+
+/* What recomputing, offloading and sharding do for the winner, each alone. */
+static smp_status find_bought(smp__planner *planner, const smp__evaluation *evaluation,
+                              smp_planner_result *result)
+{
+    const smp_candidate *best = result->search.best;
+    const bool shards = best->sharding.shard > 1;
+    const size_t n_stage = (size_t)best->partition->n_stage;
+    smp_partition kept = *best->partition;
+    smp_candidate now = *best;
+    smp_status status = SMP_OK;
+    if (planner->is_trial || best->n_recompute + best->n_offload + shards == 0)
+        return SMP_OK;
+    kept.recompute = calloc((size_t)planner->request.graph->n_op + 1, sizeof *kept.recompute);
+    kept.load = calloc(n_stage, sizeof *kept.load);
+    if (!kept.recompute || !kept.load)
+        status = smp_fail_memory(n_stage * sizeof *kept.load);
+    for (size_t s = 0; status == SMP_OK && s < n_stage; s++) {
+        kept.load[s] = best->partition->load[s];
+        kept.load[s].recompute_us = 0.0;
+        kept.load[s].again_bytes = 0;
+    }
+    const smp_program *order = evaluation->program;
+    now.partition = &kept;
+    now.offload = NULL;
+    now.sharding.shard = 1;
+    if (status == SMP_OK)
+        status = note_bought(planner, &now, order, "nothing", result);
+    now.partition = best->partition;
+    if (status == SMP_OK && best->n_recompute > 0)
+        status = note_bought(planner, &now, order, "recompute", result);
+    now.partition = &kept;
+    now.offload = best->offload;
+    if (status == SMP_OK && best->n_offload > 0)
+        status = note_bought(planner, &now, order, "offload", result);
+    now.offload = NULL;
+    now.sharding = best->sharding;
+    if (status == SMP_OK && shards)
+        status = note_bought(planner, &now, order, "shards", result);
+    free(kept.recompute);
+    free(kept.load);
+    return status;
+}
+
 /* The winner of the search in full, under its rule or an order of its own. */
 static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
@@ -290,6 +389,8 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
                                &result->order);
     result->room_bytes =
         smp__planner_room(planner, result->search.best, evaluation.peak_bytes, &result->tight_rank);
+    if (status == SMP_OK)
+        status = find_bought(planner, &evaluation, result);
     if (status == SMP_OK) /* others may have been looked at since */
         status = smp__planner_hold(planner, result->search.best->partition,
                                    result->search.best->offload);

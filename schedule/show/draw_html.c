@@ -174,13 +174,13 @@ static void put_lane(const page *p, const smp__lane *lane)
         smp_text_append_double(p->json, lane->wait_us[i]);
     }
     smp_text_append(p->json, "]");
-    put_key(p, "reductions");
+    put_key(p, "beside"); /* start, length, place in "RGSL" */
     smp_text_append(p->json, "[");
-    for (int64_t i = 0; i < lane->n_reduction; i++) {
-        const smp__reduction *r = &lane->reduction[i];
+    for (int64_t i = 0; i < lane->n_beside; i++) {
+        const smp__beside *r = &lane->beside[i];
         int64_t start = to_ticks(p, r->start_us);
-        smp_text_append(p->json, "%s[%" PRId64 ",%" PRId64 "%s]", i ? "," : "", start,
-                        to_ticks(p, r->end_us) - start, r->gathers ? ",1" : "");
+        smp_text_append(p->json, "%s[%" PRId64 ",%" PRId64 ",%d]", i ? "," : "", start,
+                        to_ticks(p, r->end_us) - start, r->kind);
     }
     smp_text_append(p->json, "]");
     put_cells(p, lane);

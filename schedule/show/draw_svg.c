@@ -42,6 +42,11 @@ static const char style[] =
     ".m{fill:#435b75}.x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
     "</style>\n";
 
+/* Of what goes to host memory and comes back. */
+static const char host_style[] =
+    "<style>.S{fill:#b0708a}.L{fill:#d08a5c}@media(prefers-color-scheme:dark){.S{fill:#c08ba0}"
+    ".L{fill:#e0a57c}}</style>\n";
+
 /* Two decimals at most, without trailing zeros. */
 static void put_number(const figure *f, double value)
 {
@@ -211,12 +216,14 @@ static void put_lane(const figure *f, const smp__timeline *timeline, int rank, d
         put_shares(f, lane, y, h);
     else
         put_cells(f, lane, y, h);
-    for (int64_t i = 0; i < lane->n_reduction; i++) {
-        const smp__reduction *r = &lane->reduction[i];
-        double thick = h > 12.0 ? 3.0 : 1.5;
+    for (int64_t i = 0; i < lane->n_beside; i++) { /* sums and stores below, gathers, loads above */
+        const smp__beside *r = &lane->beside[i];
+        const char class[] = {smp__beside_letters[r->kind], '\0'};
+        const double thick = h > 12.0 ? 3.0 : 1.5, inset = r->kind > 1 ? thick : 0.0;
         if (r->end_us > r->start_us)
-            put_rect(f, r->gathers ? "G" : "R", x_of(f, r->start_us),
-                     r->gathers ? y : y + h - thick, (r->end_us - r->start_us) * f->scale, thick);
+            put_rect(f, class, x_of(f, r->start_us),
+                     r->kind % 2 ? y + inset : y + h - thick - inset,
+                     (r->end_us - r->start_us) * f->scale, r->kind > 1 ? 0.7 * thick : thick);
     }
     if (lane->n <= PLOT / 2)
         put_labels(f, lane, y, h);
@@ -313,6 +320,17 @@ static void put_title(const figure *f)
     smp_text_free(&line);
 }
 
+/* To the left of *x, which moves on. */
+static void put_swatch(const figure *f, const char *class, const char *name, double *x)
+{
+    double width = 0;
+    for (const char *c = name; *c; c++)
+        width += 6.5;
+    put_text(f, "s r", *x, 27, name);
+    put_rect(f, class, *x - width - 14, 18, 10, 10);
+    *x -= width + 30;
+}
+
 static void put_legend(const figure *f)
 {
     static const char *const names[SMP__CELL_CLASSES] = {"forward", "backward", "backward, inputs",
@@ -320,16 +338,14 @@ static void put_legend(const figure *f)
     bool used[SMP__CELL_CLASSES];
     double x = WIDTH - RIGHT - 6;
     smp__picture_classes(f->picture, used);
+    if (smp__picture_offloads(f->picture)) {
+        put_swatch(f, "L", "loaded again", &x);
+        put_swatch(f, "S", "stored on the host", &x);
+    }
     for (int class = SMP__CELL_CLASSES - 1; class >= 0; class --) {
         char name[2] = {smp__cell_letters[class], '\0'};
-        if (!used[class])
-            continue;
-        double width = 0;
-        for (const char *c = names[class]; *c; c++)
-            width += 6.5;
-        put_text(f, "s r", x, 27, names[class]);
-        put_rect(f, name, x - width - 14, 18, 10, 10);
-        x -= width + 30;
+        if (used[class])
+            put_swatch(f, name, names[class], &x);
     }
 }
 
@@ -398,6 +414,8 @@ static void put_frame(const figure *f, double height)
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
         "height=\"%.0f\" role=\"img\">\n%s",
         WIDTH, height, WIDTH, height, style);
+    if (smp__picture_offloads(f->picture))
+        smp_text_append(f->svg, "%s", host_style);
     smp_text_append(f->svg, "<title>");
     put_escaped(f, f->picture->plan->model_name);
     smp_text_append(f->svg, ": timeline and memory of %d ranks</title>\n",

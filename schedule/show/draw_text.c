@@ -94,6 +94,24 @@ static void put_line(const strip *s, const smp__lane *lane, bool numbers, smp_te
     smp_text_append(text, "%s", line);
 }
 
+/* What goes to host memory, and what comes back, in each slice. */
+static void put_host(const strip *s, const smp__lane *lane, smp_text *text)
+{
+    char line[MOST_COLUMNS + 1];
+    memset(line, ' ', (size_t)s->width);
+    line[s->width] = '\0';
+    for (int64_t i = 0; i < lane->n_beside; i++) {
+        const smp__beside *b = &lane->beside[i];
+        const char mark = smp__beside_letters[b->kind] == 'S'   ? 'v'
+                          : smp__beside_letters[b->kind] == 'L' ? '^'
+                                                                : ' ';
+        const int first = (int)(b->start_us / s->slice_us), last = (int)(b->end_us / s->slice_us);
+        for (int x = first; mark != ' ' && x <= last && x < s->width; x++)
+            line[x] = line[x] == ' ' || line[x] == mark ? mark : 'x';
+    }
+    smp_text_append(text, "%-*s%s\n", LABEL, "  host", line);
+}
+
 /* Do numbers fit in most cells? Else only marks are drawn: some numbers here and there mislead. */
 static bool numbers_fit(const smp_picture *picture, double slice_us)
 {
@@ -121,6 +139,8 @@ static void put_ranks(const smp_picture *picture, const strip *s, smp_text *text
         smp_text_append(
             text, " %3.0f %%  %s\n", smp__busy_percent(&picture->predicted, rank),
             smp_format_bytes(bytes, sizeof bytes, picture->memory[rank].reserved_bytes));
+        if (smp__picture_offloads(picture))
+            put_host(s, &picture->predicted.lane[rank], text);
         if (!picture->measured.lane)
             continue;
         smp_text_append(text, "%-*s", LABEL, "measured");
@@ -145,7 +165,9 @@ static void put_key(const smp_picture *picture, const strip *s, smp_text *text)
     for (int k = 0; k < SMP__CELL_CLASSES; k++)
         if (used[k])
             smp_text_append(text, "%c %s  ", marks[k], names[k]);
-    smp_text_append(text, ". idle\n");
+    smp_text_append(
+        text, ". idle%s\n",
+        smp__picture_offloads(picture) ? "  v stored on the host  ^ loaded again  x both" : "");
 }
 
 smp_status smp_picture_text(const smp_picture *picture, int columns, smp_text *text)

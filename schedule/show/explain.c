@@ -139,6 +139,65 @@ static void explain_recompute(const smp_plan *plan, smp_text *text)
     }
 }
 
+/* Stages that offload a part name it. */
+static void explain_offload(const smp_plan *plan, smp_text *text)
+{
+    enum { MOST = 8 };
+    int n_offload = 0;
+    char bytes[32];
+    int64_t host = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        n_offload += smp_plan_stage_offloads(&plan->stage[s]) > 0;
+    for (int r = 0; r < plan->pipeline && plan->predicted.host_bytes; r++)
+        host = plan->predicted.host_bytes[r] > host ? plan->predicted.host_bytes[r] : host;
+    if (plan->offload_states)
+        smp_text_append(text, "offload: the optimizer's states\n");
+    if (n_offload > 0)
+        smp_text_append(text,
+                        "offload: %d of %d stages, loading horizon %d; host memory of a rank at "
+                        "most %s\n",
+                        n_offload, plan->n_stage, plan->loading_horizon,
+                        smp_format_bytes(bytes, sizeof bytes, host));
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_plan_stage *stage = &plan->stage[s];
+        int32_t n = smp_plan_stage_offloads(stage), named = 0;
+        if (n == 0 || n == stage->n_op)
+            continue;
+        smp_text_append(text, "  stage %d: %d of %d ops, %s of a micro-batch", s, (int)n,
+                        (int)stage->n_op,
+                        smp_format_bytes(bytes, sizeof bytes, stage->offload_bytes));
+        for (int32_t i = 0; i < stage->n_op && named < MOST; i++)
+            if (stage->offload[i])
+                smp_text_append(text, "%s %s", named++ > 0 ? "," : ":", stage->op[i]);
+        smp_text_append(text, "%s\n", n > MOST ? ", ..." : "");
+    }
+}
+
+/* The plan's stages in its order, with each means against memory alone. */
+static smp_status explain_bought(const smp_planner_result *result, smp_text *text)
+{
+    enum { COLUMNS = 4 };
+    static const char *const heads[COLUMNS] = {"<what it bought", "step", "peak", "<fits"};
+    const smp_plan *plan = result->plan;
+    smp__table t;
+    int64_t highest = 0;
+    if (result->n_bought == 0)
+        return SMP_OK;
+    for (int r = 0; r < plan->pipeline; r++)
+        if (plan->predicted.peak_bytes[r] > highest)
+            highest = plan->predicted.peak_bytes[r];
+    SMP_TRY(smp__table_open(&t, COLUMNS, result->n_bought + 1, heads));
+    for (int i = 0; i <= result->n_bought; i++) {
+        const bool last = i == result->n_bought;
+        const smp_bought *b = &result->bought[last ? 0 : i];
+        smp__table_put(&t, "<%s%s", last ? "the plan" : b->means, last || i == 0 ? "" : " alone");
+        smp__table_put_us(&t, last ? plan->predicted.step_us : b->step_us);
+        smp__table_put_bytes(&t, last ? highest : b->peak_bytes);
+        smp__table_put(&t, "<%s", (last ? result->room_bytes : b->room_bytes) >= 0 ? "yes" : "no");
+    }
+    return smp__table_print(&t, text);
+}
+
 static void explain_memory(const smp_planner_result *result, smp_text *text)
 {
     const smp_plan *plan = result->plan;
@@ -151,6 +210,7 @@ static void explain_memory(const smp_planner_result *result, smp_text *text)
                     smp_format_bytes(peak, sizeof peak, highest),
                     smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank);
     explain_recompute(plan, text);
+    explain_offload(plan, text);
 }
 
 static void explain_search(const smp_search_result *search, smp_text *text)
@@ -257,6 +317,7 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     explain_bound(result, text);
     explain_order(result, text);
     explain_memory(result, text);
+    SMP_TRY(explain_bought(result, text));
     explain_shards(result, text);
     explain_search(search, text);
     smp_text_append(text,

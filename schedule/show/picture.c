@@ -8,6 +8,25 @@
 #include "schedule/show/picture_model.h"
 
 const char smp__cell_letters[] = "FBIWO";
+const char smp__beside_letters[] = "RGSL";
+
+/* The kind of what goes on beside the compute; -1: none. */
+static int beside_kind(smp_action_kind kind)
+{
+    switch (kind) {
+    case SMP_ACTION_REDUCE:
+    case SMP_ACTION_ALL:
+        return 0;
+    case SMP_ACTION_GATHER:
+        return 1;
+    case SMP_ACTION_STORE:
+        return 2;
+    case SMP_ACTION_LOAD:
+        return 3;
+    default:
+        return -1;
+    }
+}
 
 int smp__cell_class(smp_action_kind kind)
 {
@@ -21,6 +40,11 @@ void smp__picture_classes(const smp_picture *picture, bool used[SMP__CELL_CLASSE
     for (int rank = 0; rank < picture->plan->pipeline; rank++)
         for (int64_t i = 0; i < picture->predicted.lane[rank].n; i++)
             used[smp__cell_class(picture->predicted.lane[rank].cell[i].kind)] = true;
+}
+
+bool smp__picture_offloads(const smp_picture *picture)
+{
+    return picture->plan->travels != NULL;
 }
 
 double smp__busy_percent(const smp__timeline *timeline, int rank)
@@ -69,9 +93,8 @@ static smp_status create_lanes(smp_picture *picture, smp__timeline *timeline)
     for (int rank = 0; rank < plan->pipeline; rank++) {
         size_t n = (size_t)plan->program[rank].n;
         timeline->lane[rank].cell = SMP_ARENA_NEW(picture->arena, smp__cell, n);
-        timeline->lane[rank].reduction =
-            SMP_ARENA_NEW(picture->arena, smp__reduction, (size_t)plan->program[rank].n);
-        if (!timeline->lane[rank].cell || !timeline->lane[rank].reduction)
+        timeline->lane[rank].beside = SMP_ARENA_NEW(picture->arena, smp__beside, n);
+        if (!timeline->lane[rank].cell || !timeline->lane[rank].beside)
             return SMP_ERR_NO_MEMORY;
     }
     return SMP_OK;
@@ -177,10 +200,9 @@ static void add_event(const smp_picture *picture, smp__timeline *timeline, const
     const smp_plan *plan = picture->plan;
     smp__lane *lane = &timeline->lane[rank];
     smp_action_kind kind = e->action.kind;
-    bool gathers = kind == SMP_ACTION_GATHER,
-         beside = gathers || kind == SMP_ACTION_REDUCE || kind == SMP_ACTION_ALL;
-    if (beside && lane->n_reduction < plan->program[rank].n) {
-        lane->reduction[lane->n_reduction++] = (smp__reduction){e->start_us, e->end_us, gathers};
+    const int beside = beside_kind(kind);
+    if (beside >= 0 && lane->n_beside < plan->program[rank].n) {
+        lane->beside[lane->n_beside++] = (smp__beside){e->start_us, e->end_us, beside};
     } else if ((smp_action_is_compute(kind) || kind == SMP_ACTION_OPTIMIZE) &&
                lane->n < plan->program[rank].n) {
         bool receives = kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I;

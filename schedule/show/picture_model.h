@@ -27,18 +27,21 @@ typedef struct smp__cell {
     int64_t bytes;   /* alive from its start to the next cell's */
 } smp__cell;
 
-/* A reduction beside the compute, or a gather of weights. */
-typedef struct smp__reduction {
+/* What goes on beside the compute: reductions, gathers of weights, what goes to host memory and what
+ * comes back. */
+enum { SMP__BESIDE_KINDS = 4 };
+extern const char smp__beside_letters[]; /* of the kinds: "RGSL" */
+typedef struct smp__beside {
     double start_us, end_us;
-    bool gathers;
-} smp__reduction;
+    int kind;
+} smp__beside;
 
 /* What a rank does in a step. */
 typedef struct smp__lane {
     smp__cell *cell; /* by start */
     int64_t n;
-    smp__reduction *reduction; /* at most one for each action */
-    int64_t n_reduction;
+    smp__beside *beside; /* at most one for each action */
+    int64_t n_beside;
     double busy_us;
     double wait_us[SMP__WAIT_KINDS]; /* of the prediction */
 } smp__lane;
@@ -84,6 +87,8 @@ int smp__cell_class(smp_action_kind kind);
 
 /* Which classes the prediction has. */
 void smp__picture_classes(const smp_picture *picture, bool used[SMP__CELL_CLASSES]);
+/* Whether anything goes to host memory in the prediction. */
+bool smp__picture_offloads(const smp_picture *picture);
 
 /* Shares of the classes in columns of bin_us, each averaged over some cells. */
 enum { SMP__SHARE_BINS = 520 };

@@ -21,6 +21,7 @@ function bytes(x) {
 /* ---- model ---- */
 const KIND_NAME = ["Forward", "Backward", "Backward, inputs", "Backward, weights", "Optimizer"];
 const KIND_COLOR = ["forward", "backward", "input", "weight", "optimizer"];
+const BESIDE_COLOR = ["reduce", "gather", "offload", "load"]; // what goes on beside the compute
 const WAIT_NAME = ["warm-up", "transfers", "imbalance", "reduction", "drain"]; // and colours
 const WEIGHT = 3, OPTIMIZER = 4;
 const P = D.pipeline, M = D.microbatches, S = D.stages.length;
@@ -29,7 +30,7 @@ const key = (back, stage, mb) => (back * S + stage) * M + mb;
 const timelines = D.timelines.map((data) => {
   const T = {name: data.name, end: data.end, at: new Map()}; // at: the F, and the B or I, of a key
   T.lanes = data.lanes.map((lane, rank) => {
-    const L = {T, rank, cells: [], reductions: lane.reductions, busy: lane.busy, wait: lane.wait};
+    const L = {T, rank, cells: [], beside: lane.beside, busy: lane.busy, wait: lane.wait};
     for (let i = 0, t = 0, held = 0; i < lane.cells.length; i += 7) {
       const [kind, mb, stage, idle, busy, late, more] = lane.cells.slice(i, i + 7);
       const c = {lane: L, kind, mb, stage, after: t, start: t + idle, end: t + idle + busy,
@@ -154,9 +155,10 @@ function drawTimeline() {
     g.fillStyle = color("idle");
     g.fillRect(LEFT, row.y, xOf(row.T.end) - LEFT, rowHeight);
     (cells.length > plot / 3 ? drawShares : drawCells)(g, row, cells);
-    for (const [start, length, gathers] of row.lane.reductions) {
-      g.fillStyle = color(gathers ? "gather" : "reduce");
-      g.fillRect(xOf(start), row.y + (gathers ? 0 : rowHeight - 3), xOf(start + length) - xOf(start), 3);
+    for (const [start, length, kind] of row.lane.beside) { // sums and stores below, gathers and loads above
+      g.fillStyle = color(BESIDE_COLOR[kind]);
+      const inset = kind > 1 ? 3 : 0;
+      g.fillRect(xOf(start), row.y + (kind % 2 ? inset : rowHeight - 3 - inset), xOf(start + length) - xOf(start), kind > 1 ? 2 : 3);
     }
     write(g, first ? "rank " + row.lane.rank : "measured", LEFT - 12, middle, "right", color(first ? "ink" : "muted"));
     write(g, Math.floor(100 * row.lane.busy / row.T.end / D.tick_us) + " % busy", LEFT + plot + 10, middle, "left", color("muted"));
@@ -394,7 +396,8 @@ $("subtitle").textContent = [D.schedule, count(P, "rank", "s") + (D.ddp > 1 ? " 
   D.cluster && "cluster " + D.cluster].filter(Boolean).join("  \u00b7  ");
 $("legend").append(...KIND_NAME.flatMap((name, k) => (rows.some((r) => r.lane.cells.some((c) => c.kind === k))
   ? [swatch(KIND_COLOR[k], name.toLowerCase())] : [])), swatch("reduce", "reduction"),
-  ...(rows.some((r) => r.lane.reductions.some((x) => x[2])) ? [swatch("gather", "gathered weights")] : []), swatch("idle", "idle"));
+  ...["gathered weights", "stored on the host", "loaded again"].flatMap((name, i) => (
+    rows.some((r) => r.lane.beside.some((x) => x[2] === i + 1)) ? [swatch(BESIDE_COLOR[i + 1], name)] : [])), swatch("idle", "idle"));
 figures();
 stageTable();
 rankTable();

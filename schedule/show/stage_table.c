@@ -15,9 +15,18 @@ static void put_ops(smp__table *t, const smp_plan_stage *stage)
         smp__table_put(t, "<%.24s .. %.24s", first, last);
 }
 
-/* `recompute`: the table has that column. */
+/* How many ops a mask names: some of n, all, none. */
+static void put_count(smp__table *t, int32_t n, int32_t n_op)
+{
+    if (n > 0 && n < n_op)
+        smp__table_put(t, "<%d of %d", (int)n, (int)n_op);
+    else
+        smp__table_put(t, "<%s", n > 0 ? "yes" : "-");
+}
+
+/* `recompute`, `offload`: the table has that column. */
 static void put_stage(smp__table *t, const smp_plan *plan, const smp_partition *partition, int s,
-                      bool recompute)
+                      bool recompute, bool offload)
 {
     const smp_plan_stage *stage = &plan->stage[s];
     const smp_stage_load *load = &partition->load[s];
@@ -35,16 +44,34 @@ static void put_stage(smp__table *t, const smp_plan *plan, const smp_partition *
     smp__table_put_bytes(t, load->weight_bytes);
     smp__table_put_bytes(t, load->stash_bytes);
     smp__table_put_bytes(t, plan->predicted.peak_bytes[stage->rank]);
-    int32_t n = smp_plan_stage_recomputes(stage);
-    if (recompute && n > 0 && n < stage->n_op)
-        smp__table_put(t, "<%d of %d", (int)n, (int)stage->n_op);
-    else if (recompute)
-        smp__table_put(t, "<%s", n > 0 ? "yes" : "-");
+    if (offload)
+        smp__table_put_bytes(t, stage->offload_bytes);
+    if (recompute)
+        put_count(t, smp_plan_stage_recomputes(stage), stage->n_op);
 }
 
 static const char *plural(int64_t n, const char *more)
 {
     return n == 1 ? "" : more;
+}
+
+/* What lies in host memory, and how much that is. */
+static void put_host(const smp_plan *plan, smp_text *text)
+{
+    int64_t most = 0;
+    char bytes[32];
+    if (!plan->predicted.host_bytes)
+        return;
+    for (int r = 0; r < plan->pipeline; r++)
+        most = plan->predicted.host_bytes[r] > most ? plan->predicted.host_bytes[r] : most;
+    smp_text_append(text, "in host memory: ");
+    if (plan->travels)
+        smp_text_append(text, "stashes between forward and backward, loading horizon %d",
+                        plan->loading_horizon);
+    smp_text_append(text, "%s%s; at most %s of a rank\n",
+                    plan->travels && plan->offload_states ? ", " : "",
+                    plan->offload_states ? "the optimizer's states" : "",
+                    smp_format_bytes(bytes, sizeof bytes, most));
 }
 
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,
@@ -77,6 +104,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                         : plan->sharding.what == SMP_SHARD_GRADIENTS
                             ? "gradients and the optimizer's states"
                             : "weights, gradients and the optimizer's states");
+    put_host(plan, text);
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(text, "on %s in %s\n", smp_backend_name(plan->target.backend),
                         smp_precision_name(plan->target.precision));
@@ -96,17 +124,21 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
 smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
                            const smp_graph *graph, smp_text *text)
 {
-    enum { COLUMNS = 14 };
-    static const char *const heads[COLUMNS] = {
-        "stage", "rank",     "ops",  "<first .. last", "forward", "backward",  "transfer",
-        "load",  "received", "sent", "weights",        "stash",   "rank peak", "<recompute"};
+    enum { COLUMNS = 13 }; /* that are always there */
+    const char *heads[COLUMNS + 2] = {"stage",     "rank",     "ops",       "<first .. last",
+                                      "forward",   "backward", "transfer",  "load",
+                                      "received",  "sent",     "weights",   "stash",
+                                      "rank peak", "offload",  "<recompute"};
     smp__table t;
+    const bool offload = plan->travels != NULL;
     int n_recompute = 0;
     for (int s = 0; s < plan->n_stage; s++)
         n_recompute += smp_plan_stage_recomputes(&plan->stage[s]) > 0;
-    SMP_TRY(smp__table_open(&t, n_recompute > 0 ? COLUMNS : COLUMNS - 1, plan->n_stage, heads));
+    if (!offload)
+        heads[COLUMNS] = heads[COLUMNS + 1];
+    SMP_TRY(smp__table_open(&t, COLUMNS + offload + (n_recompute > 0), plan->n_stage, heads));
     for (int s = 0; s < plan->n_stage; s++)
-        put_stage(&t, plan, partition, s, n_recompute > 0);
+        put_stage(&t, plan, partition, s, n_recompute > 0, offload);
     SMP_TRY(smp__table_print(&t, text));
     put_summary(plan, graph, n_recompute, text);
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;

@@ -1,7 +1,8 @@
 /* Chrome trace events (the "Trace Event Format", JSON): complete events, one process per kind of
  * timeline, one thread per rank for what computes. Transfers and reductions run beside compute and
  * beside each other, and events of one thread must not overlap: they get further threads, as many
- * as a rank needs at one time (greedy by start). O(n log n + n * threads of a rank). */
+ * as a rank needs at one time (greedy by start). What goes to host memory has a thread, and so has
+ * what comes back: each goes one after the other. O(n log n + n * threads of a rank). */
 #include "schedule/show/trace.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 /* Threads of all ranks are numbered apart: rank r's compute is r, its further ones follow all of
  * those. The sort index keeps a rank's threads together. */
-enum { LANES_PER_RANK = 1000 };
+enum { LANES_PER_RANK = 1000, STORE_LANE = LANES_PER_RANK - 2, LOAD_LANE = LANES_PER_RANK - 1 };
 
 /* A timeline, and the file that it is appended to. */
 typedef struct timeline {
@@ -32,6 +33,7 @@ typedef struct sorted_event {
 typedef struct lanes {
     double *free_us; /* malloc'ed */
     size_t n, capacity;
+    double host_us[2]; /* the same of stores, of loads; 0: there were none */
 } lanes;
 
 static bool computes(const smp_trace_event *event)
@@ -86,6 +88,9 @@ static void append_thread(const timeline *t, int world_rank, size_t lane)
     char name[64];
     if (lane == 0)
         snprintf(name, sizeof name, "rank %d", world_rank);
+    else if (lane >= STORE_LANE)
+        snprintf(name, sizeof name, "rank %d %s", world_rank,
+                 lane == STORE_LANE ? "stores" : "loads");
     else if (lane == 1)
         snprintf(name, sizeof name, "rank %d transfers", world_rank);
     else
@@ -124,7 +129,7 @@ static void append_event(const timeline *t, const smp_trace_event *event, size_t
 static smp_status find_lane(lanes *l, const smp_trace_event *event, size_t *lane, bool *is_new)
 {
     size_t i = 0;
-    while (i < l->n && l->free_us[i] > event->start_us && i + 2 < LANES_PER_RANK)
+    while (i < l->n && l->free_us[i] > event->start_us && i + 2 < STORE_LANE)
         i++;
     *is_new = i == l->n;
     if (*is_new) {
@@ -136,14 +141,35 @@ static smp_status find_lane(lanes *l, const smp_trace_event *event, size_t *lane
     return SMP_OK;
 }
 
+/* A store or load begins when the one before it is done. */
+static void append_transfer(const timeline *t, const smp_trace_event *event, lanes *l)
+{
+    const bool load = event->action.kind == SMP_ACTION_LOAD;
+    const size_t lane = load ? LOAD_LANE : STORE_LANE;
+    double *free_us = &l->host_us[load];
+    smp_trace_event moved = *event;
+    if (*free_us == 0.0)
+        append_thread(t, event->world_rank, lane);
+    if (moved.start_us < *free_us)
+        moved.start_us = *free_us;
+    append_event(t, &moved, lane);
+    *free_us = moved.end_us;
+}
+
 /* The events of one rank. */
 static smp_status append_rank(const timeline *t, const sorted_event *sorted, int64_t n, lanes *l)
 {
     l->n = 0;
+    l->host_us[0] = l->host_us[1] = 0.0;
     append_thread(t, sorted[0].event->world_rank, 0);
     for (int64_t i = 0; i < n; i++) {
+        const smp_action_kind kind = sorted[i].event->action.kind;
         size_t lane = 0;
         bool is_new = false;
+        if (kind == SMP_ACTION_STORE || kind == SMP_ACTION_LOAD) {
+            append_transfer(t, sorted[i].event, l);
+            continue;
+        }
         if (!computes(sorted[i].event))
             SMP_TRY(find_lane(l, sorted[i].event, &lane, &is_new));
         if (is_new)
