@@ -45,19 +45,20 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
         int p = config->mapping->pipeline;
         smp_schedule_shape shape = smp__config_shape(configs, config);
         double *live = SMP_ARENA_NEW(configs->arena, double, (size_t)out->n_stage);
+        double *here = SMP_ARENA_NEW(configs->arena, double, (size_t)out->n_stage);
         double *of_rank = SMP_ARENA_NEW(configs->arena, double, (size_t)p);
-        if (!live || !of_rank)
+        if (!live || !here || !of_rank)
             return SMP_ERR_NO_MEMORY;
-        for (int r = 0; r < p; r++) {
+        for (int r = 0; r < p; r++)
             of_rank[r] = smp__live_microbatches(config->schedule, &shape, r);
-            if (config->offload) /* roughly what is not away */
-                of_rank[r] = fmin(of_rank[r], config->horizon + 2.0);
-        }
-        for (int s = 0; s < out->n_stage; s++)
+        for (int s = 0; s < out->n_stage; s++) {
             live[s] = of_rank[arrangement->stage_rank[s]];
+            here[s] = fmin(live[s], config->horizon + 2.0);
+        }
         config->live = live;
+        config->here = here;
     }
-    out->live = config->live;
+    out->live = config->offload ? config->here : config->live;
     out->state_factor = config->state_factor;
     out->idle_factor = config->idle_factor;
     out->recompute = config->recompute;
@@ -104,7 +105,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     for (smp__limited *l = arrangement->limited; l; l = l->next) {
         if (l->scale == scale && l->recompute == config->recompute &&
             l->state_factor == config->state_factor && l->idle_factor == config->idle_factor &&
-            memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
+            memcmp(l->live, problem.live, n_stage * sizeof *l->live) == 0) {
             *out = &l->variants;
             return SMP_OK;
         }
@@ -124,7 +125,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     limited->state_factor = config->state_factor;
     limited->idle_factor = config->idle_factor;
     limited->recompute = config->recompute;
-    limited->live = config->live;
+    limited->live = problem.live;
     limited->next = arrangement->limited;
     arrangement->limited = limited;
     *out = &limited->variants;

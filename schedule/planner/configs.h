@@ -68,7 +68,8 @@ typedef struct smp__config {
     int64_t gathers;       /* of chunks in a step, by the first rank; for estimates */
     const smp_schedule_kind *schedule;
     int32_t arrangement;
-    double *live;            /* [pipeline * chunks], made when first asked for */
+    double *live;            /* [pipeline * chunks], made when first asked for; and roughly: */
+    double *here;            /* [pipeline * chunks] what of that is not away where stashes travel */
     smp_recompute recompute; /* with which it is looked at now, */
     bool offload;            /* and whether stashes may travel, */
     int horizon;             /* so far ahead */
@@ -314,13 +315,6 @@ static inline bool smp__may_offload(const smp_search_request *request)
 {
     return request->offload != SMP_OFFLOAD_NONE && request->graph->training &&
            request->cluster->host.bytes_per_s > 0.0;
-}
-/* From now on the configuration is looked at with or without. */
-static inline void smp__config_set_offload(smp__config *config, bool offload)
-{
-    if (config->offload != offload)
-        config->live = NULL;
-    config->offload = offload;
 }
 
 /* Stages that recompute their activations. */

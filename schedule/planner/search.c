@@ -284,13 +284,13 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
         SMP_TRY(attempt_both(s, config, out));
         return smp__config_tune_horizon(&s->configs, config, out->candidate);
     }
-    smp__config_set_offload(config, false);
+    config->offload = false;
     SMP_TRY(attempt_both(s, config, out));
     const bool fits =
         out->candidate && out->candidate->fits && is_unbound(s, config, out->candidate->partition);
     if (request->optimize == SMP_OPTIMIZE_SPEED && (fits || (out->pruned && out->free)))
         return SMP_OK;
-    smp__config_set_offload(config, true);
+    config->offload = true;
     smp_status status = attempt_config(s, config, request->recompute, &with);
     if (status == SMP_OK)
         status = smp__config_tune_horizon(&s->configs, config, with.candidate);
@@ -299,7 +299,7 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
         return status;
     }
     *out = better_of(request, *out, with);
-    smp__config_set_offload(config, out->candidate && out->candidate->n_offload > 0);
+    config->offload = out->candidate && out->candidate->n_offload > 0;
     return SMP_OK;
 }
 
