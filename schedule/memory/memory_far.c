@@ -1,7 +1,7 @@
-/* Memory of a rank: its host area. What is offloaded for good stands first, above it the blocks that
- * travel, each from the action that begins to store it to the backward that reads it again, packed
- * by smp_interval_pack. Also when stores must be complete, which decides how long a block stays on
- * the device. O(actions) and the packing. */
+/* Memory of a rank: its host area. What is offloaded for good stands first, above it the blocks
+ * that travel, each from the action that begins to store it to the backward that reads it again,
+ * packed by smp_interval_pack. Also when stores must be complete, which decides how long a block
+ * stays on the device. O(actions) and the packing. */
 #include "schedule/lower/offload_actions.h"
 #include "schedule/memory/bytes.h"
 #include "schedule/memory/memory_build.h"

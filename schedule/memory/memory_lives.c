@@ -277,8 +277,8 @@ static smp_status share_borders_of(lives *l, int chunk, int32_t b)
     return SMP_OK;
 }
 
-/* The stash blocks of one chunk and micro-batch; a step without backward has none of gradients. What
- * does not travel is one buffer, which never was away. */
+/* The stash blocks of one chunk and micro-batch; a step without backward has none of gradients.
+ * What does not travel is one buffer, which never was away. */
 static void add_blocks(lives *l, int chunk, int64_t m)
 {
     const pair_times *pair = pair_at(l, chunk, m);

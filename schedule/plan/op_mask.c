@@ -1,6 +1,6 @@
-/* What a stage says it recomputes or offloads, against its own ops. Names are found in a sorted list, so that a
- * file of nothing but names is read in O(n log n); patterns look at every op of the stage, and are
- * bounded as those of `ops:` are. */
+/* What a stage says it recomputes or offloads, against its own ops. Names are found in a sorted
+ * list, so that a file of nothing but names is read in O(n log n); patterns look at every op of the
+ * stage, and are bounded as those of `ops:` are. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -372,8 +372,8 @@ static smp_status try_sharding(smp__configs *configs, smp__config *config, smp_s
     return status;
 }
 
-/* The candidate with another horizon, fitted anew; it stays as it was unless that is faster by a part
- * in a thousand, and fits. kept: scratch, [2 * n_op]. */
+/* The candidate with another horizon, fitted anew; it stays as it was unless that is faster by a
+ * part in a thousand, and fits. kept: scratch, [2 * n_op]. */
 static smp_status try_horizon(smp__configs *configs, smp__config *config, int horizon,
                               smp_candidate *candidate, bool *kept)
 {

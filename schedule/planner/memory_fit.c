@@ -8,10 +8,10 @@
  * the link can hide, as much as it can, and recomputes the cheap ones for the rest, unless to wait
  * for the link is quicker than that.
  *
- * To recompute, a rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as
- * it misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it
- * is to be exact, ops are taken back one by one, longest forward first: what is left needs each of
- * them, unless the time was over before. */
+ * To recompute, a rank first lets go of the cheap and large (schedule/memory/recompute_choice.h),
+ * by as much as it misses, until it fits. Among few ops the best set is found by trying all.
+ * Otherwise, where it is to be exact, ops are taken back one by one, longest forward first: what is
+ * left needs each of them, unless the time was over before. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +188,8 @@ static double stall_us(const fitting *f, int rank)
     return fmax(link_us - compute_us, 0.0);
 }
 
-/* Every op of the rank kept, made again, or where that is a choice sent away: set k of base^n_op. */
+/* Every op of the rank kept, made again, or where that is a choice sent away: set k of base^n_op.
+ */
 static void set_number(const fitting *f, int set, int base)
 {
     for (int32_t i = 0; i < f->n_op; i++, set /= base) {

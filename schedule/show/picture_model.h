@@ -27,8 +27,8 @@ typedef struct smp__cell {
     int64_t bytes;   /* alive from its start to the next cell's */
 } smp__cell;
 
-/* What goes on beside the compute: reductions, gathers of weights, what goes to host memory and what
- * comes back. */
+/* What goes on beside the compute: reductions, gathers of weights, what goes to host memory and
+ * what comes back. */
 enum { SMP__BESIDE_KINDS = 4 };
 extern const char smp__beside_letters[]; /* of the kinds: "RGSL" */
 typedef struct smp__beside {

@@ -18,6 +18,12 @@ typedef struct staged {
     smp_layout *layout[3];
 } staged;
 
+static void lay_out(const smp_graph *graph, const smp_flow *flow, int s, bool split,
+                    const bool *mask, smp_layout **out)
+{
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, split, mask, NULL, NULL, out));
+}
+
 static void make_mode(staged *m, const char *text, const int32_t *stage, int n_stage, unsigned mode)
 {
     *m = (staged){0};
@@ -25,9 +31,8 @@ static void make_mode(staged *m, const char *text, const int32_t *stage, int n_s
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
     for (int s = 0; s < n_stage; s++)
-        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, mode & SPLIT,
-                                                  mode & RECOMPUTE ? all_ops() : NULL, NULL, NULL,
-                                                  &m->layout[s]));
+        lay_out(m->graph, m->flow, s, mode & SPLIT, mode & RECOMPUTE ? all_ops() : NULL,
+                &m->layout[s]);
 }
 
 static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
@@ -247,14 +252,13 @@ static void test_layout_opaque(void **state)
     assert_int_equal(1024, other->block_bytes[SMP_BLOCK_INPUT]);
     smp_layout_destroy(other);
     /* Split, with a weight: kept for W, as the received gradient is. */
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, true, NULL, NULL, NULL, &other));
+    lay_out(m.graph, m.flow, 0, true, NULL, &other);
     assert_int_equal(128, other->block_bytes[SMP_BLOCK_WEIGHT]);
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->border[other->call[0].dout[0].index].in_weight);
     smp_layout_destroy(other);
     /* Recomputed: in the work area during the backward. */
-    assert_int_equal(SMP_OK,
-                     smp_layout_build(m.graph, m.flow, 1, false, all_ops(), NULL, NULL, &other));
+    lay_out(m.graph, m.flow, 1, false, all_ops(), &other);
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->backward_work_bytes >= 256);
     smp_layout_destroy(other);
@@ -307,8 +311,7 @@ static void test_layout_recompute_one_op(void **state)
     make(&m, fan_out, (int32_t[6]){0}, 1);
     smp_layout_destroy(m.layout[0]);
     mask[C] = true;
-    assert_int_equal(SMP_OK,
-                     smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, NULL, &m.layout[0]));
+    lay_out(m.graph, m.flow, 0, false, mask, &m.layout[0]);
     const smp_layout *l = m.layout[0];
     expect_instr(l, 0, SMP_INSTR_RECOMPUTE, C);
     expect_instr(l, 1, SMP_INSTR_BACKWARD, 5);
@@ -322,7 +325,7 @@ static void test_layout_recompute_one_op(void **state)
     /* a too: x is made from the model's input, and stashed no more. */
     mask[A] = true;
     smp_layout *both;
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, NULL, &both));
+    lay_out(m.graph, m.flow, 0, false, mask, &both);
     expect_instr(both, 0, SMP_INSTR_RECOMPUTE, A);
     expect_instr(both, 1, SMP_INSTR_RECOMPUTE, C);
     assert_int_equal(l->block_bytes[SMP_BLOCK_INPUT] - 64, both->block_bytes[SMP_BLOCK_INPUT]);
@@ -428,8 +431,7 @@ static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
     for (unsigned mode = 0; mode < 4; mode++) {
         bool split = mode & SPLIT, recompute = mode & RECOMPUTE;
         const bool *mask = recompute ? all_ops() : NULL;
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(g, flow, stage, split, mask, NULL, NULL, &made[mode]));
+        lay_out(g, flow, stage, split, mask, &made[mode]);
         const smp_layout *l = made[mode];
         assert_int_equal(split, l->split);
         check_measure(g, flow, mask, l);
@@ -497,8 +499,7 @@ static void test_layout_bf16(void **state)
     for (int s = 0; s < 3; s++) {
         const smp_layout *full = m.layout[s];
         smp_layout *half;
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(m.graph, flow, s, false, NULL, NULL, NULL, &half));
+        lay_out(m.graph, flow, s, false, NULL, &half);
         assert_int_equal(full->n_border, half->n_border);
         for (int32_t b = 0; b < full->n_border; b++)
             assert_int_equal(full->border[b].bytes, 2 * half->border[b].bytes);
@@ -513,62 +514,6 @@ static void test_layout_bf16(void **state)
     }
     smp_flow_destroy(flow);
     drop(&m);
-}
-
-static const char pair_model[] =
-    "smp: 1\nname: pair\n%s"
-    "inputs:\n"
-    "  x: {dtype: float32, shape: [96]}\n"
-    "  y: {dtype: float32, shape: [96]}\n"
-    "ops:\n"
-    "  - {op: relu, name: a, in: x, out: x}\n"
-    "  - {op: linear, name: b, in: x, out: x, features: 96, bias: false}\n"
-    "  - {op: gelu, name: c, in: x, out: x}\n"
-    "  - {op: relu, name: d, in: x, out: x}\n"
-    "  - {op: mse, name: loss, in: [x, y], out: loss}\nloss: loss\n";
-
-/* Inference: a value may lie where one of two calls before lay, but the values of a pair are there
- * together. */
-static void test_layout_pair(void **state)
-{
-    (void)state;
-    enum { A, B, C, D };
-    char text[1024];
-    for (int cuda = 0; cuda < 2; cuda++) {
-        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
-        smp_graph *graph = NULL;
-        smp_flow *flow;
-        smp_layout *l;
-        snprintf(text, sizeof text, pair_model, "mode: inference\n");
-        assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
-        assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
-        assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[5]){0}, 1, 16, &flow));
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &l));
-        for (int32_t i = 0; i < l->n_call; i++)
-            assert_int_equal(cuda && i == B, l->call[i].pair);
-        /* on the CPU, c's output is where a's was, which b read before */
-        assert_int_equal(cuda, l->call[A].out[0].offset != l->call[C].out[0].offset);
-        assert_int_equal((cuda ? 3 : 2) * 6144, l->forward_work_bytes);
-        smp_layout_destroy(l);
-        smp_flow_destroy(flow);
-        smp_graph_destroy(graph);
-    }
-    /* in two stages there is no pair */
-    smp_graph *graph = NULL;
-    smp_flow *flow;
-    snprintf(text, sizeof text, pair_model, "");
-    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
-    assert_int_equal(SMP_OK, smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, 0}));
-    assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[]){0, 0, 1, 1, 1}, 2, 16, &flow));
-    for (int s = 0; s < 2; s++) {
-        smp_layout *l;
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, NULL, NULL, &l));
-        for (int32_t i = 0; i < l->n_call; i++)
-            assert_false(l->call[i].pair);
-        smp_layout_destroy(l);
-    }
-    smp_flow_destroy(flow);
-    smp_graph_destroy(graph);
 }
 
 /* The split of a chunk follows from its program. */
@@ -597,7 +542,6 @@ int main(void)
         cmocka_unit_test(test_layout_split),
         cmocka_unit_test(test_layout_modes_of_random_graphs),
         cmocka_unit_test(test_layout_bf16),
-        cmocka_unit_test(test_layout_pair),
         cmocka_unit_test(test_layout_is_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

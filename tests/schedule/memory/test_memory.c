@@ -358,7 +358,8 @@ static void add_transfers(job *j)
     }
 }
 
-/* Programs, then layouts: some stages recompute, some chunks split their backwards, some offload. */
+/* Programs, then layouts: some stages recompute, some chunks split their backwards, some offload.
+ */
 static void make_programs(job *j, fixture_random *random)
 {
     bool plain_job = !by_op && fixture_chance(random, 25);
@@ -550,7 +551,8 @@ static void test_memory_symbolic_overlap(void **state)
     assert_true(halves > 1000);
 }
 
-/* Any ops offloaded, with whatever else a layout does: the same values, whenever transfers arrive. */
+/* Any ops offloaded, with whatever else a layout does: the same values, whenever transfers arrive.
+ */
 static void test_memory_symbolic_offload(void **state)
 {
     (void)state;

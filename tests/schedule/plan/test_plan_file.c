@@ -243,65 +243,6 @@ static void test_plan_file_recompute(void **state)
     }
 }
 
-/* `text`, which is freed, with the first `from` replaced. */
-static char *replaced(char *text, const char *from, const char *to)
-{
-    const char *at = strstr(text, from);
-    if (!at)
-        fail_msg("'%s' is not in the plan", from);
-    char *new = malloc(strlen(text) + strlen(to) + 1);
-    sprintf(new, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    free(text);
-    return new;
-}
-
-/* What travels: names, bytes, horizon, host memory. */
-static void test_plan_file_offload(void **state)
-{
-    (void)state;
-    char *text = edited("recompute: false",
-                        "recompute: false, offload: [wte, h0.attn-x], offload_bytes: 640");
-    text = replaced(text, "schedule: simple\n", "schedule: simple\nloading_horizon: 3\n");
-    text = replaced(text, "chunks: 1}", "chunks: 1, offload_states: true}");
-    text = replaced(text, "peak_bytes: [64, 128]", "peak_bytes: [64, 128], host_bytes: [640, 0]");
-    text = replaced(text, ">F0.0 F1.0 >F1.0 <B0.0", "S0.0 >F0.0 F1.0 >F1.0 <B0.0 L0.0");
-    text = replaced(text, "inter_node: {latency_us: 8, bytes_per_s: 1000000000}",
-                    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}, "
-                    "host: {latency_us: 10, bytes_per_s: 2000000000}");
-    smp_plan *plan = parse(text), *again = NULL;
-    smp_text written = {0}, json = {0};
-    assert_int_equal(SMP_OK, smp_plan_format(plan, &written));
-    assert_string_equal(text, written.data);
-    assert_memory_equal(((bool[]){true, false, true}), plan->stage[0].offload, 3);
-    assert_int_equal(0, smp_plan_stage_offloads(&plan->stage[1]));
-    assert_int_equal(640, plan->stage[0].offload_bytes);
-    assert_int_equal(640, plan->predicted.host_bytes[0]);
-    assert_true(plan->offload_states && plan->travels[0] && !plan->travels[1]);
-    const smp_schedule_shape shape = smp_plan_shape(plan);
-    assert_int_equal(3, shape.offloading.horizon);
-    assert_ptr_equal(plan->travels, shape.offloading.stage);
-    assert_int_equal(SMP_ACTION_STORE, plan->program[0].action[1].kind);
-    assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
-    assert_int_equal(SMP_OK, smp_plan_parse("plan.json", json.data, json.length, &again));
-    assert_int_equal(640, again->stage[0].offload_bytes);
-    smp_plan_destroy(again);
-    smp_plan_destroy(plan);
-    smp_text_free(&json);
-    smp_text_free(&written);
-    text = replaced(text, "loading_horizon: 3\n", ""); /* left out: 1 */
-    plan = parse(text);
-    assert_int_equal(1, plan->loading_horizon);
-    smp_plan_destroy(plan);
-    text = replaced(text, ", offload_bytes: 640", "");
-    assert_int_equal(SMP_ERR_INPUT, smp_plan_parse("plan.yaml", text, strlen(text), &plan));
-    assert_non_null(strstr(smp_last_error(), "offload_bytes"));
-    text = replaced(text, "offload: [wte, h0.attn-x]", "offload: [wet], offload_bytes: 640");
-    assert_int_equal(SMP_ERR_INPUT, smp_plan_parse("plan.yaml", text, strlen(text), &plan));
-    assert_non_null(strstr(smp_last_error(),
-                           "stage: offload: stage 0 has no op 'wet', nearest is 'wte'"));
-    free(text);
-}
-
 /* A cluster of many equal devices is a line; files of before say their memory alone. */
 static void test_plan_file_uniform_cluster(void **state)
 {
@@ -646,7 +587,6 @@ int main(void)
         cmocka_unit_test(test_plan_file_json),
         cmocka_unit_test(test_plan_file_broken),
         cmocka_unit_test(test_plan_file_recompute),
-        cmocka_unit_test(test_plan_file_offload),
         cmocka_unit_test(test_plan_file_execution),
         cmocka_unit_test(test_plan_file_split_backward),
         cmocka_unit_test(test_plan_file_core_switch),

@@ -479,6 +479,70 @@ static void test_picture_examples(void **state)
         }
 }
 
+static int64_t count_of(const char *text, const char *what)
+{
+    int64_t n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+        n++;
+    return n;
+}
+
+/* What travels: a line, a strip for each store and load, entries of the page; elsewhere nothing. */
+static void test_picture_offload(void **state)
+{
+    (void)state;
+    smp_graph *graph = NULL;
+    smp_cluster *local = NULL;
+    assert_int_equal(smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml", &graph), SMP_OK);
+    assert_int_equal(smp_cluster_local(2, &local), SMP_OK);
+    local->host = (smp_link_spec){.latency_us = 10.0, .bytes_per_s = 4e9};
+    for (int away = 0; away < 2; away++) {
+        smp_planner_result result;
+        smp_picture *picture = NULL;
+        smp_text text = {0}, svg = {0};
+        smp_search_request request = {.graph = graph,
+                                      .cluster = local,
+                                      .devices = 2,
+                                      .stages = 2,
+                                      .chunks = 1,
+                                      .microbatches = 6,
+                                      .microbatch_size = 2,
+                                      .schedule = "simple",
+                                      .memory_bytes = (int64_t)1 << 32,
+                                      .offload = away ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_AUTO,
+                                      .loading_horizon = 1,
+                                      .seed = 1};
+        if (smp_plan_make(&request, "model.yaml", &result) != SMP_OK ||
+            smp_picture_open(result.plan, graph, &picture) != SMP_OK ||
+            smp_picture_text(picture, 100, &text) != SMP_OK ||
+            smp_picture_svg(picture, &svg) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        int64_t stores = 0, drawn = 0;
+        for (int rank = 0; rank < 2; rank++) {
+            assert_int_equal(picture->memory[rank].reserved_bytes,
+                             result.plan->predicted.peak_bytes[rank]);
+            for (int64_t i = 0; i < result.plan->program[rank].n; i++)
+                stores += result.plan->program[rank].action[i].kind == SMP_ACTION_STORE;
+            for (int64_t i = 0; i < picture->predicted.lane[rank].n_beside; i++)
+                drawn += smp__beside_letters[picture->predicted.lane[rank].beside[i].kind] == 'S';
+        }
+        assert_true(away ? stores >= 6 : stores == 0);
+        assert_int_equal(stores, drawn);
+        assert_int_equal(away ? 2 : 0, count_of(text.data, "\n  host "));
+        assert_int_equal(away ? 1 : 0, count_of(text.data, "^ loaded again"));
+        assert_int_equal(away ? stores + 1 : 0, count_of(svg.data, "<rect class=\"S\""));
+        assert_int_equal(away ? stores + 1 : 0, count_of(svg.data, "<rect class=\"L\""));
+        check_page(picture);
+        check_figure(picture);
+        smp_text_free(&text);
+        smp_text_free(&svg);
+        smp_picture_close(picture);
+        smp_planner_result_destroy(&result);
+    }
+    smp_cluster_destroy(local);
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -486,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_picture_measured),       cmocka_unit_test(test_picture_hostile_names),
         cmocka_unit_test(test_picture_same_bytes),     cmocka_unit_test(test_picture_sizes),
         cmocka_unit_test(test_picture_refuses),        cmocka_unit_test(test_picture_examples),
+        cmocka_unit_test(test_picture_offload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

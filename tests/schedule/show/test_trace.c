@@ -145,6 +145,41 @@ static void test_trace_of_groups(void **state)
     made_plan_free(&made);
 }
 
+/* Stores and loads have a thread each, in which one follows the other however slow their link is.
+ */
+static void test_trace_of_offload(void **state)
+{
+    (void)state;
+    made_plan made;
+    bool travels[4] = {true, true, false, false};
+    smp_cluster slow = cluster;
+    smp_simulation *simulation = NULL;
+    smp_trace_event *events = NULL;
+    smp_text json = {0};
+    int64_t n = 0;
+    slow.host = (smp_link_spec){.latency_us = 0.5, .bytes_per_s = 1e6};
+    made_plan_stages(&made, "interleaved", 4, 1, 12, true, made_skips);
+    made.plan.cluster = &slow;
+    made.plan.travels = travels;
+    made.plan.loading_horizon = 1;
+    for (int s = 0; s < 4; s++)
+        made.stage[s].offload_bytes = travels[s] ? 8 : 0; /* 8.5 us: longer than F and B */
+    made_plan_lower(&made);
+    if (smp_simulate_plan(&made.plan, made.graph, made.flow, &simulation) ||
+        smp_trace_predicted(&made.plan, simulation, &events, &n) ||
+        smp_trace_format(&made.plan, events, n, NULL, 0, &json))
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(1, count(json.data, "{\"name\":\"rank 0 stores\"}"));
+    assert_int_equal(1, count(json.data, "{\"name\":\"rank 1 loads\"}"));
+    assert_int_equal(0, count(json.data, "{\"name\":\"rank 3 loads\"}"));
+    assert_true(count(json.data, "\"cat\":\"offload\"") > 20);
+    assert_no_overlap(json.data, 1);
+    smp_text_free(&json);
+    smp_simulation_destroy(simulation);
+    free(events);
+    made_plan_free(&made);
+}
+
 static void test_trace_empty(void **state)
 {
     (void)state;
@@ -163,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_trace_predicted_events),
         cmocka_unit_test(test_trace_format),
         cmocka_unit_test(test_trace_of_groups),
+        cmocka_unit_test(test_trace_of_offload),
         cmocka_unit_test(test_trace_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

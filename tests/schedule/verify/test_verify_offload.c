@@ -1,7 +1,7 @@
 /* All single edits of small plans of which stashes travel: any action removed, duplicated, swapped,
  * or renamed to an S or L. Expected is what the verifier says of the program without S and L
- * (test_verify_edits.c checks that), and of those what a checker says that follows each block: where
- * it is after every action, and whether it is whole. */
+ * (test_verify_edits.c checks that), and of those what a checker says that follows each block:
+ * where it is after every action, and whether it is whole. */
 #include "tests/schedule/made_plan.h"
 
 static bool is_transfer(smp_action_kind kind)

@@ -1,0 +1,75 @@
+/* Layouts of ops that a target runs as one kernel. */
+#include "tests/schedule/fixture.h"
+
+static void lay_out(const smp_graph *graph, const smp_flow *flow, int s, bool split,
+                    const bool *mask, smp_layout **out)
+{
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, split, mask, NULL, NULL, out));
+}
+
+static const char pair_model[] =
+    "smp: 1\nname: pair\n%s"
+    "inputs:\n"
+    "  x: {dtype: float32, shape: [96]}\n"
+    "  y: {dtype: float32, shape: [96]}\n"
+    "ops:\n"
+    "  - {op: relu, name: a, in: x, out: x}\n"
+    "  - {op: linear, name: b, in: x, out: x, features: 96, bias: false}\n"
+    "  - {op: gelu, name: c, in: x, out: x}\n"
+    "  - {op: relu, name: d, in: x, out: x}\n"
+    "  - {op: mse, name: loss, in: [x, y], out: loss}\nloss: loss\n";
+
+static void open_pair(const char *mode, smp_target target, const int32_t *stage, int n_stage,
+                      smp_graph **graph, smp_flow **flow)
+{
+    char text[1024];
+    snprintf(text, sizeof text, pair_model, mode);
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), graph));
+    assert_int_equal(SMP_OK, smp_graph_set_target(*graph, target));
+    assert_int_equal(SMP_OK, smp_flow_build(*graph, stage, n_stage, 16, flow));
+}
+
+/* Inference: a value may lie where one of two calls before lay, but the values of a pair are there
+ * together. */
+static void test_layout_pair(void **state)
+{
+    (void)state;
+    enum { A, B, C, D };
+    for (int cuda = 0; cuda < 2; cuda++) {
+        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+        smp_graph *graph = NULL;
+        smp_flow *flow;
+        smp_layout *l;
+        open_pair("mode: inference\n", target, (int32_t[5]){0}, 1, &graph, &flow);
+        lay_out(graph, flow, 0, false, NULL, &l);
+        for (int32_t i = 0; i < l->n_call; i++)
+            assert_int_equal(cuda && i == B, l->call[i].pair);
+        /* on the CPU, c's output is where a's was, which b read before */
+        assert_int_equal(cuda, l->call[A].out[0].offset != l->call[C].out[0].offset);
+        assert_int_equal((cuda ? 3 : 2) * 6144, l->forward_work_bytes);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        smp_graph_destroy(graph);
+    }
+    /* in two stages there is no pair */
+    smp_graph *graph = NULL;
+    smp_flow *flow;
+    open_pair("", (smp_target){SMP_BACKEND_CUDA, 0}, (int32_t[]){0, 0, 1, 1, 1}, 2, &graph, &flow);
+    for (int s = 0; s < 2; s++) {
+        smp_layout *l;
+        lay_out(graph, flow, s, false, NULL, &l);
+        for (int32_t i = 0; i < l->n_call; i++)
+            assert_false(l->call[i].pair);
+        smp_layout_destroy(l);
+    }
+    smp_flow_destroy(flow);
+    smp_graph_destroy(graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout_pair),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
