@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Offload of activations on the simulator: what it saves and what it costs.
 
-    tests/bench/bench_offload.py [BIN]      BIN: folder of smp-partition, default build/bin
+    tests/bench/bench_offload_plans.py [BIN]      BIN: folder of smp-partition, default build/bin
 
 Pipelines as Megatron-LM has them, of GPTs of 30 and 175 billion parameters on A100 of 80 GB, each with a link
 of 25 GB/s (PCIe 4.0 x16) in either direction to its host. A row for each of: nothing offloaded, everything, and
