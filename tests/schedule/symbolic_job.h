@@ -22,6 +22,7 @@ typedef struct job {
     int pipeline, chunks, microbatches, ddp, blocks;
     int64_t batch;
     bool backward;
+    bool far_states; /* the optimizer's lie in host memory */
     int *stage_rank;
     smp_program *program;
     smp_layout **layout; /* [n_stage] */

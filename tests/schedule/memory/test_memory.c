@@ -225,6 +225,7 @@ static void check_permanent(const job *j, int rank)
 {
     const smp_memory_rank *memory = j->memory[rank];
     bool *used = calloc((size_t)memory->arena_bytes / 64 + 1, sizeof *used);
+    int64_t far_top = 0;
 #define TAKE(offset, bytes)                                                                        \
     for (int64_t k = (offset); k < (offset) + (bytes); k += 64) {                                  \
         assert_true(k >= 0 && k < memory->arena_bytes && k % 64 == 0);                             \
@@ -246,7 +247,12 @@ static void check_permanent(const job *j, int rank)
         assert_true(end <= region->elements && region->elements < end + 16);
         assert_true(!memory->part_weight && !region->part_grad);
         TAKE(region->weight, bytes)
-        TAKE(region->state[0], bytes)
+        if (!j->far_states) {
+            TAKE(region->state[0], bytes)
+        } else { /* side by side at the lower end of the host area */
+            assert_int_equal(far_top, region->state[0]);
+            far_top += bytes;
+        }
         assert_int_equal(-1, region->state[1]);
         if (!j->graph->training)
             assert_int_equal(-1, region->grad);
@@ -280,6 +286,9 @@ static void check_permanent(const job *j, int rank)
             TAKE(bucket->level + level * bucket->elements * 4, bucket->elements * 4)
     }
 #undef TAKE
+    assert_true(far_top <= memory->far_bytes);
+    for (int i = 0; i < j->chunks * j->microbatches; i++) /* what travels is above */
+        assert_true(memory->far[i] < 0 || memory->far[i] >= far_top);
     free(used);
 }
 
@@ -310,6 +319,7 @@ static void make_memory(job *j)
                                   .blocks = j->blocks,
                                   .sharding = {.shard = 1},
                                   .optimizer_states = 1,
+                                  .offload_states = j->far_states,
                                   .horizon = j->horizon};
         assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
@@ -399,6 +409,7 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.chunks = 1 + (int)fixture_below(random, 3);
     j.ddp = 1 + (int)fixture_below(random, 3);
     j.blocks = 1 + (int)fixture_below(random, 5);
+    j.far_states = offload && j.ddp == 2;
     j.horizon = offload && backward ? 1 + (int)fixture_below(random, 3) : 0;
     int n_stage = j.pipeline * j.chunks;
     int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
