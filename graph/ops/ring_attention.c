@@ -157,7 +157,7 @@ smp__ring_room smp__ring_room_of(const smp__ring *r, smp_dtype dtype, int64_t ba
         const int64_t outputs = backward ? r->runs * r->runs * rows * d : rows * d;
         room.part = take(&end, smp__row_floats(dtype, outputs));
         room.dkv = take(&end, backward ? smp__row_floats(dtype, r->runs * sent) : 0);
-        room.total = take(&end, backward || dtype == SMP_BF16 ? r->runs * rows * d : 0);
+        room.total = take(&end, backward || dtype != SMP_F32 ? r->runs * rows * d : 0);
     }
     room.rows = take(&end, heads * rows * (backward ? r->runs : 1));
     room.bias = take(&end, r->at.alibi ? heads * (r->at.queries + r->at.keys - 1) : 0);

@@ -1,0 +1,7 @@
+/* As test_cuda_split_bf16.c, in fp16, which rounds to three bits more. */
+#define SPLIT_PRECISION SMP_PRECISION_FP16
+#define SPLIT_ERROR 1e-2
+#define SPLIT_NETWORK_ERROR 1e-2
+#define SPLIT_NETWORKS false
+#include "tests/cuda/split_device.h"
+#include "tests/graph/split/test_split_rules.c"
