@@ -16,6 +16,7 @@
 
 #include "exec/device/cuda_event.h"
 #include "exec/device/cuda_kernels.h"
+#include "exec/device/cuda_queues.h"
 #include "exec/device/device.h"
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
@@ -60,21 +61,24 @@ typedef struct cuda_context {
     cuda_stamp stamp[];
 } cuda_context;
 
-#define QUEUES "CUDA_DEVICE_MAX_CONNECTIONS"
-
-/* Streams share the hardware's queues, of which a process has eight unless it asks for more: a
- * message that waits for its peer would hold up whatever stands behind it in the same queue. CUDA
- * looks at the variable once, while it is opened; a user's own setting stands. Is it ours, to be
- * taken back? */
-static bool ask_for_queues(void)
+/* Any driver of the runtime's major version will do. */
+static smp_status fail_driver(void)
 {
-    return !getenv(QUEUES) && setenv(QUEUES, "32", 0) == 0;
+    int driver = 0, runtime = 0;
+    SMP_TRY(SMP_CUDA(cudaDriverGetVersion, &driver));
+    SMP_TRY(SMP_CUDA(cudaRuntimeGetVersion, &runtime));
+    if (driver == 0)
+        return smp_fail(SMP_ERR_FAILED, "no GPU: there is no driver of NVIDIA");
+    return smp_fail(SMP_ERR_FAILED, "no GPU: the driver is of CUDA %d.%d, expected %d.0 or later",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000);
 }
 
 static smp_status count_devices(int *count)
 {
     *count = 0;
     cudaError_t code = cudaGetDeviceCount(count);
+    if (code == cudaErrorInsufficientDriver)
+        return fail_driver();
     if (code != cudaSuccess)
         return smp_fail(SMP_ERR_FAILED, "no GPU: %s", cudaGetErrorString(code));
     if (*count < 1)
@@ -85,10 +89,10 @@ static smp_status count_devices(int *count)
 static smp_status cuda_present(void)
 {
     int count;
-    const bool asked = ask_for_queues();
+    const bool asked = smp__ask_for_cuda_queues();
     smp_status status = count_devices(&count);
     if (asked)
-        unsetenv(QUEUES);
+        unsetenv(SMP__CUDA_QUEUES);
     SMP_TRY(status);
     return smp__blas_open();
 }
@@ -254,10 +258,10 @@ static smp_status open_device(const smp_device_options *options, void **context)
 
 static smp_status cuda_open(const smp_device_options *options, void **context)
 {
-    const bool asked = ask_for_queues();
+    const bool asked = smp__ask_for_cuda_queues();
     smp_status status = open_device(options, context);
     if (asked)
-        unsetenv(QUEUES);
+        unsetenv(SMP__CUDA_QUEUES);
     return status;
 }
 

@@ -167,10 +167,9 @@ smp_status smp__device_check_memory(smp *s)
     return status;
 }
 
-smp_status smp__choose_transport(smp *s)
+smp_status smp__choose_transport(smp *s, const smp_transport_options *options)
 {
-    s->transport = smp_transport_choose(&s->comm, s->device, s->device_context, s->transport_note,
-                                        sizeof(s->transport_note));
+    s->transport = smp_transport_choose(options, s->transport_note, sizeof(s->transport_note));
     if (s->transport)
         return SMP_OK;
     if (s->comm.failed)

@@ -4,8 +4,9 @@
 
 #include "exec/state/handle.h"
 
-smp_status smp__choose_device(smp *s);    /* sets device, target, device_note; needs the graph */
-smp_status smp__choose_transport(smp *s); /* sets transport, transport_note */
+smp_status smp__choose_device(smp *s); /* sets device, target, device_note; needs the graph */
+/* Sets transport, transport_note; needs the lanes. */
+smp_status smp__choose_transport(smp *s, const smp_transport_options *options);
 smp_status smp__device_open(smp *s);
 /* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share
  * it. */

@@ -282,8 +282,8 @@ static smp_status open_transport(smp *s)
                                      .device_context = s->device_context,
                                      .reductions = most_sums(s),
                                      .group_floats = group_floats(s)};
-    SMP_TRY(smp__choose_transport(s));
     SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
+    SMP_TRY(smp__choose_transport(s, &options));
     return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));
 }
 

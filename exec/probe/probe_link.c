@@ -48,6 +48,12 @@ static smp_status open_transport(smp__probe_state *p, smp__probe_links *links)
                                            .reductions = 1,
                                            .n_lane = n,
                                            .lane = lane};
+    links->transport = smp_transport_choose(&options, NULL, 0);
+    smp_status status =
+        links->transport
+            ? SMP_OK
+            : smp_fail(SMP_ERR_FAILED, "no transport serves the device '%s'", p->device->name);
+    SMP_TRY(smp__comm_agree(&p->comm, status));
     return links->transport->open(&options, &links->context);
 }
 
@@ -64,12 +70,6 @@ smp_status smp__probe_links_open(smp__probe_state *p, smp__probe_links *links)
         &p->comm, smp__comm_split(&p->comm, (smp_comm_place){.pipeline_rank = p->comm.world_rank,
                                                              .shard = 1,
                                                              .tensor = 1})));
-    links->transport = smp_transport_choose(&p->comm, p->device, p->device_context, NULL, 0);
-    smp_status status =
-        links->transport
-            ? SMP_OK
-            : smp_fail(SMP_ERR_FAILED, "no transport serves the device '%s'", p->device->name);
-    SMP_TRY(smp__comm_agree(&p->comm, status));
     return smp__comm_agree(&p->comm, open_transport(p, links));
 }
 

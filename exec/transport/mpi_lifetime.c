@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "exec/device/cuda_queues.h"
 #include "exec/transport/comm.h"
 #include "graph/base/environment.h"
 
@@ -25,6 +26,7 @@ static smp_status open_mpi(void)
     smp_environment environment;
     smp_environment_save(&environment); /* without memory for it the variables stay */
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
+    smp__ask_for_cuda_queues();
     /* unwatched: mpirun ends a job whose process dies in MPI_Init */
     int threads; /* this one alone calls MPI, beside others that do not */
     const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &threads);

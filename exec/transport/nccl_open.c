@@ -14,16 +14,17 @@
 #include <string.h>
 
 #include "exec/device/cuda_event.h"
+#include "exec/device/cuda_queues.h"
 #include "exec/transport/nccl_open.h"
 #include "graph/base/library.h"
 
-enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+enum { LEAST_VERSION = 22200, LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
 
 static const int64_t PARTS_BYTES = SMP__NCCL_PARTS_FLOATS * (int64_t)sizeof(float);
 
 smp__nccl_calls smp__nccl;
 
-smp_status smp__nccl_open(void)
+static smp_status take_library(void)
 {
 #ifdef SMP_EMULATED
 #define TAKE(name) smp__nccl.name = name;
@@ -39,6 +40,19 @@ smp_status smp__nccl_open(void)
     return smp_library_open("libnccl.so.2", SMP_CUDA_LIBRARY_DIR,
                             (int)(sizeof symbol / sizeof symbol[0]), symbol, (void **)&smp__nccl);
 #endif
+}
+
+/* Communicators are aborted together since 2.22. */
+smp_status smp__nccl_open(void)
+{
+    int version = 0;
+    SMP_TRY(take_library());
+    SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetVersion(&version), "ncclGetVersion"));
+    if (version >= LEAST_VERSION)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "NCCL %d.%d.%d, expected %d.%d or later", version / 10000,
+                    version / 100 % 100, version % 100, LEAST_VERSION / 10000,
+                    LEAST_VERSION / 100 % 100);
 }
 
 smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call)
@@ -67,13 +81,27 @@ static smp_status check_shared(smp_comm *comm, const char own[64])
     return status;
 }
 
-smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *device_context)
+/* A stream for each lane, beside those of computing, sums, the group, and of what travels to the
+ * host and back: two in one queue would wait for each other. */
+static smp_status check_queues(const smp_transport_options *options)
 {
+    enum { OTHERS = 5 };
+    if (options->n_lane + OTHERS <= smp__cuda_queues())
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "%d lanes of messages and %d streams besides, the GPU has %d queues (%s)",
+                    options->n_lane, (int)OTHERS, smp__cuda_queues(), SMP__CUDA_QUEUES);
+}
+
+smp_status smp__nccl_suits(const smp_transport_options *options)
+{
+    const smp_device *device = options->device;
     if (device->backend != SMP_BACKEND_CUDA) /* the same on every rank */
         return smp_fail(SMP_ERR_FAILED, "device '%s' is no GPU of NVIDIA", device->name);
     char id[64] = "";
-    device->identity(device_context, id);
-    SMP_TRY(check_shared(comm, id)); /* all ranks of the machine take part */
+    device->identity(options->device_context, id);
+    SMP_TRY(check_shared(options->comm, id)); /* all ranks of the machine take part */
+    SMP_TRY(check_queues(options));
     return smp__nccl_open();
 }
 

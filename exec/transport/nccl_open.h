@@ -10,6 +10,7 @@
 
 /* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's function. */
 #define SMP__NCCL_CALLS(X)                                                                         \
+    X(ncclGetVersion)                                                                              \
     X(ncclGetUniqueId)                                                                             \
     X(ncclCommInitRankConfig)                                                                      \
     X(ncclCommDestroy)                                                                             \
@@ -102,7 +103,7 @@ typedef struct smp__nccl_context {
 } smp__nccl_context;
 
 /* As in smp_transport. */
-smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *device_context);
+smp_status smp__nccl_suits(const smp_transport_options *options);
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context);
 void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);

@@ -40,14 +40,15 @@ const smp_transport *smp_transport_find(const char *name)
     return NULL;
 }
 
-const smp_transport *smp_transport_choose(smp_comm *comm, const smp_device *device,
-                                          void *device_context, char *why, size_t size)
+const smp_transport *smp_transport_choose(const smp_transport_options *options, char *why,
+                                          size_t size)
 {
+    smp_comm *comm = options->comm;
     size_t used = 0;
     if (why && size > 0)
         why[0] = '\0';
     for (int i = 0; transports[i]; i++) {
-        smp_status status = transports[i]->suits(comm, device, device_context);
+        smp_status status = transports[i]->suits(options);
         status = smp__comm_agree(comm, status);
         if (status == SMP_OK)
             return transports[i];

@@ -64,7 +64,7 @@ typedef struct smp_transport {
     /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
      * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
      * theirs. */
-    smp_status (*suits)(smp_comm *comm, const smp_device *device, void *device_context);
+    smp_status (*suits)(const smp_transport_options *options);
     smp_status (*open)(const smp_transport_options *options, void **context); /* collective */
     void (*close)(void *context);
     /* After a failure: gives up everything in flight without waiting for peers. NULL: nothing to
@@ -102,7 +102,7 @@ const smp_transport *const *smp_transports(void);          /* NULL-terminated, b
 /* The first transport that suits; `why` (may be NULL): what the better ones said, as text "nccl:
  * two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has failed.
  * Collective. */
-const smp_transport *smp_transport_choose(smp_comm *comm, const smp_device *device,
-                                          void *device_context, char *why, size_t size);
+const smp_transport *smp_transport_choose(const smp_transport_options *options, char *why,
+                                          size_t size);
 
 #endif

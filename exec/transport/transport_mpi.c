@@ -38,13 +38,11 @@ typedef struct mpi_context {
     smp_reduction pool[];
 } mpi_context;
 
-static smp_status mpi_suits(smp_comm *comm, const smp_device *device, void *device_context)
+static smp_status mpi_suits(const smp_transport_options *options)
 {
-    (void)comm;
-    (void)device_context;
-    if (device->host_memory)
+    if (options->device->host_memory)
         return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "device '%s' has its own memory", device->name);
+    return smp_fail(SMP_ERR_FAILED, "device '%s' has its own memory", options->device->name);
 }
 
 static void mpi_close(void *context)

@@ -64,13 +64,11 @@ typedef struct staged_context {
     lane lane[];
 } staged_context;
 
-static smp_status staged_suits(smp_comm *comm, const smp_device *device, void *device_context)
+static smp_status staged_suits(const smp_transport_options *options)
 {
-    (void)comm;
-    (void)device_context;
-    if (device->backend == SMP_BACKEND_CUDA)
+    if (options->device->backend == SMP_BACKEND_CUDA)
         return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "device '%s' needs no staging", device->name);
+    return smp_fail(SMP_ERR_FAILED, "device '%s' needs no staging", options->device->name);
 }
 
 static smp_status open_lane(staged_context *c, const smp_lane *from, lane *l)

@@ -235,8 +235,7 @@ static bool open_group(bench *b, const smp_transport *transport)
                                            .device_context = b->device_context,
                                            .group_floats = MOST};
     b->transport = transport;
-    if (smp__comm_agree(&b->comm, transport->suits(&b->comm, b->device, b->device_context)) !=
-        SMP_OK)
+    if (smp__comm_agree(&b->comm, transport->suits(&options)) != SMP_OK)
         return false;
     OK(smp__comm_agree(&b->comm, transport->open(&options, &b->transport_context)));
     b->group = transport->group ? transport->group(b->transport_context) : &b->own.group;

@@ -404,19 +404,19 @@ static void check_step(bench *b, int step)
 static bool run_transport(bench *b, const smp_transport *transport)
 {
     b->transport = transport;
-    smp_status status = transport->suits(&b->comm, b->device, b->device_context);
+    smp_transport_options options = {.comm = &b->comm,
+                                     .device = b->device,
+                                     .device_context = b->device_context,
+                                     .reductions = SUMS};
+    smp_status status = transport->suits(&options);
     if (smp__comm_agree(&b->comm, status) != SMP_OK) {
         CHECK(strlen(smp_last_error()) > 0);
         return false;
     }
     draw_plan(&b->plan, &b->comm);
     place(b);
-    smp_transport_options options = {.comm = &b->comm,
-                                     .device = b->device,
-                                     .device_context = b->device_context,
-                                     .reductions = SUMS,
-                                     .n_lane = b->plan.n_lane,
-                                     .lane = b->plan.lane};
+    options.n_lane = b->plan.n_lane;
+    options.lane = b->plan.lane;
     OK(smp__comm_agree(&b->comm, transport->open(&options, &b->transport_context)));
     CHECK(transport->max_tag(b->transport_context) > 100 * MAX_LANES);
     for (int step = 0; step < STEPS; step++) {
@@ -445,7 +445,9 @@ static int run_grid(const smp_device *device, int ddp, int shard, int near, uint
                                                  .tensor = 1}));
     smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
-    const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
+    const smp_transport_options any = {
+        .comm = &b.comm, .device = device, .device_context = b.device_context};
+    const smp_transport *best = smp_transport_choose(&any, NULL, 0);
     CHECK(best);
     for (int i = 0; smp_transports()[i]; i++) {
         random_state = seed;
@@ -472,7 +474,8 @@ static void test_choice(const smp_device *device)
     smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
-    const smp_transport *best = smp_transport_choose(&comm, device, context, why, sizeof(why));
+    smp_transport_options choice = {.comm = &comm, .device = device, .device_context = context};
+    const smp_transport *best = smp_transport_choose(&choice, why, sizeof(why));
     CHECK(best);
     if (device->host_memory)
         CHECK(strcmp(best->name, "mpi") == 0);
@@ -481,9 +484,17 @@ static void test_choice(const smp_device *device)
               strstr(why, id));
     if (world_rank == 0)
         printf("device %s: transport %s (%s)\n", device->name, best->name, why);
+    setenv("SMP_NCCL_SHARED", "1", 1);
+    choice.n_lane = world_rank == world_size - 1 ? 28 : 27; /* each in a queue of its own */
+    best = smp_transport_choose(&choice, why, sizeof(why));
+    if (!device->host_memory)
+        CHECK(strcmp(best->name, "staged") == 0 &&
+              strstr(why, "28 lanes of messages and 5 streams"));
+    choice.n_lane = 27;
+    best = smp_transport_choose(&choice, why, sizeof(why));
+    CHECK(strcmp(best->name, device->host_memory ? "mpi" : "nccl") == 0);
     device->close(context);
     smp__comm_close(&comm);
-    setenv("SMP_NCCL_SHARED", "1", 1);
 }
 
 /* One rank's third receive fails: its progress says so, the other ranks hear of it, and after abort
