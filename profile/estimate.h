@@ -22,9 +22,10 @@ bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
 /* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
- * SMP__CALL_US, 0 for a part without work; then what is moved besides, alike. The forward of an op
- * that the one before it runs along writes its output. Rates and bytes are those of the graph's target; SMP_ERR_INPUT if the
- * device has no rate for it. What the devices of a group exchange is left out. */
+ * SMP__CALL_US, 0 for a part without work; then what is moved besides, alike. The forward of an
+ * op that the one before it runs along writes its output. Rates and bytes are those of the graph's
+ * target; SMP_ERR_INPUT if the device has no rate for it. What the devices of a group exchange is
+ * left out. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
 

@@ -89,8 +89,9 @@ smp_status smp_split_parse(const smp_graph *graph, int32_t o, int devices, const
             *out = wanted;
             return SMP_OK;
         }
-    return smp_fail(SMP_ERR_INPUT,
-                    "op '%s' (%s): split '%.60s': its sizes do not allow that on %d "
-                    "devices",
-                    op->name, op->kind->name, text, devices);
+    return smp_fail(
+        SMP_ERR_INPUT,
+        "op '%s' (%s): split '%.60s': its sizes, or what is frozen, do not allow that on %d "
+        "devices",
+        op->name, op->kind->name, text, devices);
 }

@@ -29,6 +29,9 @@ rules() { # name
     megatron) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' ;;
     sequence) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' \
         wte:rows wpe:positions 'h*.ln_?:positions@0' 'h*.res_?:elements@0' ln_f:positions@0 lm_head:columns loss:classes ;;
+    rings) set -- 'h*.attn.qkv:ring columns/3' 'h*.attn:packed heads' 'h*.attn.proj:ring rows' \
+        'h*.mlp.fc:ring columns' 'h*.gelu:elements@1' 'h*.mlp.proj:ring rows' wte:rows wpe:positions \
+        'h*.ln_?:positions@0' 'h*.res_?:elements@0' ln_f:positions@0 'lm_head:ring columns' loss:classes ;;
     residual) set -- a:columns '*.norm:channels' '*.relu:elements@0' b:rows head:columns loss:classes ;;
     ties) set -- wte:rows mix:rows again:rows act:elements@1 head:columns loss:classes ;;
     esac
@@ -75,12 +78,14 @@ if [ "${SMP_TENSOR-}" = all ]; then
         done
     done
     limit_s=300
-    for model in "$SMP_EXAMPLES/gpt-tiny.yaml:sequence" "$SMP_EXAMPLES/gpt-tiny.yaml:megatron" residual.yaml:residual ties.yaml:ties; do
+    for model in "$SMP_EXAMPLES/gpt-tiny.yaml:sequence" "$SMP_EXAMPLES/gpt-tiny.yaml:rings" "$SMP_EXAMPLES/gpt-tiny.yaml:megatron" residual.yaml:residual ties.yaml:ties; do
         together "${model%:*}" "${model#*:}" "${model#*:}" "${ways[@]}"
     done
 else
     together "$SMP_EXAMPLES/gpt-tiny.yaml" gpt sequence 2:1:1:optimizer:interleaved:2:none \
         1:2:2:weights:breadth-first:2:all
+    together "$SMP_EXAMPLES/gpt-tiny.yaml" rings rings 1:1:1:optimizer:zero-bubble:1:none \
+        2:1:1:optimizer:interleaved:2:all 1:2:2:weights:breadth-first:2:none 2:2:1:optimizer:zero-bubble:1:all
     together ties.yaml ties ties 2:1:1:optimizer:zero-bubble:1:all 1:2:1:optimizer:simple:1:none \
         1:2:2:optimizer:simple:1:all 2:2:2:weights:interleaved:2:none
     together residual.yaml residual residual 2:1:1:optimizer:1f1b:1:all 1:2:1:optimizer:simple:2:none
@@ -123,6 +128,15 @@ plan four.yaml dropout.yaml 4 1 1 simple 1 3 2 none "${split[@]}"
 alone four four.yaml 4
 close four one 1e-5
 
+rules rings
+split+=(--split 'h*.drop_?:elements@0' --split drop_f:elements@0)
+for tensor in 2 4; do
+    split[3]=$tensor
+    plan rings.yaml dropout.yaml "$tensor" 1 1 simple 1 3 2 none "${split[@]}"
+    alone rings rings.yaml "$tensor"
+    close rings one 1e-5
+done
+
 # As many processes as a plan has devices.
 for n in 2 3; do
     expect_exit 2 mpirun -n "$n" smp-run two.yaml --data text.txt --steps 1
@@ -131,6 +145,8 @@ for n in 2 3; do
 done
 
 # In bf16, where the processor has it.
+rules rings
+plan rings16.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
 rules sequence
 plan bf16.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
 run mpirun -n 2 smp-run bf16.yaml --data text.txt --steps 1
@@ -141,6 +157,8 @@ else
     alone fp32 fp32.yaml 1
     alone bf16 bf16.yaml 2
     close bf16 fp32 0.02
+    alone rings16 rings16.yaml 2
+    close rings16 fp32 0.02
     expect_equal "is in bf16" "$(cmp -s bf16 fp32 || echo differs)" differs
 fi
 finish

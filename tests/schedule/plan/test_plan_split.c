@@ -294,7 +294,8 @@ static void test_plan_split_patterns(void **state)
          "s.yaml:4:5: split: op 'h0.fc' is named twice",
          true},
         {{{"h*.proj", "columns"}},
-         "s.yaml:3:5: split: op 'h1.proj' (linear): split 'columns': its sizes do not allow that "
+         "s.yaml:3:5: split: op 'h1.proj' (linear): split 'columns': its sizes, or what is frozen, "
+         "do not allow that "
          "on 2 devices",
          true},
         {{{"h1.proj", "whole"}, {"h*.proj", "columns"}}, "h0.proj columns\n", false},
