@@ -116,10 +116,10 @@ typedef struct smp_options {
      * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. A job on a
      * GPU is used by the thread that made it. */
     const char *device;
-    /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa) or "bf16" (activations and
-     * their gradients in bf16; weights, their gradients and the optimizer in fp32). NULL: the
-     * plan's, fp32 where it is planned at start. The CPU has no tf32, and bf16 where it has
-     * AVX512-BF16 or AMX. */
+    /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
+     * (activations, their gradients and a copy of the weights in that; weights, their gradients and
+     * the optimizer in fp32). NULL: the plan's, fp32 where it is planned at start. The CPU has no
+     * tf32, bf16 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32. */
     const char *precision;
     double timeout_s; /* a wait without progress for longer ends the job, between steps one 30 times
                          as long; time in which the job is suspended does not count; 0: never */
@@ -165,6 +165,16 @@ typedef struct smp_options {
     /* Of what the plan offloads: a folder, in which a file without a name holds it, on the CPU
      * alone. NULL: memory of the host. */
     const char *offload_to;
+    /* What the gradient of the loss is multiplied by, and gradients of weights are divided by:
+     * "auto" (the largest that does not overflow, looked for while training), a number, or "off".
+     * NULL: auto in fp16, else off. Under auto it begins with loss_scale_init; of delayed_shift
+     * overflows the last one, and every further one, halves it, down to min_scale; scale_window
+     * steps in a row without one double it, and delayed_shift overflows are to come again. */
+    const char *loss_scale;
+    float loss_scale_init; /* 65536; not with smp_load, whose checkpoint has the scale */
+    int64_t scale_window;  /* 1000 */
+    float min_scale;       /* 1 */
+    int delayed_shift;     /* 2 */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -219,6 +229,7 @@ typedef struct smp_step_result {
     int64_t hits;      /* without training, if the loss is a cross_entropy: of loss_rows those whose
                           largest logit, the first of equals, is the target's; else -1 */
     int64_t hits_top5; /* likewise, those whose target is among the five largest */
+    double loss_scale; /* of this training step; 1 where nothing is scaled */
 } smp_step_result;
 
 /* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.
@@ -229,7 +240,8 @@ typedef struct smp_step_result {
  * The loss, and so the gradient, is the mean over all targets of the global batch that are not
  * ignored, however many of them a micro-batch or a replica has.
  * A step whose loss or gradient is not finite, or that has no target, is skipped: weights and
- * optimizer stay as they are, the step counts. After max_skipped in a row: SMP_ERR_FAILED.
+ * optimizer stay as they are, the step counts. After max_skipped in a row: SMP_ERR_FAILED. Steps
+ * that overflow while a loss scale of "auto" can still fall are not counted there.
  * After an error the job can only be finalised. */
 SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
 

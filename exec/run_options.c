@@ -62,6 +62,11 @@ static const struct entry {
     {"weights-like", SOURCE, AT(weights_like)},
     {"clip", NUMBER, AT(train.job.clip_norm)},
     {"max-skipped", FEW, AT(train.job.max_skipped)},
+    {"loss-scale", TEXT, AT(train.job.loss_scale)},
+    {"loss-scale-init", NUMBER, AT(train.job.loss_scale_init)},
+    {"scale-window", POSITIVE, AT(train.job.scale_window)},
+    {"min-scale", NUMBER, AT(train.job.min_scale)},
+    {"delayed-shift", FEW, AT(train.job.delayed_shift)},
     {"seed", SEED, AT(train.job.seed)},
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", POSITIVE, AT(train.save_every)},
@@ -147,6 +152,13 @@ static const char usage[] =
     "  --max-skipped N      end the job after N steps in a row whose loss or gradient was not "
     "finite,\n"
     "                       or that had no target: they change nothing (default 10, 0: never)\n"
+    "  --loss-scale auto|X|off    gradients are computed X times as large; auto: as large as they\n"
+    "                       do not overflow (default: auto in fp16, else off), by these rules:\n"
+    "  --loss-scale-init X  at first (default 65536; resumed: that of the checkpoint)\n"
+    "  --scale-window N     doubled after N steps in a row without an overflow (default 1000)\n"
+    "  --delayed-shift N    halved by the N-th overflow and those behind it, until it is doubled;\n"
+    "                       a step that overflows is skipped (default 2)\n"
+    "  --min-scale X        not below X (default 1), where such steps count for --max-skipped\n"
     "  --seed S             weights and dropout (default 1)\n"
     "given weights\n"
     "  --weights FILE       begin with the weights of FILE: .safetensors, an index.json of "
@@ -196,8 +208,8 @@ static const char usage[] =
     "  --device NAME        one of these (default cpu), or auto: the first that every rank has;\n"
     "                       ranks of a machine take its GPUs in turn and may share one\n"
     "%s"
-    "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has no tf32,\n"
-    "                       and bf16 where it has AVX512-BF16 or AMX\n"
+    "  --precision NAME     fp32, tf32, bf16 or fp16 (default: the plan's); the CPU has no tf32,\n"
+    "                       bf16 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32\n"
     "  --offload-to DIR     keep what the plan offloads in a file there, without a name, instead "
     "of in\n"
     "                       memory of the host; not on GPUs\n"

@@ -71,6 +71,8 @@ static void fill_row(smp__trainer *t, const smp_step_result *r)
     smp__log_set(&w->row, SMP__LOG_STEP_US, r->step_us);
     smp__log_set(&w->row, SMP__LOG_PREDICTED_US, r->predicted_us);
     smp__log_set(&w->row, SMP__LOG_SKIPPED, (double)r->skipped);
+    if (t->job->loss_scaling.on)
+        smp__log_set(&w->row, SMP__LOG_LOSS_SCALE, r->loss_scale);
     smp__log_set(&w->row, SMP__LOG_BUBBLE, w->times.last_bubble);
     smp__log_set(&w->row, SMP__LOG_MEMORY_PEAK_BYTES, w->times.last_resident_bytes);
 }

@@ -76,16 +76,20 @@ smp_status smp__checkpoint_sync(int fd, const char *path)
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
                                         const char *model, const char *path)
 {
-    char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "", evaluated[64] = "";
+    char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "", evaluated[64] = "", scale[96] = "";
     if (header->evaluated) /* as many digits as bring back every bit */
         snprintf(evaluated, sizeof(evaluated), "evaluated %.17g\n", header->eval_loss);
+    if (header->scaled)
+        snprintf(scale, sizeof(scale), "loss-scale %.9g good %" PRId64 " left %d\n",
+                 (double)header->loss_scale.scale, header->loss_scale.good,
+                 header->loss_scale.left);
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
              "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
-             " shuffled %d drop-last %d\n%soptimizer %s\nstates %d\nmodel %s\n",
+             " shuffled %d drop-last %d\n%s%soptimizer %s\nstates %d\nmodel %s\n",
              SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
              header->saved, header->order.known, header->order.seed, header->order.held_out,
-             header->order.shuffle, header->order.drop_last, evaluated, header->optimizer,
+             header->order.shuffle, header->order.drop_last, evaluated, scale, header->optimizer,
              header->states, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
@@ -117,6 +121,20 @@ static bool parse_evaluated(const char **at, smp__checkpoint_header *h)
     return h->evaluated && isfinite(h->eval_loss);
 }
 
+/* The line `loss-scale` of version 5, likewise. */
+static bool parse_loss_scale(const char **at, smp__checkpoint_header *h)
+{
+    smp_loss_scale *scale = &h->loss_scale;
+    int used = 0;
+    if (strncmp(*at, "\nloss-scale ", 12) != 0)
+        return true;
+    h->scaled = sscanf(*at, " loss-scale %f good %" SCNd64 " left %d%n", &scale->scale,
+                       &scale->good, &scale->left, &used) == 3;
+    *at += used;
+    return h->scaled && isfinite(scale->scale) && scale->scale > 0.0f && scale->good >= 0 &&
+           scale->left >= 1;
+}
+
 /* The lines that versions from 3 on have. */
 static bool parse_lines(const char *at, smp__checkpoint_header *h)
 {
@@ -127,6 +145,7 @@ static bool parse_lines(const char *at, smp__checkpoint_header *h)
         return false;
     at += used;
     return (h->version == 3 || (parse_order(&at, &h->order) && parse_evaluated(&at, h))) &&
+           (h->version < 5 || parse_loss_scale(&at, h)) &&
            sscanf(at, " optimizer %63s states %d", h->optimizer, &h->states) == 2;
 }
 

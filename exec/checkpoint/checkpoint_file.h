@@ -5,11 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "exec/optimizer/loss_scale.h"
 #include "graph/base/status.h"
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
 
-enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 4 };
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 5 };
 enum { SMP__CHECKPOINT_OLDEST = 3 };   /* that can be read */
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
@@ -32,7 +33,9 @@ typedef struct smp__checkpoint_header {
     smp__sample_order order; /* since version 4 */
     bool evaluated;          /* `eval_loss` is known, from version 4 on */
     double eval_loss;        /* of these weights, over all of the held-out data; finite */
-    int states;              /* of the optimizer, per weight */
+    bool scaled;             /* `loss_scale` is known, from version 5 on */
+    smp_loss_scale loss_scale;
+    int states; /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;
 

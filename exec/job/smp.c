@@ -26,10 +26,10 @@ static smp_status copy_string(smp *s, const char **text)
 static smp_status copy_options(smp *s, const smp_options *options)
 {
     s->options = *options;
-    const char **text[] = {&s->options.plan,        &s->options.model,     &s->options.profile,
-                           &s->options.cluster,     &s->options.schedule,  &s->options.optimizer,
-                           &s->options.device,      &s->options.precision, &s->options.shard_what,
-                           &s->options.lr_schedule, &s->options.offload_to};
+    const char **text[] = {&s->options.plan,        &s->options.model,      &s->options.profile,
+                           &s->options.cluster,     &s->options.schedule,   &s->options.optimizer,
+                           &s->options.device,      &s->options.precision,  &s->options.shard_what,
+                           &s->options.lr_schedule, &s->options.offload_to, &s->options.loss_scale};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     s->options.plugins = NULL; /* the caller's; smp_init has loaded them */
@@ -95,6 +95,8 @@ static smp_status check_options(smp *s)
     if (!in_range(o->trust_coefficient, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "trust coefficient %g: expected 0 to 1e6",
                         (double)o->trust_coefficient);
+    smp_loss_scaling scaling; /* of what precision is found later */
+    SMP_TRY(smp_loss_scaling_read(o, SMP_PRECISION_FP16, &scaling));
     if (o->max_skipped < 0)
         return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more", o->max_skipped);
     return SMP_OK;
@@ -194,6 +196,8 @@ static smp_status open_plan(smp *s)
         SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
     }
     s->plan->target = s->target;
+    SMP_TRY(smp_loss_scaling_read(&s->options, s->target.precision, &s->loss_scaling));
+    s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
     return smp__comm_agree(&s->comm, split_ranks(s));
 }
 

@@ -22,6 +22,7 @@
     X(STEP_US, "step_us", "speed/step_us", false)                                                  \
     X(PREDICTED_US, "predicted_us", "speed/predicted_us", false)                                   \
     X(SKIPPED, "skipped", "train/skipped", true)                                                   \
+    X(LOSS_SCALE, "loss_scale", "train/loss_scale", false)                                         \
     X(BUBBLE, "bubble", "speed/bubble", false)                                                     \
     X(MEMORY_PEAK_BYTES, "memory_peak_bytes", "memory/peak_bytes", true)                           \
     X(EVAL_LOSS, "eval_loss", "eval/loss", false)                                                  \

@@ -166,6 +166,8 @@ static smp_status write_header(const smp *s, int fd, const char *path)
                                      .order = s->order,
                                      .evaluated = s->saving.evaluated,
                                      .eval_loss = s->saving.eval_loss,
+                                     .scaled = s->loss_scaling.dynamic,
+                                     .loss_scale = s->saving.loss_scale,
                                      .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "exec/optimizer/loss_scale.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "smp.h"
 
@@ -25,6 +26,7 @@ typedef struct smp__saving {
     int64_t step, samples; /* of the state that is saved */
     bool evaluated;        /* `eval_loss` is that of the state */
     double eval_loss;
+    smp_loss_scale loss_scale; /* likewise */
     char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
     const char *part; /* what is written: `staging`, or NULL: what stands in the arena */
     bool behind;      /* written by a thread, while steps go on */

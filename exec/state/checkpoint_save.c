@@ -139,6 +139,7 @@ static smp_status prepare(smp *s, const char *path)
     v->samples = s->samples;
     v->evaluated = s->evaluated && s->evaluated_step == s->step;
     v->eval_loss = s->eval_loss;
+    v->loss_scale = s->loss_scale;
     v->part = NULL;
     snprintf(v->directory, sizeof(v->directory), "%s", path);
     return s->comm.world_rank == 0 ? smp__checkpoint_folder_make(path) : SMP_OK;

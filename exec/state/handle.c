@@ -20,7 +20,11 @@ smp_options smp_options_default(void)
                          .timeout_s = 120.0,
                          .max_skipped = 10,
                          .tensor = 1,
-                         .trust_coefficient = 1e-3f};
+                         .trust_coefficient = 1e-3f,
+                         .loss_scale_init = 65536.0f,
+                         .scale_window = 1000,
+                         .min_scale = 1.0f,
+                         .delayed_shift = 2};
 }
 
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)

@@ -12,6 +12,7 @@
 #include "exec/transport/comm.h"
 #include "exec/data/index_range.h"
 #include "exec/device/device.h"
+#include "exec/optimizer/loss_scale.h"
 #include "exec/optimizer/optimizer.h"
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/checkpoint_part.h"
@@ -163,6 +164,7 @@ struct smp {
     const smp_optimizer *optimizer;
     smp_update_settings *settings; /* [weights of the whole graph] */
     smp__trust trust;
+    smp_loss_scaling loss_scaling;
 
     smp_graph *graph;
     smp_plan *plan;
@@ -204,8 +206,9 @@ struct smp {
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */
     int64_t skipped;      /* ... of which so many changed nothing */
-    int skipped_in_row;   /* the last ones */
-    int64_t samples;      /* position in the data behind them; -1: not known */
+    int skipped_in_row;   /* the last ones, without those that a lower loss scale may mend */
+    smp_loss_scale loss_scale; /* alike on all ranks */
+    int64_t samples;           /* position in the data behind them; -1: not known */
     smp__sample_order
         order;          /* of the data: smp-run's, or what was loaded; saved with the weights */
     bool training_call; /* false while evaluating */

@@ -2,7 +2,8 @@
  * that count in the global batch, however it is cut into micro-batches and replicas; an operator
  * only knows its micro-batch, of which it makes the mean over r rows. So with R rows in the global
  * batch the gradient of that mean is r / R, and the means are added up with the same shares: the
- * operator divides by r again, and a micro-batch without a row adds nothing.
+ * operator divides by r again, and a micro-batch without a row adds nothing. All gradients are
+ * larger by the loss scale (exec/optimizer/loss_scale.h) until the weights are updated.
  *
  * Rows are counted on the host before the step runs: an int32 tensor holds values of model inputs.
  * In each replica one rank counts those of an input, the one with the loss if it reads the input.
@@ -169,7 +170,7 @@ smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
     for (int i = 0; i < n; i++)
         all += s->rows[i];
     for (int mb = 0; mb < s->microbatches; mb++)
-        *share(s, mb) = all > 0.0 ? (float)(own[mb] / all) : 0.0f;
+        *share(s, mb) = all > 0.0 ? (float)(own[mb] / all) * s->loss_scale.scale : 0.0f;
     return s->device->upload(s->device_context, s->loss_gradient, s->share,
                              (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
 }

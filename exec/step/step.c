@@ -185,9 +185,10 @@ static void read_losses(smp *s)
     }
 }
 
-/* Would an update make the weights worse than they are? The same on every rank, since it is made of
- * sums over all ranks: of the gradient's squares, and of what this rank knows of the losses. */
-static smp_status find_unsound(smp *s, double *norm, bool *unsound)
+/* Would an update make the weights worse than they are, because something is not finite or there is
+ * no target? The same on every rank, since it is made of sums over all ranks: of the gradient's
+ * squares, and of what this rank knows of the losses. The norm is that of the true gradient. */
+static smp_status find_unsound(smp *s, double *norm, bool *overflowed, bool *unsound)
 {
     enum { WRONG, ROWS };
     int losses = s->comm.ddp_size * s->microbatches;
@@ -198,23 +199,38 @@ static smp_status find_unsound(smp *s, double *norm, bool *unsound)
     }
     SMP_TRY(smp__weights_norm(s, sum, norm));
     bool no_target = s->graph->loss >= 0 && sum[ROWS] == 0.0;
-    *unsound = !isfinite(*norm) || sum[WRONG] > 0.0 || no_target;
+    *norm /= (double)s->loss_scale.scale;
+    *overflowed = !isfinite(*norm) || sum[WRONG] > 0.0;
+    *unsound = *overflowed || no_target;
     return SMP_OK;
 }
 
-/* After the reductions: clip, then update the weights. A step with a loss or a gradient that is not
- * finite, or without any target, changes nothing. */
+/* What a step has done to the counts of skipped ones, and to the loss scale. One that a lower scale
+ * may mend is no sign of weights that get nowhere. */
+static void count_skipped(smp *s, bool overflowed, bool unsound)
+{
+    const bool mends = overflowed && smp_loss_scale_can_fall(&s->loss_scaling, s->loss_scale);
+    s->skipped += unsound;
+    if (!mends)
+        s->skipped_in_row = unsound ? s->skipped_in_row + 1 : 0;
+    if (overflowed || !unsound) /* without a target there is nothing to learn about the scale */
+        smp_loss_scale_next(&s->loss_scaling, overflowed, &s->loss_scale);
+}
+
+/* After the reductions: take the loss scale out, clip, then update the weights. A step with a loss
+ * or a gradient that is not finite, or without any target, changes nothing. */
 static smp_status update(smp *s, smp_step_result *result)
 {
-    float scale = 1.0f, limit = s->options.clip_norm;
-    bool unsound = false;
+    const float scaled = s->loss_scale.scale, limit = s->options.clip_norm;
+    float scale = 1.0f / scaled;
+    bool overflowed = false, unsound = false;
     result->lr = smp_learning_rate(&s->options, s->step + 1);
-    SMP_TRY(find_unsound(s, &result->grad_norm, &unsound));
-    s->skipped += unsound;
-    s->skipped_in_row = unsound ? s->skipped_in_row + 1 : 0;
+    result->loss_scale = (double)scaled;
+    SMP_TRY(find_unsound(s, &result->grad_norm, &overflowed, &unsound));
+    count_skipped(s, overflowed, unsound);
     result->skipped = s->skipped;
     if (limit > 0.0f && result->grad_norm > (double)limit)
-        scale = (float)((double)limit / result->grad_norm);
+        scale = (float)((double)limit / result->grad_norm) / scaled;
     SMP_TRY(smp__stamp_begin(s));
     SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
     if (unsound)

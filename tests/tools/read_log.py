@@ -9,8 +9,8 @@ import math
 import struct
 import sys
 
-REPEATED = ["loss", "lr", "grad_norm", "skipped", "eval_loss", "accuracy", "accuracy_top5"]
-HEAD = ["step", "loss", "lr", "grad_norm", "samples_per_s", "step_us", "predicted_us", "skipped", "bubble",
+REPEATED = ["loss", "lr", "grad_norm", "skipped", "loss_scale", "eval_loss", "accuracy", "accuracy_top5"]
+HEAD = ["step", "loss", "lr", "grad_norm", "samples_per_s", "step_us", "predicted_us", "skipped", "loss_scale", "bubble",
         "memory_peak_bytes", "eval_loss", "accuracy", "accuracy_top5"]
 TABLE = []
 for number in range(256):
@@ -91,7 +91,7 @@ def table(path):
 
 
 for row in table(sys.argv[1]) if sys.argv[1].endswith(".csv") else events(sys.argv[1]):
-    assert set(row) >= set(HEAD[:10]), row
+    assert set(row) >= set(HEAD[:11]) - {"loss_scale"}, row
     assert row["step_us"] > 0 and row["predicted_us"] > 0 and row["samples_per_s"] > 0, row
     assert 0 <= row["bubble"] < 1 and row["memory_peak_bytes"] > 1e6, row
     assert math.isclose(row["samples_per_s"] * row["step_us"], 4e6, rel_tol=0.02), row  # four samples

@@ -78,7 +78,7 @@ static void test_checkpoint_order(void **state)
     put_saved(4, 6);
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
-    put_header(8, "SMP checkpoint 5\nlater\n");
+    put_header(8, "SMP checkpoint 6\nlater\n");
     put_header(9, "none");
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
@@ -92,7 +92,7 @@ static void test_checkpoint_order(void **state)
 static void test_checkpoint_pruned(void **state)
 {
     (void)state;
-    put_header(8, "SMP checkpoint 5\nlater\n");
+    put_header(8, "SMP checkpoint 6\nlater\n");
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
@@ -351,13 +351,47 @@ static void test_checkpoint_sample_order(void **state)
     assert_true(!header.order.known && header.saved == 3);
 }
 
+/* The loss scale, which need not be there, and before version 5 was not. */
+static void test_checkpoint_loss_scale(void **state)
+{
+    (void)state;
+    static const char form[] = "SMP checkpoint %d\nfingerprint ab\nstep 5\nsamples 7\nsaved 3\n"
+                               "order 0 seed 0 held-out 0 shuffled 0 drop-last 0\n"
+                               "%soptimizer adamw\nstates 2\nmodel tiny\n";
+    static const char good[] = "evaluated 0.5\nloss-scale 0.333333343 good 12 left 2\n";
+    static const char *const bad[] = {
+        "loss-scale 0 good 12 left 2\n",  "loss-scale nan good 12 left 2\n",
+        "loss-scale 8 good -1 left 2\n",  "loss-scale 8 good 12 left 0\n",
+        "loss-scale 8 good 12\n",         "loss-scale 8 good 12 left 2\nevaluated 0.5\n",
+        "loss-scale inf good 1 left 2\n",
+    };
+    smp__checkpoint_header header;
+    char text[512];
+    snprintf(text, sizeof text, form, 5, good);
+    must(read_header(text, true, &header));
+    assert_true(header.scaled && header.loss_scale.scale == 1.0f / 3.0f && header.evaluated &&
+                header.loss_scale.good == 12 && header.loss_scale.left == 2 && header.states == 2);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(text, sizeof text, form, 5, bad[i]);
+        if (read_header(text, true, &header) != SMP_ERR_INPUT)
+            fail_msg("'%s' was read", bad[i]);
+    }
+    snprintf(text, sizeof text, form, 4, good);
+    assert_int_equal(read_header(text, true, &header), SMP_ERR_INPUT);
+    for (int version = 4; version <= 5; version++) {
+        snprintf(text, sizeof text, form, version, "");
+        must(read_header(text, true, &header));
+        assert_true(!header.scaled && header.saved == 3);
+    }
+}
+
 static void test_checkpoint_other_versions(void **state)
 {
     (void)state;
     smp__checkpoint_header header;
-    must(read_header("SMP checkpoint 5\n", true, &header));
-    assert_int_equal(header.version, 5);
-    assert_int_equal(read_header("SMP checkpoint 5\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 6\n", true, &header));
+    assert_int_equal(header.version, 6);
+    assert_int_equal(read_header("SMP checkpoint 6\n", false, &header), SMP_ERR_INPUT);
     must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
                      false, &header));
     assert_true(header.version == 1 && header.saved == 0);
@@ -401,11 +435,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order),         TEST(pruned),         TEST(best_kept),
-        TEST(parts_removed), TEST(last_number),    TEST(descriptors_closed),
-        TEST(names),         TEST(made),           TEST(headers),
-        TEST(sample_order),  TEST(other_versions), TEST(unreadable),
-        TEST(ends_early),    TEST(list_no_memory),
+        TEST(order),         TEST(pruned),      TEST(best_kept),
+        TEST(parts_removed), TEST(last_number), TEST(descriptors_closed),
+        TEST(names),         TEST(made),        TEST(headers),
+        TEST(sample_order),  TEST(loss_scale),  TEST(other_versions),
+        TEST(unreadable),    TEST(ends_early),  TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
