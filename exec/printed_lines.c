@@ -47,7 +47,7 @@ void smp__print_step(const smp__trainer *t, const smp_step_result *r)
     char loss[64], norm[64], measured[32], predicted[32], scale[48] = "";
     lift_bar(t);
     if (t->job->loss_scaling.on)
-        snprintf(scale, sizeof(scale), t->options->json ? ", \"loss_scale\": %.9g" : "  scale %g",
+        snprintf(scale, sizeof(scale), t->options->json ? ", \"loss_scale\": %.17g" : "  scale %g",
                  r->loss_scale);
     if (t->options->json) {
         printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "

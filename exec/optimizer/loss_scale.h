@@ -9,10 +9,10 @@
  *   after `window` good steps in a row: the scale is doubled, and so many overflows are to come
  *     again before it is halved.
  *
- * That is the rule of Megatron-LM's and DeepSpeed's DynamicLossScaler without consecutive_hysteresis
- * (their scale_window, min_scale and delayed_shift, which SageMaker takes over); with a
- * delayed_shift of 1 that of PyTorch's GradScaler (factors 2 and 1/2, growth_interval the window).
- * By powers of two nothing is rounded that was not before. */
+ * That is Megatron-Core's DynamicGradScaler, whose hysteresis is delayed_shift; under the names of
+ * the DynamicLossScaler that SageMaker has its parameters from (DeepSpeed's counts one step more
+ * before it doubles). With a delayed_shift of 1 it is PyTorch's GradScaler (factors 2 and 1/2,
+ * growth_interval the window). By powers of two nothing is rounded that was not before. */
 #ifndef SMP_EXEC_OPTIMIZER_LOSS_SCALE_H
 #define SMP_EXEC_OPTIMIZER_LOSS_SCALE_H
 

@@ -20,7 +20,7 @@ static smp_options options_of(const char *loss_scale)
                          .delayed_shift = 2};
 }
 
-/* As Megatron-LM and DeepSpeed write it: by the number of the step, and of the last overflow. */
+/* Written by the numbers of the step and of the last overflow. */
 static void test_loss_scale_follows_the_rule(void **state)
 {
     (void)state;
