@@ -367,8 +367,8 @@ typedef struct smp_weights_options {
 SMP_API smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options *options);
 
 /* smp_export_weights under other names. A path that ends with a slash is a folder, made if it is
- * absent: it gets model.safetensors, or several files and their index. Rank 0 needs memory for the
- * largest matrix that is written transposed. Collective. Errors: as there, and SMP_ERR_INPUT
+ * absent: it gets model.safetensors, or several files and their index, all of them or, after a
+ * failure, none: what was there stays. Collective. Errors: as there, and SMP_ERR_INPUT
  * for rules that do not fit the model. */
 SMP_API smp_status smp_export_weights_as(smp *s, const char *path,
                                          const smp_weights_options *options);

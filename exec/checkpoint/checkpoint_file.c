@@ -1,5 +1,8 @@
 /* One checkpoint file: its header, bytes at their places, and that they are on the disk.
  *
+ * A file is one of safetensors: the head of that format, then its tensors, of which the header is
+ * the first, as bytes. Files of before began with the header.
+ *
  * The header is text, so that `head` shows it, zeroes, and in its last eight bytes the hash of all
  * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
  * another version can be told from a damaged one. The name of the model stands last: however long
@@ -14,8 +17,94 @@
 #include <unistd.h>
 
 #include "graph/base/text.h"
+#include "graph/safetensors/safetensors_write.h"
 
 enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
+
+/* Tensors of a weight: values, states, hashes, as bytes, which need not be aligned. */
+static void add_tensors(const smp_param *param, int states, const char *const *name,
+                        smp_written_tensor *out)
+{
+    smp_stored_shape shape = {.n_dim = param->shape.n_dim};
+    for (int d = 0; d < shape.n_dim; d++)
+        shape.dim[d] = param->shape.dim[d];
+    for (int k = 0; k <= states; k++)
+        out[k] = (smp_written_tensor){name[k], shape, NULL};
+    shape = (smp_stored_shape){
+        3, {1 + states, smp__checkpoint_pieces(param->elements), (int)sizeof(uint64_t)}};
+    out[1 + states] = (smp_written_tensor){name[1 + states], shape, smp_stored_dtype_find("U8")};
+}
+
+/* "fc.weight", "fc.weight#1" .., "fc.weight#hashes": names of models have no #. */
+static smp_status name_tensors(const smp_graph *graph, int states, smp_arena *arena,
+                               smp_written_tensor *tensor)
+{
+    const char *name[SMP__CHECKPOINT_STATES + 2];
+    tensor[0] = (smp_written_tensor){
+        "#checkpoint", {1, {SMP__CHECKPOINT_HEADER_BYTES}}, smp_stored_dtype_find("U8")};
+    for (int32_t i = 0; i < graph->n_param; i++) {
+        name[0] = graph->param[i].name;
+        for (int k = 1; k <= states; k++)
+            name[k] = smp_arena_printf(arena, "%s#%d", name[0], k);
+        name[1 + states] = smp_arena_printf(arena, "%s#hashes", name[0]);
+        for (int k = 1; k <= 1 + states; k++)
+            if (!name[k])
+                return SMP_ERR_NO_MEMORY;
+        add_tensors(&graph->param[i], states, name, tensor + 1 + (int64_t)i * (2 + states));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_head(const smp_graph *graph, int states, const char *path, smp_text *out)
+{
+    const int64_t n = 1 + (int64_t)graph->n_param * (2 + states);
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? SMP_OK : SMP_ERR_NO_MEMORY;
+    smp_written_tensor *tensor =
+        arena && n < INT32_MAX ? SMP_ARENA_NEW(arena, smp_written_tensor, (size_t)n) : NULL;
+    smp_text_free(out);
+    if (n < INT32_MAX && !tensor)
+        status = SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && tensor)
+        status = name_tensors(graph, states, arena, tensor);
+    if (status == SMP_OK && tensor)
+        status = smp_safetensors_head(path, tensor, (int32_t)n, out);
+    smp_arena_destroy(arena);
+    return status == SMP_ERR_FAILED ? SMP_OK : status; /* too long */
+}
+
+static smp_status check_head(int fd, const smp_text *head, const char *path)
+{
+    char bytes[4096];
+    for (size_t at = 0, n; at < head->length; at += n) {
+        n = head->length - at < sizeof bytes ? head->length - at : sizeof bytes;
+        SMP_TRY(smp__checkpoint_transfer(fd, bytes, (int64_t)n, (int64_t)at, false, path));
+        if (memcmp(bytes, head->data + at, n) != 0)
+            return smp_fail(SMP_ERR_INPUT, "%s: the list of tensors is damaged", path);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
+                                 const smp__checkpoint_header *header, const char *path)
+{
+    const int64_t length = lseek(fd, 0, SEEK_END);
+    const int64_t bytes =
+        header->at + smp__checkpoint_offset(graph, graph->n_param, header->states);
+    smp_text head = {0};
+    if (length != bytes)
+        return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
+                        bytes);
+    if (header->at == 0)
+        return SMP_OK;
+    smp_status status = smp__checkpoint_head(graph, header->states, path, &head);
+    if (status == SMP_OK && (int64_t)head.length != header->at)
+        status = smp_fail(SMP_ERR_INPUT, "%s: the list of tensors is damaged", path);
+    if (status == SMP_OK)
+        status = check_head(fd, &head, path);
+    smp_text_free(&head);
+    return status;
+}
 
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states)
 {
@@ -93,7 +182,8 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
              header->states, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
-    return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
+    return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, header->at, true,
+                                    path);
 }
 
 /* The line `order` of version 4, behind which *at is then. */
@@ -174,6 +264,18 @@ static bool in_range(const smp__checkpoint_header *h)
            h->order.held_out < SMP__WHOLE;
 }
 
+/* Where the header begins: at once, or behind a head with its length. */
+static smp_status read_place(int fd, int64_t length, const char *path, int64_t *at)
+{
+    uint64_t head = 0;
+    char first[sizeof head];
+    SMP_TRY(smp__checkpoint_transfer(fd, first, sizeof first, 0, false, path));
+    memcpy(&head, first, sizeof head);
+    if (strncmp(first, "SMP chec", sizeof first) != 0 && head < (uint64_t)length)
+        *at = (int64_t)head + (int64_t)sizeof head;
+    return SMP_OK;
+}
+
 smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header)
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES + 1] = "";
@@ -182,7 +284,10 @@ smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint
     if (length < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot read: %s", path, strerror(errno));
     if (length >= SMP__CHECKPOINT_HEADER_BYTES)
-        SMP_TRY(smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, false, path));
+        SMP_TRY(read_place(fd, length, path, &h.at));
+    if (length - h.at >= SMP__CHECKPOINT_HEADER_BYTES)
+        SMP_TRY(
+            smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, h.at, false, path));
     if (!parse(bytes, &h) || !in_range(&h))
         return smp_fail(SMP_ERR_INPUT, "%s: the header is damaged", path);
     *header = h;

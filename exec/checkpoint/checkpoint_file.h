@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "exec/optimizer/loss_scale.h"
-#include "graph/base/status.h"
+#include "graph/base/text.h"
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
 
@@ -25,6 +25,7 @@ typedef struct smp__sample_order {
 } smp__sample_order;
 
 typedef struct smp__checkpoint_header {
+    int64_t at;  /* where it begins in its file, and all offsets below count from */
     int version; /* not one that can be read: nothing else is known for sure */
     uint64_t fingerprint;
     int64_t step;
@@ -39,8 +40,16 @@ typedef struct smp__checkpoint_header {
     char optimizer[64];
 } smp__checkpoint_header;
 
+/* What a file begins with: the head of safetensors, so that others read weights and states as
+ * tensors. A function of the model. Empty where it would be longer than readers take. path: for
+ * messages. *out: smp_text_free. */
+smp_status smp__checkpoint_head(const smp_graph *graph, int states, const char *path,
+                                smp_text *out);
+/* SMP_ERR_INPUT: the file does not begin with it, or is not as long as the model has it. */
+smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
+                                 const smp__checkpoint_header *header, const char *path);
 /* Where a weight begins in a file with so many states of the optimizer for each; of the weight
- * behind the last: the length of the file. */
+ * behind the last: the length of the file. From the beginning of the header on. */
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states);
 /* Where the values (k 0) or a state (k) of a weight begin, and the hashes of their pieces of
  * SMP_PIECE_ELEMENTS, 64 bits each. */
@@ -58,7 +67,7 @@ smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t o
 /* What is written so far survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_sync(int fd, const char *path);
 
-/* Writes a header of this version. */
+/* Writes a header of this version at header->at. */
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
                                         const char *model, const char *path);
 /* SMP_ERR_INPUT: the header is damaged, is none, or has numbers that no job gets to. */

@@ -38,12 +38,7 @@ static smp_status check(const smp__checkpoint_values *from, const smp__checkpoin
                         "%s: is of another model (fingerprint %016" PRIx64
                         ", this model has %016" PRIx64 ")",
                         from->path, header->fingerprint, graph->weights_fingerprint);
-    const int64_t bytes = smp__checkpoint_offset(graph, graph->n_param, header->states),
-                  length = lseek(from->fd, 0, SEEK_END);
-    if (length != bytes)
-        return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, from->path,
-                        length, bytes);
-    return SMP_OK;
+    return smp__checkpoint_check(from->fd, graph, header, from->path);
 }
 
 smp_status smp__checkpoint_values_open(const char *directory, bool best, const smp_graph *graph,
@@ -60,14 +55,15 @@ smp_status smp__checkpoint_values_open(const char *directory, bool best, const s
     SMP_TRY(smp__checkpoint_header_read(out->fd, out->path, &header));
     SMP_TRY(check(out, &header));
     out->states = header.states;
+    out->base = header.at;
     return SMP_OK;
 }
 
 smp_status smp__checkpoint_values_read(smp__checkpoint_values *from, int32_t param, float *values)
 {
     const int64_t elements = from->graph->param[param].elements;
-    int64_t at = smp__checkpoint_values_at(from->graph, param, from->states, 0);
-    int64_t hashes_at = smp__checkpoint_hashes_at(from->graph, param, from->states, 0);
+    const int64_t at = from->base + smp__checkpoint_values_at(from->graph, param, from->states, 0);
+    int64_t hashes_at = from->base + smp__checkpoint_hashes_at(from->graph, param, from->states, 0);
     uint64_t hash[2][PIECES_AT_ONCE];
     SMP_TRY(smp__checkpoint_transfer(from->fd, values, elements * (int64_t)sizeof(float), at, false,
                                      from->path));

@@ -9,6 +9,7 @@ typedef struct smp__checkpoint_values {
     const smp_graph *graph; /* whole */
     int fd;                 /* -1: closed */
     int states;
+    int64_t base; /* bytes before the header */
     int64_t step;
     char path[SMP__CHECKPOINT_PATH_BYTES];
 } smp__checkpoint_values;

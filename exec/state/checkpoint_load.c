@@ -28,6 +28,7 @@ _Static_assert((int)SMP__WINDOW_ELEMENTS <= (int)AT_ONCE, "a window is read at o
 typedef struct reading {
     int fd;
     const char *path;
+    int64_t base; /* bytes before the header */
     int states;
     char *copy;         /* AT_ONCE floats on their way to a device; NULL with host memory */
     smp__regroup parts; /* ... or to several */
@@ -65,8 +66,8 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     const int32_t param = s->graph->param[s->memory->param[index].param].number;
-    const int64_t offset = smp__checkpoint_values_at(whole, param, r->states, k),
-                  hashes_at = smp__checkpoint_hashes_at(whole, param, r->states, k);
+    const int64_t offset = r->base + smp__checkpoint_values_at(whole, param, r->states, k),
+                  hashes_at = r->base + smp__checkpoint_hashes_at(whole, param, r->states, k);
     smp_status status = SMP_OK;
     bool whole_pieces = true;
     for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole_pieces;
@@ -91,8 +92,9 @@ static smp_status read_window(smp *s, const reading *r, int32_t index, int k, sm
     if (window.begin == window.end)
         return SMP_OK;
     SMP_TRY(read_pieces(r, r->copy, window.end - window.begin,
-                        smp__checkpoint_values_at(whole, param, r->states, k) + 4 * window.begin,
-                        smp__checkpoint_hashes_at(whole, param, r->states, k) +
+                        r->base + smp__checkpoint_values_at(whole, param, r->states, k) +
+                            4 * window.begin,
+                        r->base + smp__checkpoint_hashes_at(whole, param, r->states, k) +
                             window.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
                         &whole_pieces));
     return whole_pieces ? SMP_OK : damaged(s, r, index);
@@ -158,17 +160,6 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
     return SMP_OK;
 }
 
-static smp_status check_length(const smp *s, int states, int fd, const char *path)
-{
-    const smp_graph *whole = smp_graph_whole(s->graph);
-    const int64_t bytes = smp__checkpoint_offset(whole, whole->n_param, states),
-                  length = lseek(fd, 0, SEEK_END);
-    if (length != bytes)
-        return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
-                        bytes);
-    return SMP_OK;
-}
-
 /* What is wrong with a file stands in the note, and the next one is tried. */
 static smp_status pass_over(smp *s)
 {
@@ -209,9 +200,11 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
         return pass_over(s);
     SMP_TRY(status);
     SMP_TRY(smp__comm_agree(&s->comm, check_header(s, &header, step, path)));
-    status = smp__comm_agree(&s->comm, check_length(s, header.states, fd, path));
+    status = smp__comm_agree(&s->comm,
+                             smp__checkpoint_check(fd, smp_graph_whole(s->graph), &header, path));
     if (status == SMP_OK)
-        status = read_all(s, &(reading){.fd = fd, .path = path, .states = header.states});
+        status = read_all(
+            s, &(reading){.fd = fd, .path = path, .base = header.at, .states = header.states});
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);

@@ -116,7 +116,7 @@ smp_status smp__part_copy(smp *s)
 /* Values and states of a range of one weight, and the hashes of its pieces. *part moves on behind
  * them. */
 static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **part,
-                              int fd, const char *path)
+                              int fd, int64_t base, const char *path)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     const int32_t param = s->graph->param[s->memory->param[index].param].number;
@@ -132,13 +132,14 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
         smp__checkpoint_hash(values, n, hash);
         status = smp__checkpoint_transfer(
             fd, (void *)values, bytes,
-            smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin, true, path);
+            base + smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin, true,
+            path);
         if (status == SMP_OK)
-            status = smp__checkpoint_transfer(fd, hash, hashes_bytes,
-                                              smp__checkpoint_hashes_at(whole, param, states, k) +
-                                                  range.begin / SMP_PIECE_ELEMENTS *
-                                                      (int64_t)sizeof(uint64_t),
-                                              true, path);
+            status = smp__checkpoint_transfer(
+                fd, hash, hashes_bytes,
+                base + smp__checkpoint_hashes_at(whole, param, states, k) +
+                    range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+                true, path);
         if (*part)
             *part += bytes;
     }
@@ -146,21 +147,22 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
     return status;
 }
 
-static smp_status write_weights(const smp *s, int fd, const char *path)
+static smp_status write_weights(const smp *s, int fd, int64_t base, const char *path)
 {
     const char *part = s->saving.part;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range range = saved_range(s, i);
         if (range.begin < range.end)
-            SMP_TRY(write_range(s, i, range, &part, fd, path));
+            SMP_TRY(write_range(s, i, range, &part, fd, base, path));
     }
     return SMP_OK;
 }
 
 /* ... and the length, which a file that was left under this name may have had otherwise. */
-static smp_status write_header(const smp *s, int fd, const char *path)
+static smp_status write_header(const smp *s, int fd, const smp_text *head, const char *path)
 {
-    smp__checkpoint_header header = {.fingerprint = s->graph->weights_fingerprint,
+    smp__checkpoint_header header = {.at = (int64_t)head->length,
+                                     .fingerprint = s->graph->weights_fingerprint,
                                      .step = s->saving.step,
                                      .samples = s->saving.samples,
                                      .order = s->order,
@@ -172,8 +174,11 @@ static smp_status write_header(const smp *s, int fd, const char *path)
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));
     const smp_graph *whole = smp_graph_whole(s->graph);
+    if (head->data)
+        SMP_TRY(smp__checkpoint_transfer(fd, head->data, header.at, 0, true, path));
     SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
-    if (ftruncate(fd, smp__checkpoint_offset(whole, whole->n_param, header.states)) != 0)
+    if (ftruncate(fd, header.at + smp__checkpoint_offset(whole, whole->n_param, header.states)) !=
+        0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     return SMP_OK;
 }
@@ -181,15 +186,22 @@ static smp_status write_header(const smp *s, int fd, const char *path)
 smp_status smp__part_write(const smp *s)
 {
     char path[TEMPORARY_BYTES];
+    smp_text head = {0};
     temporary_path(s, path);
+    SMP_TRY(smp__checkpoint_head(smp_graph_whole(s->graph), smp__job_states(s), path, &head));
     int fd = open(path, O_CREAT | O_WRONLY, 0666);
+    smp_status status = SMP_OK;
     if (fd < 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
-    smp_status status = s->comm.world_rank == 0 ? write_header(s, fd, path) : SMP_OK;
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
+    if (status == SMP_OK && s->comm.world_rank == 0)
+        status = write_header(s, fd, &head, path);
     if (status == SMP_OK)
-        status = write_weights(s, fd, path);
+        status = write_weights(s, fd, (int64_t)head.length, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
+    smp_text_free(&head);
+    if (fd < 0)
+        return status;
     if (close(fd) != 0 && status == SMP_OK) /* network file systems report here what they lost */
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
     return status;

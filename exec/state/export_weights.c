@@ -73,7 +73,7 @@ static smp_status find_tensors(exporter *e, const smp_weights_options *options,
     if (!e->tensor)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < e->n; i++)
-        e->tensor[i] = (smp_written_tensor){e->source[i].name, e->source[i].shape};
+        e->tensor[i] = (smp_written_tensor){e->source[i].name, e->source[i].shape, NULL};
     return deal_files(e, options->file_bytes > 0 ? options->file_bytes : file_bytes);
 }
 

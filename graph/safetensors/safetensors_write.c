@@ -12,12 +12,13 @@ static void append_entry(smp_text *text, const smp_written_tensor *tensor, int64
 {
     const smp_stored_shape *shape = &tensor->shape;
     const int64_t begin = *at;
+    const smp_stored_dtype *dtype = tensor->dtype ? tensor->dtype : &smp_stored_f32;
     int64_t elements = 0;
     smp_stored_elements(shape, &elements);
-    *at += elements * (int64_t)sizeof(float);
+    *at += elements * dtype->bytes;
     smp_text_append_bytes(text, ",", 1);
     smp_text_append_quoted(text, tensor->name);
-    smp_text_append(text, ":{\"dtype\":\"F32\",\"shape\":[");
+    smp_text_append(text, ":{\"dtype\":\"%s\",\"shape\":[", dtype->name);
     for (int i = 0; i < shape->n_dim; i++)
         smp_text_append(text, "%s%" PRId64, i == 0 ? "" : ",", shape->dim[i]);
     smp_text_append(text, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, *at);

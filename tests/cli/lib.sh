@@ -116,6 +116,11 @@ checkpoints() {
     find "$1" -type f -printf '%f\n' | sort | sed -E 's/checkpoint-0*//' | tr '\n' ' '
 }
 
+# behind_header CHECKPOINT: where its weights begin.
+behind_header() {
+    echo $(($(od -An -N8 -td8 "$1") + 8 + 4096))
+}
+
 # wait_for SECONDS COMMAND...: until the command succeeds; fails if it does not within that time.
 wait_for() {
     local end=$((SECONDS + $1))

@@ -274,7 +274,7 @@ class Model:
         """Weights of a checkpoint (exec/state/README.md) with so many optimizer states."""
         with open(path, "rb") as file:
             raw = file.read()
-        place = 4096
+        place = 8 + int.from_bytes(raw[:8], "little") + 4096
         for name, value in self.weight.items():
             n = value.numel()
             values = struct.unpack_from(f"<{n}f", raw, place)

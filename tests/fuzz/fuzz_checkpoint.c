@@ -17,7 +17,7 @@ enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - 8, LATER = 7 };
 
 static char folder[256], first[SMP__CHECKPOINT_PATH_BYTES], later[SMP__CHECKPOINT_PATH_BYTES];
 static char whole[65536]; /* the file that is saved */
-static size_t whole_bytes;
+static size_t whole_bytes, header_at;
 
 static void write_file(const char *path, const void *data, size_t size)
 {
@@ -60,6 +60,9 @@ static void save(smp *job)
     FUZZ_REQUIRE(saved != NULL);
     whole_bytes = fread(whole, 1, sizeof whole, saved);
     FUZZ_REQUIRE(feof(saved) && fclose(saved) == 0);
+    uint64_t head;
+    memcpy(&head, whole, sizeof head);
+    header_at = head + sizeof head;
 }
 
 /* The same weights in the other mode. */
@@ -97,11 +100,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size <= TEXT_BYTES) {
         memcpy(made, whole, whole_bytes);
-        memset(made, 0, TEXT_BYTES);
+        char *header = made + header_at;
+        memset(header, 0, TEXT_BYTES);
         if (size > 0)
-            memcpy(made, data, size);
-        const uint64_t hash = smp_hash(0, made, TEXT_BYTES);
-        memcpy(made + TEXT_BYTES, &hash, sizeof hash);
+            memcpy(header, data, size);
+        const uint64_t hash = smp_hash(0, header, TEXT_BYTES);
+        memcpy(header + TEXT_BYTES, &hash, sizeof hash);
         write_file(later, made, whole_bytes);
     } else {
         write_file(later, data, size);

@@ -45,7 +45,8 @@ resumed one.yaml:1 two.yaml:2
 # once, and go on bit for bit. What is saved then counts, though the damaged file has a higher step.
 rm -rf saved
 train two.yaml 2 first --steps 8 --checkpoint saved --save-every 4
-printf 'damage' | dd of=saved/checkpoint-0000000008.smp bs=1 seek=6000 conv=notrunc status=none
+at=$(behind_header saved/checkpoint-0000000008.smp)
+printf 'damage' | dd of=saved/checkpoint-0000000008.smp bs=1 seek=$((at + 2000)) conv=notrunc status=none
 train four.yaml 4 second --steps 6 --checkpoint saved --resume
 expect_equal "reports" "$(grep -c 'smp-run: .*0000000008.smp: weight .* is damaged; took the one before, .*0000000004.smp' err)" 1
 train one.yaml 1 third --steps 16 --checkpoint saved --resume

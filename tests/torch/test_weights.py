@@ -145,6 +145,7 @@ def check_gpt2(folder):
     for name, weight in module.named_parameters():
         require(torch.allclose(trained[name], weight, rtol=1e-4, atol=1e-5), f"trained {name}")
     print(module.load_state_dict(trained), "after", ours)
+    check_checkpoint(folder, data, train)
     save_file({k: v.clone() for k, v in module.state_dict().items()}, f"{folder}/kept.safetensors")
     run(folder, "smp-run", "gpt2.plan", *data, "--steps", "0", "--weights", "kept.safetensors", "--names", "hf-gpt2",
         "--export-weights", "back.safetensors", "--predict", "logits.npy", ranks=4)
@@ -155,6 +156,22 @@ def check_gpt2(folder):
     print("logits differ by", (logits - expected).abs().max().item(), "of", expected.abs().max().item())
     back = load_file(f"{folder}/back.safetensors")
     require(back.keys() == trained.keys() and all(same_bits(back[k], trained[k]) for k in back), "there and back, bit for bit")
+
+
+def check_checkpoint(folder, data, train):
+    """A checkpoint is a file of safetensors: weights, states and the header, of which PyTorch makes the weights that are exported."""
+    run(folder, "smp-run", "gpt2.plan", *data, *train[2:], "--steps", "3", "--checkpoint", "saved", "--export-weights", "own.safetensors",
+        ranks=4)
+    saved, own = load_file(f"{folder}/saved/checkpoint-0000000003.smp"), load_file(f"{folder}/own.safetensors")
+    states = {name + end for name in own for end in ("#1", "#2", "#hashes")}
+    require(saved.keys() == own.keys() | states | {"#checkpoint"}, f"tensors of a checkpoint: {sorted(saved.keys() ^ own.keys())[:5]}")
+    require(all(same_bits(saved[name], own[name]) for name in own), "weights of a checkpoint are those exported")
+    require(all(saved[name + "#2"].min() >= 0 and saved[name + "#2"].max() > 0 for name in own), "second moments")
+    require(bytes(saved["#checkpoint"].tolist()).startswith(b"SMP checkpoint 4\n"), "the header")
+    run(folder, "smp-run", "gpt2.plan", "--steps", "0", "--weights", "saved/checkpoint-0000000003.smp", "--export-weights", "same.safetensors",
+        ranks=4)
+    same = load_file(f"{folder}/same.safetensors")
+    require(all(same_bits(same[name], own[name]) for name in own), "a checkpoint as given weights")
 
 
 def llama_names():

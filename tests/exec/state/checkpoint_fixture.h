@@ -117,6 +117,17 @@ static inline void flip(const char *path, int64_t at)
     assert_int_equal(close(fd), 0);
 }
 
+/* Where the header of a file begins; one made by hand begins with it. */
+static inline int64_t header_of(const char *path)
+{
+    int fd = open(path, O_RDONLY);
+    uint64_t head = 0;
+    assert_true(fd >= 0);
+    const bool behind = pread(fd, &head, sizeof head, 0) == sizeof head && head < 1 << 20;
+    assert_int_equal(close(fd), 0);
+    return behind ? (int64_t)(head + sizeof head) : 0;
+}
+
 /* Saves after the steps first .. last, each; the loss of the step after it in losses[step]. */
 static inline smp *save_steps(int first, int last, double *losses)
 {
@@ -146,9 +157,10 @@ static inline void set_header(const char *path, const char *header, bool hashed)
     uint64_t hash = smp_hash(0, bytes, HEADER - 8);
     if (hashed)
         memcpy(bytes + HEADER - 8, &hash, 8);
+    const int64_t at = header_of(path);
     int fd = open(path, O_WRONLY);
     assert_true(fd >= 0);
-    assert_int_equal(pwrite(fd, bytes, HEADER, 0), HEADER);
+    assert_int_equal(pwrite(fd, bytes, HEADER, at), HEADER);
     assert_int_equal(close(fd), 0);
 }
 

@@ -61,7 +61,8 @@ static void test_checkpoint_any_bit(void **state)
     smp *job = save_steps(2, 3, losses);
     struct stat info;
     assert_int_equal(stat(file_of(3), &info), 0);
-    for (int64_t at = 0; at < info.st_size; at += at < 256 || at >= HEADER - 16 ? 1 : 61) {
+    const int64_t text = header_of(file_of(3)) + 256, values = header_of(file_of(3)) + HEADER;
+    for (int64_t at = 0; at < info.st_size; at += at < text || at >= values - 16 ? 1 : 61) {
         flip(file_of(3), at);
         must(smp_load(job, saved));
         if (job->step != 2 || !strstr(smp_load_note(job), "0000000003.smp") ||
@@ -103,9 +104,12 @@ static void test_checkpoint_all_damaged(void **state)
     (void)state;
     double losses[4];
     smp *job = save_steps(2, 3, losses);
-    flip(file_of(2), 10);
-    assert_int_equal(truncate(file_of(3), HEADER + 8), 0);
-    expect_refused(job, "0000000003.smp: has 4104 bytes");
+    char part[64];
+    const int64_t left = header_of(file_of(3)) + HEADER + 8;
+    flip(file_of(2), header_of(file_of(2)) + 10);
+    assert_int_equal(truncate(file_of(3), left), 0);
+    snprintf(part, sizeof part, "0000000003.smp: has %" PRId64 " bytes", left);
+    expect_refused(job, part);
     expect_refused(job, "0000000002.smp: the header is damaged");
     step(job);
     assert_int_equal(truncate(file_of(3), 7), 0);
@@ -146,7 +150,8 @@ static void test_checkpoint_wrong_states(void **state)
              "optimizer adamw\nstates 1\nmodel tiny\n",
              job->graph->weights_fingerprint);
     set_header(file_of(1), header, true);
-    assert_int_equal(truncate(file_of(1), HEADER + 16 * 2 * 4 + 2 * 2 * 8), 0);
+    const int64_t values = header_of(file_of(1)) + HEADER;
+    assert_int_equal(truncate(file_of(1), values + 16 * 2 * 4 + 2 * 2 * 8), 0);
     expect_refused(job, "1.smp: has the state of optimizer adamw, not of adamw");
     snprintf(strstr(header, "states"), 32, "states 2\nmodel tiny\n");
     header[strlen("SMP checkpoint 3\nfingerprint ")] ^= 1;
@@ -179,14 +184,45 @@ static void test_checkpoint_inference(void **state)
     assert_true(step(job) == losses[0]);
     must(smp_load(job, saved));
     assert_true(step(job) == losses[3]);
-    assert_int_equal(job->step, 2);            /* it counts its own */
-    flip(file_of(3), HEADER + 4 * 12 * 2 + 5); /* a state of fc.weight, 12 elements */
+    assert_int_equal(job->step, 2); /* it counts its own */
+    const int64_t values = header_of(file_of(3)) + HEADER;
+    flip(file_of(3), values + 4 * 12 * 2 + 5); /* a state of fc.weight, 12 elements */
     must(smp_load(job, saved));
     assert_true(step(job) == losses[3]);
-    flip(file_of(3), HEADER + 4 * 12 - 1); /* its values */
+    flip(file_of(3), values + 4 * 12 - 1); /* its values */
     must(smp_load(job, saved));
     assert_non_null(strstr(smp_load_note(job), "weight 'fc.weight' is damaged"));
     assert_true(step(job) == losses[2]);
+    smp_finalize(job);
+}
+
+/* Those that were written before files began with a list of tensors. */
+static void test_checkpoint_without_head(void **state)
+{
+    (void)state;
+    double losses[4];
+    static char bytes[16384];
+    smp *job = save_steps(2, 3, losses);
+    const int64_t head = header_of(file_of(3));
+    FILE *file = fopen(file_of(3), "rb");
+    assert_non_null(file);
+    const size_t n = fread(bytes, 1, sizeof bytes, file);
+    assert_true(feof(file) && n > (size_t)head);
+    assert_int_equal(fclose(file), 0);
+    file = fopen(file_of(3), "wb");
+    assert_int_equal(fwrite(bytes + head, 1, n - (size_t)head, file), n - (size_t)head);
+    assert_int_equal(fclose(file), 0);
+    must(smp_load(job, saved));
+    assert_string_equal(smp_load_note(job), "");
+    assert_int_equal(job->step, 3);
+    assert_true(step(job) == losses[3]);
+    must(smp_save(job, saved)); /* the saves are still counted */
+    step(job);
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 4);
+    flip(file_of(3), HEADER + 7);
+    assert_int_equal(unlink(file_of(4)), 0);
+    expect_refused(job, "0000000003.smp: weight 'fc.weight' is damaged");
     smp_finalize(job);
 }
 
@@ -271,6 +307,7 @@ int main(int argc, char **argv)
         TEST(wrong_name),
         TEST(wrong_optimizer),
         TEST(wrong_states),
+        TEST(without_head),
         TEST(version_1),
         TEST(later_version),
         TEST(numbers),

@@ -261,7 +261,8 @@ static void test_weights_file_of_llmc(void **state)
 static void test_weights_file_written_head_is_read(void **state)
 {
     (void)state;
-    const smp_written_tensor tensors[] = {{"a\"\\\n\t\x01", {2, {1, 2}}}, {"number", {0, {0}}}};
+    const smp_written_tensor tensors[] = {{"a\"\\\n\t\x01", {2, {1, 2}}, NULL},
+                                          {"number", {0, {0}}, NULL}};
     smp_text head = {0};
     assert_int_equal(smp_safetensors_head("x", tensors, 2, &head), SMP_OK);
     smp_text_append_bytes(&head, "0123456789ab", 12);
