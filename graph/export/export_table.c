@@ -142,7 +142,9 @@ static const char *reason_of(const smp__node_out *x)
         return "it is only planned, nothing says what it computes";
     if (!x->model->tensor[x->op->out].batched)
         return "a loss; expected a tensor that it reads";
-    return "what devices exchange while they compute an operator together";
+    if (smp_op_attr_index(kind, "devices") >= 0)
+        return "what devices exchange while they compute an operator together";
+    return "nobody has written how";
 }
 
 smp_status smp__export_op(smp__node_out *x)

@@ -94,17 +94,20 @@ static void test_file_write_keeps_links(void **state)
     expect_content(path, "new", 3);
 }
 
-/* Nothing of a file is there before it is closed well. */
+/* Nothing of a file is there before it is closed well, finished before or not. */
 static void test_file_writer(void **state)
 {
     (void)state;
-    for (int well = 0; well < 2; well++) {
+    for (int way = 0; way < 4; way++) {
+        const bool well = way % 2 != 0;
         smp_writer *w = NULL;
         assert_int_equal(smp_file_write(path, "old", 3), SMP_OK);
         assert_int_equal(smp_writer_open(path, &w), SMP_OK);
         assert_int_equal(smp_writer_add(w, "ab", 2), SMP_OK);
         assert_int_equal(smp_writer_add(w, "", 0), SMP_OK);
         assert_int_equal(smp_writer_add(w, "c\0d", 3), SMP_OK);
+        if (way >= 2)
+            assert_int_equal(smp_writer_finish(w), SMP_OK);
         expect_content(path, "old", 3);
         assert_int_equal(count_files(), 2);
         const smp_status end = well ? SMP_OK : smp_fail(SMP_ERR_INPUT, "not so");
