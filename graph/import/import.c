@@ -329,7 +329,8 @@ static smp_status run(smp_import *im)
     im->arena = smp_arena_create();
     im->names = smp_map_create();
     im->opaque_weights = smp_map_create();
-    if (!im->arena || !im->names || !im->opaque_weights)
+    im->matrices = smp_map_create();
+    if (!im->arena || !im->names || !im->opaque_weights || !im->matrices)
         return smp_fail_memory(sizeof(*im));
     im->bound = SMP_ARENA_NEW(im->arena, smp__bound, m->n_value);
     im->reader = SMP_ARENA_NEW(im->arena, int32_t, m->n_value);
@@ -373,6 +374,7 @@ void smp_import_destroy(smp_import *import)
     free(import->weight);
     smp_map_destroy(import->names);
     smp_map_destroy(import->opaque_weights);
+    smp_map_destroy(import->matrices);
     smp_arena_destroy(import->arena);
     free(import);
 }

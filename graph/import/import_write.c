@@ -160,6 +160,38 @@ static void add(smp_import *im, const smp__weight *w)
         im->status = status;
 }
 
+/* Of matrices whose values are not all the same: exporters write a transposed copy of a weight that
+ * two layers share. */
+static uint64_t hash_of(const smp__weight *w)
+{
+    int64_t n = 0;
+    uint64_t hash = (uint64_t)w->shape.n_dim;
+    bool differ = false;
+    if (w->shape.n_dim < 2 || w->stored < 0 || !smp_stored_elements(&w->shape, &n))
+        return 0;
+    for (int64_t i = 0; i < n; i++) {
+        const float value = value_at(w, i);
+        differ |= value != value_at(w, 0);
+        hash = smp_hash(hash, &value, sizeof(value));
+    }
+    return differ ? hash | 1 : 0;
+}
+
+/* An earlier matrix of the same values, or NULL; the next one finds this. */
+static const smp__weight *same_matrix(smp_import *im, const smp__weight *w)
+{
+    const uint64_t hash = hash_of(w);
+    int64_t at;
+    if (hash == 0)
+        return NULL;
+    const char *key = smp_arena_printf(im->arena, "%llx", (unsigned long long)hash);
+    if (key && smp_map_get(im->matrices, key, &at) && same_weight(&im->weight[at], w))
+        return &im->weight[at];
+    if (!key || smp_map_set(im->matrices, key, im->n_weight) != SMP_OK)
+        im->status = SMP_ERR_NO_MEMORY;
+    return NULL;
+}
+
 const char *smp__add_weight(smp_import *im, const char *name, const char *role, smp_shape shape,
                             const smp_onnx_value *value, const float *values, bool transposed)
 {
@@ -174,6 +206,9 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
         if (same_weight(first, &w))
             return first->name;
     }
+    const smp__weight *same = same_matrix(im, &w);
+    if (same)
+        return same->name;
     add(im, &w);
     if (w.stored >= 0 && im->first_weight[w.stored] == 0)
         im->first_weight[w.stored] = im->n_weight;

@@ -80,6 +80,7 @@ struct smp_import {
     int32_t *first_weight; /* [n_value] one more than that of an initializer; 0: none */
     size_t weight_capacity;
     smp_map *opaque_weights;
+    smp_map *matrices; /* weights by a hash of their values */
     smp_imported_output *output;
     int n_output, n_op, n_opaque;
     const char *why; /* a converter's reason */
