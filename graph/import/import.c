@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_TEXT = 256 << 20 };
+
 #define TYPE(name) ONNX__TENSOR_PROTO__DATA_TYPE__##name
 
 static const smp__converter *const TABLES[] = {smp__convert_arithmetic, smp__convert_layers,
@@ -215,13 +217,16 @@ static void take_node(smp_import *im, const smp_onnx_node *node)
         shapes &= !v || v->n_use == 0 || smp_onnx_constant(v) ||
                   (v->n_dim >= 0 && smp__onnx_elements(v) > 0 && v->type != 0);
     }
+    const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
     im->why = "no operator of SMP does this";
     if (!shapes && im->status == SMP_OK) {
         im->status =
             smp_onnx_fail(im->model, node, "the shape of what it makes is not known, or is empty");
         return;
     }
-    if (converter && converter->convert(im, node))
+    if (converter && (!out || !out->inferred))
+        im->why = "its shape does not follow from its inputs and attributes";
+    else if (converter && converter->convert(im, node))
         return;
     smp__opaque(im, node, im->why);
 }
@@ -240,6 +245,9 @@ static smp_status take_nodes(smp_import *im)
         if (m->node[i].live && !im->done[i]) {
             im->done[i] = true;
             take_node(im, &m->node[i]);
+            if (im->ops.length > MOST_TEXT && im->status == SMP_OK)
+                im->status = smp_onnx_fail(m, &m->node[i],
+                                           "the model's text is longer than %d bytes", MOST_TEXT);
         }
     return im->status;
 }

@@ -89,7 +89,9 @@ static const float *spread(smp_import *im, const smp_onnx_value *c, const smp_on
     }
     const int first = bound->single ? 0 : 1, skip = like->n_dim - c->n_dim;
     const bool by_sample = skip == 0 && first == 1 && c->dim[0] != 1;
-    float *values = smp_arena_alloc(im->arena, (size_t)n + 1, sizeof(*values));
+    float *values = smp__onnx_take(im->model, n, sizeof(*values));
+    if (!values)
+        smp__refuse(im, "constants take too much memory");
     for (int64_t i = 0; values && i < n; i++) {
         int64_t rest = i, at = 0, stride = 1;
         for (int d = like->n_dim - 1; d >= first && d >= skip; d--) {
@@ -249,8 +251,8 @@ static bool passes(smp_import *im, const smp_onnx_node *node, int k)
 
 static bool same_size(smp_import *im, const smp_onnx_node *node, int k)
 {
-    return smp__onnx_elements(smp__onnx_in(im->model, node, k)) ==
-           smp__onnx_elements(smp__onnx_out(im->model, node, 0));
+    const smp_onnx_value *in = smp__onnx_in(im->model, node, k);
+    return in && smp__onnx_elements(in) == smp__onnx_elements(smp__onnx_out(im->model, node, 0));
 }
 
 static bool add(smp_import *im, const smp_onnx_node *node)

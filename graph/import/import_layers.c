@@ -133,6 +133,8 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
     const int d = smp__sample_axis(&x, axis, table->n_dim);
     if (d < x.merged)
         return smp__refuse(im, "an index of samples");
+    if (!(at > -1e12 && at < 1e12))
+        return smp__refuse(im, "its index is outside");
     const int64_t begin = (int64_t)at < 0 ? (int64_t)at + x.shape.dim[d] : (int64_t)at;
     if (begin < 0 || begin >= x.shape.dim[d])
         return smp__refuse(im, "its index is outside");

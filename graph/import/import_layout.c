@@ -54,7 +54,8 @@ static bool transpose(smp_import *im, const smp_onnx_node *node)
     if (!in || !smp__tensor_in(im, node, 0, &x))
         return false;
     const int first = x.single ? 0 : 1, dims = in->n_dim;
-    if (x.merged > 0 || (first == 1 && (perm ? perm[0] != 0 : dims != 1)))
+    if (x.merged > 0 || (perm && n != (size_t)dims) ||
+        (first == 1 && (perm ? perm[0] != 0 : dims != 1)))
         return smp__refuse(im, "moves the batch to another place");
     char axes[64] = "";
     smp_shape to = x.shape;

@@ -8,6 +8,7 @@
 
 #include "graph/math/attention.h"
 
+enum { MOST_SCORES = 1 << 26 /* of one head, in a mask that is looked at */ };
 static const float HIDDEN = -1e4f; /* at most so much is added to a score that is to be nothing */
 
 static bool hides(double value)
@@ -29,17 +30,20 @@ static int64_t copies(const smp_onnx_value *v, const smp__bound *s)
     if (v->n_dim < 1 || smp__onnx_elements(v) < 1)
         return 0;
     const int64_t columns = v->dim[v->n_dim - 1], rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
-    if ((columns != 1 && columns != s->k.length) || (rows != 1 && rows != s->q.length))
+    if (s->q.length > MOST_SCORES / s->k.length || (columns != 1 && columns != s->k.length) ||
+        (rows != 1 && rows != s->q.length))
         return 0;
     return smp__onnx_elements(v) / (rows * columns);
 }
 
 /* Are exactly the later keys hidden, or none? `hidden` is what a value has to be for that. */
-static bool reads_causal(const smp_onnx_value *v, const smp__bound *s, bool (*hidden)(double),
-                         bool (*open)(double), bool *causal)
+static bool reads_causal(smp_import *im, const smp_onnx_value *v, const smp__bound *s,
+                         bool (*hidden)(double), bool (*open)(double), bool *causal)
 {
     const int64_t n = copies(v, s);
     bool later = true, none = true;
+    if (n > MOST_SCORES || !smp__onnx_work(im->model, n * s->q.length * s->k.length))
+        return false;
     for (int64_t c = 0; c < n; c++)
         for (int64_t i = 0; i < s->q.length; i++)
             for (int64_t j = 0; j < s->k.length; j++) {
@@ -89,6 +93,9 @@ static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
     const smp_onnx_value *table = &im->model->value[v->stored];
     if (!table->floats || table->n_dim != 2 || table->dim[1] != s->q.heads || table->dim[0] < 4)
         return false;
+    if (smp__onnx_elements(v) != s->q.heads * s->q.length * s->k.length ||
+        !smp__onnx_work(im->model, 4 * smp__onnx_elements(v)))
+        return false;
     const bool hidden = s->q.length > 1 && hides(at(v, 0, 0, s->k.length - 1));
     for (int causal = hidden || s->causal; causal < 2; causal++)
         for (size_t k = 0; k < sizeof(MOST) / sizeof(MOST[0]); k++) {
@@ -116,7 +123,7 @@ bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
         s.deferred++;
         s.scores_closed = true;
         if (smp_onnx_constant(v)) {
-            if (!learned_bias(im, v, &s) && !reads_causal(v, &s, hides, is_zero, &causal))
+            if (!learned_bias(im, v, &s) && !reads_causal(im, v, &s, hides, is_zero, &causal))
                 return false;
             s.causal |= causal;
         } else if (other->form == SMP__MASK && hides(other->base) &&
@@ -172,8 +179,8 @@ bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
         if (in->form != SMP__SCORES || !hides(other))
             continue;
         if (smp_onnx_constant(condition)) {
-            if (!(k == 1 ? reads_causal(condition, &s, is_zero, not_zero, &causal)
-                         : reads_causal(condition, &s, not_zero, is_zero, &causal)))
+            if (!(k == 1 ? reads_causal(im, condition, &s, is_zero, not_zero, &causal)
+                         : reads_causal(im, condition, &s, not_zero, is_zero, &causal)))
                 return false;
             s.causal |= causal;
         } else if (by->form == SMP__MASK && !s.mask && by->shape.dim[0] == s.k.length &&
@@ -226,10 +233,10 @@ static bool stepped(const char *op, bool mask_first, double c, const double in[2
     return true;
 }
 
-static bool all_one_value(const smp_onnx_value *v, double *value)
+static bool all_one_value(smp_import *im, const smp_onnx_value *v, double *value)
 {
     const int64_t n = v ? smp__onnx_elements(v) : 0;
-    if (n < 1 || !smp_onnx_constant(v))
+    if (n < 1 || !smp_onnx_constant(v) || !smp__onnx_work(im->model, n))
         return false;
     *value = v->floats ? (double)v->floats[0] : (double)v->ints[0];
     for (int64_t i = 1; i < n; i++)
@@ -241,8 +248,8 @@ static bool all_one_value(const smp_onnx_value *v, double *value)
 static bool where_of_mask(smp_import *im, const smp_onnx_node *node, double x[2])
 {
     double yes, no;
-    if (!all_one_value(smp__onnx_in(im->model, node, 1), &yes) ||
-        !all_one_value(smp__onnx_in(im->model, node, 2), &no))
+    if (!all_one_value(im, smp__onnx_in(im->model, node, 1), &yes) ||
+        !all_one_value(im, smp__onnx_in(im->model, node, 2), &no))
         return false;
     for (int k = 0; k < 2; k++)
         x[k] = x[k] != 0 ? yes : no;
@@ -285,7 +292,7 @@ bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
         if (!where_of_mask(im, node, x))
             return false;
     } else if (node->n_in != 2 ||
-               !all_one_value(smp__onnx_in(im->model, node, first ? 1 : 0), &c) ||
+               !all_one_value(im, smp__onnx_in(im->model, node, first ? 1 : 0), &c) ||
                !stepped(node->op, first, c, x, x)) {
         return false;
     }

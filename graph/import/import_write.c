@@ -162,12 +162,13 @@ static void add(smp_import *im, const smp__weight *w)
 
 /* Of matrices whose values are not all the same: exporters write a transposed copy of a weight that
  * two layers share. */
-static uint64_t hash_of(const smp__weight *w)
+static uint64_t hash_of(smp_import *im, const smp__weight *w)
 {
     int64_t n = 0;
     uint64_t hash = (uint64_t)w->shape.n_dim;
     bool differ = false;
-    if (w->shape.n_dim < 2 || w->stored < 0 || !smp_stored_elements(&w->shape, &n))
+    if (w->shape.n_dim < 2 || w->stored < 0 || !smp_stored_elements(&w->shape, &n) ||
+        !smp__onnx_work(im->model, n))
         return 0;
     for (int64_t i = 0; i < n; i++) {
         const float value = value_at(w, i);
@@ -177,15 +178,17 @@ static uint64_t hash_of(const smp__weight *w)
     return differ ? hash | 1 : 0;
 }
 
-/* An earlier matrix of the same values, or NULL; the next one finds this. */
+/* An earlier matrix of the same values of which this is the transposed copy, or NULL; the next one
+ * finds this. Equal ones that lie alike are layers that begin alike. */
 static const smp__weight *same_matrix(smp_import *im, const smp__weight *w)
 {
-    const uint64_t hash = hash_of(w);
+    const uint64_t hash = hash_of(im, w);
     int64_t at;
     if (hash == 0)
         return NULL;
     const char *key = smp_arena_printf(im->arena, "%llx", (unsigned long long)hash);
-    if (key && smp_map_get(im->matrices, key, &at) && same_weight(&im->weight[at], w))
+    if (key && smp_map_get(im->matrices, key, &at) &&
+        (im->weight[at].columns > 0) != (w->columns > 0) && same_weight(&im->weight[at], w))
         return &im->weight[at];
     if (!key || smp_map_set(im->matrices, key, im->n_weight) != SMP_OK)
         im->status = SMP_ERR_NO_MEMORY;

@@ -66,7 +66,7 @@ typedef struct smp__weight {
 } smp__weight;
 
 struct smp_import {
-    const smp_onnx_model *model;
+    smp_onnx_model *model;
     const smp_import_options *options;
     smp_arena *arena;
     smp_text inputs, ops, text;

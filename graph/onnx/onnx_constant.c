@@ -106,6 +106,7 @@ static smp_status read_beside(smp_onnx_model *model, const Onnx__TensorProto *te
             done += (size_t)n;
     }
     close(fd);
+    model->stored_bytes += (int64_t)bytes;
     *out = (stored){data, bytes};
     return status;
 }

@@ -14,7 +14,7 @@
 enum {
     MOST_DEPTH = 64,                 /* of messages: graphs within nodes within graphs */
     MOST_FILE = INT32_MAX,           /* bytes: protobuf's own limit */
-    MOST_OVERHEAD = 128 << 20,       /* bytes of the model beyond those of its file */
+    MOST_OVERHEAD = 64 << 20,        /* bytes of the model beyond twice those of its file */
     COST_OF_ONE = 2 * sizeof(size_t) /* of one allocation, beside its bytes */
 };
 
@@ -143,7 +143,7 @@ static void give_back(void *context, void *memory)
 static smp_status unpack(smp_onnx_file *file, const uint8_t *data, size_t bytes)
 {
     ProtobufCAllocator allocator = {take, give_back, file};
-    file->bytes_limit = bytes + MOST_OVERHEAD;
+    file->bytes_limit = 2 * bytes + MOST_OVERHEAD;
     file->model = onnx__model_proto__unpack(&allocator, bytes, data);
     if (file->model)
         return SMP_OK;
@@ -162,6 +162,7 @@ smp_status smp_onnx_file_parse(const char *path, const uint8_t *data, size_t byt
     smp_onnx_file *file = calloc(1, sizeof(*file));
     if (!file)
         return smp_fail_memory(sizeof(*file));
+    file->bytes = bytes;
     file->path = strdup(path);
     file->node_at = w.node_at = malloc((w.n_node + 1) * sizeof(*w.node_at));
     smp_status status = SMP_OK;

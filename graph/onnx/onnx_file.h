@@ -16,6 +16,7 @@ typedef struct smp_onnx_file {
     int64_t *node_at; /* [model->graph->n_node] bytes from the beginning of the file */
     /* Of the allocator of what is unpacked. */
     size_t bytes_taken, bytes_limit;
+    size_t bytes; /* of the file */
 } smp_onnx_file;
 
 /* SMP_ERR_INPUT with file, byte and reason: no model, broken, nested or grown beyond the limits.

@@ -8,8 +8,6 @@
 
 #define TYPE(name) ONNX__TENSOR_PROTO__DATA_TYPE__##name
 
-static const int64_t MOST_WORK = (int64_t)1 << 31; /* elements read, of a whole model */
-
 /* Memory for the output; false: none. */
 bool smp__fold_make(smp__fold *f)
 {
@@ -149,7 +147,10 @@ static void shape_of(smp__fold *f)
     if (!in || in->n_dim < 0 || !smp__fold_make(f))
         return;
     int64_t begin = smp__onnx_int(f->node, "start", 0);
-    begin = begin < -in->n_dim ? 0 : begin < 0 ? begin + in->n_dim : begin;
+    begin = begin < -in->n_dim  ? 0
+            : begin < 0         ? begin + in->n_dim
+            : begin > in->n_dim ? in->n_dim
+                                : begin;
     if (strcmp(f->node->op, "Size") == 0)
         f->ints[0] = smp__onnx_elements(in);
     else
@@ -277,7 +278,7 @@ static void split(smp__fold *f)
     for (int k = 0; k < f->node->n_out; k++) {
         smp__fold part = *f;
         part.out = smp__onnx_out(f->m, f->node, k);
-        if (!part.out || part.out->n_dim != from->n_dim)
+        if (!part.out || !part.out->inferred)
             return;
         part.n = smp__onnx_elements(part.out);
         part.floats = NULL;
@@ -374,15 +375,16 @@ smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
     smp__fold f = {.m = model, .node = node, .out = smp__onnx_out(model, node, 0)};
     const struct rule *found =
         bsearch(node->op, RULES, sizeof(RULES) / sizeof(RULES[0]), sizeof(RULES[0]), by_name);
-    if (!found || !f.out || (f.out->n_dim < 0 && !found->any))
+    if (!found || !f.out || (!f.out->inferred && !found->any))
         return SMP_OK;
+    int64_t elements = 0;
     for (int k = 0; k < node->n_in; k++) {
         const smp_onnx_value *v = smp__onnx_in(model, node, k);
         if (!found->any && v && (!smp_onnx_constant(v) || smp__onnx_elements(v) < 1))
             return SMP_OK;
         if (k < 3)
             f.in[k] = v;
-        model->folded_work += v && !found->any ? smp__onnx_elements(v) : 0;
+        elements += v && !found->any ? smp__onnx_elements(v) : 0;
     }
     if (found->any && strcmp(node->op, "Constant") == 0) {
         const Onnx__AttributeProto *a = smp__onnx_attr(node, "value");
@@ -391,7 +393,7 @@ smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
     } else if (!found->any && !f.in[0]) {
         return SMP_OK;
     }
-    if (model->folded_work > MOST_WORK)
+    if (!smp__onnx_work(model, elements))
         return SMP_OK;
     f.n = smp__onnx_elements(f.out);
     found->fold(&f);

@@ -24,7 +24,7 @@ void smp__fold_trilu(smp__fold *f)
 void smp__fold_where(smp__fold *f)
 {
     int64_t step[3][SMP_ONNX_DIMS], index[SMP_ONNX_DIMS] = {0}, at[3] = {0};
-    if (!smp__fold_make(f))
+    if (f->node->n_in != 3 || !smp__fold_make(f))
         return;
     for (int k = 0; k < 3; k++)
         smp__fold_broadcast_strides(f->in[k], f->out, step[k]);
@@ -196,9 +196,8 @@ void smp__fold_matmul(smp__fold *f)
     const int64_t na = smp__onnx_elements(a) / (rows * k),
                   nb = smp__onnx_elements(b) / (columns * k);
     if (f->n > MOST_PRODUCT / k || (na != stack && na != 1) || (nb != stack && nb != 1) ||
-        !smp__fold_make(f))
+        !smp__onnx_work(f->m, f->n * k) || !smp__fold_make(f))
         return;
-    f->m->folded_work += f->n * k;
     for (int64_t s = 0; s < stack; s++)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++) {

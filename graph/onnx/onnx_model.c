@@ -9,7 +9,10 @@
 
 enum {
     MOST_NODES = 1 << 20,
-    MOST_FOLDED = 400 << 20 /* bytes of constants that are computed here */
+    MOST_FOLDED = 400 << 20, /* bytes of constants that are computed here */
+    SMALL_FOLDED = 64 << 20, /* ... of a small file, and */
+    FOLDED_BY_BYTE = 16,     /* for each byte that is stored */
+    MOST_OPERANDS = 1 << 16
 };
 
 #define TYPE(name) ONNX__TENSOR_PROTO__DATA_TYPE__##name
@@ -141,10 +144,22 @@ bool smp__onnx_scalar(const smp_onnx_value *value, double *out)
     return true;
 }
 
+bool smp__onnx_work(smp_onnx_model *model, int64_t elements)
+{
+    const int64_t most = (int64_t)1 << 31;
+    if (elements < 0 || elements > most - model->folded_work)
+        return false;
+    model->folded_work += elements;
+    return true;
+}
+
 void *smp__onnx_take(smp_onnx_model *model, int64_t elements, size_t size)
 {
-    if (elements < 0 || elements > MOST_FOLDED / (int64_t)size ||
-        elements * (int64_t)size > MOST_FOLDED - model->folded_bytes)
+    int64_t most = MOST_FOLDED;
+    if (model->stored_bytes < (MOST_FOLDED - SMALL_FOLDED) / FOLDED_BY_BYTE)
+        most = SMALL_FOLDED + FOLDED_BY_BYTE * model->stored_bytes;
+    if (elements < 0 || elements > most / (int64_t)size ||
+        elements * (int64_t)size > most - model->folded_bytes)
         return NULL;
     model->folded_bytes += elements * (int64_t)size;
     return smp_arena_alloc(model->arena, (size_t)elements + 1, size);
@@ -274,6 +289,9 @@ static smp_status read_input(smp_onnx_model *m, const Onnx__ValueInfoProto *info
     if (v->stored >= 0)
         return SMP_OK; /* older files list initializers among the inputs */
     const Onnx__TypeProto__Tensor *type = tensor_type(info);
+    if (v->input)
+        return smp_fail(SMP_ERR_INPUT, "%s: input '%.100s': is there twice", m->file->path,
+                        info->name);
     v->input = true;
     if (!type || !type->shape || type->shape->n_dim > SMP_ONNX_DIMS)
         return smp_fail(SMP_ERR_INPUT, "%s: input '%.100s': expected a tensor with a shape",
@@ -297,6 +315,9 @@ static smp_status read_input(smp_onnx_model *m, const Onnx__ValueInfoProto *info
             return smp_fail(SMP_ERR_INPUT, "%s: input '%.100s': is empty: dimension %d is 0",
                             m->file->path, info->name, i);
     }
+    if (smp__onnx_elements(v) < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: input '%.100s': has more than 2^40 values",
+                        m->file->path, info->name);
     const Onnx__TensorShapeProto__Dimension *first = v->n_dim > 0 ? type->shape->dim[0] : NULL;
     v->batched = first && v->dim[0] == m->batch &&
                  (!m->batch_symbol ||
@@ -315,6 +336,10 @@ static smp_status read_node(smp_onnx_model *m, const Onnx__NodeProto *proto, smp
                    : op;
     node->n_in = (int)proto->n_input;
     node->n_out = (int)proto->n_output;
+    if (proto->n_input > MOST_OPERANDS || proto->n_output > MOST_OPERANDS)
+        return smp_fail(SMP_ERR_INPUT, "%s: node %d at byte %lld: more than %d inputs or outputs",
+                        m->file->path, (int)(node - m->node),
+                        (long long)m->file->node_at[node - m->node], MOST_OPERANDS);
     node->in = SMP_ARENA_NEW(m->arena, int32_t, proto->n_input);
     node->out = SMP_ARENA_NEW(m->arena, int32_t, proto->n_output);
     if (!node->op || !node->in || !node->out)
@@ -364,6 +389,8 @@ static smp_status read_nodes(smp_onnx_model *m)
         for (int k = 0; k < node->n_out; k++) {
             smp_onnx_value *v = smp__onnx_out(m, node, k);
             int64_t at;
+            if (v)
+                v->inferred = v->n_dim >= 0;
             if (v && smp_map_get(declared, v->name, &at))
                 declare(m,
                         at < (int64_t)graph->n_value_info
@@ -454,6 +481,7 @@ smp_status smp_onnx_model_read(const smp_onnx_file *file, const smp_onnx_dim *gi
     m->file = file;
     m->given = given;
     m->n_given = n_given;
+    m->stored_bytes = (int64_t)file->bytes;
     m->arena = smp_arena_create();
     m->by_name = smp_map_create();
     smp_status status = m->arena && m->by_name ? read_graph(m) : smp_fail_memory(sizeof(*m));

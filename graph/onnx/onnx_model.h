@@ -29,7 +29,8 @@ typedef struct smp_onnx_value {
     int32_t n_use;    /* nodes that read it, by slot */
     bool input;       /* of the model, without a value in the file */
     bool output;
-    bool batched; /* an input whose first dimension is the batch */
+    bool batched;  /* an input whose first dimension is the batch */
+    bool inferred; /* its shape follows from the node that makes it */
 } smp_onnx_value;
 
 typedef struct smp_onnx_node {
@@ -62,6 +63,7 @@ typedef struct smp_onnx_model {
     smp_onnx_node *node;
     smp_map *by_name;
     int64_t folded_bytes, folded_work; /* that constants computed here take; elements read */
+    int64_t stored_bytes;              /* of the file and those beside it */
 } smp_onnx_model;
 
 /* Values, nodes, shapes and constants of a file that outlives it. given: symbolic dimensions; one
@@ -104,6 +106,9 @@ bool smp__onnx_is_float(int type);
 int smp__onnx_type_bytes(int type);
 /* A constant of one element. */
 bool smp__onnx_scalar(const smp_onnx_value *value, double *out);
+/* May so many elements of constants be looked at once more? So that a small file cannot keep a
+ * reader busy for hours. */
+bool smp__onnx_work(smp_onnx_model *model, int64_t elements);
 /* Memory of a constant, within what all may take; NULL: no more. */
 void *smp__onnx_take(smp_onnx_model *model, int64_t elements, size_t size);
 

@@ -48,6 +48,12 @@ static void compared(smp__infer *i)
     i->out->type = TYPE(BOOL);
 }
 
+static void like_bool(smp__infer *i)
+{
+    like_first(i);
+    i->out->type = TYPE(BOOL);
+}
+
 static void cast(smp__infer *i)
 {
     like_first(i);
@@ -266,6 +272,7 @@ static const rule RULES[] = {
     {"HardSwish", like_first},
     {"Identity", like_first},
     {"InstanceNormalization", like_first},
+    {"IsNaN", like_bool},
     {"LRN", like_first},
     {"LayerNormalization", like_first},
     {"LeakyRelu", like_first},
@@ -283,11 +290,12 @@ static const rule RULES[] = {
     {"Mod", broadcast},
     {"Mul", broadcast},
     {"Neg", like_first},
-    {"Not", like_first},
+    {"Not", like_bool},
     {"Or", compared},
     {"PRelu", like_first},
     {"Pad", smp__shape_pad},
     {"Pow", broadcast},
+    {"RMSNormalization", like_first},
     {"Range", range},
     {"Reciprocal", like_first},
     {"ReduceL1", reduce},

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Writes seeds of the formats whose files are no text: make_seeds.py FOLDER makes FOLDER/idx and
-FOLDER/image, with the same bytes every time. The JPEG images, 4 x 4 pixels of libjpeg's, stand here
+"""Writes seeds of the formats whose files are no text: make_seeds.py FOLDER makes FOLDER/idx, FOLDER/image
+and FOLDER/onnx, with the same bytes every time. The JPEG images, 4 x 4 pixels of libjpeg's, stand here
 compressed."""
 import base64
 import os
 import struct
 import sys
 import zlib
+
+import onnx_seeds
 
 GREY_JPEG = (
     "eNr7f+P/AwYBLzdPNwZGRgYGRiBk+H+bwRnIowz8P8DAzcHAwsDCyCjI8P8IgzzQcFaIFAMUMDIxs7CysXNwcnED"
@@ -57,7 +59,7 @@ SEEDS = {
     "image/progressive.jpg": packed(PROGRESSIVE_JPEG),
 }
 
-for name, data in SEEDS.items():
+for name, data in {**SEEDS, **onnx_seeds.SEEDS}.items():
     path = os.path.join(sys.argv[1], name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:

@@ -262,7 +262,7 @@ def run(folder, *command, ranks=0):
 
 
 def export(module, inputs, path, dynamo):
-    """The older exporter keeps what training needs; the newer one folds batchnorms into convolutions."""
+    """The newer exporter folds batchnorms into convolutions and T5's table into a constant: these train no longer as they did."""
     names = list(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -314,8 +314,8 @@ def check(folder, name, dynamo):
             weight.add_(torch.randn_like(weight) * 0.05)
     inputs = {key: draw() for key, draw in inputs.items()}
     targets = torch.randint(classes, (BATCH, *shape))
-    export(module, inputs, f"{folder}/{name}.onnx", dynamo)
     module.train()
+    export(module, inputs, f"{folder}/{name}.onnx", dynamo)
     ours, theirs = losses_here(folder, inputs, targets, name), losses_there(module, inputs, targets)
     print(name, "dynamo" if dynamo else "torchscript", ours, theirs)
     if len(ours) != 2 or any(abs(a - b) > 1e-5 * b for a, b in zip(ours, theirs)) or not theirs[1] < theirs[0]:
@@ -323,8 +323,6 @@ def check(folder, name, dynamo):
 
 
 for case in sys.argv[1:] or CASES:
-    for newer in (False, True):
-        if case == "resnet" and newer:
-            continue
+    for newer in (False,) if case in ("resnet", "t5") else (False, True):
         with tempfile.TemporaryDirectory() as scratch:
             check(scratch, case, newer)
