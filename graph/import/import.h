@@ -21,8 +21,8 @@ typedef struct smp_imported_output {
 
 typedef struct smp_import smp_import; /* graph/import/importing.h */
 
-/* model: outlives *out, and is changed: patterns become nodes. SMP_ERR_INPUT names the node and the reason, or what of the options is
- * wrong. *out: smp_import_destroy, which takes NULL. */
+/* model: outlives *out, and is changed: patterns become nodes. SMP_ERR_INPUT names the node and
+ * the reason, or what of the options is wrong. *out: smp_import_destroy, which takes NULL. */
 smp_status smp_import_onnx(smp_onnx_model *model, const smp_import_options *options,
                            smp_import **out);
 void smp_import_destroy(smp_import *import);

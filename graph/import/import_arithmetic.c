@@ -78,8 +78,8 @@ static bool scaled(smp_import *im, const smp_onnx_node *node, int input, double 
     return true;
 }
 
-/* Values of a constant as one sample of the value beside it has them; NULL, with the reason, if they
- * differ between samples or have more dimensions. */
+/* Values of a constant as one sample of the value beside it has them; NULL, with the reason, if
+ * they differ between samples or have more dimensions. */
 static const float *spread(smp_import *im, const smp_onnx_value *c, const smp_onnx_value *like,
                            const smp__bound *bound, int64_t n)
 {

@@ -227,12 +227,12 @@ static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *
         smp_text_append(&rest, ", scale: ");
         smp_text_append_double(&rest, probs->scale);
     }
-    if (probs->bias_value >= 0 && probs->buckets > 0) {
-        const smp_onnx_value *table = &im->model->value[probs->bias_value];
+    if (probs->bias_table) {
+        const smp_onnx_value *table = &im->model->value[probs->bias_stored];
         const char *role = "relative_bias";
         const char *tied =
             smp__add_weight(im, name, role, (smp_shape){2, {probs->buckets, q->heads}}, table,
-                            table->floats, false);
+                            probs->bias_table, false);
         smp_text_append(&rest, ", buckets: %lld, max_distance: %lld%s", (long long)probs->buckets,
                         (long long)probs->max_distance, smp__ties(im, &role, &tied, 1));
     }
@@ -274,8 +274,7 @@ bool smp__heads_matmul(smp_import *im, const smp_onnx_node *node)
         const double scale = a->q.factor * b->q.factor;
         if (!(scale >= 1e-6 && scale <= 1e6))
             return false;
-        smp__bound scores = {
-            .form = SMP__SCORES, .scale = scale, .bias_value = -1, .q = a->q, .k = b->q};
+        smp__bound scores = {.form = SMP__SCORES, .scale = scale, .q = a->q, .k = b->q};
         memcpy(scores.axes, a->axes, sizeof(scores.axes));
         scores.q.factor = scores.k.factor = 1;
         /* What is written out instead reads the factors from the tensors that have them. */

@@ -1,9 +1,10 @@
-/* Operators that exporters write out as several nodes, found by patterns and made one node again.
+/* Operators that exporters write out as several nodes, found by patterns and made one node
+ * again.
  *
- * A pattern is text: `Op(..)` is a node that nothing else reads, a small letter a value (the same one
- * wherever it stands), `$w` a constant, `#2` the constant number 2, `$e` the epsilon, a constant
- * number. Operands of Add and Mul may stand either way round, and a ReduceMean is one over the last
- * dimension that it keeps. */
+ * A pattern is text: `Op(..)` is a node that nothing else reads, a small letter a value (the
+ * same one wherever it stands), `$w` a constant, `#2` the constant number 2, `$e` the epsilon, a
+ * constant number. Operands of Add and Mul may stand either way round, and a ReduceMean is one
+ * over the last dimension that it keeps. */
 #include "graph/import/importing.h"
 
 #include <ctype.h>

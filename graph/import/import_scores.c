@@ -1,6 +1,6 @@
-/* From scores to probabilities: masks that hide the future or padding, the learned bias of T5, the
- * softmax. And masks on their way there: whatever is computed from an int32 input [keys] of ones and
- * zeroes by steps that keep it a function of one bit, base + slope * bit. */
+/* From scores to probabilities: masks that hide the future or padding, the learned bias of T5,
+ * the softmax. And masks on their way there: whatever is computed from an int32 input [keys] of
+ * ones and zeroes by steps that keep it a function of one bit, base + slope * bit. */
 #include "graph/import/importing.h"
 
 #include <math.h>
@@ -8,7 +8,10 @@
 
 #include "graph/math/attention.h"
 
-enum { MOST_SCORES = 1 << 26 /* of one head, in a mask that is looked at */ };
+enum {
+    MOST_SCORES = 1 << 26, /* of one head, in a mask that is looked at */
+    MOST_BUCKETS = 1024    /* of a bias by distance */
+};
 static const float HIDDEN = -1e4f; /* at most so much is added to a score that is to be nothing */
 
 static bool hides(double value)
@@ -66,49 +69,71 @@ static bool not_zero(double x)
     return x != 0;
 }
 
-/* Is the constant a table [buckets][heads] spread by distance, with later keys hidden if it is
- * causal? */
-static bool spreads(const smp_onnx_value *v, const smp_onnx_value *table, const smp__bound *s,
-                    int64_t most, bool causal)
+/* The table [buckets][heads] that a constant [heads][T][T] spreads by distance, with later keys
+ * hidden or not; buckets that no distance has stay 0. known: what it is to be, or NULL. Returns
+ * how many have one; 0: it is no such constant. */
+static int64_t gathered(const smp_onnx_value *v, const smp__bound *s, const smp__attention *how,
+                        const float *known, float *table)
 {
-    const smp__attention how = {.buckets = table->dim[0], .max_distance = most, .causal = causal};
-    for (int64_t h = 0; h < s->q.heads; h++)
-        for (int64_t i = 0; i < s->q.length; i++)
-            for (int64_t j = 0; j < s->k.length; j++) {
-                const double x = at(v, h, i, j);
-                const int64_t b = smp__attention_bucket(&how, j - i);
-                if (causal && j > i ? !hides(x) && x != (double)table->floats[b * s->q.heads + h]
-                                    : x != (double)table->floats[b * s->q.heads + h])
-                    return false;
+    const int64_t heads = s->q.heads;
+    bool seen[MOST_BUCKETS] = {false};
+    int64_t n_seen = 0;
+    memset(table, 0, sizeof(*table) * (size_t)(how->buckets * heads));
+    for (int64_t i = 0; i < s->q.length; i++)
+        for (int64_t j = 0; j < s->k.length; j++) {
+            const int64_t b = smp__attention_bucket(how, j - i);
+            if (how->causal && j > i && hides(at(v, 0, i, j)))
+                continue;
+            for (int64_t h = 0; h < heads; h++) {
+                const float x = (float)at(v, h, i, j);
+                if (hides((double)x) || (seen[b] && x != table[b * heads + h]) ||
+                    (known && x != known[b * heads + h]))
+                    return 0;
+                table[b * heads + h] = x;
             }
-    return true;
+            n_seen += !seen[b];
+            seen[b] = true;
+        }
+    return n_seen;
 }
 
+/* T5's bias by distance. Its table is the initializer that was spread; where an exporter spread it
+ * itself, the one with the fewest buckets that explains all equal values. */
 static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
 {
     static const int64_t MOST[] = {128, 64, 32, 256, 512, 20, 16, 8};
-    if (v->stored < 0 || !v->floats || copies(v, s) != s->q.heads || s->q.length != s->k.length ||
-        s->bias_value >= 0)
+    static const int64_t BUCKETS[] = {32, 8, 16, 64, 128};
+    const int64_t heads = s->q.heads;
+    if (v->stored < 0 || !v->floats || s->q.length != s->k.length || copies(v, s) != heads ||
+        smp__onnx_elements(v) != heads * s->q.length * s->k.length || s->bias_table)
         return false;
     const smp_onnx_value *table = &im->model->value[v->stored];
-    if (!table->floats || table->n_dim != 2 || table->dim[1] != s->q.heads || table->dim[0] < 4)
-        return false;
-    if (smp__onnx_elements(v) != s->q.heads * s->q.length * s->k.length ||
-        !smp__onnx_work(im->model, 4 * smp__onnx_elements(v)))
-        return false;
+    const bool is_there = table->floats && table->n_dim == 2 && table->dim[1] == heads;
     const bool hidden = s->q.length > 1 && hides(at(v, 0, 0, s->k.length - 1));
-    for (int causal = hidden || s->causal; causal < 2; causal++)
-        for (size_t k = 0; k < sizeof(MOST) / sizeof(MOST[0]); k++) {
-            if (MOST[k] <= table->dim[0] / 2 || !spreads(v, table, s, MOST[k], causal != 0))
+    int64_t fewest = INT64_MAX;
+    for (size_t b = 0; b < (is_there ? 1 : sizeof(BUCKETS) / sizeof(BUCKETS[0])); b++)
+        for (size_t k = 0; k < 2 * sizeof(MOST) / sizeof(MOST[0]); k++) {
+            const smp__attention how = {.buckets = is_there ? table->dim[0] : BUCKETS[b],
+                                        .max_distance = MOST[k / 2],
+                                        .causal = k % 2 == 1};
+            if (how.buckets < 4 || how.buckets > MOST_BUCKETS ||
+                how.max_distance <= how.buckets / 2 || ((hidden || s->causal) && !how.causal) ||
+                !smp__onnx_work(im->model, smp__onnx_elements(v)))
                 continue;
-            s->bias_value = v->stored;
-            s->buckets = table->dim[0];
-            s->max_distance = MOST[k];
-            s->bias_causal = causal != 0;
-            s->causal |= hidden;
-            return true;
+            float *made = smp__onnx_take(im->model, how.buckets * heads, sizeof(*made));
+            const int64_t n =
+                made ? gathered(v, s, &how, is_there ? table->floats : NULL, made) : 0;
+            if (n == 0 || n >= fewest)
+                continue;
+            fewest = n;
+            s->bias_table = is_there ? table->floats : made;
+            s->bias_stored = v->stored;
+            s->buckets = how.buckets;
+            s->max_distance = how.max_distance;
+            s->bias_causal = how.causal;
         }
-    return false;
+    s->causal |= s->bias_table && hidden;
+    return s->bias_table != NULL;
 }
 
 bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
@@ -148,7 +173,7 @@ bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node)
         !smp__onnx_axis(smp__onnx_int(node, "axis", im->model->opset < 13 ? 1 : -1), v->n_dim,
                         &axis) ||
         axis != v->n_dim - 1 || !(in->scale >= 1e-6 && in->scale <= 1e6) ||
-        (in->bias_value >= 0 && in->bias_causal != in->causal))
+        (in->bias_table && in->bias_causal != in->causal))
         return false;
     smp__bound s = *in;
     s.form = SMP__PROBS;

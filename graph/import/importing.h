@@ -49,7 +49,8 @@ typedef struct smp__bound {
     const char *mask;              /* int32 [keys] */
     bool scores_closed;            /* something was added: they can no longer be scaled */
     int64_t buckets, max_distance; /* of a learned bias by distance */
-    int32_t bias_value;            /* whose table is this constant; -1: none */
+    const float *bias_table;       /* [buckets][heads]; NULL: none */
+    int32_t bias_stored;           /* initializer that it comes from */
     bool bias_causal;              /* has buckets for the past alone */
     double base, slope;            /* of MASK */
     int half;                      /* of HALF: 0, 1; negated: 2 + ... */
@@ -114,7 +115,8 @@ const smp__bound *smp__peek(smp_import *im, const smp_onnx_node *node, int k);
 
 /* Shape of one sample of a value as ONNX has it; false: its first dimension is not the batch. */
 bool smp__sample_shape(const smp_import *im, const smp_onnx_value *value, smp_shape *out);
-/* Dimension of a sample that dimension `axis` in ONNX is; -1: the batch, or a part of a merged one. */
+/* Dimension of a sample that dimension `axis` in ONNX is; -1: the batch, or a part of a merged
+ * one. */
 int smp__sample_axis(const smp__bound *bound, int64_t axis, int n_dim);
 int64_t smp__product(const smp_shape *shape, int begin, int end);
 

@@ -68,7 +68,8 @@ static double of_two(const char *op, double a, double b)
     }
 }
 
-/* Integers as such, where two doubles could lose one. False: it overflows, or is another operator. */
+/* Integers as such, where two doubles could lose one. False: it overflows, or is another
+ * operator. */
 static bool of_ints(const char *op, int64_t a, int64_t b, int64_t *out)
 {
     if (strcmp(op, "Add") == 0)

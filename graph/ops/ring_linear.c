@@ -445,4 +445,5 @@ const smp_op_kind smp__op_ring_linear = {
             .backward_input = backward_input,
             .backward_weight = backward_weight},
     .cpu16 = &HALF,
+    .rounded = 1,
 };

@@ -1,5 +1,5 @@
-/* Every model of Debian's libonnx-testdata: it plans, or is refused with file and reason; those whose
- * operators SMP has are run to their stored outputs. SMP_ONNX_LIST=1 says which is what. */
+/* Every model of Debian's libonnx-testdata: it plans, or is refused with file and reason; those
+ * whose operators SMP has are run to their stored outputs. SMP_ONNX_LIST=1 says which is what. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "graph/import/import.h"
 
 /* Counts as of onnx 1.12; they may rise. */
-enum { LEAST_RUN = 0, LEAST_PLANNED = 0, MODELS = 1072 };
+enum { LEAST_RUN = 129, LEAST_PLANNED = 953, MODELS = 1072 };
 #define FOLDER "/usr/share/libonnx-testdata/data"
 #define TOLERANCE 1e-4
 

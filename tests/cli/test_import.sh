@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# smp-import: a model that it writes predicts; what is broken, hostile or beyond limits is refused, in a GiB of memory, with
+# the file and the place.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+expect_exit 0 smp-import --help
+expect_match out 'usage: smp-import MODEL.onnx'
+for option in -o --weights --loss --dim; do
+    expect_match out "^  $option "
+done
+expect_exit 0 smp-import --version
+expect_bad 'unknown option.*weights' smp-import --weigths x model.onnx
+expect_bad '--dim' smp-import model.onnx --dim T=none
+
+run smp-import absent.onnx
+if grep -q 'built without ONNX' err; then
+    echo "skipped: built without ONNX"
+    exit 77
+fi
+expect_bad 'absent\.onnx: cannot open' smp-import absent.onnx
+
+python3 - "$tests_dir/fuzz" <<'EOF'
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+from onnx_seeds import *
+
+def write(name, data):
+    with open(name + ".onnx", "wb") as file:
+        file.write(data)
+
+for name, data in SEEDS.items():
+    write(name[5:], data)
+x, y, w = value("x", FLOAT, "N", 3), value("y", FLOAT, "N", 3), floats("w", 3, 3)
+one = [node("MatMul", "x w", "y")]
+def outside(where, size=36):
+    return (field(1, 3) + field(1, 3) + field(2, FLOAT) + field(8, "w") + field(14, 1)
+            + field(13, field(1, "location") + field(2, where)) + field(13, field(1, "length") + field(2, str(size))))
+deep = b""
+for _ in range(30000):
+    deep = field(1, field(5, field(1, "a") + field(6, deep)))
+write("empty", b"")
+write("text", b"smp: 1\n")
+write("cut", SEEDS["onnx/linear"][:-9])
+write("deep", field(7, deep))
+write("twice", model([x], [y], one, [w]) + field(7, b""))
+write("newer", model([x], [y], one, [w], opset=99))
+write("short", model([x], [y], one, [w[:-3] + field(9, b"")[:0] + w[-3:] + field(9, b"123")]))
+write("same", model([x], [y], one, [w, w]))
+write("unmade", model([x], [y], [node("Relu", "z", "y")], [w]))
+write("again", model([x], [y], [node("Relu", "x", "y"), node("Relu", "x", "y")], [w]))
+write("sides", model([value("x", FLOAT, "N", "S")], [y], one, [w]))
+write("large", model([x], [y], one, [field(1, 1 << 40) + field(1, 1 << 40) + field(2, FLOAT) + field(8, "w")]))
+write("minus", model([x], [y], one, [field(1, -3) + field(2, FLOAT) + field(8, "w")]))
+write("unknown", model([x], [value("y", FLOAT, "M", "K")], [node("Strange", "x", "y")]))
+write("up", model([x], [y], one, [outside("../w.bin")]))
+write("root", model([x], [y], one, [outside("/w.bin")]))
+write("gone", model([x], [y], one, [outside("gone.bin")]))
+write("link", model([x], [y], one, [outside("link.bin")]))
+write("beyond", model([x], [y], one, [outside("w.bin")]))
+write("beside", model([x], [y], one, [outside("full.bin")]))
+write("filled", model([x], [value("y", FLOAT, 1)],
+                      [node("ConstantOfShape", "s", "c%d" % i) for i in range(200)] + [node("ReduceSum", "c0", "y", keepdims=0)],
+                      [ints("s", 1 << 13, 1 << 13)]))
+write("names", field(7, field(1, b"") * (4 << 20)))
+EOF
+head -c 8 /dev/zero >w.bin
+head -c 36 /dev/zero >full.bin
+ln -s full.bin link.bin
+
+# A model for inference with its weights: what ONNX says of x in rows of 3, with all values known.
+expect_exit 0 smp-import linear.onnx -o linear.yaml --weights linear.safetensors
+expect_match out '^linear.yaml: 2 operators, 0 of them planned and not run; 2 weights'
+expect_exit 0 smp-partition linear.yaml -n 1 --microbatch-size 2 -o linear.plan
+python3 - <<'EOF'
+import struct
+with open("x.npy", "wb") as file:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+    head += b" " * (118 - len(head) - 1) + b"\n"
+    file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<6f", 1, 2, 3, -1, 0, 1))
+EOF
+expect_exit 0 smp-run linear.plan --data x=x.npy --weights linear.safetensors --steps 0 --predict y.npy --no-shuffle
+expect_equal "predictions" "$(python3 - <<'EOF'
+import struct
+from math import isclose
+data = open("y.npy", "rb").read()[-32:]
+w = [0.1 * (i % 7) - 0.2 for i in range(12)]
+want = [max(0, sum(a * b for a, b in zip(x, w[3 * i:3 * i + 3])) + w[i]) for x in ((1, 2, 3), (-1, 0, 1)) for i in range(4)]
+print(all(isclose(a, b, abs_tol=1e-6) for a, b in zip(struct.unpack("<8f", data), want)))
+EOF
+)" True
+expect_exit 0 smp-import linear.onnx --loss cross_entropy
+expect_match out 'op: cross_entropy, name: loss'
+expect_bad 'cross_entropy or mse' smp-import linear.onnx --loss crossentropy
+expect_exit 0 smp-import opaque.onnx
+expect_match out '# Softplus: no operator of SMP does this'
+expect_match out 'op: opaque, name: Softplusf'
+
+ulimit -v $((1 << 20))
+bad() { # name regex option...
+    local name=$1 regex=$2
+    shift 2
+    expect_bad "$name\.onnx: $regex" smp-import "$name.onnx" "$@"
+}
+bad empty 'has 0 bytes'
+bad text 'byte [0-9]+: '
+bad cut 'byte [0-9]+: a field of .* has [0-9]+ bytes, the message'
+bad deep 'byte [0-9]+: nested deeper than 64'
+bad twice 'byte [0-9]+: graph of .* is there twice'
+bad newer 'operator set 99, expected 1 to 21'
+bad short "byte [0-9]+: raw_data of .* is there twice"
+bad same "initializer 1 'w': is there twice"
+bad unmade "node 0 'Reluy' \(Relu\) at byte [0-9]+: reads 'z', which nothing before it makes"
+bad again "node 1 'Reluy' \(Relu\) at byte [0-9]+: makes 'y', which is there already"
+bad sides "input 'x': dimension 1 is 'S', expected a number"
+bad large "initializer 0 'w': more than 2\^40 values"
+bad minus "initializer 0 'w': dimension 0 is -3"
+bad unknown "node 0 'Strangey' \(Strange\) at byte [0-9]+: the shape of what it makes is not known"
+bad up "initializer 0 'w': its data lie in '\.\./w\.bin', expected a file in the model's folder"
+bad root "initializer 0 'w': its data lie in '/w\.bin'"
+bad gone "initializer 0 'w': cannot open"
+bad link "initializer 0 'w': cannot open"
+bad beyond "initializer 0 'w': its data end behind their file"
+bad names 'byte 0: |takes more than|has 4194304 nodes'
+expect_exit 0 smp-import beside.onnx
+run smp-import filled.onnx # constants that are too large together stay unknown
+checks=$((checks + 1))
+[ "$status" -eq 0 ] || [ "$status" -eq 2 ] || fail "exit code $status"
+expect_exit 0 smp-import sides.onnx --dim S=3
+finish
