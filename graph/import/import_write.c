@@ -287,7 +287,7 @@ smp_status smp_import_write_weights(const smp_import *import, const char *path)
     if (!tensor)
         return smp_fail_memory((size_t)import->n_weight * sizeof(*tensor));
     for (int32_t i = 0; i < import->n_weight; i++)
-        tensor[i] = (smp_written_tensor){import->weight[i].name, import->weight[i].shape};
+        tensor[i] = (smp_written_tensor){import->weight[i].name, import->weight[i].shape, NULL};
     smp_writer *out = NULL;
     smp_status status = smp_safetensors_head(path, tensor, import->n_weight, &head);
     if (status == SMP_OK)
