@@ -15,9 +15,13 @@
 #include "profile/overlap_costs.h"
 
 /* Bytes an AdamW update moves per byte of weight: reads weight, gradient and two moments, writes
- * all but the gradient; in 16 bits it writes the copy of the weight too. */
-#define OPTIMIZER_TRAFFIC 7.0
-#define OPTIMIZER_TRAFFIC_HALF 7.5
+ * all but the gradient; in 16 bits it writes the copy of the weight too. Moments in bf16 are
+ * half. */
+static double optimizer_traffic(smp_target target)
+{
+    return 3.0 + 0.25 * 2 * SMP_PLANNED_STATES * smp_target_state_bytes(target) +
+           (smp_precision_is_half(target.precision) ? 0.5 : 0.0);
+}
 /* The same of adding one gradient to another: two are read, one is written. */
 #define REDUCE_TRAFFIC 3.0
 
@@ -278,14 +282,30 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
     return smp_profile_check_target(profile, graph->target);
 }
 
-double smp__optimizer_rate(const smp__costing *c, smp_precision precision)
+/* What random bits for the states of a weight take: on the CPU more than the bytes that they save
+ * (1.1 to 1.8 ns, Intel Xeon with AVX-512), on a GPU nothing that memory would not take too. */
+static double rounding_s(smp_target target)
 {
-    const bool half = smp_precision_is_half(precision);
-    double bytes_per_s =
-        c->cluster->device[0].bytes_per_s / (half ? OPTIMIZER_TRAFFIC_HALF : OPTIMIZER_TRAFFIC);
+    return target.bf16_states && target.backend == SMP_BACKEND_CPU ? 1.4e-9 : 0.0;
+}
+
+/* A rate that was measured, or follows from bandwidth, with states in another format. */
+static double convert_rate(double bytes_per_s, smp_target from, smp_target to)
+{
+    if (from.bf16_states == to.bf16_states)
+        return bytes_per_s;
+    const double moved_s = fmax(0.0, 4.0 / bytes_per_s - rounding_s(from));
+    return 4.0 / (moved_s * optimizer_traffic(to) / optimizer_traffic(from) + rounding_s(to));
+}
+
+double smp__optimizer_rate(const smp__costing *c, smp_target target)
+{
+    smp_target measured = target;
+    measured.bf16_states = c->profile && c->profile->bf16_states;
+    double bytes_per_s = c->cluster->device[0].bytes_per_s / optimizer_traffic(measured);
     if (c->profile && c->profile->optimizer_bytes_per_s > 0)
         bytes_per_s = c->profile->optimizer_bytes_per_s;
-    return bytes_per_s / c->slowdown;
+    return convert_rate(bytes_per_s, measured, target) / c->slowdown;
 }
 
 static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs)
@@ -307,7 +327,7 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
     if (!c->profile || c->of_whole) /* else it was measured as it is run */
         SMP_TRY(smp__overlap_costs(graph, c->cluster, cost, costs));
     costs->source = source_name(c->sources);
-    costs->optimizer_bytes_per_s = smp__optimizer_rate(c, graph->target.precision);
+    costs->optimizer_bytes_per_s = smp__optimizer_rate(c, graph->target);
     return check_totals(costs);
 }
 
@@ -350,8 +370,9 @@ double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster,
 
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
 {
-    const int floats = 1 + (graph->training ? 1 : 0) + optimizer_states;
-    return 4 * floats + (smp_precision_is_half(graph->target.precision) ? 2 : 0);
+    const int floats = 1 + (graph->training ? 1 : 0);
+    return 4 * floats + optimizer_states * smp_target_state_bytes(graph->target) +
+           (smp_precision_is_half(graph->target.precision) ? 2 : 0);
 }
 
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)

@@ -19,7 +19,7 @@ smp__costing smp__costing_open(const smp_cluster *cluster, const smp_profile *pr
                                bool of_whole, int64_t microbatch_size);
 
 /* Weight bytes that the optimizer updates per second. */
-double smp__optimizer_rate(const smp__costing *costing, smp_precision precision);
+double smp__optimizer_rate(const smp__costing *costing, smp_target target);
 
 /* The op in the whole that a split one is a share of, and in the profile; -1: it is new. Where the
  * profile is not that of the whole, `measured` alone counts. */

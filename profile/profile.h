@@ -35,6 +35,7 @@ typedef struct smp_profile {
     const double *spread;         /* [n_op] interquartile range of its times over their medians; -1:
                                      not known; NULL: of none */
     double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
+    bool bf16_states;             /* ... with states in bf16 */
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
     double core_switch_us;              /* a rank gets its core from another one; 0: not measured */

@@ -166,7 +166,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     static const char *const keys[] = {"smp",    "model",           "device",
                                        "dtype",  "microbatch_size", "optimizer_bytes_per_s",
                                        "ops",    "links",           "reduce_bytes_per_s",
-                                       "memory", "core_switch_us"};
+                                       "memory", "core_switch_us",  "state_precision"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -179,6 +179,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(
         smp_yaml_int(node, "microbatch_size", 1, SMP__MAX_MICROBATCH, &profile->microbatch_size));
     SMP_TRY(read_rate(top, "optimizer_bytes_per_s", &profile->optimizer_bytes_per_s));
+    SMP_TRY(smp__field_bf16(top, "profile", "state_precision", &profile->bf16_states));
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
     SMP_TRY(read_ops(top, of, profile));
@@ -221,7 +222,8 @@ smp_target smp_profile_target(const smp_profile *profile)
 smp_status smp_profile_check_target(const smp_profile *profile, smp_target target)
 {
     const char *wanted = smp_precision_name(target.precision);
-    if (smp_target_equal(smp_profile_target(profile), target))
+    const smp_target measured = smp_profile_target(profile);
+    if (measured.backend == target.backend && measured.precision == target.precision)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
                     "profile: its times were measured on '%s' in %s, the plan is for %s in %s: "
@@ -289,6 +291,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
         smp_text_append(yaml, "memory: %" PRId64 "\n", profile->memory_bytes);
     smp_text_append(yaml, "microbatch_size: %" PRId64 "\n", profile->microbatch_size);
     put_double(yaml, "optimizer_bytes_per_s: ", profile->optimizer_bytes_per_s);
+    if (profile->bf16_states)
+        smp_text_append(yaml, "\nstate_precision: bf16");
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
     if (profile->core_switch_us > 0)
         put_double(yaml, "\ncore_switch_us: ", profile->core_switch_us);

@@ -143,8 +143,8 @@ static void add_weights(const maker *m, const smp_graph *g, const smp_op *op, co
         const double own = (double)n / (whole->use_end - whole->use_begin);
         *elements += own;
         if (m->graph->training)
-            *us += 4e6 * own / smp__optimizer_rate(&m->costing, g->target.precision) /
-                   (double)m->microbatches;
+            *us +=
+                4e6 * own / smp__optimizer_rate(&m->costing, g->target) / (double)m->microbatches;
         if (op->summands >> p & 1 && smp__runs_backward_weight(g, op))
             *us += smp_costs_summands_us(g, m->groups, n) / (double)m->microbatches;
     }

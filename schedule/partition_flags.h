@@ -10,6 +10,7 @@ typedef enum smp__flag {
     FLAG_PROFILE,
     FLAG_DEVICE,
     FLAG_PRECISION,
+    FLAG_STATE_PRECISION,
     FLAG_MODEL,
     FLAG_PLUGIN,
     FLAG_FIX,

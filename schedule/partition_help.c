@@ -23,6 +23,9 @@ const smp__option_entry smp__partition_entries[] = {
      "was measured on, else cpu)"},
     {FLAG_PRECISION, "precision", "fp32|tf32|bf16|fp16", IN_BOTH,
      "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
+    {FLAG_STATE_PRECISION, "state-precision", "fp32|bf16", IN_BOTH,
+     "states of the optimizer: half of the bytes, rounded at random, without bias (default: the "
+     "plan's with check and --fix, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
     {FLAG_COSTS, "costs", "PLAN", IN_CHECK,
      "what the stages of a schedule of another framework take: those of this plan (default: "

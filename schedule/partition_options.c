@@ -42,6 +42,10 @@ static smp_status set_choice(smp_partition_options *o, const smp__option_entry *
     case FLAG_OFFLOAD:
         r->offload = (smp_offload)choice;
         return SMP_OK;
+    case FLAG_STATE_PRECISION:
+        o->target.bf16_states = choice == 1;
+        o->has_state_precision = true;
+        return SMP_OK;
     default:
         r->recompute = (smp_recompute)choice;
         return SMP_OK;
@@ -327,7 +331,7 @@ smp_status smp_partition_options_target(const smp_partition_options *options,
                                         const smp_sketch *sketch, const smp_profile *profile,
                                         smp_target *out)
 {
-    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32, false};
     bool whole = sketch && options->check && sketch->n_program > 0; /* says cpu by saying nothing */
     if (whole || (sketch && sketch->has_target))
         target = sketch->target;
@@ -337,6 +341,8 @@ smp_status smp_partition_options_target(const smp_partition_options *options,
         target.backend = options->target.backend;
     if (options->has_precision)
         target.precision = options->target.precision;
+    if (options->has_state_precision)
+        target.bf16_states = options->target.bf16_states;
     if (smp_target_check(target) != SMP_OK)
         return smp_fail(SMP_ERR_INPUT,
                         "--device %s: it has no %s, which %s: give --device cuda or --precision "

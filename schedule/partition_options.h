@@ -38,8 +38,8 @@ typedef struct smp_partition_options {
     const char *plugin[SMP_MAX_PLUGINS];
     int n_plugin;
     double time_limit_s; /* 0: none */
-    bool has_placement, has_device, has_precision;
-    smp_target target; /* where has_device, has_precision */
+    bool has_placement, has_device, has_precision, has_state_precision;
+    smp_target target; /* where these say so */
     bool explain, json, help, version;
     smp_search_request request; /* numbers and choices; no graph, cluster, profile */
 } smp_partition_options;

@@ -74,32 +74,39 @@ smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64
     return smp__cuda_launched("add rows");
 }
 
-template <typename T>
+/* target[i] = source[i], of another type; four at a time if `packed`. */
+template <typename To, typename From>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    round16_kernel(T *target, const float *source, int64_t n, bool packed) // each [n]
+    convert_kernel(To *target, const From *source, int64_t n, bool packed) // each [n]
 {
     const int64_t quads = packed ? n / 4 : 0;
     for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
-        const smp_pack<float> x = smp_load16(source + 4 * i);
-        smp_pack<T, 4> y;
+        const smp_pack<From, 4> x = smp_load<4>(source + 4 * i);
+        smp_pack<To, 4> y;
         for (int k = 0; k < 4; k++)
-            y.v[k] = smp_from<T>(x.v[k]);
+            y.v[k] = smp_from<To>(smp_float(x.v[k]));
         smp_store(target + 4 * i, y);
     }
     for (int64_t i = quads * 4 + smp_thread(); i < n; i += smp_threads())
-        target[i] = smp_from<T>(source[i]);
+        target[i] = smp_from<To>(smp_float(source[i]));
+}
+
+template <typename To, typename From>
+static smp_status convert(void *stream, To *target, const From *source, int64_t n)
+{
+    const bool packed =
+        !smp_misaligned(target, 4 * sizeof(To)) && !smp_misaligned(source, 4 * sizeof(From));
+    if (n <= 0)
+        return SMP_OK;
+    SMP_LAUNCH((convert_kernel<To, From>), smp_arena_grid(packed ? n / 4 : n), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), target, source, n, packed);
+    return smp__cuda_launched("convert");
 }
 
 template <typename T>
 static smp_status round16_as(void *stream, void *target16, const float *source, int64_t elements)
 {
-    const bool packed = !smp_misaligned(target16, 8) && !smp_misaligned(source, 16);
-    if (elements <= 0)
-        return SMP_OK;
-    SMP_LAUNCH(round16_kernel<T>, smp_arena_grid(packed ? elements / 4 : elements), SMP_BLOCK, 0,
-               static_cast<cudaStream_t>(stream), static_cast<T *>(target16), source, elements,
-               packed);
-    return smp__cuda_launched("round16");
+    return convert(stream, static_cast<T *>(target16), source, elements);
 }
 
 smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const float *source,
@@ -109,10 +116,16 @@ smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const
                            : round16_as<bf16>(stream, target16, source, elements);
 }
 
+smp_status smp__cuda_widen16(void *stream, float *target, const void *source16, int64_t elements)
+{
+    return convert(stream, target, static_cast<const bf16 *>(source16), elements);
+}
+
 /* A block each. Four values at a time whatever the alignment, so that the order is the same.
  * Squares of floats are exact in double. */
+template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    square_pieces(const float *values, int64_t elements, bool packed,
+    square_pieces(const T *values, int64_t elements, bool packed,
                   double *sums) // [], [gridDim.x]
 {
     const int64_t piece = SMP_CUDA_SQUARE_PIECE, begin = blockIdx.x * piece;
@@ -120,29 +133,38 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     double sum = 0;
     values += begin;
     for (int64_t i = threadIdx.x; i < quads; i += SMP_BLOCK) {
-        smp_pack<float> x;
+        smp_pack<T, 4> x;
         if (packed)
-            x = smp_load16(values + 4 * i);
+            x = smp_load<4>(values + 4 * i);
         else
             for (int k = 0; k < 4; k++)
                 x.v[k] = values[4 * i + k];
         for (int k = 0; k < 4; k++)
-            sum += (double)x.v[k] * (double)x.v[k];
+            sum += (double)smp_float(x.v[k]) * (double)smp_float(x.v[k]);
     }
     const int64_t last = quads * 4 + threadIdx.x;
     if (last < n)
-        sum += (double)values[last] * (double)values[last];
+        sum += (double)smp_float(values[last]) * (double)smp_float(values[last]);
     sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
         sums[blockIdx.x] = sum;
 }
 
-smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum)
+template <typename T>
+static smp_status square_as(void *stream, const T *values, int64_t elements, double *sum)
 {
     if (elements <= 0)
         return SMP_OK;
-    SMP_LAUNCH(square_pieces, (int)((elements + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE),
-               SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), values, elements,
-               !smp_misaligned(values, 16), sum);
+    SMP_LAUNCH(square_pieces<T>,
+               (int)((elements + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), values, elements,
+               !smp_misaligned(values, 4 * sizeof(T)), sum);
     return smp__cuda_launched("square_sums");
+}
+
+smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const void *values,
+                                 int64_t elements, double *sum)
+{
+    return dtype == SMP_BF16 ? square_as(stream, static_cast<const bf16 *>(values), elements, sum)
+                             : square_as(stream, static_cast<const float *>(values), elements, sum);
 }

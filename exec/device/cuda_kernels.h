@@ -21,14 +21,16 @@ smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, con
 smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64_t elements,
                               int64_t count, int64_t stride);
 
-/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values or what is left,
- * in an order that depends only on how many there are. sum: device memory, or pinned host memory
+/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values, SMP_F32 or
+ * SMP_BF16, or what is left, in an order that depends only on how many there are. sum: device memory, or pinned host memory
  * that the device can write to. */
-smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum);
+smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const void *values,
+                                 int64_t elements, double *sum);
 
-/* target16[i] = source[i] rounded to nearest even. */
+/* target16[i] = source[i] rounded to nearest even; target[i] = source16[i], of bf16. */
 smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const float *source,
                              int64_t elements);
+smp_status smp__cuda_widen16(void *stream, float *target, const void *source16, int64_t elements);
 
 #ifdef __cplusplus
 }

@@ -57,8 +57,10 @@ typedef struct smp_device {
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
     /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values
-     * or what is left, in an order that depends only on how many there are. */
-    smp_status (*square_sums)(void *context, const float *values, int64_t elements, double *sum);
+     * (SMP_F32 or SMP_BF16) or what is left, in an order that depends only on how many there
+     * are. */
+    smp_status (*square_sums)(void *context, smp_dtype dtype, const void *values, int64_t elements,
+                              double *sum);
     /* target16[i] = source[i] in a format of 16 bits. */
     smp_status (*round16)(void *context, smp_dtype half, void *target16, const float *source,
                           int64_t elements);

@@ -23,7 +23,7 @@ static smp_status cpu_present(void)
 
 static smp_status cpu_open(const smp_device_options *options, void **context)
 {
-    SMP_TRY(smp_target_check((smp_target){SMP_BACKEND_CPU, options->precision}));
+    SMP_TRY(smp_target_check((smp_target){SMP_BACKEND_CPU, options->precision, false}));
     if (options->precision == SMP_PRECISION_BF16 && !smp_math_has_bf16())
         return smp_fail(SMP_ERR_INPUT,
                         "bf16 on the CPU: this processor has neither AVX512-BF16 nor "
@@ -153,11 +153,17 @@ static double square_sum(const float *values, int64_t elements)
     return sum;
 }
 
-static smp_status cpu_square_sums(void *context, const float *values, int64_t elements, double *sum)
+static smp_status cpu_square_sums(void *context, smp_dtype dtype, const void *values,
+                                  int64_t elements, double *sum)
 {
     (void)context;
-    for (int64_t left = elements; left > 0; left -= SMP_SQUARE_PIECE, values += SMP_SQUARE_PIECE)
-        *sum++ = square_sum(values, left < SMP_SQUARE_PIECE ? left : SMP_SQUARE_PIECE);
+    float wide[SMP_SQUARE_PIECE];
+    for (int64_t at = 0; at < elements; at += SMP_SQUARE_PIECE) {
+        const int64_t n = elements - at < SMP_SQUARE_PIECE ? elements - at : SMP_SQUARE_PIECE;
+        if (dtype == SMP_BF16)
+            smp__from_bf16(wide, (const uint16_t *)values + at, n);
+        *sum++ = square_sum(dtype == SMP_BF16 ? wide : (const float *)values + at, n);
+    }
     return SMP_OK;
 }
 
@@ -165,7 +171,7 @@ static smp_status cpu_update(void *context, const smp_optimizer *optimizer,
                              const smp_update *update)
 {
     (void)context;
-    (update->direction ? optimizer->measure : optimizer->update)(update);
+    smp_optimizer_apply(optimizer, update);
     if (update->weight16 && !update->direction)
         smp__to_half(update->half, update->weight16, update->weight, update->elements);
     return SMP_OK;

@@ -379,10 +379,10 @@ static smp_status cuda_add(void *context, smp_dtype dtype, void *target, const v
     return smp__cuda_accumulate(stream_of(context), dtype, target, source, elements);
 }
 
-static smp_status cuda_square_sums(void *context, const float *values, int64_t elements,
-                                   double *sum)
+static smp_status cuda_square_sums(void *context, smp_dtype dtype, const void *values,
+                                   int64_t elements, double *sum)
 {
-    return smp__cuda_square_sums(stream_of(context), values, elements, sum);
+    return smp__cuda_square_sums(stream_of(context), dtype, values, elements, sum);
 }
 
 static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision precision)

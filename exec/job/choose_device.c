@@ -10,10 +10,11 @@
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
 
-/* The precision asked for, else the plan's, else fp32. */
+/* The precision asked for, else the plan's, else fp32; states as the plan says. */
 static smp_status find_precision(smp *s)
 {
     s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
+    s->target.bf16_states = s->plan && s->plan->target.bf16_states;
     return s->options.precision ? smp_precision_read((smp_where){0}, "precision",
                                                      s->options.precision, &s->target.precision)
                                 : SMP_OK;
@@ -45,7 +46,7 @@ static smp_status check_present(const smp *s, const smp_device *device)
 /* Can this rank run the model on the device? Leaves the graph with that target if so. */
 static smp_status try_device(smp *s, const smp_device *device)
 {
-    smp_target target = {device->backend, s->target.precision};
+    smp_target target = {device->backend, s->target.precision, s->target.bf16_states};
     smp_status status = smp_target_check(target);
     if (status != SMP_OK && !s->options.precision && s->plan)
         return smp_fail_context(status,

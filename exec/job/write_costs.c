@@ -255,6 +255,7 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
                            .device = device,
                            .dtype = smp_precision_name(s->target.precision),
                            .microbatch_size = s->batch,
+                           .bf16_states = s->target.bf16_states,
                            .arena = smp_arena_create()};
     smp_link_spec *link = &profile.link[SMP_LINK_INTRA_NODE];
     smp_status status = profile.arena ? set_ops(s, m, &profile) : SMP_ERR_NO_MEMORY;

@@ -4,6 +4,7 @@
 #ifndef SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 #define SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 
+#include "exec/optimizer/bf16_states.h"
 #include "graph/base/text.h"
 #include "graph/model/dtype.h"
 #include "smp.h"
@@ -34,6 +35,9 @@ typedef struct smp_update {
     float *direction;
     /* [elements] each, updated; zero before the first step */
     float *state[SMP_MAX_OPTIMIZER_STATES];
+    /* In place of these, of as many as the optimizer has; NULL: they are floats. */
+    uint16_t *state16[SMP_MAX_OPTIMIZER_STATES];
+    smp_state_rounding rounding; /* of state16 */
     void *weight16; /* [elements] copy of the weight in `half`, written; NULL: none */
     smp_dtype half;
     int64_t elements;
@@ -55,10 +59,11 @@ enum {
 
 typedef struct smp_optimizer {
     const char *name;
-    const char *summary;                      /* a line of smp-run --help */
-    int states;                               /* arrays of one float per weight */
-    unsigned reads;                           /* SMP_READS_..., or-ed */
-    void (*update)(const smp_update *update); /* on the CPU */
+    const char *summary; /* a line of smp-run --help */
+    int states;          /* arrays of one number per weight */
+    unsigned reads;      /* SMP_READS_..., or-ed */
+    /* On the CPU, called by smp_optimizer_apply: states are floats. */
+    void (*update)(const smp_update *update);
     /* On a GPU, enqueued on a cudaStream_t; NULL: not built in. */
     smp_status (*cuda_update)(const smp_update *update, void *stream);
 
@@ -90,6 +95,10 @@ SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
 const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */
 smp_status smp_optimizer_unknown(const char *name);        /* SMP_ERR_INPUT names all */
+
+/* An update on the CPU, or where update->direction says so a measurement, of states in either
+ * format. */
+void smp_optimizer_apply(const smp_optimizer *optimizer, const smp_update *update);
 
 /* update->trust of a weight from its sums of squares: 1 where a norm is 0. */
 float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,

@@ -30,7 +30,7 @@ typedef struct reading {
     const char *path;
     int64_t base; /* bytes before the header */
     int states;
-    char *copy;         /* AT_ONCE floats on their way to a device; NULL with host memory */
+    char *copy;         /* AT_ONCE floats on their way to a device, or to states in bf16; or NULL */
     smp__regroup parts; /* ... or to several */
 } reading;
 
@@ -73,12 +73,12 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
     for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole_pieces;
          at += AT_ONCE) {
         const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
-        char *array = (char *)smp__saved_at(s, index, k, at);
+        char *array = smp__saved_at(s, index, k, at);
         status = read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
                              hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
                              &whole_pieces);
         if (status == SMP_OK && r->copy)
-            status = smp__copy_in(s, array, r->copy, n * (int64_t)sizeof(float));
+            status = smp__saved_in(s, index, k, at, n, (float *)(void *)r->copy);
     }
     return status == SMP_OK && !whole_pieces ? damaged(s, r, index) : status;
 }
@@ -172,7 +172,8 @@ static smp_status pass_over(smp *s)
 static smp_status take_memory(smp *s, reading *r)
 {
     const bool split = s->comm.tensor_size > 1;
-    if ((split || !s->device->host_memory) && !(r->copy = malloc(AT_ONCE * sizeof(float))))
+    const bool direct = s->device->host_memory && !s->graph->target.bf16_states;
+    if ((split || !direct) && !(r->copy = malloc(AT_ONCE * sizeof(float))))
         return smp_fail_memory(AT_ONCE * sizeof(float));
     return split ? smp__regroup_open(s, false, &r->parts) : SMP_OK;
 }

@@ -80,7 +80,8 @@ static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
         else if (k > 0 && smp__is_idle(s, index))
             memset(*at, 0, (size_t)bytes);
         else if (bytes > 0 && r->status == SMP_OK)
-            r->status = smp__copy_out(s, *at, smp__saved_at(s, index, k, range.begin), bytes);
+            r->status = smp__saved_out(s, index, k, range.begin, range.end - range.begin,
+                                       (float *)(void *)*at);
     }
     return SMP_OK;
 }

@@ -165,6 +165,7 @@ struct smp {
     smp_update_settings *settings; /* [weights of the whole graph] */
     smp__trust trust;
     smp_loss_scaling loss_scaling;
+    bool nearest_states; /* those in bf16 are not rounded at random */
 
     smp_graph *graph;
     smp_plan *plan;

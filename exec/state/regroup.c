@@ -188,9 +188,8 @@ static void copy_part(smp__regroup *r, int32_t index, int k, int64_t round, bool
                 memset(buffer, 0, (size_t)bytes);
             continue;
         }
-        float *array = smp__saved_at(s, index, k, first);
-        r->status =
-            out ? smp__copy_out(s, buffer, array, bytes) : smp__copy_in(s, array, buffer, bytes);
+        r->status = out ? smp__saved_out(s, index, k, first, r->count[PARTS][member], buffer)
+                        : smp__saved_in(s, index, k, first, r->count[PARTS][member], buffer);
     }
 }
 

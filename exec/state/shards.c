@@ -2,6 +2,10 @@
 #include "exec/state/shards.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "exec/state/device_wait.h"
+#include "graph/math/half.h"
 
 static const smp_memory_region *region_of(const smp *s, int32_t index)
 {
@@ -72,34 +76,70 @@ bool smp__weights_in_parts(const smp *s)
     return s->memory->part_weight;
 }
 
-static float *place(const smp *s, char *base, int32_t index, int64_t offset, bool part, int64_t at)
+static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_dtype dtype,
+                   bool part, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
     const int own = s->comm.shard_rank;
     const int64_t first = part ? region->cut[own] - region->at[own] : 0;
-    return (float *)(base + offset) + (s->memory->param[index].at + at - first);
+    return base + offset + smp_dtype_bytes(dtype) * (s->memory->param[index].at + at - first);
 }
 
 float *smp__weight_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return place(s, s->arena, index, region->weight, s->memory->part_weight, at);
+    return (float *)place(s, s->arena, index, region->weight, SMP_F32, s->memory->part_weight, at);
 }
 
 float *smp__grad_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return place(s, s->arena, index, region->grad, region->part_grad, at);
+    return (float *)place(s, s->arena, index, region->grad, SMP_F32, region->part_grad, at);
 }
 
-float *smp__state_at(const smp *s, int32_t index, int k, int64_t at)
+void *smp__state_at(const smp *s, int32_t index, int k, int64_t at)
 {
-    return place(s, s->far ? s->far : s->arena, index, region_of(s, index)->state[k], true, at);
+    return place(s, s->far ? s->far : s->arena, index, region_of(s, index)->state[k],
+                 smp__saved_dtype(s, k + 1), true, at);
 }
 
-float *smp__saved_at(const smp *s, int32_t index, int k, int64_t at)
+void *smp__saved_at(const smp *s, int32_t index, int k, int64_t at)
 {
     return k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at);
+}
+
+smp_dtype smp__saved_dtype(const smp *s, int k)
+{
+    return k > 0 && s->graph->target.bf16_states ? SMP_BF16 : SMP_F32;
+}
+
+/* Some bf16 numbers at a time beside the floats. */
+enum { AT_ONCE = 1 << 12 };
+
+smp_status smp__saved_out(smp *s, int32_t index, int k, int64_t at, int64_t n, float *values)
+{
+    uint16_t narrow[AT_ONCE];
+    const smp_dtype dtype = smp__saved_dtype(s, k);
+    char *all = (char *)values + (dtype == SMP_BF16 ? 2 * n : 0); /* widened from the front on */
+    SMP_TRY(smp__copy_out(s, all, smp__saved_at(s, index, k, at), n * smp_dtype_bytes(dtype)));
+    for (int64_t i = 0, m; dtype == SMP_BF16 && i < n; i += m) {
+        m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        memcpy(narrow, all + 2 * i, (size_t)m * sizeof *narrow);
+        smp__from_bf16(values + i, narrow, m);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__saved_in(smp *s, int32_t index, int k, int64_t at, int64_t n, float *values)
+{
+    uint16_t narrow[AT_ONCE];
+    const smp_dtype dtype = smp__saved_dtype(s, k);
+    for (int64_t i = 0, m; dtype == SMP_BF16 && i < n; i += m) {
+        m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        smp_states_to_nearest(narrow, values + i, m);
+        memcpy((char *)values + 2 * i, narrow, (size_t)m * sizeof *narrow);
+    }
+    return smp__copy_in(s, smp__saved_at(s, index, k, at), values, n * smp_dtype_bytes(dtype));
 }
 
 smp_status smp__pieces_build(smp *s)

@@ -35,13 +35,18 @@ bool smp__weights_in_parts(const smp *s);
 /* Is memory->param[index] frozen and so without a gradient and states? */
 bool smp__is_idle(const smp *s, int32_t index);
 
-/* Address of element `at` of a weight, of its summed gradient, of a state. What is there in part
- * has the elements of the own range alone. */
+/* Address of element `at` of a weight, of its summed gradient, of a state (bf16 where the plan says
+ * so, else float). What is there in part has the elements of the own range alone. */
 float *smp__weight_at(const smp *s, int32_t index, int64_t at);
 float *smp__grad_at(const smp *s, int32_t index, int64_t at);
-float *smp__state_at(const smp *s, int32_t index, int k, int64_t at);
-/* Of its values (k 0) or state k - 1. */
-float *smp__saved_at(const smp *s, int32_t index, int k, int64_t at);
+void *smp__state_at(const smp *s, int32_t index, int k, int64_t at);
+/* Of its values (k 0) or state k - 1, and what they are. */
+void *smp__saved_at(const smp *s, int32_t index, int k, int64_t at);
+smp_dtype smp__saved_dtype(const smp *s, int k);
+/* n of them as floats, to host memory; and back, to the nearest, which what came out is: `values`
+ * is spoilt. */
+smp_status smp__saved_out(smp *s, int32_t index, int k, int64_t at, int64_t n, float *values);
+smp_status smp__saved_in(smp *s, int32_t index, int k, int64_t at, int64_t n, float *values);
 
 /* Pieces of SMP_PIECE_ELEMENTS, or what is left of a weight: those of memory->param[index] are
  * s->piece_begin[index] .. s->piece_begin[index + 1] - 1. */

@@ -60,8 +60,9 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
     SMP_TRY(smp__updates_end(&updates));
     if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
         return smp__device_pace(s); /* its ratio is 1 */
-    SMP_TRY(s->device->square_sums(s->device_context, update.weight, update.elements, square));
-    SMP_TRY(s->device->square_sums(s->device_context, update.direction, update.elements,
+    SMP_TRY(
+        s->device->square_sums(s->device_context, SMP_F32, update.weight, update.elements, square));
+    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, update.direction, update.elements,
                                    square + n_piece(s)));
     return smp__device_pace(s);
 }

@@ -44,6 +44,7 @@ static smp_status init_param(smp *s, int32_t index)
 
 smp_status smp__weights_init(smp *s)
 {
+    s->nearest_states = getenv("SMP_NEAREST_STATES") != NULL; /* to measure what that does */
     for (int32_t i = 0; i < s->memory->n_param; i++)
         SMP_TRY(init_param(s, i));
     return smp__weights_round(s);
@@ -76,7 +77,7 @@ static bool counts(const smp *s, int32_t index)
            (is_split || s->comm.tensor_rank == 0);
 }
 
-static float *array_at(const smp *s, int32_t index, int k, int64_t element)
+static void *array_at(const smp *s, int32_t index, int k, int64_t element)
 {
     return k == GRADIENT ? smp__grad_at(s, index, element) : smp__saved_at(s, index, k, element);
 }
@@ -92,8 +93,8 @@ static smp_status sum_squares(smp *s, int k)
         double *pieces = s->square + s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
         const bool far = k > 0 && s->far; /* whether they are finite is all that is asked then */
         SMP_TRY((far ? smp_device_find("cpu") : s->device)
-                    ->square_sums(far ? NULL : s->device_context, array_at(s, i, k, own.begin),
-                                  own.end - own.begin, pieces));
+                    ->square_sums(far ? NULL : s->device_context, smp__saved_dtype(s, k),
+                                  array_at(s, i, k, own.begin), own.end - own.begin, pieces));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
     }
     return SMP_OK;
@@ -181,6 +182,20 @@ static smp_status update_running(smp *s, int32_t index, smp__range own)
                           smp__grad_at(s, index, own.begin), own.end - own.begin);
 }
 
+static smp_state_rounding rounding_of(const smp *s, int32_t index, int64_t step)
+{
+    const smp_param *param = &s->graph->param[s->memory->param[index].param];
+    const smp__runs runs = smp__runs_of(param);
+    smp_state_rounding rounding = {.first = smp__own_range(s, index).begin,
+                                   .run = runs.run,
+                                   .index = runs.index,
+                                   .count = runs.count,
+                                   .blocks = runs.blocks,
+                                   .nearest = s->nearest_states};
+    smp_state_rounding_seed(&rounding, s->options.seed, param->number, step);
+    return rounding;
+}
+
 smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale)
 {
     const smp__range own = smp__own_range(s, index);
@@ -199,7 +214,12 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
         update.weight16 = s->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
     update.half = smp_precision_dtype(s->target.precision);
     for (int k = 0; k < s->optimizer->states; k++)
-        update.state[k] = smp__state_at(s, index, k, own.begin);
+        if (s->graph->target.bf16_states)
+            update.state16[k] = smp__state_at(s, index, k, own.begin);
+        else
+            update.state[k] = smp__state_at(s, index, k, own.begin);
+    if (s->graph->target.bf16_states)
+        update.rounding = rounding_of(s, index, step);
     return update;
 }
 
@@ -235,7 +255,7 @@ static smp_status work_off(smp__updates *updates, int64_t number)
     host.direction = piece->direction ? grad : NULL;
     host.weight16 = NULL;
     SMP_TRY(smp__piece_wait(s, (int)(number % SMP__PIECES)));
-    (piece->direction ? s->optimizer->measure : s->optimizer->update)(&host);
+    smp_optimizer_apply(s->optimizer, &host);
     SMP_TRY(s->device->upload(
         s->device_context, piece->direction ? piece->direction : piece->weight,
         piece->direction ? grad : here, piece->elements * (int64_t)sizeof(float)));
@@ -258,8 +278,11 @@ static smp_update piece_of(const smp_update *update, int64_t begin)
     if (update->weight16)
         piece.weight16 = (char *)update->weight16 + 2 * begin;
     for (int k = 0; k < SMP_MAX_OPTIMIZER_STATES; k++)
-        if (update->state[k])
+        if (update->state16[k])
+            piece.state16[k] += begin;
+        else if (update->state[k])
             piece.state[k] += begin;
+    piece.rounding.first += begin;
     return piece;
 }
 

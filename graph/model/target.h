@@ -15,7 +15,7 @@ extern "C" {
 
 typedef enum smp_backend { SMP_BACKEND_CPU, SMP_BACKEND_CUDA, SMP_N_BACKEND } smp_backend;
 
-/* Weights, their gradients and the optimizer's state are fp32 in all of them. */
+/* Weights and their gradients are fp32 in all of them. */
 typedef enum smp_precision {
     SMP_PRECISION_FP32,
     SMP_PRECISION_TF32, /* as fp32, but matrix products round their factors to 10 bits of
@@ -29,6 +29,7 @@ typedef enum smp_precision {
 typedef struct smp_target {
     smp_backend backend;
     smp_precision precision;
+    bool bf16_states; /* states of the optimizer in bf16, rounded stochastically; else in fp32 */
 } smp_target;
 
 /* What activations and their gradients are in: SMP_F32, or the format of 16 bits, in which there
@@ -45,9 +46,15 @@ static inline bool smp_precision_is_half(smp_precision precision)
     return smp_dtype_is_half(smp_precision_dtype(precision));
 }
 
+/* Of an element of a state. */
+static inline int smp_target_state_bytes(smp_target target)
+{
+    return target.bf16_states ? 2 : 4;
+}
+
 static inline bool smp_target_equal(smp_target a, smp_target b)
 {
-    return a.backend == b.backend && a.precision == b.precision;
+    return a.backend == b.backend && a.precision == b.precision && a.bf16_states == b.bf16_states;
 }
 
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */

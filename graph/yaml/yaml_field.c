@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "graph/base/text.h"
+
 enum { NAME_BYTES = 512 }; /* names of operators are in it */
 
 smp_status smp__field(const smp_yaml_node *map, const char *what, const char *key,
@@ -109,6 +111,24 @@ smp_status smp__field_text(const smp_yaml_node *map, const char *what, const cha
     char name[NAME_BYTES];
     SMP_TRY(find(map, what, key, name, &node));
     return smp__copy_text(node, name, arena, out);
+}
+
+smp_status smp__field_bf16(const smp_yaml_node *map, const char *what, const char *key, bool *out)
+{
+    static const char *const formats[] = {"fp32", "bf16"};
+    const smp_yaml_node *node = smp_yaml_get(map, key);
+    char name[NAME_BYTES];
+    const char *text;
+    if (!node)
+        return SMP_OK;
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    SMP_TRY(smp_yaml_string(node, name, &text));
+    for (int i = 0; i < 2; i++)
+        if (strcmp(text, formats[i]) == 0) {
+            *out = i == 1;
+            return SMP_OK;
+        }
+    return smp_fail_choice(smp_yaml_where(node), name, text, formats, 2);
 }
 
 smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out)

@@ -31,6 +31,8 @@ smp_status smp__field_text(const smp_yaml_node *map, const char *what, const cha
                            smp_arena *arena, const char **out);
 smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
                           const char **out);
+/* A number format, fp32 or bf16: is it bf16? *out stays as it is where there is no such key. */
+smp_status smp__field_bf16(const smp_yaml_node *map, const char *what, const char *key, bool *out);
 /* The fingerprint of a `model:` map, 16 hexadecimal digits. */
 smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);
 

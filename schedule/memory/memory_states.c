@@ -267,7 +267,8 @@ static smp_status place_parts(smp__memory_build *build, int state)
     int32_t next;
     for (int32_t i = 0; i < build->rank->n_region; i = next) {
         int64_t offset;
-        const int64_t bytes = 4 * part_elements(build, i, state >= 0, &next);
+        const int64_t element = state < 0 ? 4 : smp_target_state_bytes(build->input->graph->target);
+        const int64_t bytes = element * part_elements(build, i, state >= 0, &next);
         const bool far = state >= 0 && build->input->offload_states;
         int64_t *top = far ? &build->far_top : &build->top;
         offset = *top;
@@ -462,7 +463,8 @@ double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, boo
 {
     const bool training = graph->training;
     const double part = sharding.shard > 1 ? 1.0 / sharding.shard : 1.0;
-    double bytes = offload_states ? 0.0 : 4.0 * smp_planned_states(training) * part;
+    const int element = offload_states ? 0 : smp_target_state_bytes(graph->target);
+    double bytes = element * smp_planned_states(training) * part;
     if (training)
         bytes += smp_shards(sharding, SMP_SHARD_GRADIENTS, training) ? 4.0 * part : 4.0;
     return bytes + smp_memory_idle_bytes(graph, sharding);

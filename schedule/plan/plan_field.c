@@ -61,10 +61,10 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
 
 smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
 {
-    static const char *const keys[] = {"device", "precision"};
+    static const char *const keys[] = {"device", "precision", "state_precision"};
     const smp_yaml_node *map, *node;
     const char *text;
-    smp_target target;
+    smp_target target = {0};
     if (!smp_yaml_get(top, "execution"))
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", "execution", keys, SMP__COUNT(keys), &map));
@@ -75,6 +75,7 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
     SMP_TRY(smp_yaml_string(node, "execution: precision", &text));
     SMP_TRY(
         smp_precision_read(smp_yaml_where(node), "execution: precision", text, &target.precision));
+    SMP_TRY(smp__field_bf16(map, "execution", "state_precision", &target.bf16_states));
     if (smp_target_check(target) != SMP_OK)
         return smp_fail_at(
             smp_yaml_where(node),

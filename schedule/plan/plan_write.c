@@ -223,12 +223,14 @@ static void put_head(writer *w, const smp_plan *plan)
         put_top_key(w, "loading_horizon", false);
         smp_text_append(w->text, "%d", plan->loading_horizon);
     }
-    if (plan->target.backend == SMP_BACKEND_CPU && plan->target.precision == SMP_PRECISION_FP32)
+    if (smp_target_equal(plan->target, (smp_target){0}))
         return;
     put_top_key(w, "execution", false);
     open_with(w, '{');
     put_text(w, "device", smp_backend_name(plan->target.backend));
     put_text(w, "precision", smp_precision_name(plan->target.precision));
+    if (plan->target.bf16_states)
+        put_text(w, "state_precision", "bf16");
     close_with(w, '}');
 }
 

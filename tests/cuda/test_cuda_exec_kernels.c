@@ -217,7 +217,7 @@ static double device_square_sum(const float *x, int64_t n, int shift)
     ok(cudaMallocHost((void **)&sum, (size_t)(pieces + 1) * sizeof *sum));
     for (int64_t i = 0; i <= pieces; i++)
         sum[i] = NAN;
-    done(smp__cuda_square_sums(stream, values.data, n, sum));
+    done(smp__cuda_square_sums(stream, SMP_F32, values.data, n, sum));
     ok(cudaStreamSynchronize(stream));
     for (int64_t i = 0; i < pieces; i++)
         result += sum[i];
@@ -243,6 +243,28 @@ static void test_cuda_square_sum(void **state)
             assert_true(got == device_square_sum(x, n, 1 + i % 3));
         free(x);
     }
+}
+
+static void test_cuda_square_sum_of_bf16(void **state)
+{
+    (void)state;
+    enum { MANY = SMP_CUDA_SQUARE_PIECE + 1027 };
+    static uint16_t narrow[MANY];
+    double *sum, expected[2] = {0};
+    ok(cudaMallocHost((void **)&sum, 2 * sizeof *sum));
+    for (int i = 0; i < MANY; i++) {
+        narrow[i] = round16(value(8, i));
+        expected[i / SMP_CUDA_SQUARE_PIECE] += (double)wide(narrow[i]) * wide(narrow[i]);
+    }
+    for (int shift = 0; shift < 2; shift++) {
+        array values = array_make(narrow, sizeof narrow, 2 * shift);
+        done(smp__cuda_square_sums(stream, SMP_BF16, values.data, MANY, sum));
+        ok(cudaStreamSynchronize(stream));
+        for (int i = 0; i < 2; i++)
+            assert_true(fabs(sum[i] - expected[i]) <= 1e-12 * expected[i]);
+        array_free(&values);
+    }
+    ok(cudaFreeHost(sum));
 }
 
 static void test_cuda_square_sum_of_extremes(void **state)
@@ -345,6 +367,97 @@ static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, s
     weights_close(&w);
 }
 
+/* The same with states in bf16, two of them next to each other. */
+static void check_update16(const smp_optimizer *optimizer, int64_t n, int shift,
+                           smp_state_rounding rounding)
+{
+    const smp_update_settings settings = {
+        .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f};
+    float *host[2] = {values_make(30, n), values_make(31, n)}, *got = values_make(32, n);
+    uint16_t *states = calloc(4 * (size_t)n + 1, sizeof *states), *got16 = states + 2 * n;
+    assert_non_null(states);
+    array on_device[4];
+    for (int i = 0; i < 2; i++) {
+        on_device[i] = array_make(host[i], n * 4, i == shift - 1 ? 4 : 0);
+        on_device[2 + i] = array_make(states + i * n, n * 2, i == shift - 3 ? 2 : 0);
+    }
+    for (int64_t step = 1; step <= 3; step++) {
+        smp_update u = {.weight = host[0],
+                        .grad = host[1],
+                        .state16 = {states, states + n},
+                        .rounding = rounding,
+                        .elements = n,
+                        .grad_scale = 0.37f,
+                        .lr = 0.01f,
+                        .trust = 0.3f,
+                        .step = step,
+                        .settings = &settings};
+        smp_state_rounding_seed(&u.rounding, 3, 5, step);
+        u.direction = host[1];
+        if (optimizer->measure)
+            smp_optimizer_apply(optimizer, &u);
+        u.direction = NULL;
+        smp_optimizer_apply(optimizer, &u);
+        u.weight = on_device[0].data;
+        u.grad = on_device[1].data;
+        u.state16[0] = on_device[2].data;
+        u.state16[1] = on_device[3].data;
+        u.direction = on_device[1].data;
+        if (optimizer->measure)
+            done(optimizer->cuda_measure(&u, stream));
+        u.direction = NULL;
+        done(optimizer->cuda_update(&u, stream));
+    }
+    for (int i = 0; i < 2; i++) {
+        array_read(&on_device[i], got);
+        assert_memory_equal(got, host[i], (size_t)n * sizeof *got);
+        array_read(&on_device[2 + i], got16);
+        assert_memory_equal(got16, states + i * n, (size_t)n * sizeof *got16);
+    }
+    for (int i = 0; i < 4; i++)
+        array_free(&on_device[i]);
+    free(host[0]);
+    free(host[1]);
+    free(got);
+    free(states);
+}
+
+static void test_cuda_bf16_states_match_cpu(void **state)
+{
+    (void)state;
+    const smp_state_rounding whole = {.run = 1 << 20, .count = 1, .blocks = 1};
+    const smp_state_rounding split[] = {
+        {.first = 2, .run = 1 << 20, .count = 1, .blocks = 1},
+        {.first = 64, .run = 12, .index = 1, .count = 2, .blocks = 3},
+        {.run = 5, .index = 1, .count = 3, .blocks = 2},
+        {.run = 7, .count = 1, .blocks = 1, .nearest = true}};
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
+        for (int i = 0; i < N_LENGTH; i++)
+            check_update16(*o, LENGTHS[i], 0, whole);
+        for (int shift = 0; shift <= 4; shift++)
+            check_update16(*o, 1237, shift, split[shift % 4]);
+    }
+}
+
+static void test_cuda_widen16(void **state)
+{
+    (void)state;
+    for (int shift = 0; shift < 2; shift++) {
+        static uint16_t narrow[1 << 16];
+        static float got[1 << 16];
+        for (int i = 0; i < 1 << 16; i++)
+            narrow[i] = (uint16_t)i;
+        array source = array_make(narrow, sizeof narrow, 2 * shift);
+        array target = array_make(got, sizeof got, 0);
+        done(smp__cuda_widen16(stream, target.data, source.data, 1 << 16));
+        array_read(&target, got);
+        for (int i = 0; i < 1 << 16; i++)
+            assert_true(isnan(wide(narrow[i])) ? isnan(got[i]) : got[i] == wide(narrow[i]));
+        array_free(&source);
+        array_free(&target);
+    }
+}
+
 /* The same bits as on the CPU, whose results test_optimizer compares with references. */
 static void test_cuda_optimizers_match_cpu(void **state)
 {
@@ -392,8 +505,11 @@ int main(void)
         cmocka_unit_test(test_cuda_add),
         cmocka_unit_test(test_cuda_round16),
         cmocka_unit_test(test_cuda_square_sum),
+        cmocka_unit_test(test_cuda_square_sum_of_bf16),
         cmocka_unit_test(test_cuda_square_sum_of_extremes),
+        cmocka_unit_test(test_cuda_widen16),
         cmocka_unit_test(test_cuda_optimizers_match_cpu),
+        cmocka_unit_test(test_cuda_bf16_states_match_cpu),
         cmocka_unit_test(test_cuda_adamw_without_gradient),
     };
     int devices = 0;
