@@ -59,6 +59,9 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_NODE_REPLICAS, "node-replicas", "N|none|auto", IN_BOTH,
      "replicas of one node that sums and gathers go through before nodes (default auto: by the "
      "links)"},
+    {FLAG_GRADIENT_WIRE, "gradient-wire", "fp32|bf16", IN_BOTH,
+     "sums of gradients over replicas send half of the bytes, rounded; they are added in fp32 "
+     "(default: the plan's with check and --fix, else fp32)"},
     {FLAG_BUCKET_BYTES, "bucket-bytes", "SIZE|none|auto", IN_BOTH,
      "gradients are reduced in buckets of this size while the last backward still makes others "
      "(default auto: by latency and bandwidth; none where cores move the data)"},

@@ -46,6 +46,9 @@ static smp_status set_choice(smp_partition_options *o, const smp__option_entry *
         o->target.bf16_states = choice == 1;
         o->has_state_precision = true;
         return SMP_OK;
+    case FLAG_GRADIENT_WIRE:
+        r->sharding.gradient_wire = choice;
+        return SMP_OK;
     default:
         r->recompute = (smp_recompute)choice;
         return SMP_OK;
@@ -304,7 +307,8 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                              .advise = true,
                                              .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,
                                                           .node_replicas = SMP_HOPS_AUTO,
-                                                          .prefetch = SMP_PREFETCH_AUTO},
+                                                          .prefetch = SMP_PREFETCH_AUTO,
+                                                          .gradient_wire = SMP_WIRE_AUTO},
                                              .any_shard_what = true}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     opterr = 0;

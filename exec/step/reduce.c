@@ -82,11 +82,17 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
+static bool sends_bf16(const smp *s)
+{
+    return smp_wire_is_bf16(s->plan->sharding);
+}
+
 /* Without shards: the chunk's regions, then what else it has. */
 static smp_status list_whole(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
-    const smp_sum sum = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
+    const smp_sum sum = {
+        .reach = SMP_REACH_ALL, .add = true, .bf16 = sends_bf16(s), .gather = true};
     const int64_t elements = memory->bucket[chunk].elements;
     int64_t end = 0;
     if (s->comm.ddp_size == 1 || elements == 0)
@@ -108,8 +114,10 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
     const smp_memory_region *of = &s->memory->region[region];
     const int own = s->comm.shard_rank;
     const int64_t begin = of->cut[own], end = of->cut[own + 1];
-    const smp_sum scatter = {.cut = of->cut, .reach = SMP_REACH_GROUP, .add = true};
-    const smp_sum across = {.reach = SMP_REACH_ACROSS, .add = true, .gather = true};
+    const smp_sum scatter = {
+        .cut = of->cut, .reach = SMP_REACH_GROUP, .add = true, .bf16 = sends_bf16(s)};
+    const smp_sum across = {
+        .reach = SMP_REACH_ACROSS, .add = true, .bf16 = sends_bf16(s), .gather = true};
     SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
     if (s->comm.ddp_size == s->comm.shard_size)
         return SMP_OK;
@@ -123,7 +131,8 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
 static smp_status list_parts(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
-    const smp_sum whole = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
+    const smp_sum whole = {
+        .reach = SMP_REACH_ALL, .add = true, .bf16 = sends_bf16(s), .gather = true};
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++)
         SMP_TRY(list_region(s, chunk, i, memory->region[i].in_chunk));
     for (int32_t i = 0; i < memory->n_use; i++) {

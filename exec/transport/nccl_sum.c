@@ -15,6 +15,7 @@ typedef struct parts {
     float *data;
     const int64_t *cut;
     int stride;
+    bool bf16; /* what is sent, as smp_sum.bf16 says */
 } parts;
 
 static int64_t begin_of(const parts *of, int i)
@@ -27,6 +28,14 @@ static int64_t size_of(const parts *of, int i)
     return of->cut[(int64_t)i * of->stride + 1] - begin_of(of, i);
 }
 
+static int64_t longest(const parts *of, int members)
+{
+    int64_t most = 0;
+    for (int i = 0; i < members; i++)
+        most = size_of(of, i) > most ? size_of(of, i) : most;
+    return most;
+}
+
 /* Elements of part i, of which every piece takes `most`, in the piece that begins at `at`. */
 static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
 {
@@ -34,29 +43,67 @@ static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
     return (size_t)(left <= 0 ? 0 : left < most ? left : most);
 }
 
+/* Of every member so many elements at once. In bf16 half as many floats, and behind these what is
+ * to be sent to each and what came from each. */
+static int64_t piece_of(const smp__nccl_sums *of, bool bf16)
+{
+    return SMP__NCCL_PARTS_FLOATS / of->members / (bf16 ? 2 : 1);
+}
+
+static uint16_t *narrow(smp__nccl_context *c, const smp__nccl_sums *of, bool came, int i)
+{
+    const int64_t most = piece_of(of, true);
+    return (uint16_t *)(c->parts + most * of->members) + most * (came ? of->members + i : i);
+}
+
 static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int other,
-                             const float *send, size_t n_send, float *receive, size_t n_receive)
+                             ncclDataType_t type, const void *send, size_t n_send, void *receive,
+                             size_t n_receive)
 {
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl.ncclSend(send, n_send, ncclFloat32, other, of->nccl, c->reduce);
+        code = smp__nccl.ncclSend(send, n_send, type, other, of->nccl, c->reduce);
     if (code == ncclSuccess && n_receive > 0)
-        code = smp__nccl.ncclRecv(receive, n_receive, ncclFloat32, other, of->nccl, c->reduce);
+        code = smp__nccl.ncclRecv(receive, n_receive, type, other, of->nccl, c->reduce);
     return code;
+}
+
+/* Rounds values in their place. */
+static smp_status round_own(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int64_t n)
+{
+    uint16_t *rounded = narrow(c, of, false, of->own);
+    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, rounded, own, n));
+    return smp__cuda_widen16(c->reduce, own, rounded, n);
 }
 
 static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
                           int64_t at, int64_t most)
 {
+    const size_t count = block_of(sum, of->own, at, most);
+    for (int i = 0; sum->bf16 && i < of->members; i++)
+        if (i != of->own)
+            SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, narrow(c, of, false, i),
+                                      sum->data + begin_of(sum, i) + at,
+                                      (int64_t)block_of(sum, i, at, most)));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, sum->data + begin_of(sum, other) + at,
-                        block_of(sum, other, at, most), c->parts + other * most,
-                        block_of(sum, of->own, at, most));
+        const size_t n = block_of(sum, other, at, most);
+        if (sum->bf16)
+            code = exchange(c, of, other, ncclBfloat16, narrow(c, of, false, other), n,
+                            narrow(c, of, true, other), count);
+        else
+            code = exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, other) + at, n,
+                            c->parts + other * most, count);
     }
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange of a sum");
+    SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange of a sum"));
+    for (int i = 0; sum->bf16 && i < of->members; i++)
+        if (i != of->own)
+            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, narrow(c, of, true, i),
+                                      (int64_t)count));
+    return sum->bf16 ? round_own(c, of, sum->data + begin_of(sum, of->own) + at, (int64_t)count)
+                     : SMP_OK;
 }
 
 /* Where the terms of the own block are: that of this member stays where it was. */
@@ -82,25 +129,52 @@ static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, float *ow
 
 static smp_status add(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
-    const int64_t most = SMP__NCCL_PARTS_FLOATS / of->members;
-    int64_t longest = 0;
-    for (int i = 0; i < of->members; i++)
-        if (size_of(sum, i) > longest)
-            longest = size_of(sum, i);
-    for (int64_t at = 0; at < longest; at += most) {
+    const int64_t most = piece_of(of, sum->bf16), end = longest(sum, of->members);
+    for (int64_t at = 0; at < end; at += most) {
+        const int64_t count = (int64_t)block_of(sum, of->own, at, most);
+        float *own = sum->data + begin_of(sum, of->own) + at;
         SMP_TRY(scatter(c, of, sum, at, most));
-        SMP_TRY(fold(c, of, sum->data + begin_of(sum, of->own) + at,
-                     (int64_t)block_of(sum, of->own, at, most), most));
+        SMP_TRY(fold(c, of, own, count, most));
+        if (sum->bf16)
+            SMP_TRY(round_own(c, of, own, count));
     }
+    return SMP_OK;
+}
+
+/* One piece of a gather in bf16. */
+static smp_status gather16(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                           int64_t at, int64_t most)
+{
+    const size_t count = block_of(sum, of->own, at, most);
+    uint16_t *send = narrow(c, of, false, of->own);
+    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, send, sum->data + begin_of(sum, of->own) + at,
+                              (int64_t)count));
+    ncclResult_t code = smp__nccl.ncclGroupStart();
+    for (int i = 1; code == ncclSuccess && i < of->members; i++) {
+        const int other = (of->own + i) % of->members;
+        code = exchange(c, of, other, ncclBfloat16, send, count, narrow(c, of, true, other),
+                        block_of(sum, other, at, most));
+    }
+    const ncclResult_t end = smp__nccl.ncclGroupEnd();
+    SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "gathering of a sum"));
+    for (int i = 0; i < of->members; i++)
+        if (i != of->own)
+            SMP_TRY(smp__cuda_widen16(c->reduce, sum->data + begin_of(sum, i) + at,
+                                      narrow(c, of, true, i), (int64_t)block_of(sum, i, at, most)));
     return SMP_OK;
 }
 
 static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
+    const int64_t most = piece_of(of, true), end16 = sum->bf16 ? longest(sum, of->members) : 0;
+    for (int64_t at = 0; at < end16; at += most)
+        SMP_TRY(gather16(c, of, sum, at, most));
+    if (sum->bf16)
+        return SMP_OK;
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, sum->data + begin_of(sum, of->own),
+        code = exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, of->own),
                         (size_t)size_of(sum, of->own), sum->data + begin_of(sum, other),
                         (size_t)size_of(sum, other));
     }
@@ -115,12 +189,14 @@ static void cut_evenly(const smp__nccl_sums *of, int64_t begin, int64_t count)
 }
 
 /* Scattered on the machine, each part added up between machines, gathered on the machine. */
-static smp_status add_in_two_hops(smp__nccl_context *c, float *data, int64_t begin, int64_t count)
+static smp_status add_in_two_hops(smp__nccl_context *c, const smp_sum *sum, int64_t begin,
+                                  int64_t count)
 {
     const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
     cut_evenly(near, begin, count);
     cut_evenly(far, near->cut[near->own], near->cut[near->own + 1] - near->cut[near->own]);
-    const parts on_machine = {data, near->cut, 1}, between = {data, far->cut, 1};
+    const parts on_machine = {sum->data, near->cut, 1, sum->bf16},
+                between = {sum->data, far->cut, 1, sum->bf16};
     SMP_TRY(add(c, near, &on_machine));
     if (far->nccl) {
         SMP_TRY(add(c, far, &between));
@@ -133,11 +209,11 @@ static smp_status add_in_two_hops(smp__nccl_context *c, float *data, int64_t beg
 static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
 {
     const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
-    const parts column = {sum->data, sum->cut + near->own, near->members};
+    const parts column = {sum->data, sum->cut + near->own, near->members, sum->bf16};
     if (!sum->add)
         SMP_TRY(gather(c, far, &column));
     for (int row = 0; row < far->members; row++) {
-        const parts of_row = {sum->data, sum->cut + (int64_t)row * near->members, 1};
+        const parts of_row = {sum->data, sum->cut + (int64_t)row * near->members, 1, sum->bf16};
         SMP_TRY(sum->add ? add(c, near, &of_row) : gather(c, near, &of_row));
     }
     return sum->add ? add(c, far, &column) : SMP_OK;
@@ -146,15 +222,14 @@ static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
 {
     const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
-    const parts all = {sum->data, sum->cut, 1};
+    const parts all = {sum->data, sum->cut, 1, sum->bf16};
     const bool whole = sum->add && sum->gather;
     if (!of->nccl)
         return SMP_OK; /* nobody to exchange anything with */
     if (near->nccl && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
         near->members * c->sums[SMP__NCCL_FAR].members == of->members)
-        return whole
-                   ? add_in_two_hops(c, sum->data, sum->cut[0], sum->cut[of->members] - sum->cut[0])
-                   : parts_in_two_hops(c, sum);
+        return whole ? add_in_two_hops(c, sum, sum->cut[0], sum->cut[of->members] - sum->cut[0])
+                     : parts_in_two_hops(c, sum);
     if (sum->add)
         SMP_TRY(add(c, of, &all));
     return sum->gather ? gather(c, of, &all) : SMP_OK;
@@ -165,7 +240,7 @@ ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of,
     ncclResult_t code = ncclSuccess;
     for (int i = 0; code == ncclSuccess && of->nccl && i < of->members; i++)
         if (i != of->own)
-            code = exchange(c, of, i, scratch + of->own, 1, scratch + i, 1);
+            code = exchange(c, of, i, ncclFloat32, scratch + of->own, 1, scratch + i, 1);
     return code;
 }
 #endif

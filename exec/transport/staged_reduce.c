@@ -217,6 +217,7 @@ static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
             (smp__block){i * most, left <= 0 ? 0 : (int)(left < most ? left : most)};
     }
     place->reduction = reduction;
+    place->blocks.bf16 = reduction->sum.bf16;
     place->at = reduction->begun;
     place->state = COPYING;
     if (reduction->begun == 0)

@@ -170,9 +170,11 @@ static smp_status start_hops(mpi_context *mpi, smp_reduction *reduction)
 static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
 {
     const bool hops = takes_two_hops(mpi, &reduction->sum);
+    smp__two_hops_bf16(&mpi->hops, reduction->sum.bf16);
     if (hops && reduction->sum.reach == SMP_REACH_ALL)
         return start_hops(mpi, reduction);
     smp__blocks *b = &mpi->blocks[reduction->sum.reach];
+    b->bf16 = reduction->sum.bf16;
     const int64_t *cut = reduction->sum.cut, most = SMP__PIECE_FLOATS / b->members;
     for (int i = 0; i < b->members; i++) {
         const int64_t left = cut[i + 1] - cut[i] - reduction->done;
@@ -232,7 +234,7 @@ static smp_status advance(mpi_context *mpi)
         return start_piece(mpi, head);
     head->state = MOVED;
     SMP_TRY(smp__throttle_arrived(&mpi->throttle, &head->late, head->sum.add + head->sum.gather,
-                                  4 * most * (b->members - 1), &done));
+                                  (head->sum.bf16 ? 2 : 4) * most * (b->members - 1), &done));
     if (!done)
         return SMP_OK;
     head->state = DONE;

@@ -15,6 +15,11 @@ void smp__two_hops_close(smp__two_hops *h)
     smp__blocks_close(&h->far);
 }
 
+void smp__two_hops_bf16(smp__two_hops *h, bool bf16)
+{
+    h->near.bf16 = h->far.bf16 = bf16;
+}
+
 /* [begin, begin + count) in as many even blocks as there are members. */
 static void cut_evenly(smp__blocks *b, int64_t begin, int64_t count)
 {
@@ -24,14 +29,14 @@ static void cut_evenly(smp__blocks *b, int64_t begin, int64_t count)
     }
 }
 
-smp_status smp__two_hops_start(smp__two_hops *h, const float *data, int64_t begin, int64_t count)
+smp_status smp__two_hops_start(smp__two_hops *h, float *data, int64_t begin, int64_t count)
 {
     cut_evenly(&h->near, begin, count);
     h->hop = SMP__HOP_SCATTER;
     return smp__blocks_scatter(&h->near, data);
 }
 
-static smp_status scatter_row(smp__two_hops *h, const float *data)
+static smp_status scatter_row(smp__two_hops *h, float *data)
 {
     for (int i = 0; i < h->near.members; i++)
         h->near.block[i] = h->part[h->row * h->near.members + i];
@@ -53,7 +58,7 @@ static void take_column(smp__two_hops *h)
         h->far.block[i] = h->part[i * h->near.members + h->near.own];
 }
 
-smp_status smp__two_hops_scatter(smp__two_hops *h, const float *data, const smp__block *part)
+smp_status smp__two_hops_scatter(smp__two_hops *h, float *data, const smp__block *part)
 {
     h->part = part;
     h->row = 0;

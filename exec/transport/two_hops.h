@@ -36,11 +36,13 @@ typedef struct smp__two_hops {
 smp_status smp__two_hops_open(smp__two_hops *h, MPI_Comm near, MPI_Comm far);
 void smp__two_hops_close(smp__two_hops *h); /* accepts what was not opened */
 
+/* What follows is sent in bf16, or not (smp_sum.bf16); before it is started. */
+void smp__two_hops_bf16(smp__two_hops *h, bool bf16);
 /* Adds up data[begin .. begin + count - 1], at most SMP__PIECE_FLOATS; one piece at a time. */
-smp_status smp__two_hops_start(smp__two_hops *h, const float *data, int64_t begin, int64_t count);
+smp_status smp__two_hops_start(smp__two_hops *h, float *data, int64_t begin, int64_t count);
 /* Adds up or gathers a block of each member's part, each where it is held, as
  * smp__blocks_scatter and _fold, or smp__blocks_gather: [near * far], the caller's until done. */
-smp_status smp__two_hops_scatter(smp__two_hops *h, const float *data, const smp__block *part);
+smp_status smp__two_hops_scatter(smp__two_hops *h, float *data, const smp__block *part);
 smp_status smp__two_hops_gather(smp__two_hops *h, float *data, const smp__block *part);
 smp_status smp__two_hops_test(smp__two_hops *h, float *data, bool *done);
 

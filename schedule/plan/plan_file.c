@@ -99,6 +99,9 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     if (smp_yaml_get(map, "prefetch"))
         SMP_TRY(smp__field_int(map, "parallel", "prefetch", 0, SMP__MAX_STAGES,
                                &sketch->sharding.prefetch));
+    bool bf16 = false;
+    SMP_TRY(smp__field_bf16(map, "parallel", "gradient_wire", &bf16));
+    sketch->sharding.gradient_wire = bf16 ? SMP_WIRE_BF16 : SMP_WIRE_FP32;
     if (!shard && !smp_yaml_get(map, "shard_what"))
         return SMP_OK;
     SMP_TRY(smp__field_int(map, "parallel", "shard", 1, SMP__MAX_DEVICES, &sketch->sharding.shard));
@@ -134,9 +137,9 @@ static smp_status read_tensor(reader *r, const smp_yaml_node *map)
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
     static const char *const keys[] = {
-        "devices",    "pipeline",       "ddp",           "tensor",        "shard",
-        "shard_what", "bucket_bytes",   "prefetch",      "node_replicas", "placement",
-        "chunks",     "tensor_overlap", "offload_states"};
+        "devices",        "pipeline",     "ddp",           "tensor",    "shard",  "shard_what",
+        "bucket_bytes",   "prefetch",     "node_replicas", "placement", "chunks", "tensor_overlap",
+        "offload_states", "gradient_wire"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;

@@ -203,6 +203,8 @@ static void put_head(writer *w, const smp_plan *plan)
         put_int(w, "node_replicas", plan->sharding.node_replicas);
     if (plan->sharding.bucket_bytes > 0)
         put_int(w, "bucket_bytes", plan->sharding.bucket_bytes);
+    if (smp_wire_is_bf16(plan->sharding))
+        put_text(w, "gradient_wire", "bf16");
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
     if (plan->offload_states)

@@ -17,6 +17,10 @@ typedef enum smp_shard_what {
     SMP_SHARD_WEIGHTS    /* ZeRO 3 */
 } smp_shard_what;
 
+/* What goes over the links in sums of gradients: them as they are, or rounded to bf16, added in
+ * fp32, and the sums rounded again. */
+enum { SMP_WIRE_FP32, SMP_WIRE_BF16, SMP_WIRE_AUTO = -1 /* a request: as kept, else fp32 */ };
+
 enum { SMP_SHARD_AUTO = -1, SMP_PREFETCH_AUTO = -1, SMP_PREFETCH_DEFAULT = 1, SMP_HOPS_AUTO = -1 };
 
 typedef struct smp_sharding {
@@ -27,7 +31,13 @@ typedef struct smp_sharding {
                           in two hops (see smp_hops_size); 0: in one; a request: SMP_HOPS_AUTO */
     int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
                      request: SMP_PREFETCH_AUTO */
+    int gradient_wire; /* SMP_WIRE_... */
 } smp_sharding;
+
+static inline bool smp_wire_is_bf16(smp_sharding sharding)
+{
+    return sharding.gradient_wire == SMP_WIRE_BF16;
+}
 
 /* Weights of a stage that have one use each are reduced and gathered in buckets, as in PyTorch DDP
  * (Li et al., VLDB 2020): from the last weight to the first, as backwards finish them, a bucket

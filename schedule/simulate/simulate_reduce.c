@@ -158,18 +158,20 @@ static int64_t own_bytes(const smp__sim *sim, int stage)
     return bytes;
 }
 
+typedef double turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                        int64_t bytes);
+
 /* A stage's `bytes`, bucket by bucket; of which each rank has a part, if so. */
-static double all_turns_us(const smp__sim *sim, int stage, smp__ring of, int turns, int parts,
-                           int64_t bytes)
+static double all_turns_us(const smp__sim *sim, int stage, smp__ring of, turns_us *each_us,
+                           int turns, int parts, int64_t bytes)
 {
     const int rank = sim->crossing.rank_of[stage];
     double us = 0.0;
     for (int32_t b = sim->bucket_begin[stage]; b < sim->bucket_begin[stage + 1]; b++) {
-        us += smp__ring_turns_us(sim->input, rank, of, turns,
-                                 (sim->bucket[b].bytes + parts - 1) / parts);
+        us += each_us(sim->input, rank, of, turns, (sim->bucket[b].bytes + parts - 1) / parts);
         bytes -= sim->bucket[b].bytes;
     }
-    return us + smp__ring_turns_us(sim->input, rank, of, turns, (bytes + parts - 1) / parts);
+    return us + each_us(sim->input, rank, of, turns, (bytes + parts - 1) / parts);
 }
 
 void smp__sim_backward(smp__sim *sim, const smp__sim_runner *r, int stage)
@@ -221,8 +223,8 @@ bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage)
         return false;
     if (++sim->all_reached[stage] < sim->n_replica)
         return true;
-    double us =
-        all_turns_us(sim, stage, smp__ring_across(sim->input), 2, group, own_bytes(sim, stage));
+    double us = all_turns_us(sim, stage, smp__ring_across(sim->input), smp__ring_sum_us, 2, group,
+                             own_bytes(sim, stage));
     sim->all_end_us[stage] = channel_us(sim, r->rank) + us;
     finish(sim, r->rank, sim->all_end_us[stage]);
     return true;
@@ -236,7 +238,8 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     if (++at->reached < sim->n_replica)
         return;
     at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, smp__ring_of_group(sim->input),
-                                                         1, 1, sim->input->weight_bytes[stage]);
+                                                         smp__ring_turns_us, 1, 1,
+                                                         sim->input->weight_bytes[stage]);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;

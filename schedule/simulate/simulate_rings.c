@@ -102,15 +102,26 @@ double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring
                : one_hop_us(input, rank, of, turns, bytes);
 }
 
+static int64_t on_wire(const smp_simulation_input *input, int64_t bytes)
+{
+    return smp_wire_is_bf16(input->sharding) ? bytes / 2 + bytes % 2 : bytes;
+}
+
+double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                        int64_t bytes)
+{
+    return smp__ring_turns_us(input, rank, of, turns, on_wire(input, bytes));
+}
+
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
-    return smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
+    return smp__ring_sum_us(input, rank, smp__ring_of_all(input), 2, bytes);
 }
 
 double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
     return input->sharding.shard > 1
-               ? smp__ring_turns_us(input, rank, smp__ring_of_group(input), 1, bytes)
+               ? smp__ring_sum_us(input, rank, smp__ring_of_group(input), 1, bytes)
                : smp__sim_ring_us(input, rank, bytes);
 }
 
@@ -132,6 +143,7 @@ int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t bytes
         return 0;
     while (of.size % (2 * near) == 0 && 2 * near < of.size && share_nodes(input, 2 * near))
         near *= 2;
-    const double flat_us = one_hop_us(input, rank, of, 2, bytes);
-    return near > 1 && two_hops_us(input, rank, of, near, 2, bytes) < flat_us ? near : 0;
+    const int64_t sent = on_wire(input, bytes);
+    const double flat_us = one_hop_us(input, rank, of, 2, sent);
+    return near > 1 && two_hops_us(input, rank, of, near, 2, sent) < flat_us ? near : 0;
 }

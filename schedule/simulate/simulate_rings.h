@@ -22,6 +22,9 @@ double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ri
  * them. */
 double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                           int64_t bytes);
+/* The same of gradients in fp32, of which the plan may send half of the bytes. */
+double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                        int64_t bytes);
 
 /* A sum over all replicas of a rank. */
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);

@@ -113,7 +113,8 @@ static void draw_sum(plan *p, int i, const smp_comm *comm)
     const smp_reach any = (smp_reach)draw(SMP_N_REACH);
     const smp_reach reach = comm->shard_size > 1 ? any : SMP_REACH_ALL;
     const int how = draw(3), members = members_of(comm, reach);
-    p->sum[i] = (smp_sum){.reach = reach, .add = how != 1, .gather = how > 0};
+    p->sum[i] =
+        (smp_sum){.reach = reach, .add = how != 1, .bf16 = how != 1 && draw(2), .gather = how > 0};
     for (int k = 0; k < members; k++) {
         int64_t part = draw(4) == 0 ? 0 : draw(i == 1 ? 2500000 / members : 3000);
         if (reach == SMP_REACH_ACROSS)
@@ -356,8 +357,30 @@ static void run_step(bench *b, int step)
     wait_idle(b);
 }
 
+static float to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* How many neighbours add up first, what they have then goes on; all members if none do. */
+static int first_hop(const bench *b, const smp_sum *sum, int members)
+{
+    const smp_reach reach = sum->gather ? SMP_REACH_ALL : SMP_REACH_GROUP;
+    int near = 0, far = 0;
+    if (strcmp(b->transport->name, "staged") == 0 || b->comm.near == MPI_COMM_NULL ||
+        b->comm.far == MPI_COMM_NULL || sum->reach != reach)
+        return members;
+    MPI_Comm_size(b->comm.near, &near);
+    MPI_Comm_size(b->comm.far, &far);
+    return near * far == members ? near : members;
+}
+
 /* What a rank has after a sum: neighbours in pairs, those in pairs and so on. Only gathered, it is
- * the holder's term. */
+ * the holder's term. In bf16 terms and what a hop ends with are rounded. */
 static float expected(const bench *b, int i, int step, int holder, int64_t k)
 {
     const smp_sum *sum = &b->plan.sum[i];
@@ -367,9 +390,15 @@ static float expected(const bench *b, int i, int step, int holder, int64_t k)
         value[m] = term(i, step, replica_of(&b->comm, sum->reach, m), k);
     if (!sum->add)
         return value[holder];
+    for (int m = 0; m < members && sum->bf16 && members > 1; m++)
+        value[m] = to_bf16(value[m]);
     for (int width = 1; width < members; width *= 2)
-        for (int m = 0; m + width < members; m += 2 * width)
+        for (int m = 0; m + width < members; m += 2 * width) {
+            const bool ends = 2 * width == first_hop(b, sum, members) || 2 * width >= members;
             value[m] += value[m + width];
+            if (sum->bf16 && ends)
+                value[m] = to_bf16(value[m]);
+        }
     return value[0];
 }
 
