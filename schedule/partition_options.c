@@ -335,7 +335,7 @@ smp_status smp_partition_options_target(const smp_partition_options *options,
                                         const smp_sketch *sketch, const smp_profile *profile,
                                         smp_target *out)
 {
-    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32, false};
+    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
     bool whole = sketch && options->check && sketch->n_program > 0; /* says cpu by saying nothing */
     if (whole || (sketch && sketch->has_target))
         target = sketch->target;

@@ -139,7 +139,7 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_tar
 static smp_status find_target(const smp_options *options, smp_target *target)
 {
     const char *name = options->device ? options->device : "cpu";
-    *target = (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32, false};
+    *target = (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32};
     if (options->precision)
         SMP_TRY(smp_precision_read((smp_where){0}, "precision", options->precision,
                                    &target->precision));

@@ -60,6 +60,7 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .op = cost,
                            .spread = spread,
                            .optimizer_bytes_per_s = 1e10 / 3,
+                           .bf16_states = link,
                            .reduce_bytes_per_s = 1e10 / 7,
                            .core_switch_us = link ? 1e3 / 7 : 0};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
@@ -97,6 +98,7 @@ static void round_trip(bool link)
     assert_int_equal(read->n_op, N_OP);
     assert_true(read->optimizer_bytes_per_s == written.optimizer_bytes_per_s);
     assert_true(read->reduce_bytes_per_s == written.reduce_bytes_per_s);
+    assert_true(read->bf16_states == written.bf16_states);
     assert_true(read->core_switch_us == written.core_switch_us);
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);

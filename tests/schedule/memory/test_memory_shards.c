@@ -53,6 +53,7 @@ static void open_job(job *j, uint64_t seed)
     make_large(&j->f, &random);
     j->f.graph.target.precision =
         fixture_chance(&random, 30) ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32;
+    j->f.graph.target.bf16_states = fixture_chance(&random, 30);
     fixture_stages(&j->f.graph, &random, n_stage, stage);
     assert_int_equal(SMP_OK, smp_flow_build(&j->f.graph, stage, n_stage, 1, &j->flow));
     assert_int_equal(SMP_OK, smp_lower(kind, &j->shape, j->flow, j->program));

@@ -1,4 +1,5 @@
-/* What a rank keeps of its weights for each target: all in fp32, and in bf16 a copy beside them. */
+/* What a rank keeps of its weights for each target: all in fp32, and in bf16 a copy beside them, or
+ * states of half the bytes. */
 #include "tests/schedule/fixture.h"
 
 #include "profile/costs.h"
@@ -19,13 +20,14 @@ static void test_memory_target_weights(void **state)
         "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
     static const smp_target targets[] = {{SMP_BACKEND_CPU, SMP_PRECISION_FP32},
                                          {SMP_BACKEND_CUDA, SMP_PRECISION_BF16},
-                                         {SMP_BACKEND_CUDA, SMP_PRECISION_TF32}};
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_TF32},
+                                         {SMP_BACKEND_CPU, SMP_PRECISION_FP32, true}};
     const int64_t elements = 64 * 64 + 64 + 64 * 64;
-    int64_t stash[3], weights[3];
+    int64_t stash[4], weights[4];
     int32_t stage[5] = {0};
     smp_graph *graph = NULL;
     assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < 4; t++) {
         smp_program program = {0};
         smp_flow *flow;
         smp_layout *layout;
@@ -53,7 +55,7 @@ static void test_memory_target_weights(void **state)
                             &memory));
         bool bf16 = targets[t].precision == SMP_PRECISION_BF16;
         int64_t element = smp_weight_element_bytes(graph, 2);
-        assert_int_equal(bf16 ? 18 : 16, element);
+        assert_int_equal((bf16 ? 18 : 16) - (targets[t].bf16_states ? 4 : 0), element);
         assert_int_equal(3, memory->n_param);
         const smp_memory_region *region = &memory->region[0];
         assert_int_equal(1, memory->n_region);
@@ -71,6 +73,7 @@ static void test_memory_target_weights(void **state)
     }
     assert_int_equal(stash[0], 2 * stash[1]);
     assert_int_equal(stash[0], stash[2]);
+    assert_int_equal(stash[0], stash[3]);
     assert_int_equal(weights[0], weights[2]);
     smp_graph_destroy(graph);
 }

@@ -20,6 +20,8 @@ static void test_plan_shards_refused(void **state)
         {"bucket_bytes: 0", "bucket_bytes"},
         {"bucket_bytes: many", "bucket_bytes"},
         {"prefetch: -1", "prefetch"},
+        {"gradient_wire: fp16", "gradient_wire: got 'fp16'"},
+        {"gradient_wire: 16", "gradient_wire"},
         {"node_replicas: 1", "node_replicas"},
         {"node_replicas: 3", "node_replicas: got 3"},
         {"node_replicas: 4", "node_replicas: got 4"},

@@ -75,6 +75,9 @@ static void test_simulate_two_hops(void **state)
     assert_step(&s.input, 3 + 6 * 350);
     s.input.sharding.node_replicas = 2;
     assert_step(&s.input, 3 + 2 * 500 + 2 * 350);
+    s.input.sharding.gradient_wire = SMP_WIRE_BF16; /* half of the bytes in both hops */
+    assert_step(&s.input, 3 + 2 * 250 + 2 * (100 + 125));
+    s.input.sharding.gradient_wire = SMP_WIRE_FP32;
     assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
     s.cluster.adapters_per_node = 1;
     assert_step(&s.input, 3 + 2 * 500 + 2 * 2 * 350);
@@ -101,6 +104,9 @@ static void test_simulate_two_hops_of_groups(void **state)
     assert_step(&s.input, 3 + 2 * 3 * 350);
     s.input.sharding.node_replicas = 2;
     assert_step(&s.input, 3 + 2 * (500 + 350));
+    s.input.sharding.gradient_wire = SMP_WIRE_BF16; /* of the sum, not of the gather */
+    assert_step(&s.input, 3 + (500 + 350) + (250 + 225));
+    s.input.sharding.gradient_wire = SMP_WIRE_FP32;
     assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
     s.input.sharding.shard = 2; /* inside a node: only the second hop of sums leaves it */
     s.input.sharding.node_replicas = 0;
