@@ -171,10 +171,13 @@ typedef struct smp_options {
      * overflows the last one, and every further one, halves it, down to min_scale; scale_window
      * steps in a row without one double it, and delayed_shift overflows are to come again. */
     const char *loss_scale;
-    float loss_scale_init; /* 65536; not with smp_load, whose checkpoint has the scale */
-    int64_t scale_window;  /* 1000 */
-    float min_scale;       /* 1 */
-    int delayed_shift;     /* 2 */
+    float loss_scale_init;       /* 65536; not with smp_load, whose checkpoint has the scale */
+    int64_t scale_window;        /* 1000 */
+    float min_scale;             /* 1 */
+    int delayed_shift;           /* 2 */
+    const char *state_precision; /* of planning: states of the optimizer in "fp32" or "bf16"; NULL:
+                                    fp32 */
+    const char *gradient_wire;   /* of planning: what sums of gradients send, likewise */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

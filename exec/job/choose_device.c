@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/job/plan_from_options.h"
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
@@ -14,7 +15,11 @@
 static smp_status find_precision(smp *s)
 {
     s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
-    s->target.bf16_states = s->plan && s->plan->target.bf16_states;
+    if (s->plan)
+        s->target.bf16_states = s->plan->target.bf16_states;
+    else
+        SMP_TRY(smp__option_bf16("state_precision", s->options.state_precision,
+                                 &s->target.bf16_states));
     return s->options.precision ? smp_precision_read((smp_where){0}, "precision",
                                                      s->options.precision, &s->target.precision)
                                 : SMP_OK;

@@ -13,6 +13,15 @@
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
 
+smp_status smp__option_bf16(const char *what, const char *text, bool *out)
+{
+    static const char *const formats[] = {"fp32", "bf16"};
+    *out = text && strcmp(text, formats[1]) == 0;
+    return !text || *out || strcmp(text, formats[0]) == 0
+               ? SMP_OK
+               : smp_fail_choice((smp_where){0}, what, text, formats, 2);
+}
+
 static smp_status fill_request(const smp_options *options, int devices, smp_search_request *request)
 {
     request->devices = devices;
@@ -26,6 +35,9 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
                                        .bucket_bytes = SMP_BUCKET_AUTO,
                                        .node_replicas = SMP_HOPS_AUTO,
                                        .prefetch = SMP_PREFETCH_AUTO};
+    bool bf16;
+    SMP_TRY(smp__option_bf16("gradient_wire", options->gradient_wire, &bf16));
+    request->sharding.gradient_wire = bf16 ? SMP_WIRE_BF16 : SMP_WIRE_FP32;
     if (options->shard_what)
         SMP_TRY(smp_fail_context(smp_shard_what_read(options->shard_what, &request->sharding.what),
                                  "shard_what"));
@@ -143,6 +155,7 @@ static smp_status find_target(const smp_options *options, smp_target *target)
     if (options->precision)
         SMP_TRY(smp_precision_read((smp_where){0}, "precision", options->precision,
                                    &target->precision));
+    SMP_TRY(smp__option_bf16("state_precision", options->state_precision, &target->bf16_states));
     if (strcmp(name, "auto") != 0) {
         SMP_TRY(smp_device_backend(name, &target->backend));
         return smp_target_check(*target);

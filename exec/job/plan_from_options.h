@@ -9,4 +9,7 @@
 smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_target target,
                                   smp_plan **out);
 
+/* A word of the options that is "fp32" or "bf16", or NULL: fp32. */
+smp_status smp__option_bf16(const char *what, const char *text, bool *out);
+
 #endif

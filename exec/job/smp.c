@@ -26,10 +26,12 @@ static smp_status copy_string(smp *s, const char **text)
 static smp_status copy_options(smp *s, const smp_options *options)
 {
     s->options = *options;
-    const char **text[] = {&s->options.plan,        &s->options.model,      &s->options.profile,
-                           &s->options.cluster,     &s->options.schedule,   &s->options.optimizer,
-                           &s->options.device,      &s->options.precision,  &s->options.shard_what,
-                           &s->options.lr_schedule, &s->options.offload_to, &s->options.loss_scale};
+    const char **text[] = {
+        &s->options.plan,          &s->options.model,      &s->options.profile,
+        &s->options.cluster,       &s->options.schedule,   &s->options.optimizer,
+        &s->options.device,        &s->options.precision,  &s->options.shard_what,
+        &s->options.lr_schedule,   &s->options.offload_to, &s->options.state_precision,
+        &s->options.gradient_wire, &s->options.loss_scale};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     s->options.plugins = NULL; /* the caller's; smp_init has loaded them */

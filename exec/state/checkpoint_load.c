@@ -20,8 +20,9 @@
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 
-/* What is read at once, and checked. */
+/* What is read at once, and checked; of what is rounded into host memory less. */
 enum { PIECES_AT_ONCE = 256, AT_ONCE = PIECES_AT_ONCE * SMP_PIECE_ELEMENTS };
+enum { ROUNDED_AT_ONCE = 16 * SMP_PIECE_ELEMENTS };
 _Static_assert((int)SMP__WINDOW_ELEMENTS <= (int)AT_ONCE, "a window is read at once");
 
 /* A checkpoint being read. */
@@ -30,7 +31,8 @@ typedef struct reading {
     const char *path;
     int64_t base; /* bytes before the header */
     int states;
-    char *copy;         /* AT_ONCE floats on their way to a device, or to states in bf16; or NULL */
+    int64_t at_once;
+    char *copy; /* [at_once] floats on their way to a device, or to states in bf16; or NULL */
     smp__regroup parts; /* ... or to several */
 } reading;
 
@@ -71,8 +73,8 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
     smp_status status = SMP_OK;
     bool whole_pieces = true;
     for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole_pieces;
-         at += AT_ONCE) {
-        const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
+         at += r->at_once) {
+        const int64_t n = here.end - at < r->at_once ? here.end - at : r->at_once;
         char *array = smp__saved_at(s, index, k, at);
         status = read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
                              hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
@@ -172,9 +174,11 @@ static smp_status pass_over(smp *s)
 static smp_status take_memory(smp *s, reading *r)
 {
     const bool split = s->comm.tensor_size > 1;
-    const bool direct = s->device->host_memory && !s->graph->target.bf16_states;
-    if ((split || !direct) && !(r->copy = malloc(AT_ONCE * sizeof(float))))
-        return smp_fail_memory(AT_ONCE * sizeof(float));
+    const bool rounds = s->graph->target.bf16_states, host = s->device->host_memory;
+    r->at_once = rounds && host && !split ? ROUNDED_AT_ONCE : AT_ONCE;
+    const size_t bytes = (size_t)r->at_once * sizeof(float);
+    if ((split || !host || rounds) && !(r->copy = malloc(bytes)))
+        return smp_fail_memory(bytes);
     return split ? smp__regroup_open(s, false, &r->parts) : SMP_OK;
 }
 

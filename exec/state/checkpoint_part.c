@@ -16,6 +16,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/regroup.h"
 #include "exec/state/shards.h"
+#include "graph/math/half.h"
 
 enum { TEMPORARY_BYTES = SMP__CHECKPOINT_PATH_BYTES + 8 };
 
@@ -114,6 +115,34 @@ smp_status smp__part_copy(smp *s)
     return status;
 }
 
+/* Where a range of values of the file comes from: an array, or states in bf16, which are widened a
+ * window at a time. */
+typedef struct source {
+    const float *values;
+    const uint16_t *narrow; /* NULL: none */
+    float *window;          /* [WINDOW] */
+} source;
+
+enum { WINDOW = 16 * SMP_PIECE_ELEMENTS };
+
+/* n of them to the offsets of values and hashes in the file. hash: [pieces of n]. */
+static smp_status write_values(source from, int64_t n, int64_t values_at, int64_t hashes_at,
+                               uint64_t *hash, int fd, const char *path)
+{
+    const int64_t most = from.narrow ? WINDOW : n;
+    for (int64_t at = 0, m; at < n; at += m) {
+        m = n - at < most ? n - at : most;
+        const float *values = from.narrow ? from.window : from.values + at;
+        if (from.narrow)
+            smp__from_bf16(from.window, from.narrow + at, m);
+        smp__checkpoint_hash(values, m, hash + at / SMP_PIECE_ELEMENTS);
+        SMP_TRY(smp__checkpoint_transfer(fd, (void *)values, m * (int64_t)sizeof(float),
+                                         values_at + 4 * at, true, path));
+    }
+    return smp__checkpoint_transfer(fd, hash, smp__checkpoint_pieces(n) * (int64_t)sizeof(uint64_t),
+                                    hashes_at, true, path);
+}
+
 /* Values and states of a range of one weight, and the hashes of its pieces. *part moves on behind
  * them. */
 static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **part,
@@ -122,28 +151,31 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
     const smp_graph *whole = smp_graph_whole(s->graph);
     const int32_t param = s->graph->param[s->memory->param[index].param].number;
     const int states = smp__job_states(s);
-    const int64_t n = range.end - range.begin, bytes = n * (int64_t)sizeof(float);
-    const int64_t pieces = smp__checkpoint_pieces(n);
-    const int64_t hashes_bytes = pieces * (int64_t)sizeof(uint64_t);
-    uint64_t *hash = malloc((size_t)hashes_bytes + 1);
-    smp_status status = hash ? SMP_OK : smp_fail_memory((size_t)hashes_bytes);
+    const int64_t n = range.end - range.begin;
+    const size_t hashes_bytes = (size_t)smp__checkpoint_pieces(n) * sizeof(uint64_t);
+    const bool widens = !*part && smp__saved_dtype(s, 1) == SMP_BF16;
+    uint64_t *hash = malloc(hashes_bytes + 1);
+    float *window = widens ? malloc(WINDOW * sizeof *window) : NULL;
+    smp_status status =
+        hash && (window || !widens) ? SMP_OK : smp_fail_memory(hashes_bytes + WINDOW * 4);
     for (int k = 0; k <= states && status == SMP_OK; k++) {
-        const float *values =
-            *part ? (const float *)(const void *)*part : smp__saved_at(s, index, k, range.begin);
-        smp__checkpoint_hash(values, n, hash);
-        status = smp__checkpoint_transfer(
-            fd, (void *)values, bytes,
-            base + smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin, true,
-            path);
-        if (status == SMP_OK)
-            status = smp__checkpoint_transfer(
-                fd, hash, hashes_bytes,
-                base + smp__checkpoint_hashes_at(whole, param, states, k) +
-                    range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
-                true, path);
+        source from = {.window = window};
         if (*part)
-            *part += bytes;
+            from.values = (const float *)(const void *)*part;
+        else if (smp__saved_dtype(s, k) == SMP_BF16)
+            from.narrow = smp__saved_at(s, index, k, range.begin);
+        else
+            from.values = smp__saved_at(s, index, k, range.begin);
+        status = write_values(from, n,
+                              base + smp__checkpoint_values_at(whole, param, states, k) +
+                                  4 * range.begin,
+                              base + smp__checkpoint_hashes_at(whole, param, states, k) +
+                                  range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+                              hash, fd, path);
+        if (*part)
+            *part += n * (int64_t)sizeof(float);
     }
+    free(window);
     free(hash);
     return status;
 }

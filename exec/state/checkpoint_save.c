@@ -128,7 +128,7 @@ smp_status smp_save_test(smp *s, int *done)
 static bool copies(const smp *s)
 {
     return smp_graph_whole(s->graph)->freezes || s->saving.behind || !s->device->host_memory ||
-           s->graph->target.bf16_states || s->comm.tensor_size > 1;
+           s->comm.tensor_size > 1;
 }
 
 /* Rank 0 sees to the directory, so that all others find it. */

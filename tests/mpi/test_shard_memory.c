@@ -53,7 +53,7 @@ static void step(smp *job)
     assert_int_equal(result.skipped, 0);
 }
 
-static smp *open_sharded(const char *what, int shard)
+static smp *open_sharded(const char *what, int shard, const char *state_precision)
 {
     static char text[4096];
     write_model(text, sizeof text);
@@ -62,6 +62,7 @@ static smp *open_sharded(const char *what, int shard)
     options.optimizer = "adamw";
     options.shard = shard;
     options.shard_what = what;
+    options.state_precision = options.gradient_wire = state_precision;
     return open_job(&options);
 }
 
@@ -75,7 +76,8 @@ static void check_held(const smp *job, const char *when, double before, double b
     assert_true(now <= 1.01 && most <= 1.01);
 }
 
-static void check_job(const char *what, int shard, double part)
+/* part: bytes of what lives for ever, over those of weights, gradients and two states in fp32. */
+static void check_job(const char *what, int shard, const char *state_precision, double part)
 {
     char folder[160];
     const double weights = 4.0 * LAYERS * ((double)WIDTH * WIDTH + WIDTH);
@@ -83,7 +85,7 @@ static void check_job(const char *what, int shard, double part)
     if (!forget_peak())
         skip();
     const double before = status_bytes("VmRSS:"), before_peak = status_bytes("VmHWM:");
-    smp *job = open_sharded(what, shard);
+    smp *job = open_sharded(what, shard, state_precision);
     assert_int_equal(job->memory->arena_bytes, job->plan->predicted.peak_bytes[0]);
     check_held(job, "initialised", before, before_peak);
     for (int i = 0; i < STEPS; i++)
@@ -117,12 +119,13 @@ static void test_shard_memory(void **state)
 #endif
     for (int i = 0; i < WIDTH; i++)
         input[i] = (float)((i * 37) % 101) / 101.0f - 0.5f;
-    smp *first = open_sharded("weights", 4);
+    smp *first = open_sharded("weights", 4, NULL);
     step(first);
     smp_finalize(first);
-    check_job("weights", 4, 0.25);
-    check_job("gradients", 2, (1 + 1.5) / 4);
-    check_job("optimizer", 4, (2 + 0.5) / 4);
+    check_job("weights", 4, "fp32", 0.25);
+    check_job("gradients", 2, NULL, (1 + 1.5) / 4);
+    check_job("optimizer", 4, NULL, (2 + 0.5) / 4);
+    check_job("optimizer", 4, "bf16", (2 + 0.25) / 4);
 }
 
 int main(int argc, char **argv)
