@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What overlap brings on a slow network: four replicas of a GPT, whose sums and gathers take what a link
+# What overlap brings on a slow network: replicas of a GPT, whose sums and gathers take what a link
 # of RATE bytes a second would take (SMP_THROTTLE, exec/transport/throttle.h), with and without buckets,
 # with and without gathering ahead; each against what its plan predicts with the costs of its own run.
-#   tests/bench/bench_overlap.sh [RATE [STEPS [ROWS]]]
+#   tests/bench/bench_overlap.sh [RATE [STEPS [ROWS [RANKS]]]]
 # STEPS: measured ones of each case, after two to warm up (default 8). ROWS: only those that match (a
-# grep -E pattern). Nothing else may run on the machine. Programs from build/bin, or from SMP_BIN_DIR.
+# grep -E pattern). RANKS: replicas (default 4). Nothing else may run on the machine. Programs from
+# build/bin, or from SMP_BIN_DIR.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=../../examples/mpi-env.sh
@@ -12,7 +13,7 @@ source "$top/examples/mpi-env.sh"
 rate=${1:-60000000}
 steps=${2:-8}
 wanted=${3:-.}
-ranks=4
+ranks=${4:-4}
 bin=${SMP_BIN_DIR:-$top/build/bin}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -34,11 +35,15 @@ links:
 END
 
 # name, options
-rows="ddp 4, one bucket|--ddp 4 --chunks 1 --pipeline simple --bucket-bytes none
-ddp 4, buckets of 2 MiB|--ddp 4 --chunks 1 --pipeline simple --bucket-bytes 2MiB
-weights in shards, gathered when needed|--ddp 4 --shard 4 --shard-what weights --chunks 8 --pipeline breadth-first --bucket-bytes none --prefetch 0
-weights in shards, gathered one run ahead|--ddp 4 --shard 4 --shard-what weights --chunks 8 --pipeline breadth-first --bucket-bytes none --prefetch 1
-weights in shards, one run ahead, buckets of 512 KiB|--ddp 4 --shard 4 --shard-what weights --chunks 8 --pipeline breadth-first --bucket-bytes 512KiB --prefetch 1"
+ddp="--ddp $ranks --chunks 1 --pipeline simple"
+units="--ddp $ranks --shard $ranks --shard-what weights --chunks 8 --pipeline breadth-first"
+rows="ddp $ranks, one bucket|$ddp --bucket-bytes none
+ddp $ranks, one bucket, bf16 on the wire|$ddp --bucket-bytes none --gradient-wire bf16
+ddp $ranks, buckets of 2 MiB|$ddp --bucket-bytes 2MiB
+ddp $ranks, buckets of 2 MiB, bf16 on the wire|$ddp --bucket-bytes 2MiB --gradient-wire bf16
+weights in shards, gathered when needed|$units --bucket-bytes none --prefetch 0
+weights in shards, gathered one run ahead|$units --bucket-bytes none --prefetch 1
+weights in shards, one run ahead, buckets of 512 KiB|$units --bucket-bytes 512KiB --prefetch 1"
 
 plan() { # profile file option...
     "$bin/smp-partition" gpt.yaml --cluster cluster.yaml -n "$ranks" --stages 1 --microbatches 2 --microbatch-size 4 \
