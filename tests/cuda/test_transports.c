@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "exec/transport/transport.h"
+#include "tests/cuda/fold_terms.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -357,28 +358,6 @@ static void run_step(bench *b, int step)
     wait_idle(b);
 }
 
-static float to_bf16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* How many neighbours add up first, what they have then goes on; all members if none do. */
-static int first_hop(const bench *b, const smp_sum *sum, int members)
-{
-    const smp_reach reach = sum->gather ? SMP_REACH_ALL : SMP_REACH_GROUP;
-    int near = 0, far = 0;
-    if (strcmp(b->transport->name, "staged") == 0 || b->comm.near == MPI_COMM_NULL ||
-        b->comm.far == MPI_COMM_NULL || sum->reach != reach)
-        return members;
-    MPI_Comm_size(b->comm.near, &near);
-    MPI_Comm_size(b->comm.far, &far);
-    return near * far == members ? near : members;
-}
-
 /* What a rank has after a sum: neighbours in pairs, those in pairs and so on. Only gathered, it is
  * the holder's term. In bf16 terms and what a hop ends with are rounded. */
 static float expected(const bench *b, int i, int step, int holder, int64_t k)
@@ -390,15 +369,7 @@ static float expected(const bench *b, int i, int step, int holder, int64_t k)
         value[m] = term(i, step, replica_of(&b->comm, sum->reach, m), k);
     if (!sum->add)
         return value[holder];
-    for (int m = 0; m < members && sum->bf16 && members > 1; m++)
-        value[m] = to_bf16(value[m]);
-    for (int width = 1; width < members; width *= 2)
-        for (int m = 0; m + width < members; m += 2 * width) {
-            const bool ends = 2 * width == first_hop(b, sum, members) || 2 * width >= members;
-            value[m] += value[m + width];
-            if (sum->bf16 && ends)
-                value[m] = to_bf16(value[m]);
-        }
+    fold_terms(value, members, sum->bf16 ? first_hop(b->transport, &b->comm, sum, members) : 0);
     return value[0];
 }
 

@@ -93,6 +93,10 @@ for precision in fp32 bf16; do
 done >steps
 expect_equal "faster, and not below the bound" "$(awk '$2 < -1e-9 { print "below" } { us[NR] = $1 }
     END { print (us[2] < us[1]) }' steps)" 1
+for change in 's/state_precision: bf16/state_precision: fp8/' 's/gradient_wire: bf16/gradient_wire: int8/'; do
+    sed "$change" both.yaml >bad.yaml
+    expect_bad "bad.yaml:[0-9]*:[0-9]*: .*: got '(fp8|int8)'" smp-partition check bad.yaml
+done
 expect_bad "state-precision: got 'fp8'" smp-partition "$model" --state-precision fp8
 expect_bad "gradient-wire: got 'int8'" smp-partition "$model" --gradient-wire int8
 finish

@@ -304,14 +304,11 @@ static void test_plan_file_execution(void **state)
          "plan.yaml:6:37: execution: precision: got tf32"},
         {"execution: {device: cuda}", "plan.yaml:6:12: execution: key 'precision' is missing"},
         {"execution: {devise: cuda, precision: bf16}", "'device'"},
-        {"execution: {device: cuda, precision: bf16, state_precision: fp8}",
-         "plan.yaml:6:61: execution: state_precision: got 'fp8'"},
         {"execution: cuda", "plan.yaml:6:"},
     };
     static const char *const lines[] = {
         "execution: {device: cuda, precision: bf16}", "execution: {device: cuda, precision: fp16}",
-        "execution: {device: cuda, precision: tf32}", "execution: {device: cuda, precision: fp32}",
-        "execution: {device: cuda, precision: fp32, state_precision: bf16}"};
+        "execution: {device: cuda, precision: tf32, state_precision: bf16}"};
     smp_text text = {0};
     smp_plan *plan = parse(good);
     assert_int_equal(SMP_BACKEND_CPU, plan->target.backend);
@@ -321,7 +318,6 @@ static void test_plan_file_execution(void **state)
         smp_text again = {0}, json = {0};
         assert_int_equal(SMP_OK, parse_execution(lines[i], &text, &plan));
         assert_int_equal(SMP_BACKEND_CUDA, plan->target.backend);
-        assert_int_equal(i == 4, plan->target.bf16_states);
         assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
         assert_string_equal(text.data, again.data);
         assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
