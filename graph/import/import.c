@@ -141,7 +141,7 @@ bool smp__tensor_in(smp_import *im, const smp_onnx_node *node, int k, smp__bound
     if (!smp__tensor_of(im, v, out))
         return false;
     if (out->is_int || out->opaque)
-        return smp__refuse(im, "input '%.60s' is not of float32", v->name);
+        return smp__refuse(im, "input '%.60s' is not of float32 with a batch", v->name);
     return true;
 }
 

@@ -378,6 +378,8 @@ static bool dropout(smp_import *im, const smp_onnx_node *node)
         return smp__refuse(im, "its mask is read");
     if ((given && !smp__onnx_scalar(given, &ratio)) || (mode && !smp__onnx_scalar(mode, &training)))
         return smp__refuse(im, "its ratio or mode is not a constant");
+    if (!(ratio >= 0 && ratio < 1))
+        return smp__refuse(im, "its ratio is %g", ratio);
     if (training == 0 || ratio == 0 || !im->options->loss)
         return training != 0 && ratio != 0 ? smp__refuse(im, "drops values of an inference")
                                            : passes(im, node, 0);

@@ -181,6 +181,13 @@ static bool fits(smp_import *im, const smp_onnx_value *v, int64_t n)
     return smp__trainable(im, v);
 }
 
+/* Also false for what is no number. */
+static bool fraction(smp_import *im, const char *what, double value)
+{
+    return (value >= 0 && value <= 1) ||
+           smp__refuse(im, "its %s is %g, expected 0 to 1", what, value);
+}
+
 static bool normalised(smp_import *im, const smp_onnx_node *node, const char *kind, bool has_bias,
                        double eps)
 {
@@ -197,7 +204,7 @@ static bool normalised(smp_import *im, const smp_onnx_node *node, const char *ki
     if (d < 0 || d != x.shape.n_dim - 1 || d < x.merged)
         return smp__refuse(im, "a norm over more than the last dimension");
     const int64_t n = x.shape.dim[d];
-    if (!fits(im, weight, n) || !fits(im, bias, n))
+    if (!fits(im, weight, n) || !fits(im, bias, n) || !fraction(im, "epsilon", eps))
         return false;
     const char *name = smp__op_name(im, node, weight);
     const char *ties = norm_weights(im, name, weight, bias, n, has_bias);
@@ -235,6 +242,9 @@ static bool batchnorm(smp_import *im, const smp_onnx_node *node)
         if (!smp__onnx_in(im->model, node, k + 1) ||
             !fits(im, smp__onnx_in(im->model, node, k + 1), x.shape.dim[0]))
             return smp__refuse(im, "its weights are no constants");
+    if (!fraction(im, "epsilon", smp__onnx_float(node, "epsilon", 1e-5)) ||
+        !fraction(im, "momentum", smp__onnx_float(node, "momentum", 0.9)))
+        return false;
     const bool training = im->model->opset < 7 ? smp__onnx_int(node, "is_test", 0) == 0
                                                : smp__onnx_int(node, "training_mode", 0) != 0;
     if (training && !im->options->loss)
@@ -271,6 +281,8 @@ static bool by_groups(smp_import *im, const smp_onnx_node *node, int64_t groups)
     if (x.shape.n_dim < 1 || x.merged > 0 || groups == 0 || groups < -1 ||
         x.shape.dim[0] % groups != 0)
         return smp__refuse(im, "its groups do not divide the channels");
+    if (!fraction(im, "epsilon", smp__onnx_float(node, "epsilon", 1e-5)))
+        return false;
     groups = groups < 0 ? x.shape.dim[0] : groups;
     if (!weight || !bias || !fits(im, weight, x.shape.dim[0]) || !fits(im, bias, x.shape.dim[0]))
         return smp__refuse(im, "its weights are no constants by channel");

@@ -9,6 +9,8 @@
 
 #define TYPE(name) ONNX__TENSOR_PROTO__DATA_TYPE__##name
 
+enum { MOST_WEIGHTS = 64 /* of one node, which are listed */ };
+
 /* A core of a few years ago; a profile knows better. */
 static const double FLOPS_PER_US = 20e3, BYTES_PER_US = 8e3;
 
@@ -110,6 +112,13 @@ static void write_weights(smp_import *im, const smp_onnx_node *node, smp_text *t
         if (!v || v->stored < 0 || !v->floats || smp__onnx_elements(v) < 2 ||
             v->n_dim > SMP_MAX_DIMS)
             continue;
+        bool before = false; /* in this node */
+        for (int j = 0; j < k; j++) {
+            const smp_onnx_value *other = smp__onnx_in(im->model, node, j);
+            before |= other && other->stored == v->stored;
+        }
+        if (before || k >= MOST_WEIGHTS)
+            continue;
         char key[32];
         snprintf(key, sizeof(key), "%d", v->stored);
         smp_text_append(text, "%s", n++ > 0 ? ", " : "");
@@ -149,6 +158,13 @@ static bool write_inputs(smp_import *im, const smp_onnx_node *node, smp_text *te
     return batched;
 }
 
+/* Names of a file may have any bytes. */
+static void write_comment(smp_import *im, const char *text)
+{
+    for (int i = 0; text[i] && i < 400; i++)
+        smp_text_append(&im->ops, "%c", text[i] >= ' ' && text[i] < 127 ? text[i] : '_');
+}
+
 void smp__opaque(smp_import *im, const smp_onnx_node *node, const char *why)
 {
     smp_text inputs = {0}, outputs = {0}, weights = {0};
@@ -165,9 +181,10 @@ void smp__opaque(smp_import *im, const smp_onnx_node *node, const char *why)
     }
     write_weights(im, node, &weights);
     const double us = flops_of(im, node) / FLOPS_PER_US + bytes_of(im, node) / BYTES_PER_US;
-    smp_text_append(&im->ops, "  # %.60s: ", node->op);
-    for (const char *c = reason; c && *c; c++)
-        smp_text_append(&im->ops, "%c", *c >= ' ' && *c < 127 ? *c : '_');
+    smp_text_append(&im->ops, "  # ");
+    write_comment(im, node->op);
+    smp_text_append(&im->ops, ": ");
+    write_comment(im, reason ? reason : "");
     smp_text_append(&im->ops,
                     "\n  - {op: opaque, name: %s, in: [%s], outputs: [%s], weights: [%s], cost: "
                     "{forward_us: %.3g}}\n",

@@ -206,7 +206,10 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
     memcpy(w.shape.dim, shape.dim, sizeof(int64_t) * (size_t)shape.n_dim);
     if (w.stored >= 0 && im->first_weight[w.stored] > 0) {
         const smp__weight *first = &im->weight[im->first_weight[w.stored] - 1];
-        if (same_weight(first, &w))
+        const size_t length = strlen(name); /* an operator cannot be tied to itself */
+        const bool own = strncmp(first->name, name, length) == 0 && first->name[length] == '.' &&
+                         !strchr(first->name + length + 1, '.');
+        if (!own && same_weight(first, &w))
             return first->name;
     }
     const smp__weight *same = same_matrix(im, &w);

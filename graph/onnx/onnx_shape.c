@@ -1,5 +1,5 @@
-/* Types and shapes of what nodes make, operator by operator (ONNX's list of operators). What is not here
- * keeps what the file says of its values. An inconsistent file makes shapes unknown. */
+/* Types and shapes of what nodes make, operator by operator (ONNX's list of operators). What is not
+ * here keeps what the file says of its values. An inconsistent file makes shapes unknown. */
 #include "graph/onnx/onnx_shape.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@ build=${SMP_BUILD_DIR:-$SMP_SOURCE_DIR/build/test}
 
 prefix=$scratch/prefix
 expect_exit 0 cmake --install "$build" --prefix "$prefix"
-for file in include/smp.h bin/smp-profile bin/smp-partition bin/smp-run bin/smp-export \
+for file in include/smp.h bin/smp-profile bin/smp-partition bin/smp-run bin/smp-import bin/smp-export \
     share/smp/examples/embed.c share/smp/examples/gpt-tiny.yaml; do
     [ -e "$prefix/$file" ] || fail "not installed: $file"
 done
