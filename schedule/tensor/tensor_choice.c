@@ -72,13 +72,20 @@ static bool is_in_pieces(const smp_op *op, smp_split_choice choice)
     return choice.rule >= 0 && op->n_param > 0 && op->kind->split[choice.rule].kind;
 }
 
+static int32_t count_pieces(const chooser *c)
+{
+    int32_t n = 0;
+    for (int32_t o = 0; o < c->graph->n_op; o++)
+        n += is_in_pieces(&c->graph->op[o], c->choice[o]);
+    return n;
+}
+
 static smp_status add_choice(chooser *c, double memory_price, bool exact,
                              smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     smp__tensor_choice *next = &out[*n];
-    *next = (smp__tensor_choice){.memory_price = memory_price, .exact = exact};
-    for (int32_t o = 0; o < c->graph->n_op; o++)
-        next->n_pieces += is_in_pieces(&c->graph->op[o], c->choice[o]);
+    *next = (smp__tensor_choice){
+        .memory_price = memory_price, .exact = exact, .n_pieces = count_pieces(c)};
     SMP_TRY(smp_splitting_make(c->graph, c->tensor, c->choice, c->arena, &next->splitting));
     for (int i = 0; i < *n; i++)
         if (same_entries(&out[i].splitting, &next->splitting))
@@ -112,6 +119,8 @@ static smp_status choose_at_prices(chooser *c, const smp_cluster *groups, smp_sp
         const double times = price[i / 2];
         double us;
         bool exact;
+        if (i % 2 == 1 && count_pieces(c) == 0)
+            continue; /* none to avoid */
         smp_split_prices_weigh(prices, times * byte_us, times * byte_us);
         smp_split_prices_avoid_pieces(prices, i % 2);
         SMP_TRY(smp_split_choose(c->graph, c->tensor, costs, c->fixed, c->choice, &us, &exact));

@@ -39,10 +39,6 @@ static const op_case CASES[] = {
     {ROWS_IN, FROM_H "  - {op: linear, name: op, in: h, out: y, features: 2 * d}\n", "[t, 2 * d]"},
     {ROWS_IN, FROM_H "  - {op: linear, name: op, in: h, out: y, features: d, bias: false}\n",
      "[t, d]"},
-    {"x: {dtype: float32, shape: [128 * t, 4 * d]}", /* blocks in several pieces */
-     "  - {op: linear, name: pre, in: x, out: h, features: 4 * d}\n"
-     "  - {op: linear, name: op, in: h, out: y, features: 16 * d}\n",
-     "[128 * t, 16 * d]"},
     {"x: {dtype: int32, shape: [t]}",
      "  - {op: embedding, name: op, in: x, out: y, rows: 16, features: d}\n", "[t, d]"},
     ONE("dropout, p: 0.4"),

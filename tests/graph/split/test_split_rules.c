@@ -5,6 +5,8 @@
 
 enum { BATCH = 3 };
 
+static int64_t batch = BATCH;
+
 static smp_graph *parse(const char *inputs, const char *ops, const char *shape, int t, int d, int c)
 {
     static char text[8192];
@@ -106,13 +108,13 @@ static bool run_split(const smp_graph *graph, const smp_split_choice *choice, in
             return false;
         }
     pthread_barrier_init(&between.barrier, NULL, (unsigned)devices);
-    device_open(&whole, graph, BATCH, NULL, 0);
+    device_open(&whole, graph, batch, NULL, 0);
     device_fill(&whole);
     device_run(&whole);
     assert_int_equal(whole.status, SMP_OK);
     for (int i = 0; i < devices; i++) {
         assert_true(part[i]->fingerprint == part[0]->fingerprint);
-        device_open(&d[i], part[i], BATCH, &between, i);
+        device_open(&d[i], part[i], batch, &between, i);
         device_fill(&d[i]);
     }
     for (int i = 0; i < devices; i++)
@@ -417,6 +419,33 @@ static void test_memory_of_the_ring(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Blocks so large that the group is looked at between pieces of them; of several samples, and of
+ * one, which lie in the whole as they do alone. */
+static void test_large_products_in_pieces(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"ring columns", "zigzag ring columns", "ring rows",
+                                        "zigzag ring rows"};
+    static const char ops[] = "  - {op: linear, name: pre, in: x, out: h, features: d}\n"
+                              "  - {op: linear, name: op, in: h, out: y, features: 4 * d}\n";
+    if (!smp_op_kind_runs(smp_op_kind_find("ring_linear"), SPLIT_TARGET.backend))
+        skip();
+    smp_graph *graph = parse("x: {dtype: float32, shape: [t, d]}", ops, "[t, 4 * d]", 512, 192, 1);
+    for (size_t i = 0; i < 2 * sizeof rules / sizeof rules[0]; i++) {
+        smp_split_choice *choice = all_whole(graph);
+        double error;
+        batch = i % 2 ? 1 : BATCH;
+        choose(graph, choice, "op", rules[i / 2], 0, 1);
+        for (int devices = 2; devices <= MOST_DEVICES; devices *= 2) {
+            assert_true(run_split(graph, choice, devices, &error));
+            assert_true(error <= SPLIT_ERROR);
+        }
+        free(choice);
+    }
+    batch = BATCH;
+    smp_graph_destroy(graph);
+}
+
 /* What cannot be is refused, with the reason. */
 static void test_refused(void **state)
 {
@@ -484,9 +513,13 @@ static void test_random_networks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_rule),     cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_long_sequences), cmocka_unit_test(test_memory_of_the_ring),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_random_networks),
+        cmocka_unit_test(test_every_rule),
+        cmocka_unit_test(test_megatron),
+        cmocka_unit_test(test_long_sequences),
+        cmocka_unit_test(test_memory_of_the_ring),
+        cmocka_unit_test(test_large_products_in_pieces),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_random_networks),
     };
     if (!SPLIT_RUNS_HERE)
         return 77; /* skipped */
