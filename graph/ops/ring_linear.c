@@ -69,7 +69,7 @@ typedef struct ring {
     int64_t rows;       /* of a device's block: (outer, runs, rows of a run) */
     smp__parts run;     /* where they lie in the whole; a run in rows */
     int64_t columns[2]; /* of x, of y, on this device */
-    int64_t value;      /* bytes of each of theirs */
+    int64_t value;      /* bytes of each of theirs, which are widened of fp16 (widened.c) */
 } ring;
 
 static ring ring_of(const smp_graph *graph, const smp_op *op, int64_t batch)
@@ -77,7 +77,7 @@ static ring ring_of(const smp_graph *graph, const smp_op *op, int64_t batch)
     const smp_tensor *in = smp__in(graph, op, 0), *out = smp__out(graph, op);
     ring r = {.devices = op->attr[DEVICES].i,
               .columns = {smp__columns(in), smp__columns(out)},
-              .value = smp_dtype_bytes(in->dtype)};
+              .value = in->dtype == SMP_BF16 ? 2 : (int64_t)sizeof(float)};
     r.device = r.devices > 1 ? graph->device : 0;
     r.scatters = r.devices > 1 && op->attr[AXIS].i > 0;
     const int64_t outer = in->batched ? batch : 1, runs = runs_of(op->attr);
