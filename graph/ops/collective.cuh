@@ -88,24 +88,33 @@ template <typename T> static inline bool smp_parts_in_order(smp__parts parts)
     return parts.outer * parts.blocks == 1 && smp_row_stride_of<T>(n) == n;
 }
 
-/* The part of one device. */
-template <typename T>
-static smp_status smp_take_part(const smp_op_call *call, T *part, const T *whole, smp__parts parts,
+/* Between a whole tensor and the part of one device: PUT, or taken. */
+template <bool PUT, typename T>
+static smp_status smp_copy_part(const smp_op_call *call, T *to, const T *from, smp__parts parts,
                                 int64_t device)
 {
     const int64_t run = parts.run * (int64_t)sizeof(T);
     const int64_t times = parts.blocks == 2 ? 2 : 1; /* a zigzag's blocks one by one */
+    const int64_t of_part = times * run, of_whole = times * parts.devices * run;
     smp_strided c = {};
     c.width = run;
-    c.to_stride = times * run;
-    c.from_stride = times * parts.devices * run;
+    c.to_stride = PUT ? of_whole : of_part;
+    c.from_stride = PUT ? of_part : of_whole;
     c.rows = parts.outer * parts.blocks / times;
     for (int64_t i = 0; i < times; i++) {
-        c.to = reinterpret_cast<char *>(part + i * parts.run);
-        c.from = reinterpret_cast<const char *>(whole + smp__run_of(parts, i, device) * parts.run);
+        const int64_t in_part = i * parts.run, in_whole = smp__run_of(parts, i, device) * parts.run;
+        c.to = reinterpret_cast<char *>(to + (PUT ? in_whole : in_part));
+        c.from = reinterpret_cast<const char *>(from + (PUT ? in_part : in_whole));
         SMP_TRY(smp_copy_strided(call, c));
     }
     return SMP_OK;
+}
+
+template <typename T>
+static smp_status smp_take_part(const smp_op_call *call, T *part, const T *whole, smp__parts parts,
+                                int64_t device)
+{
+    return smp_copy_part<false>(call, part, whole, parts, device);
 }
 
 template <typename T>

@@ -10,7 +10,7 @@
     CUDA(parameter)                                                                                \
     CUDA(rope)                                                                                     \
     CUDA(linear)                                                                                   \
-    HOST(ring_linear)                                                                              \
+    CUDA(ring_linear)                                                                              \
     CUDA(conv2d)                                                                                   \
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \

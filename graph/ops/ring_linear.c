@@ -17,6 +17,8 @@
  * as far as the library makes a row's product alike in a block and in the whole.
  *
  * backward_weight exchanges nothing: it reads all of x, or of dy, which is kept in aux. */
+#include "graph/ops/ring_linear.h"
+
 #include "graph/ops/linear.h"
 
 #include <string.h>
@@ -63,21 +65,15 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-typedef struct ring {
-    int64_t devices, device;
-    bool scatters;      /* in forward */
-    int64_t rows;       /* of a device's block: (outer, runs, rows of a run) */
-    smp__parts run;     /* where they lie in the whole; a run in rows */
-    int64_t columns[2]; /* of x, of y, on this device */
-    int64_t value;      /* bytes of each of theirs, which are widened of fp16 (widened.c) */
-} ring;
-
-static ring ring_of(const smp_graph *graph, const smp_op *op, int64_t batch)
+smp__linear_ring smp__linear_ring_of(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_tensor *in = smp__in(graph, op, 0), *out = smp__out(graph, op);
-    ring r = {.devices = op->attr[DEVICES].i,
-              .columns = {smp__columns(in), smp__columns(out)},
-              .value = in->dtype == SMP_BF16 ? 2 : (int64_t)sizeof(float)};
+    const bool gpu = graph->target.backend == SMP_BACKEND_CUDA;
+    smp__linear_ring r = {.devices = op->attr[DEVICES].i,
+                          .columns = {smp__columns(in), smp__columns(out)},
+                          .value = gpu || in->dtype == SMP_BF16 ? smp_dtype_bytes(in->dtype)
+                                                                : (int64_t)sizeof(float)};
+    r.summand = gpu ? r.value : (int64_t)sizeof(float);
     r.device = r.devices > 1 ? graph->device : 0;
     r.scatters = r.devices > 1 && op->attr[AXIS].i > 0;
     const int64_t outer = in->batched ? batch : 1, runs = runs_of(op->attr);
@@ -92,24 +88,17 @@ static int64_t aligned(int64_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* A block lies in the whole as it would alone. */
-static bool is_dense(const ring *r, int64_t columns)
+bool smp__linear_is_dense(const smp__linear_ring *r, int64_t columns)
 {
     return r->devices == 1 ||
            (r->run.outer * r->run.blocks == 1 && r->rows * columns * r->value % ALIGNMENT == 0);
 }
 
-/* Floats of the message that is a block of values. */
-static int64_t block_floats(const ring *r, int64_t columns)
+int64_t smp__linear_message(const smp__linear_ring *r, int64_t columns, int64_t value)
 {
-    const int64_t bytes = r->rows * columns * r->value, each = (int64_t)sizeof(float);
+    const int64_t bytes = r->rows * columns * value, each = (int64_t)sizeof(float);
     return (bytes + each - 1) / each;
 }
-
-/* Of a workspace: what comes, or is sent, by turns; summands of all devices; a block apart. */
-typedef struct places {
-    int64_t travels[2], summand, side, end;
-} places;
 
 static int64_t take(int64_t *end, int64_t bytes)
 {
@@ -118,28 +107,32 @@ static int64_t take(int64_t *end, int64_t bytes)
     return at;
 }
 
-/* For a product of a block with so many columns that makes one with so many others. */
-static places places_of(const ring *r, bool scatters, int64_t from, int64_t to)
+smp__linear_places smp__linear_places_of(const smp__linear_ring *r, bool scatters, int64_t from,
+                                         int64_t to)
 {
-    const int64_t floats = scatters ? r->rows * to : block_floats(r, from);
-    const int64_t bytes = floats * (int64_t)sizeof(float), apart = scatters ? from : to;
-    places p = {0};
+    const int64_t apart = scatters ? from : to, travels = scatters ? to : from;
+    const int64_t value = scatters ? r->summand : r->value, each = (int64_t)sizeof(float);
+    const int64_t bytes = smp__linear_message(r, travels, value) * each;
+    smp__linear_places p = {.step = aligned(bytes)};
     for (int i = 0; i < 2 && i < r->devices - 1; i++)
         p.travels[i] = take(&p.end, bytes);
-    p.summand = take(&p.end, scatters ? r->devices * aligned(bytes) : 0);
-    p.side = take(&p.end, is_dense(r, apart) ? 0 : r->rows * apart * r->value);
+    p.summand = take(&p.end, scatters ? r->devices * p.step : 0);
+    p.side = take(&p.end, smp__linear_is_dense(r, apart) ? 0 : r->rows * apart * r->value);
+    p.own =
+        take(&p.end,
+             scatters || r->summand != r->value || r->rows * from * r->value == bytes ? 0 : bytes);
     return p;
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const ring r = ring_of(graph, op, batch);
+    const smp__linear_ring r = smp__linear_ring_of(graph, op, batch);
     const int64_t x = r.columns[0], y = r.columns[1];
     *needs = (smp_op_needs){.weight_grad_in = 1};
     if (r.devices == 1)
         return;
-    const int64_t forward = places_of(&r, r.scatters, x, y).end;
-    const int64_t backward = graph->training ? places_of(&r, !r.scatters, y, x).end : 0;
+    const int64_t forward = smp__linear_places_of(&r, r.scatters, x, y).end;
+    const int64_t backward = graph->training ? smp__linear_places_of(&r, !r.scatters, y, x).end : 0;
     needs->workspace_bytes = forward > backward ? forward : backward;
     needs->weight_grad_in = r.scatters;
     needs->weight_grad_aux = true;
@@ -149,20 +142,33 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* Bytes that are copied as all_gather and reduce_scatter copy them, and blocks apart. */
-static double moved_of(const ring *r, bool scatters, int64_t from, int64_t to)
+static double moved_of(const smp__linear_ring *r, bool scatters, int64_t from, int64_t to)
 {
     const int64_t apart = scatters ? from : to, travels = scatters ? to : from;
-    const double side = is_dense(r, apart) ? 0 : 2 * (double)(apart * r->value);
-    const double each = (double)(travels * (scatters ? (int64_t)sizeof(float) : r->value));
+    const double side = smp__linear_is_dense(r, apart) ? 0 : 2 * (double)(apart * r->value);
+    const double each = (double)(travels * (scatters ? r->summand : r->value));
     return (double)r->rows * ((double)r->devices * ((scatters ? 3 : 2) * each + side) + each);
 }
 
-static void set_exchanges(const ring *r, smp_op_work *work)
+/* Backward_weight adds up the columns of dy in chunks. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp__linear_ring r = smp__linear_ring_of(graph, op, batch);
+    const int64_t rows = smp__count(smp__out(graph, op), batch) / r.columns[1];
+    const int64_t chunks = op->attr[SMP__LINEAR_BIAS].i && graph->training
+                               ? smp__column_sum_bytes(rows, r.columns[1])
+                               : 0;
+    needs(graph, op, batch, out);
+    if (out->workspace_bytes < chunks)
+        out->workspace_bytes = chunks;
+}
+
+static void set_exchanges(const smp__linear_ring *r, smp_op_work *work)
 {
     const int64_t x = r->columns[0], y = r->columns[1], each = (int64_t)sizeof(float);
     const int64_t away = r->devices - 1, travels = r->scatters ? y : x;
-    const smp_op_exchange rows = {away, each * block_floats(r, travels), away};
-    const smp_op_exchange sums = {away, each * r->rows * travels, away};
+    const smp_op_exchange rows = {away, each * smp__linear_message(r, travels, r->value), away};
+    const smp_op_exchange sums = {away, each * smp__linear_message(r, travels, r->summand), away};
     work->forward_exchange = r->scatters ? sums : rows;
     work->backward_input_exchange = r->scatters ? rows : sums;
     work->forward_moved = moved_of(r, r->scatters, x, y);
@@ -171,7 +177,7 @@ static void set_exchanges(const ring *r, smp_op_work *work)
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    const ring r = ring_of(graph, op, batch);
+    const smp__linear_ring r = smp__linear_ring_of(graph, op, batch);
     const double all = (double)(r.rows * r.devices), features = (double)r.columns[1];
     const double flops = 2 * all * (double)r.columns[0] * features;
     const double bias = (r.scatters ? (double)r.rows : all) * features;
@@ -187,31 +193,35 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 /* A call under way: a product of blocks with `from` columns that makes `to`. */
 typedef struct pass {
     const smp_op_call *call;
-    ring r;
+    smp__linear_ring r;
     bool forward, scatters;
     int64_t from, to;
     const smp_op_group *group;
     char *travels[2], *summand, *side;
+    int64_t step;
 } pass;
 
 static smp_status begin_pass(const smp_op_call *call, bool forward, pass *s)
 {
-    *s = (pass){.call = call, .r = ring_of(call->graph, call->op, call->batch), .forward = forward};
+    *s = (pass){.call = call,
+                .r = smp__linear_ring_of(call->graph, call->op, call->batch),
+                .forward = forward};
     s->scatters = s->r.devices > 1 && s->r.scatters == forward;
     s->from = s->r.columns[forward ? 0 : 1];
     s->to = s->r.columns[forward ? 1 : 0];
-    const places at = places_of(&s->r, s->scatters, s->from, s->to);
+    const smp__linear_places at = smp__linear_places_of(&s->r, s->scatters, s->from, s->to);
     char *base = call->workspace;
     for (int i = 0; i < 2; i++)
         s->travels[i] = base + at.travels[i];
     s->summand = base + at.summand;
+    s->step = at.step;
     s->side = base + at.side;
     return smp__group_of(call, s->r.devices, &s->group);
 }
 
 /* A device's rows between the whole and a block of their own. */
-static void move_rows(const ring *r, int64_t device, int64_t columns, char *whole, char *block,
-                      bool put)
+static void move_rows(const smp__linear_ring *r, int64_t device, int64_t columns, char *whole,
+                      char *block, bool put)
 {
     const int64_t bytes = r->run.run * columns * r->value;
     for (int64_t i = 0; i < r->run.outer * r->run.blocks; i++, block += bytes) {
@@ -220,14 +230,14 @@ static void move_rows(const ring *r, int64_t device, int64_t columns, char *whol
     }
 }
 
-static char *rows_of(const ring *r, int64_t device, int64_t columns, const void *whole)
+static char *rows_of(const smp__linear_ring *r, int64_t device, int64_t columns, const void *whole)
 {
     return (char *)whole + device * r->rows * columns * r->value;
 }
 
 /* Pieces of a block, between which MPI is called, since it moves messages only then: powers of two,
  * of about a millisecond. */
-static int64_t pieces_of(const ring *r)
+static int64_t pieces_of(const smp__linear_ring *r)
 {
     const double piece_flops = 1e8;
     const double flops = 2.0 * (double)r->rows * (double)r->columns[0] * (double)r->columns[1];
@@ -269,7 +279,7 @@ static smp_status multiply_rows16(const pass *s, const void *a, void *c)
 /* A block; a summand is fp32. */
 static smp_status multiply(const pass *s, const char *a, char *c)
 {
-    const ring *r = &s->r;
+    const smp__linear_ring *r = &s->r;
     const bool half = r->value == 2;
     const int64_t n = pieces_of(r), rows = r->rows / n;
     const int64_t a_bytes = rows * s->from * r->value;
@@ -285,8 +295,8 @@ static smp_status multiply(const pass *s, const char *a, char *c)
 /* Of the blocks that come together one, which is in place in `all` then, if that is not NULL. */
 static smp_status multiply_block(const pass *s, int64_t device, char *block, char *all, void *out)
 {
-    const ring *r = &s->r;
-    const bool dense = is_dense(r, s->to);
+    const smp__linear_ring *r = &s->r;
+    const bool dense = smp__linear_is_dense(r, s->to);
     if (all)
         move_rows(r, device, s->from, all, block, true);
     char *c = dense ? rows_of(r, device, s->to, out) : s->side;
@@ -299,8 +309,8 @@ static smp_status multiply_block(const pass *s, int64_t device, char *block, cha
 /* own: this device's block, which the others get; out: all rows. */
 static smp_status gather(const pass *s, const void *own, void *all, void *out)
 {
-    const ring *r = &s->r;
-    const int64_t n = block_floats(r, s->from);
+    const smp__linear_ring *r = &s->r;
+    const int64_t n = smp__linear_message(r, s->from, r->value);
     char *block = (char *)own;
     for (int64_t round = 0; round < r->devices; round++) {
         const bool more = round + 1 < r->devices;
@@ -319,8 +329,8 @@ static smp_status gather(const pass *s, const void *own, void *all, void *out)
 /* Of the products one, of the rows of a device. */
 static smp_status multiply_for(const pass *s, int64_t device, const void *all, char *c)
 {
-    const ring *r = &s->r;
-    const bool dense = is_dense(r, s->from);
+    const smp__linear_ring *r = &s->r;
+    const bool dense = smp__linear_is_dense(r, s->from);
     if (!dense)
         move_rows(r, device, s->from, (char *)all, s->side, false);
     return multiply(s, dense ? rows_of(r, device, s->from, all) : s->side, c);
@@ -328,14 +338,13 @@ static smp_status multiply_for(const pass *s, int64_t device, const void *all, c
 
 static float *summand_of(const pass *s, int64_t device)
 {
-    const int64_t bytes = s->r.rows * s->to * (int64_t)sizeof(float);
-    return (float *)(s->summand + device * aligned(bytes));
+    return (float *)(s->summand + device * s->step);
 }
 
 /* By rising device. */
 static void add_summands(const pass *s, void *out)
 {
-    const ring *r = &s->r;
+    const smp__linear_ring *r = &s->r;
     const int64_t n = r->rows * s->to;
     float *sum = summand_of(s, 0);
     for (int64_t d = 1; d < r->devices; d++)
@@ -351,7 +360,7 @@ static void add_summands(const pass *s, void *out)
 /* all: rows of all devices; out: the sum of what the devices make of this one's. */
 static smp_status scatter(const pass *s, const void *all, void *out)
 {
-    const ring *r = &s->r;
+    const smp__linear_ring *r = &s->r;
     const int64_t n = r->rows * s->to;
     for (int64_t round = 1; round <= r->devices; round++) {
         const int64_t device = (r->device + round) % r->devices;
@@ -389,7 +398,7 @@ static smp_status backward_input(const smp_op_call *call)
 
 static smp_status backward_weight(const smp_op_call *call)
 {
-    const ring r = ring_of(call->graph, call->op, call->batch);
+    const smp__linear_ring r = smp__linear_ring_of(call->graph, call->op, call->batch);
     const int64_t in = r.columns[0], features = r.columns[1], all = r.rows * r.devices;
     const int64_t own = r.scatters ? r.rows : all; /* rows of the output */
     const bool half = r.value == 2;
@@ -410,7 +419,7 @@ static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t ba
                             void **state)
 {
     (void)device;
-    const ring r = ring_of(graph, op, batch);
+    const smp__linear_ring r = smp__linear_ring_of(graph, op, batch);
     const smp__linear16 shape = {.rows = r.rows / pieces_of(&r),
                                  .all = r.rows * r.devices,
                                  .in = r.columns[0],
@@ -440,6 +449,7 @@ const smp_op_kind smp__op_ring_linear = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

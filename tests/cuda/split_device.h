@@ -253,7 +253,7 @@ static void split_put_gradients(const smp_op_call *call, split_pass pass, split_
 }
 
 /* Results back to the host, memory freed. */
-static void split_take(const smp_op_call *call, split_pass pass, split_call *c)
+static void split_take(const smp_op_call *call, split_pass pass, bool kept, split_call *c)
 {
     const smp_op *op = call->op;
     for (int k = 0; k < op->n_out; k++) {
@@ -275,7 +275,7 @@ static void split_take(const smp_op_call *call, split_pass pass, split_call *c)
         split_free(&c->param16[i]);
         split_free(&c->dparam[i]);
     }
-    if (pass == FORWARD)
+    if (pass == (kept ? BACKWARD_INPUT : FORWARD))
         split_get(&c->aux, call->aux);
     if (c->hits.data)
         split_get(&c->hits, call->hits);
@@ -311,7 +311,8 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
     split_put_outputs(call, pass == BACKWARD_INPUT ? needs.input_grad_out : 0, pass, &c);
     split_put_gradients(call, pass, &c);
     const int64_t aux = needs.aux_bytes * call->batch / 4;
-    if (pass == FORWARD)
+    const bool kept = needs.aux_of_backward; /* made by backward_input */
+    if (pass == (kept ? BACKWARD_INPUT : FORWARD))
         c.aux = split_make(aux, SMP_F32);
     else if (pass == BACKWARD_INPUT ? needs.input_grad_aux : needs.weight_grad_aux)
         c.aux = split_put(call->aux, aux, SMP_F32);
@@ -338,7 +339,7 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
                         : pass == BACKWARD_INPUT ? kernels->backward_input(&made)
                                                  : kernels->backward_weight(&made);
     split_ok(cudaStreamSynchronize(cuda.stream));
-    split_take(call, pass, &c);
+    split_take(call, pass, kept, &c);
     pthread_mutex_unlock(&split_turn);
     return status;
 }

@@ -106,6 +106,13 @@ for devices in 2 4; do
     both "moe$devices" "$devices"
     near "moe$devices" moe 1e-5
 done
+# Rows, and sums of rows, travel around beside the products.
+plan gpt.yaml cuda fp32 4 1 1 simple --tensor 4 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}" \
+    --split '*.mlp.fc:ring columns' --split '*.mlp.proj:ring rows'
+expect_equal "products in a ring" "$(grep -cE 'h[01].mlp.(fc, as: "ring columns"|proj, as: "ring rows")' plan.yaml)" 4
+both products 4
+near products cpu 1e-5
+
 plan moe.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${zigzag[@]}"
 both moe.stages 4
 same moe.stages moe2
