@@ -41,7 +41,7 @@ typedef struct smp_update {
     void *weight16; /* [elements] copy of the weight in `half`, written; NULL: none */
     smp_dtype half;
     int64_t elements;
-    float grad_scale; /* clipping: multiply the gradient */
+    float grad_scale; /* clipping, and the loss scale taken out: multiply the gradient */
     float lr;
     float trust;  /* of `trust` below, 1 where a weight has none */
     int64_t step; /* from 1 */

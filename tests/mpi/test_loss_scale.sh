@@ -30,6 +30,16 @@ plan one.yaml -n 1 --microbatches 4
 plan pipeline.yaml -n 2 --stages 2 --microbatches 4
 plan zero-bubble.yaml -n 2 --stages 2 --microbatches 4 --pipeline zero-bubble
 plan replicas.yaml -n 2 --stages 1 --ddp 2 --microbatches 2
+cat >cluster.yaml <<'END'
+smp: 1
+nodes: 1
+devices_per_node: 2
+device: {name: core, memory: 1GB, compute: {fp32: 100GFLOP/s}, bandwidth: 10GB/s}
+links: {intra_node: {bandwidth: 5GB/s, latency_us: 5}, host: {bandwidth: 5GB/s, latency_us: 5}}
+overlap: true
+END
+plan far.yaml --cluster cluster.yaml --stages 2 --microbatches 4 --offload all --offload-states
+expect_match far.yaml offload_states
 plan shards.yaml -n 2 --stages 1 --ddp 2 --microbatches 2 --shard 2 --shard-what weights --chunks 2 --pipeline breadth-first
 
 # Gradients of 2^24 times the loss's are too large for fp16; a sample of 1e5 is, whatever the scale.
@@ -38,7 +48,7 @@ scale=(--loss-scale-init 16777216 --scale-window 4 --delayed-shift 2)
 train one 1 one.yaml --precision fp16 --steps 30 "${scale[@]}"
 expect_exit 0 python3 "$SMP_SOURCE_DIR/tests/tools/check_scale.py" one 16777216 4 1 2
 expect_match out '^[0-9]+ skipped, [0-9]+ doubled, [0-9]+ halved$'
-for split in pipeline zero-bubble replicas shards; do
+for split in pipeline zero-bubble far replicas shards; do
     train "$split" 2 "$split.yaml" --precision fp16 --steps 30 "${scale[@]}"
     same "$split" one
 done
