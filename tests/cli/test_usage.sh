@@ -34,7 +34,8 @@ has_options smp-profile -o --device --microbatch-size --dtype --links --link-tim
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit --schedule-from \
-    --group --partitioner --model --plugin --device --precision --help --version
+    --group --partitioner --model --plugin --device --precision --help --version \
+    --offload --loading-horizon --offload-states
 expect_match out '^       smp-partition check PLAN'
 has_options smp-partition --costs
 for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
@@ -81,6 +82,8 @@ bad_value smp-partition --memory -5GB
 bad_value smp-partition --memory 1e300
 bad_value smp-partition --memory 2000PiB
 bad_value smp-partition --recompute sometimes
+bad_value smp-partition --offload sometimes
+bad_value smp-partition --loading-horizon -1
 bad_value smp-partition --device abacus
 bad_value smp-partition --precision fp7
 bad_value smp-partition --active-microbatches 0
