@@ -73,6 +73,12 @@ run_on near.yaml 2 6 away --resume
 run_on far.yaml 2 6 near --resume
 expect_exit 0 cmp near/checkpoint-0000000006.smp away/checkpoint-0000000006.smp
 
+# A prediction is a forward of its own: nothing travels in it.
+for kind in near far; do
+    run_on "$kind.yaml" 2 6 near --resume --predict "$kind.npy"
+done
+expect_exit 0 cmp near.npy far.npy
+
 # What a run tells of it: predicted and measured copies, and waiting for them.
 expect_exit 0 env SMP_THROTTLE_HOST=3e8 mpirun -n 2 smp-run far.yaml --data text.txt --steps 4 \
     --trace trace.json --report page.html
