@@ -133,7 +133,7 @@ static void test_samples_are_well_formed(void **state)
             const smp_onnx_export export = {graph, &tensor, 1, apart != 0, rising, graph};
             const smp_status status = smp_onnx_export_write(&export, path, &made);
             /* An output that depends on no input has no number of samples. */
-            if (!is_in((*kind)->name, smp__onnx_kinds(), INT32_MAX) ||
+            if (!is_in((*kind)->name, smp__export_kinds(), INT32_MAX) ||
                 graph->op[graph->n_op - 1].n_in == 0) {
                 assert_int_equal(status, SMP_ERR_INPUT);
                 assert_non_null(strstr(smp_last_error(), "cannot be exported to ONNX: "));
