@@ -1,5 +1,5 @@
-/* Plans that no planner makes: one of the planner's, with recomputation and offload in random stages
- * and backwards split at random, its peaks computed anew. */
+/* Plans that no planner makes: one of the planner's, with recomputation and offload in random
+ * stages and backwards split at random, its peaks computed anew. */
 #ifndef SMP_TESTS_EXEC_CHANGED_PLAN_H
 #define SMP_TESTS_EXEC_CHANGED_PLAN_H
 
