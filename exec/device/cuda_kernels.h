@@ -22,8 +22,8 @@ smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64
                               int64_t count, int64_t stride);
 
 /* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values, SMP_F32 or
- * SMP_BF16, or what is left, in an order that depends only on how many there are. sum: device memory, or pinned host memory
- * that the device can write to. */
+ * SMP_BF16, or what is left, in an order that depends only on how many there are. sum: device
+ * memory, or pinned host memory that the device can write to. */
 smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const void *values,
                                  int64_t elements, double *sum);
 

@@ -38,7 +38,7 @@ typedef struct smp_update {
     /* In place of these, of as many as the optimizer has; NULL: they are floats. */
     uint16_t *state16[SMP_MAX_OPTIMIZER_STATES];
     smp_state_rounding rounding; /* of state16 */
-    void *weight16; /* [elements] copy of the weight in `half`, written; NULL: none */
+    void *weight16;              /* [elements] copy of the weight in `half`, written; NULL: none */
     smp_dtype half;
     int64_t elements;
     float grad_scale; /* clipping, and the loss scale taken out: multiply the gradient */

@@ -166,12 +166,11 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
             from.narrow = smp__saved_at(s, index, k, range.begin);
         else
             from.values = smp__saved_at(s, index, k, range.begin);
-        status = write_values(from, n,
-                              base + smp__checkpoint_values_at(whole, param, states, k) +
-                                  4 * range.begin,
-                              base + smp__checkpoint_hashes_at(whole, param, states, k) +
-                                  range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
-                              hash, fd, path);
+        status = write_values(
+            from, n, base + smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin,
+            base + smp__checkpoint_hashes_at(whole, param, states, k) +
+                range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+            hash, fd, path);
         if (*part)
             *part += n * (int64_t)sizeof(float);
     }

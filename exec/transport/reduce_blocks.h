@@ -4,8 +4,8 @@
  * pairs and so on, so the bits depend on the order of the members alone. Each half is started, then
  * tested; one is in flight at a time, in the same order everywhere.
  *
- * In bf16 half of the bytes are sent. A number takes the place of its float on both sides: packed at
- * the front of a block before it is sent, received at its end and widened from the front on. */
+ * In bf16 half of the bytes are sent. A number takes the place of its float on both sides: packed
+ * at the front of a block before it is sent, received at its end and widened from the front on. */
 #ifndef SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H
 #define SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H
 

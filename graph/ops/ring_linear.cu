@@ -1,5 +1,5 @@
-/* ring_linear on a GPU: products of blocks of rows in cuBLASLt on the compute stream, while blocks, or
- * products, travel on the group's. Summands travel in the type of the activations, as those of a
+/* ring_linear on a GPU: products of blocks of rows in cuBLASLt on the compute stream, while blocks,
+ * or products, travel on the group's. Summands travel in the type of the activations, as those of a
  * reduce_scatter do (collective.cuh), and are added by rising device, in float, rounded once. */
 #include "graph/cuda/cuda_axis.cuh"
 

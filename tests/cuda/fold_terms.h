@@ -29,8 +29,8 @@ static inline int first_hop(const smp_transport *transport, const smp_comm *comm
     return near * far == members ? near : members;
 }
 
-/* The sum in value[0]: neighbours in pairs, those in pairs and so on. hop: 0, or in bf16 how many add
- * up in the first hop: terms and what a hop ends with are rounded. */
+/* The sum in value[0]: neighbours in pairs, those in pairs and so on. hop: 0, or in bf16 how many
+ * add up in the first hop: terms and what a hop ends with are rounded. */
 static inline void fold_terms(float *value, int members, int hop)
 {
     for (int m = 0; m < members && hop > 0 && members > 1; m++)

@@ -253,8 +253,9 @@ static void test_cuda_square_sum_of_bf16(void **state)
     double *sum, expected[2] = {0};
     ok(cudaMallocHost((void **)&sum, 2 * sizeof *sum));
     for (int i = 0; i < MANY; i++) {
-        narrow[i] = round16(value(8, i));
-        expected[i / SMP_CUDA_SQUARE_PIECE] += (double)wide(narrow[i]) * wide(narrow[i]);
+        narrow[i] = round16(SMP_BF16, value(8, i));
+        expected[i / SMP_CUDA_SQUARE_PIECE] +=
+            (double)wide(SMP_BF16, narrow[i]) * wide(SMP_BF16, narrow[i]);
     }
     for (int shift = 0; shift < 2; shift++) {
         array values = array_make(narrow, sizeof narrow, 2 * shift);
@@ -452,7 +453,8 @@ static void test_cuda_widen16(void **state)
         done(smp__cuda_widen16(stream, target.data, source.data, 1 << 16));
         array_read(&target, got);
         for (int i = 0; i < 1 << 16; i++)
-            assert_true(isnan(wide(narrow[i])) ? isnan(got[i]) : got[i] == wide(narrow[i]));
+            assert_true(isnan(wide(SMP_BF16, narrow[i])) ? isnan(got[i])
+                                                         : got[i] == wide(SMP_BF16, narrow[i]));
         array_free(&source);
         array_free(&target);
     }

@@ -114,7 +114,7 @@ static void fill(smp *job, float shift)
         for (int k = 0; k <= smp__job_states(job); k++) {
             const smp__range here = range_here(job, i, k);
             for (int64_t e = here.begin; e < here.end; e++)
-                *smp__saved_at(job, i, k, e) =
+                *(float *)smp__saved_at(job, i, k, e) =
                     value_of(p->name, k, whole_index(&p->shape, p->part, e)) + shift;
         }
     }
@@ -127,7 +127,7 @@ static void expect_values(const smp *job, const char *what)
         for (int k = 0; k <= smp__job_states(job); k++) {
             const smp__range here = range_here(job, i, k);
             for (int64_t e = here.begin; e < here.end; e++)
-                if (*smp__saved_at(job, i, k, e) !=
+                if (*(float *)smp__saved_at(job, i, k, e) !=
                     value_of(p->name, k, whole_index(&p->shape, p->part, e)))
                     fail_msg("rank %d, %s: %s, array %d, element %lld of its part", world_rank,
                              what, p->name, k, (long long)e);

@@ -66,7 +66,8 @@ static void test_bf16_states_round_as_defined(void **state)
     assert_true(isnan(wide(smp_state_round(0xffffffffu, 0xffff))));
 }
 
-/* Every number of the format comes back, subnormal ones too; between two the nearer, or the even. */
+/* Every number of the format comes back, subnormal ones too; between two the nearer, or the even
+ * one. */
 static void test_bf16_states_to_nearest(void **state)
 {
     (void)state;
