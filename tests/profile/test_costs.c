@@ -181,8 +181,7 @@ static smp_profile make_profile(const smp_graph *graph, smp_op_cost *cost)
                          .optimizer_bytes_per_s = 5e8};
 }
 
-/* On the CPU 20 bytes for 28, and the time of random bits; a profile with such states is as it
- * is. */
+/* On the CPU 20 bytes for 28, and the time of random bits; a profile with such states stays. */
 static void test_costs_of_bf16_states(void **state)
 {
     static const smp_target small = {SMP_BACKEND_CPU, SMP_PRECISION_FP32, true};
