@@ -297,7 +297,7 @@ static bool suitable(const smp_cuda *cuda, const smp__attention *at, int64_t bat
     return cuda->dnn && smp__dnn.cudnnGetVersion() >= OLDEST && cuda->capability >= 80 &&
            at->kv_heads == at->heads && at->mask < 0 && !smp__attention_is_biased(at) &&
            (!at->causal || at->queries == at->keys) && /* it hides by index, not by position */
-           at->window == longest && at->width % 8 == 0 && at->width <= widest &&
+           at->window >= longest && at->width % 8 == 0 && at->width <= widest &&
            longest <= INT32_MAX / batch / at->stride[SMP__Q];
 }
 

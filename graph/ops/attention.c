@@ -78,8 +78,10 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .buckets = op->attr[SMP__BUCKETS].i,
         .max_distance = op->attr[SMP__MAX_DISTANCE].i,
     };
-    int64_t window = op->attr[SMP__WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
-    at.before = query_parts_of(op->attr) > 1 ? graph->device * at.queries : 0;
+    const int64_t parts = query_parts_of(op->attr),
+                  all = parts > 1 ? parts * at.queries : at.queries;
+    const int64_t window = op->attr[SMP__WINDOW].i, longest = all > at.keys ? all : at.keys;
+    at.before = parts > 1 ? graph->device * at.queries : 0;
     at.window = window > 0 && window < longest ? window : longest;
     at.width = at.d / at.heads;
     for (int i = Q; i <= V; i++) {
