@@ -294,7 +294,8 @@ static double convert_rate(double bytes_per_s, smp_target from, smp_target to)
 {
     if (from.bf16_states == to.bf16_states)
         return bytes_per_s;
-    const double moved_s = fmax(0.0, 4.0 / bytes_per_s - rounding_s(from));
+    const double all_s = 4.0 / bytes_per_s; /* processors round faster than that: some is moved */
+    const double moved_s = fmax(0.5 * all_s, all_s - rounding_s(from));
     return 4.0 / (moved_s * optimizer_traffic(to) / optimizer_traffic(from) + rounding_s(to));
 }
 

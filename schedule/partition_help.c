@@ -105,8 +105,7 @@ const smp__option_entry smp__partition_entries[] = {
      "not fit otherwise)"},
     {FLAG_OFFLOAD, "offload", "none|auto|all", IN_BOTH,
      "what forwards keep for backwards goes to host memory in between (default auto: of ranks that "
-     "do "
-     "not fit otherwise, where the cluster has `links: host`; check: what the plan says)"},
+     "do not fit otherwise, where the cluster has `links: host`; check: what the plan says)"},
     {FLAG_LOADING_HORIZON, "loading-horizon", "K|auto", IN_BOTH,
      "compute actions that each transfer has to hide behind (default auto: 1, 2 or 4)"},
     {FLAG_OFFLOAD_STATES, "offload-states", NULL, IN_BOTH,

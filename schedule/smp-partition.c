@@ -167,6 +167,8 @@ static smp_status keep_numbers(const smp_partition_options *o, const inputs *in,
         r->gradient_blocks = sketch->gradient_blocks;
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     r->offload_states |= sketch->offload_states;
+    if (r->loading_horizon == 0)
+        r->loading_horizon = sketch->loading_horizon;
     bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
     if (!o->has_placement && sketch->has_placement && (!sketch->device || same_ranks))
         r->placement = sketch->placement;

@@ -295,6 +295,15 @@ static smp_status check_predicted(const smp__check_build *b)
             SMP_TRY(SMP__FIND(findings, ILLEGAL, "peak", sketch->predicted_where,
                               "predicted: peak_bytes of rank %d: got %lld, expected %lld", r,
                               (long long)made->peak_bytes[r], (long long)is->peak_bytes[r]));
+    for (int r = 0; r < b->shape.pipeline; r++) {
+        const int64_t stated = r < sketch->n_host ? made->host_bytes[r] : 0;
+        const int64_t needed = is->host_bytes ? is->host_bytes[r] : 0;
+        if (stated != needed)
+            SMP_TRY(SMP__FIND(findings, ILLEGAL, "peak",
+                              sketch->n_host > 0 ? sketch->host_where : sketch->predicted_where,
+                              "predicted: host_bytes of rank %d: got %lld, expected %lld", r,
+                              (long long)stated, (long long)needed));
+    }
     return SMP_OK;
 }
 
@@ -351,6 +360,9 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
                                .offload = b->offload,
                                .horizon = b->horizon};
     SMP_TRY(choose_recompute(s, program, &candidate));
+    SMP_TRY(smp__planner_hold(&s->planner, candidate.partition, candidate.offload));
+    for (int r = 0; r < candidate.pipeline && b->sketch->n_program == 0; r++)
+        SMP_TRY(smp__drop_transfers(&s->planner, &candidate, r, &program[r]));
     SMP_TRY(smp__planner_evaluate(&s->planner, &candidate, program, true, &evaluation));
     smp_status status = smp__planner_write(&s->planner, b->request.graph->path, &candidate,
                                            &evaluation, &b->out->plan);

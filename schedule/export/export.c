@@ -97,6 +97,14 @@ static int count_recomputing(const smp_plan *plan)
     return n;
 }
 
+static int count_offloading(const smp_plan *plan)
+{
+    int n = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        n += plan->stage[s].offload_bytes > 0;
+    return n;
+}
+
 /* Do ops of two stages use the weight? */
 static bool is_tied(const smp_graph *graph, const smp_param *param, const int32_t *stage_of_op)
 {
@@ -121,6 +129,7 @@ smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
 {
     static const char *const what[SMP_N_EXPORT_ASPECT] = {
         [SMP_EXPORT_RECOMPUTE] = "%d of the stages recompute",
+        [SMP_EXPORT_OFFLOAD] = "%d of the stages send stashes to host memory",
         [SMP_EXPORT_DDP] = "there are %d replicas (ddp)",
         [SMP_EXPORT_TENSOR] = "groups of %d devices compute every op together (tensor)",
         [SMP_EXPORT_SHARDS] = "states lie in shards of %d replicas",
@@ -128,6 +137,7 @@ smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
         [SMP_EXPORT_TIES] = "weights are shared between stages (%d)"};
     int number[SMP_N_EXPORT_ASPECT] = {
         [SMP_EXPORT_RECOMPUTE] = count_recomputing(plan),
+        [SMP_EXPORT_OFFLOAD] = count_offloading(plan),
         [SMP_EXPORT_DDP] = plan->ddp > 1 ? plan->ddp : 0,
         [SMP_EXPORT_TENSOR] = smp_plan_tensor(plan) > 1 ? smp_plan_tensor(plan) : 0,
         [SMP_EXPORT_SHARDS] = plan->sharding.shard > 1 ? plan->sharding.shard : 0,

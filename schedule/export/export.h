@@ -9,6 +9,7 @@
 /* What a plan may say and a format perhaps not. */
 typedef enum smp_export_aspect {
     SMP_EXPORT_RECOMPUTE,
+    SMP_EXPORT_OFFLOAD, /* stashes in host memory */
     SMP_EXPORT_DDP,
     SMP_EXPORT_TENSOR, /* ops that several devices compute together */
     SMP_EXPORT_SHARDS,

@@ -46,6 +46,8 @@ const smp_exporter smp__export_deepspeed = {
     .summary = "layer boundaries for DeepSpeed's PipelineModule; stages cut between layers",
     .write = write,
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "activation_checkpoint_interval=1 of PipelineModule",
+                [SMP_EXPORT_OFFLOAD] =
+                    "\"cpu_checkpointing\": true under \"activation_checkpointing\" of the config",
                 [SMP_EXPORT_DDP] = "start so many times the pipeline's processes",
                 [SMP_EXPORT_TENSOR] =
                     "topology=PipeModelDataParallelTopology(num_pp, num_mp, num_dp), and layers "

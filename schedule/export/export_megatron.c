@@ -77,6 +77,7 @@ const smp_exporter smp__export_megatron = {
     .summary = "--pipeline-model-parallel-layout of Megatron-LM; stages cut between layers",
     .write = write,
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "--recompute-granularity full --recompute-method uniform",
+                [SMP_EXPORT_OFFLOAD] = "cpu_offloading of TransformerConfig",
                 [SMP_EXPORT_DDP] =
                     "start so many times the pipeline's processes; --global-batch-size "
                     "is that of all replicas",

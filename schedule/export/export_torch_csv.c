@@ -93,6 +93,7 @@ const smp_exporter smp__export_torch_csv = {
     .beside = &smp__export_torch_stages,
     .beside_suffix = ".stages",
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "wrap those modules in torch.utils.checkpoint.checkpoint",
+                [SMP_EXPORT_OFFLOAD] = "run those modules under torch.autograd.graph.save_on_cpu",
                 [SMP_EXPORT_DDP] = "wrap each stage's module in DistributedDataParallel, over the "
                                    "ranks that have the same stages",
                 [SMP_EXPORT_TENSOR] =

@@ -87,6 +87,7 @@ const smp_exporter smp__export_torchtitan = {
     .beside = &smp__export_torch_csv,
     .beside_suffix = ".csv",
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "config.activation_checkpoint = FullAC.Config()",
+                [SMP_EXPORT_OFFLOAD] = "run those modules under torch.autograd.graph.save_on_cpu",
                 [SMP_EXPORT_DDP] = "config.parallelism.data_parallel_replicate_degree",
                 [SMP_EXPORT_TENSOR] = "config.parallelism.tensor_parallel_degree; modules are then "
                                       "split as there, whatever the plan's `split` says",

@@ -49,14 +49,13 @@ typedef struct smp_memory_region {
     const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
     const int64_t *at;  /* [shard] */
     int64_t weight;     /* offset of the values */
-    int64_t
-        weight16; /* offset of their whole copy in 16 bits; -1 unless the target is that, or where
-                           weights are sharded: behind what is gathered */
-    int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; in bf16 where the
+    int64_t weight16;   /* offset of their whole copy in 16 bits; -1 unless the target is that, or
+                           where weights are sharded: behind what is gathered */
+    int64_t state[2];   /* offsets of the part of the optimizer's states, or -1; in bf16 where the
                          target says so: 2 for 4 in the above; offloaded: in the host area */
-    int64_t grad;     /* of the summed gradient; -1 without training */
-    bool part_grad;   /* `grad`: the part alone */
-    bool idle;        /* of frozen weights without gradient and states (smp_param): the last of its
+    int64_t grad;       /* of the summed gradient; -1 without training */
+    bool part_grad;     /* `grad`: the part alone */
+    bool idle; /* of frozen weights without gradient and states (smp_param): the last of its
                          chunk's, behind all that has accumulators, or a weight with several uses */
 } smp_memory_region;
 

@@ -130,6 +130,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                                  .schedule = sketch->schedule_where,
                                  .stages = sketch->stages_where,
                                  .predicted = sketch->predicted_where,
+                                 .host = sketch->host_where,
                                  .stage = place,
                                  .program = sketch->program_where},
                        .arena = sketch->arena};

@@ -55,7 +55,7 @@ typedef struct smp_predicted {
 
 /* Where things stand in the file, for messages; empty in a plan that was not read. */
 typedef struct smp_plan_places {
-    smp_where fingerprint, schedule, stages, predicted;
+    smp_where fingerprint, schedule, stages, predicted, host;
     const smp_where *stage;   /* [n_stage] or NULL */
     const smp_where *program; /* [pipeline] or NULL */
 } smp_plan_places;

@@ -297,6 +297,10 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
     if (stage->offload.what > 0)
         SMP_TRY(smp__field_int64(map, what, "offload_bytes", 0, SMP__MAX_SUM_BYTES,
                                  &stage->offload_bytes));
+    else if (smp_yaml_get(map, "offload_bytes"))
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "offload_bytes")),
+                           "stage: offload_bytes: got one without `offload`, expected it beside "
+                           "that");
     return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_SUM_BYTES, &stage->stash_bytes);
 }
 
@@ -459,7 +463,7 @@ static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
 
 /* A number of bytes for each rank. */
 static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const char *key,
-                             const char *what, const int64_t **out, int *n_out)
+                             const char *what, const int64_t **out, int *n_out, smp_where *where)
 {
     const smp_yaml_node *list;
     SMP_TRY(smp__field_list(map, "predicted", key, &list));
@@ -472,13 +476,13 @@ static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const ch
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < n; i++)
         SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), what, 0, SMP__MAX_SUM_BYTES, &bytes[i]));
-    r->sketch->predicted_where = keep_where(r, list);
+    *where = keep_where(r, list);
     *out = bytes;
     *n_out = n;
     return SMP_OK;
 }
 
-/* Of a sketch's prediction the peaks have to be right; the step depends on costs, and is only
+/* Of a sketch's prediction the bytes have to be right; the step depends on costs, and is only
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
@@ -489,7 +493,6 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
-    int n_host;
     if (!is_wanted(r, top, what))
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
@@ -498,12 +501,13 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
                                   &sketch->predicted.step_us));
     if (r->whole)
         SMP_TRY(read_predictions(map, &sketch->predicted));
-    if (r->whole && smp_yaml_get(map, "host_bytes"))
+    if (smp_yaml_get(map, "host_bytes"))
         SMP_TRY(read_ranks(r, map, "host_bytes", "predicted: host_bytes",
-                           &sketch->predicted.host_bytes, &n_host));
+                           &sketch->predicted.host_bytes, &sketch->n_host, &sketch->host_where));
     return is_wanted(r, map, "peak_bytes")
                ? read_ranks(r, map, "peak_bytes", "predicted: peak_bytes",
-                            &sketch->predicted.peak_bytes, &sketch->n_peak)
+                            &sketch->predicted.peak_bytes, &sketch->n_peak,
+                            &sketch->predicted_where)
                : SMP_OK;
 }
 

@@ -63,11 +63,11 @@ typedef struct smp_sketch {
     int n_program;
     const smp_program *program;
     smp_predicted predicted; /* step and peaks; all of a whole plan */
-    int n_peak;
+    int n_peak, n_host;
     const smp_cluster *cluster;
     double optimizer_bytes_per_s;
     smp_where fingerprint_where, parallel_where, batch_where, schedule_where, stages_where,
-        programs_where, predicted_where;
+        programs_where, predicted_where, host_where;
     const smp_where *program_where; /* [n_program] */
     smp_freezing freezing;          /* as the file says it: names or patterns */
     smp_arena *arena;

@@ -63,6 +63,27 @@ smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candid
     return shape;
 }
 
+smp_status smp__drop_transfers(const smp__planner *planner, const smp_candidate *candidate,
+                               int rank, smp_program *program)
+{
+    int64_t kept = 0;
+    int *stage = calloc((size_t)candidate->chunks, sizeof *stage);
+    if (!stage)
+        return smp_fail_memory((size_t)candidate->chunks * sizeof *stage);
+    for (int s = 0, c = 0; s < candidate->partition->n_stage; s++)
+        if (candidate->stage_rank[s] == rank)
+            stage[c++] = s;
+    for (int64_t i = 0; i < program->n; i++) {
+        const smp_action a = program->action[i];
+        const bool host = a.kind == SMP_ACTION_STORE || a.kind == SMP_ACTION_LOAD;
+        if (!host || planner->travels[stage[a.chunk]])
+            program->action[kept++] = a;
+    }
+    program->n = kept;
+    free(stage);
+    return SMP_OK;
+}
+
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
     if ((int64_t)shape->pipeline * shape->chunks > SMP_MAX_FORWARDS / shape->microbatches)

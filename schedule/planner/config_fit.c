@@ -72,13 +72,14 @@ static bool may_choose_offload(const smp__configs *configs, const smp__config *c
     return config->offload && configs->request->offload == SMP_OFFLOAD_AUTO;
 }
 
-/* The candidate with all or none of its ops offloaded; or with what it has now, counted. */
+/* The candidate with all or none of its ops offloaded. */
 static void set_offload(const smp__configs *configs, smp_candidate *candidate, bool all)
 {
     for (int32_t op = 0; op < configs->request->graph->n_op; op++)
         candidate->offload[op] = all;
 }
 
+/* Counts the stages of which anything travels. */
 static void count_offload(const smp__configs *configs, smp_candidate *candidate)
 {
     const smp_partition *partition = candidate->partition;

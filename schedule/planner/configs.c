@@ -258,6 +258,11 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     return least_us + rest_us / config->microbatches / samples;
 }
 
+static int first_horizon(const smp_search_request *request)
+{
+    return request->loading_horizon > 0 ? request->loading_horizon : 1;
+}
+
 /* Appends the configuration if the schedule can run it; else records the first reason. */
 static smp_status add_config(listing *l, int microbatches, smp_sharding sharding)
 {
@@ -306,7 +311,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
                       .schedule = l->schedule,
                       .recompute = request->recompute,
                       .offload = request->offload == SMP_OFFLOAD_ALL && smp__may_offload(request),
-                      .horizon = request->loading_horizon > 0 ? request->loading_horizon : 1,
+                      .horizon = first_horizon(request),
                       .arrangement = l->arrangement};
     SMP_TRY(smp__config_count_gathers(configs, config));
     config->doubtful = is_doubtful(configs, config);
@@ -323,6 +328,7 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->active = active;
     config->recompute = configs->request->recompute;
     config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
+    config->horizon = first_horizon(configs->request);
     config->live = NULL;
     config->outcome = SMP__OPEN;
     config->binds = config->misses = config->nearly = false;

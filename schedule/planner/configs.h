@@ -294,14 +294,14 @@ smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
                                     smp_candidate *candidate);
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
+typedef struct smp__means {
+    bool recompute, offload; /* what is a choice */
+} smp__means;
 /* Names the ops of the candidate's partition that recompute, and those that are offloaded, under
  * its programs [pipeline], whose transfers are made here where the latter are a choice: as few as
  * it takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits
  * stays as it is. exactly: none of those that recompute can be left out; else a little more may,
  * found faster. The times of the partition stay (schedule/planner/memory_fit.c). */
-typedef struct smp__means {
-    bool recompute, offload; /* what is a choice */
-} smp__means;
 smp_status smp__fit_memory(smp__planner *planner, const smp_problem *problem,
                            const smp_candidate *candidate, const smp_program *program,
                            smp__means means, int64_t cap, bool exactly);

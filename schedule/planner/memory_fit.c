@@ -79,8 +79,10 @@ static smp_status add_transfers(const fitting *f, int rank, smp_program *out)
         const smp_action *a = &f->program[rank].action[i];
         status = smp_program_push(out, a->kind, a->microbatch, a->chunk);
     }
-    if (status == SMP_OK)
+    if (status == SMP_OK && f->means.offload)
         status = smp_offload_actions(&shape, stage, out);
+    else if (status == SMP_OK)
+        status = smp__drop_transfers(f->planner, candidate, rank, out);
     free(stage);
     return status;
 }
@@ -91,7 +93,7 @@ static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
 {
     smp_program program = {0};
     SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition, f->candidate->offload));
-    if (!f->means.offload || !f->planner->any_travels)
+    if (f->means.offload && !f->planner->any_travels)
         return find_missing_in(f, rank, &f->program[rank], missing);
     smp_status status = add_transfers(f, rank, &program);
     if (status == SMP_OK)

@@ -71,7 +71,7 @@ typedef struct smp__evaluation {
     int pipeline;
     smp_simulation *simulation;
     int64_t *peak_bytes; /* [pipeline] */
-    int64_t *host_bytes; /* [pipeline]; 0 unless it is exact */
+    int64_t *host_bytes; /* [pipeline]; 0 where the step took too long, as peaks */
 } smp__evaluation;
 
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
@@ -136,6 +136,10 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
 /* The shape in which a candidate's programs are lowered, whose partition the planner holds: until
  * it holds another. */
 smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candidate *candidate);
+/* Takes the stores and loads of stages of which nothing travels any more, since all of it is made
+ * again, out of the program of the candidate's rank. */
+smp_status smp__drop_transfers(const smp__planner *planner, const smp_candidate *candidate,
+                               int rank, smp_program *program);
 /* Layout of a stage of that partition under a program; borrowed. */
 smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
                                int chunk, const smp_layout **out);

@@ -282,7 +282,10 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
     attempt with;
     if (request->offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request)) {
         SMP_TRY(attempt_both(s, config, out));
-        return smp__config_tune_horizon(&s->configs, config, out->candidate);
+        const smp_status tuned = smp__config_tune_horizon(&s->configs, config, out->candidate);
+        if (tuned != SMP_OK)
+            smp_candidate_destroy(out->candidate);
+        return tuned;
     }
     config->offload = false;
     SMP_TRY(attempt_both(s, config, out));
@@ -292,8 +295,11 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
         return SMP_OK;
     config->offload = true;
     smp_status status = attempt_config(s, config, request->recompute, &with);
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
         status = smp__config_tune_horizon(&s->configs, config, with.candidate);
+        if (status != SMP_OK)
+            smp_candidate_destroy(with.candidate);
+    }
     if (status != SMP_OK) {
         smp_candidate_destroy(out->candidate);
         return status;

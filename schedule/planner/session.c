@@ -121,16 +121,16 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
-/* Where the states of a GPU's optimizer are the host's, gradients go down and weights come up, each
- * as many bytes as the weights, before and after the update; what it takes the host is not known.
- */
+/* Where the states of a GPU's optimizer are the host's, weights and gradients go down and weights
+ * come up, one after the other in one stream, each as many bytes as the weights; what the update
+ * takes the host is not known. */
 static double update_rate(const smp_search_request *request, double bytes_per_s)
 {
     const double host = request->cluster->host.bytes_per_s;
     const bool far = request->offload_states && request->graph->target.backend == SMP_BACKEND_CUDA;
     if (!far || host <= 0.0)
         return bytes_per_s;
-    return 1.0 / ((bytes_per_s > 0.0 ? 1.0 / bytes_per_s : 0.0) + 2.0 / host);
+    return 1.0 / ((bytes_per_s > 0.0 ? 1.0 / bytes_per_s : 0.0) + 3.0 / host);
 }
 
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)

@@ -5,13 +5,13 @@
 #include "schedule/memory/memory.h"
 #include "schedule/verify/verify.h"
 
-static smp_status compare(const smp_plan *plan, const char *what, int rank, int64_t said,
+static smp_status compare(smp_where where, const char *what, int rank, int64_t said,
                           int64_t expected)
 {
-    return said == expected ? SMP_OK
-                            : smp_fail_at(plan->place.predicted,
-                                          "predicted: %s_bytes of rank %d: got %lld, expected %lld",
-                                          what, rank, (long long)said, (long long)expected);
+    return said == expected
+               ? SMP_OK
+               : smp_fail_at(where, "predicted: %s_bytes of rank %d: got %lld, expected %lld", what,
+                             rank, (long long)said, (long long)expected);
 }
 
 static smp_status check_peaks(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow)
@@ -21,8 +21,10 @@ static smp_status check_peaks(const smp_plan *plan, const smp_graph *graph, cons
     for (int rank = 0; rank < plan->pipeline; rank++) {
         int64_t peak, host;
         SMP_TRY(smp_memory_peak(plan, graph, flow, rank, &peak, &host));
-        SMP_TRY(compare(plan, "peak", rank, plan->predicted.peak_bytes[rank], peak));
-        SMP_TRY(compare(plan, "host", rank,
+        SMP_TRY(
+            compare(plan->place.predicted, "peak", rank, plan->predicted.peak_bytes[rank], peak));
+        SMP_TRY(compare(plan->predicted.host_bytes ? plan->place.host : plan->place.predicted,
+                        "host", rank,
                         plan->predicted.host_bytes ? plan->predicted.host_bytes[rank] : 0, host));
     }
     return SMP_OK;
