@@ -86,8 +86,9 @@ typedef struct smp_options {
     const char *plan;
     const char *model;
 
-    /* Planning (with model only), as smp-partition does by default: stages recompute where they do
-     * not fit otherwise, and the best plan found within ten seconds is taken. */
+    /* Planning (with model only), as smp-partition does by default: stages recompute, or send
+     * stashes to host memory, where they do not fit otherwise, and the best plan found within ten
+     * seconds is taken. */
     const char *profile; /* profile file; NULL: roofline estimate */
     const char *cluster; /* cluster file; NULL: the cores of this machine, or GPUs like the one that
                              the profile was measured on */
@@ -117,9 +118,10 @@ typedef struct smp_options {
      * GPU is used by the thread that made it. */
     const char *device;
     /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
-     * (activations, their gradients and a copy of the weights in that; weights, their gradients and
-     * the optimizer in fp32). NULL: the plan's, fp32 where it is planned at start. The CPU has no
-     * tf32, bf16 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32. */
+     * (activations, their gradients and a copy of the weights in that; weights, their gradients
+     * and the optimizer in fp32, unless state_precision says otherwise). NULL: the plan's, fp32
+     * where it is planned at start. The CPU has no tf32, bf16 where it has AVX512-BF16 or AMX, and
+     * multiplies fp16 in fp32. */
     const char *precision;
     double timeout_s; /* a wait without progress for longer ends the job, between steps one 30 times
                          as long; time in which the job is suspended does not count; 0: never */
@@ -223,7 +225,8 @@ typedef struct smp_step_result {
     double grad_norm;     /* global norm before clipping; 0 where nothing is trained */
     double lr;            /* learning rate used */
     double step_us;       /* measured, the slowest rank; on a GPU until its losses are known: the
-                             update of the weights counts in the next step */
+                             update of the weights counts in the next step, unless the host
+                             makes it (offload_states) */
     double predicted_us;  /* from the plan */
     double samples_per_s; /* global batch over measured time */
     int64_t skipped;      /* training steps of this job so far that changed nothing */

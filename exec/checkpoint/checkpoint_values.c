@@ -17,6 +17,13 @@ static smp_status choose(const char *directory, bool best, int64_t *step)
     smp__saved *list = NULL;
     int n = 0;
     SMP_TRY(smp__checkpoint_list(directory, &list, &n));
+    if (best && n > 0 && list[0].saved == INT64_MAX) {
+        char file[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(file, directory, list[0].step);
+        free(list);
+        return smp_fail(SMP_ERR_INPUT, "%s: its header cannot be read, so it may be the best",
+                        file);
+    }
     const int at = best ? smp__checkpoint_best(list, n) : n > 0 ? 0 : -1;
     if (at >= 0)
         *step = list[at].step;

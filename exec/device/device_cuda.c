@@ -323,10 +323,14 @@ static void cuda_release(void *context, char *arena, int64_t bytes)
 
 static smp_status cuda_reserve_host(void *context, int64_t bytes, char **memory)
 {
-    (void)context;
+    char text[32];
     size_t size = bytes > 0 ? (size_t)bytes : 64;
     void *host = NULL;
-    SMP_TRY(SMP_CUDA(cudaHostAlloc, &host, size, cudaHostAllocDefault));
+    if (cudaHostAlloc(&host, size, cudaHostAllocDefault) != cudaSuccess) {
+        cudaGetLastError(); /* not one of a kernel */
+        return smp_fail(SMP_ERR_NO_MEMORY, "%s: no %s of pinned host memory",
+                        cuda_describe(context), smp_format_bytes(text, sizeof text, (int64_t)size));
+    }
     memset(host, 0, size);
     *memory = host;
     return SMP_OK;

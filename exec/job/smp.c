@@ -199,6 +199,8 @@ static smp_status open_plan(smp *s)
     }
     s->plan->target = s->target;
     SMP_TRY(smp_loss_scaling_read(&s->options, s->target.precision, &s->loss_scaling));
+    if (!s->graph->training)
+        s->loss_scaling = (smp_loss_scaling){.init = 1.0f};
     s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
     return smp__comm_agree(&s->comm, split_ranks(s));
 }

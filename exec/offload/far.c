@@ -75,6 +75,9 @@ smp_status smp_far_open(const smp_far_options *options, smp_far **out)
     smp_status status = open_throttle(far, options->slots);
     if (status == SMP_OK)
         status = open_kind(far, options);
+    if (status == SMP_OK && far->late && !options->device->host_memory)
+        status = smp_fail(SMP_ERR_INPUT, "SMP_THROTTLE_HOST: device %s copies by itself",
+                          options->device->name);
     if (status != SMP_OK) {
         smp_far_close(far);
         return status;

@@ -42,7 +42,8 @@ typedef struct smp_far smp_far;
 
 /* SMP_ERR_INPUT: no such folder, or the device cannot have it. SMP_ERR_FAILED: no room in it.
  * Reserves all bytes, so that none are missing later. The environment variable SMP_THROTTLE_HOST,
- * bytes per second, is for tests: each way takes no less time than a link of that speed would. */
+ * bytes per second, is for tests: each way takes no less time than a link of that speed would.
+ * SMP_ERR_INPUT with it where the device copies by itself. */
 smp_status smp_far_open(const smp_far_options *options, smp_far **out);
 /* Accepts NULL. Waits for the copies that are under way. */
 void smp_far_close(smp_far *far);

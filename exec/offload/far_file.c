@@ -1,6 +1,7 @@
 /* A file without a name, gone with the process. Its blocks are reserved when it is opened: a disk
  * that is full is told before the first step. What the host works on where it lies is mapped, the
  * rest is read and written, so that it takes none of the process's own memory. */
+#define _GNU_SOURCE /* mkostemp */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ static smp_status open_unlinked(far_file *f)
     if (!path)
         return smp_fail_memory(bytes);
     snprintf(path, bytes, "%s%s", f->folder, name);
-    f->fd = mkstemp(path);
+    f->fd = mkostemp(path, O_CLOEXEC);
     smp_status status = SMP_OK;
     if (f->fd < 0)
         status = smp_fail(SMP_ERR_INPUT, "offload to '%s': no file can be made there: %s",
@@ -64,7 +65,10 @@ static smp_status file_open(const smp_far_options *options, void **context)
     memcpy(f->folder, options->folder, length);
     *context = f;
     SMP_TRY(open_unlinked(f));
-    const int error = posix_fallocate(f->fd, 0, (off_t)f->bytes);
+    int error;
+    do
+        error = posix_fallocate(f->fd, 0, (off_t)f->bytes);
+    while (error == EINTR);
     if (error == 0)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED, "offload to '%s': %s cannot be reserved there: %s", f->folder,

@@ -92,6 +92,7 @@ typedef struct travel_wait {
     const smp *job;
     int slot;
     smp_action action;
+    bool failed; /* the copy, not what else was moved on */
 } travel_wait;
 
 static void describe(const void *context, char *buffer, size_t size)
@@ -105,16 +106,18 @@ static void describe(const void *context, char *buffer, size_t size)
 
 static smp_status test(void *context, bool *done)
 {
-    const travel_wait *w = context;
+    travel_wait *w = context;
     const smp *s = w->job;
-    SMP_TRY(smp_far_join(s->travel->far, w->slot, done));
+    const smp_status joined = smp_far_join(s->travel->far, w->slot, done);
+    w->failed = joined != SMP_OK;
+    SMP_TRY(joined);
     return *done || !s->transport_context ? SMP_OK : s->transport->progress(s->transport_context);
 }
 
 static smp_status wait_for(smp *s, int chunk, int microbatch, smp_far_way way)
 {
     const smp_action_kind kind = way == SMP_FAR_OUT ? SMP_ACTION_STORE : SMP_ACTION_LOAD;
-    travel_wait w = {s, slot_of(s, chunk, microbatch, way), {kind, microbatch, chunk}};
+    travel_wait w = {s, slot_of(s, chunk, microbatch, way), {kind, microbatch, chunk}, false};
     const smp_status status = smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w);
     if (status != SMP_OK && status != SMP_ERR_PEER)
         s->current = w.action;

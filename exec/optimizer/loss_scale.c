@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const float LARGEST = 0x1p126f; /* the share of a micro-batch times this is a float */
+/* Shares of micro-batches times these, and factors of clipping over them, are normal floats. */
+static const float LARGEST = 0x1p100f, LEAST = 0x1p-100f;
 
 static smp_status check_numbers(const smp_options *o)
 {
-    if (!(o->loss_scale_init > 0.0f && o->loss_scale_init <= LARGEST))
-        return smp_fail(SMP_ERR_INPUT, "loss scale at first %g: expected more than 0, at most %g",
-                        (double)o->loss_scale_init, (double)LARGEST);
-    if (!(o->min_scale > 0.0f && o->min_scale <= o->loss_scale_init))
-        return smp_fail(SMP_ERR_INPUT,
-                        "least loss scale %g: expected more than 0, at most the %g it begins with",
-                        (double)o->min_scale, (double)o->loss_scale_init);
+    if (!(o->loss_scale_init >= LEAST && o->loss_scale_init <= LARGEST))
+        return smp_fail(SMP_ERR_INPUT, "loss scale at first %g: expected %g to %g",
+                        (double)o->loss_scale_init, (double)LEAST, (double)LARGEST);
+    if (!(o->min_scale >= LEAST && o->min_scale <= o->loss_scale_init))
+        return smp_fail(SMP_ERR_INPUT, "least loss scale %g: expected %g to the %g it begins with",
+                        (double)o->min_scale, (double)LEAST, (double)o->loss_scale_init);
     if (o->scale_window < 1 || o->delayed_shift < 1)
         return smp_fail(SMP_ERR_INPUT,
                         "scale window %lld, delayed shift %d: expected 1 or more steps and "
@@ -41,10 +41,10 @@ smp_status smp_loss_scaling_read(const smp_options *o, smp_precision precision,
         return SMP_OK;
     }
     const float scale = strtof(name, &end);
-    if (end == name || *end != '\0' || !(scale > 0.0f && scale <= LARGEST))
+    if (end == name || *end != '\0' || !(scale >= LEAST && scale <= LARGEST))
         return smp_fail(SMP_ERR_INPUT,
-                        "loss scale '%s': expected auto, off, or a number above 0, at most %g",
-                        name, (double)LARGEST);
+                        "loss scale '%s': expected auto, off, or a number from %g to %g", name,
+                        (double)LEAST, (double)LARGEST);
     *out = (smp_loss_scaling){.on = true, .init = scale};
     return SMP_OK;
 }

@@ -315,11 +315,10 @@ static smp_status remove_single(exporter *e)
     return SMP_OK;
 }
 
-static smp_status write_index(exporter *e)
+/* The index, on the disk, not yet under its name: what is there stays if it fails. */
+static smp_status begin_index(exporter *e, smp_writer **out)
 {
     smp_text index = {0};
-    if (e->n_file == 1)
-        return SMP_OK;
     const char **file = SMP_ARENA_NEW(e->arena, const char *, (size_t)e->n);
     const char *path = file_path(e, "model.safetensors.index.json");
     for (int32_t number = 0; file && number < e->n_file; number++) {
@@ -330,9 +329,12 @@ static smp_status write_index(exporter *e)
     }
     if (!file || !path)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(remove_single(e));
     SMP_TRY(smp_safetensors_index(e->tensor, file, e->n, &index));
-    const smp_status status = smp_file_write(path, index.data, index.length);
+    smp_status status = smp_writer_open(path, out);
+    if (status == SMP_OK)
+        status = smp_writer_add(*out, index.data, index.length);
+    if (status == SMP_OK)
+        status = smp_writer_finish(*out);
     smp_text_free(&index);
     return status;
 }
@@ -340,10 +342,16 @@ static smp_status write_index(exporter *e)
 /* The old set goes when all of the new one is on the disk. */
 static smp_status replace_set(exporter *e, smp_status status)
 {
-    if (status == SMP_OK && e->folder && e->s->comm.world_rank == 0)
+    const bool folder = e->folder && e->s->comm.world_rank == 0;
+    smp_writer *index = NULL;
+    if (status == SMP_OK && folder && e->n_file > 1)
+        status = begin_index(e, &index);
+    if (status == SMP_OK && folder)
         status = remove_index(e);
     status = name_files(e, status);
-    return status == SMP_OK && e->s->comm.world_rank == 0 ? write_index(e) : status;
+    if (status == SMP_OK && index)
+        status = remove_single(e);
+    return index ? smp_writer_close(index, status) : status;
 }
 
 static smp_status take_memory(exporter *e, size_t holdings, void **memory)

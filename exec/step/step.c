@@ -317,7 +317,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
 {
     SMP_TRY(check_call(s, inputs, samples, result));
     bool training = s->graph->training;
-    smp_step_result done = {.step = s->step + 1};
+    smp_step_result done = {.step = s->step + 1, .loss_scale = 1.0};
     begin(s, training, samples);
     s->n_event = 0;
     s->collected = s->aligned = false;
@@ -405,7 +405,7 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
                               smp_step_result *result)
 {
     SMP_TRY(check_call(s, inputs, samples, result));
-    smp_step_result done = {0};
+    smp_step_result done = {.loss_scale = 1.0};
     smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
     if (status == SMP_OK) {
         begin(s, false, samples);

@@ -95,7 +95,7 @@ expect_exit 1 mpirun -n 2 smp-run replicas.yaml --data x=x.npy --data y=y.npy --
 expect_equal "messages" "$(grep -c 'smp-run: 3 steps in a row changed nothing' err || true)" 1
 expect_match err 'the last one step 7:'
 
-expect_bad "loss scale 'often': expected auto, off, or a number above 0" \
+expect_bad "loss scale 'often': expected auto, off, or a number from" \
     smp-run one.yaml --data x=x.npy --data y=y.npy --loss-scale often
 expect_bad 'scale window' smp-run one.yaml --data x=x.npy --data y=y.npy --delayed-shift 0
 finish

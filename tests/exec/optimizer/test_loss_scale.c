@@ -48,7 +48,7 @@ static void test_loss_scale_follows_the_rule(void **state)
                 last = step;
             } else if ((step - last) % o.scale_window == 0) {
                 hysteresis = o.delayed_shift;
-                scale = scale < 0x1p126 ? 2 * scale : scale;
+                scale = scale < 0x1p100 ? 2 * scale : scale;
             }
             smp_loss_scale_next(&scaling, overflowed, &got);
         }
@@ -72,7 +72,7 @@ static void test_loss_scale_stays(void **state)
     scale = smp_loss_scale_begin(&scaling);
     for (int i = 0; i < 300; i++)
         smp_loss_scale_next(&scaling, false, &scale);
-    assert_true(scale.scale == 0x1p126f);
+    assert_true(scale.scale == 0x1p100f);
     for (int i = 0; i < 300; i++)
         smp_loss_scale_next(&scaling, true, &scale);
     assert_true(scale.scale == 1.0f);
@@ -119,7 +119,7 @@ static void test_loss_scale_refuses(void **state)
     (void)state;
     static const char *const names[] = {"", "on", "0", "-1", "nan", "1e39", "8x"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        assert_refused(options_of(names[i]), "expected auto, off, or a number above 0");
+        assert_refused(options_of(names[i]), "expected auto, off, or a number from");
     smp_options o = options_of("auto");
     o.loss_scale_init = 0.0f;
     assert_refused(o, "loss scale at first 0");
