@@ -83,4 +83,27 @@ plan with.yaml states.yaml --offload-states
 expect_match states.yaml 'offload_states: true'
 expect_match states.yaml 'host_bytes: \['
 expect_less "peak without states" "$(peak states.yaml)" "$(peak kept.yaml)"
+
+# Everything offloaded and, where that does not fit, made again: stages of which nothing is left to travel.
+plan with.yaml mixed.yaml --offload all --memory 21MiB
+expect_match mixed.yaml 'recompute: (true|\[)'
+expect_exit 0 smp-partition check mixed.yaml --cluster with.yaml --time-limit 2
+sed -E 's/, recompute: (true|false|\[[^]]*\])//; s/, recompute_us: [0-9.]+//; /^programs:/,$d' all.yaml >open.yaml
+expect_exit 0 smp-partition check open.yaml --cluster with.yaml --memory 21MiB --time-limit 2
+
+# The host area is part of the plan, and is checked.
+sed -E 's/host_bytes: \[[0-9]/&9/' all.yaml >more.yaml
+expect_exit 2 smp-partition check more.yaml --cluster with.yaml --time-limit 1
+expect_match out 'predicted: host_bytes of rank 0: got [0-9]+, expected'
+sed -E 's/host_bytes: \[[0-9, ]*\], //; s/, host_bytes: \[[0-9, ]*\]//' all.yaml >fewer.yaml
+expect_exit 2 smp-partition check fewer.yaml --cluster with.yaml --time-limit 1
+expect_match out 'predicted: host_bytes of rank 0: got 0, expected'
+
+# What others do not say; what a plan that is kept says.
+expect_exit 0 smp-partition "$model" --cluster with.yaml "${shape[@]}" --offload all --recompute none \
+    -o out.yaml --export torch-csv:out.csv
+expect_match err 'torch-csv does not say that [0-9] of the stages send stashes to host memory: .*save_on_cpu'
+expect_exit 0 smp-partition "$model" --cluster with.yaml --fix two.yaml --offload all --recompute none \
+    --time-limit none -o kept-two.yaml
+expect_match kept-two.yaml '^loading_horizon: 2$'
 finish
