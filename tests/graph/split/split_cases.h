@@ -87,6 +87,13 @@ static const op_case CASES[] = {
      "  - {op: linear, name: v, in: z, out: v, features: d}\n"
      "  - {op: attention, name: op, in: [q, k, v, m], out: y, heads: 4}\n",
      "[t, d]"},
+    {"x: {dtype: float32, shape: [36 * t, 12]}, z: {dtype: float32, shape: [t, 12]}",
+     /* far fewer keys: no query is too late for them */
+     "  - {op: linear, name: q, in: x, out: q, features: 12}\n"
+     "  - {op: linear, name: k, in: z, out: k, features: 12}\n"
+     "  - {op: linear, name: v, in: z, out: v, features: 12}\n"
+     "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 2}\n",
+     "[36 * t, 12]"},
     {"x: {dtype: float32, shape: [36 * t, 12]}", /* several blocks of queries on a device */
      "  - {op: linear, name: pre, in: x, out: h, features: 36}\n"
      "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true}\n",
