@@ -45,7 +45,10 @@ def vocabulary_size(tokenizer):
 
 
 def cut_shows(encode, text, cut):
-    left = text[text.rfind("\n", 0, cut - 1) + 1:cut]
+    first = cut  # blank lines may be one token with what ends the last line of words
+    while first > 0 and text[first - 1].isspace():
+        first -= 1
+    left = text[text.rfind("\n", 0, first) + 1:cut]
     right = text[cut:(text.find("\n", cut) + 1) or None]
     return encode(left) + encode(right) != encode(left + right)
 

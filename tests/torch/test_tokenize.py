@@ -45,13 +45,16 @@ def read(path, magic, version, width):
     return tokens
 
 
+ENDS = ("\n", "\n", "\r\n", "\n\n\n\n", "\n \n\n")
+
+
 def write_text(path, characters, seed):
-    """Words of two alphabets, blank lines, indentation, and lines that end in carriage returns."""
+    """Words of two alphabets, blank lines, several of them, indentation, and lines that end in carriage returns."""
     draw = random.Random(seed)
     with open(path, "w", encoding="utf-8", newline="") as file:
         while characters > 0:
             words = ["".join(draw.choices("etaoinshrdlué漢", k=draw.randint(1, 8))) for _ in range(draw.randint(0, 12))]
-            line = draw.choice(("", "", "", "  ", "\t")) + " ".join(words) + draw.choice((".", "!", "")) + draw.choice(("\n", "\n", "\r\n"))
+            line = draw.choice(("", "", "", "  ", "\t")) + " ".join(words) + draw.choice((".", "!", "")) + draw.choice(ENDS)
             file.write(line)
             characters -= len(line)
     with open(path, encoding="utf-8", newline="") as file:
@@ -62,7 +65,7 @@ def byte_level(folder, text, size):
     """As GPT-2's, with a special token at the beginning of whatever is encoded, which is not to be in the file."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(text[:100000].splitlines(keepends=True), trainers.BpeTrainer(
+    tokenizer.train_from_iterator([text[:100000]], trainers.BpeTrainer(
         vocab_size=size, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     tokenizer.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     tokenizer.enable_truncation(10)
