@@ -38,7 +38,8 @@ const char *smp__node_text_of(smp__node_out *x, const char *format, ...)
 
 static const char *new_name(smp__node_out *x)
 {
-    return smp__node_text_of(x, "%s#%" PRId64, x->op ? x->op->name : "", ++x->n_name);
+    /* With nothing before the sign it could be a constant: "#1". */
+    return smp__node_text_of(x, "%s#%" PRId64, x->op ? x->op->name : "model", ++x->n_name);
 }
 
 const char *smp__node_known(smp__node_out *x, const char *key)
