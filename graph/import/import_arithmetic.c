@@ -243,8 +243,9 @@ static bool passes(smp_import *im, const smp_onnx_node *node, int k)
     const smp__bound *in = smp__peek(im, node, k);
     if (!in || in->form == SMP__NOTHING)
         return smp__refuse(im, "input %d is a constant", k);
-    smp__bind(im, node, 0, &(smp__bound){0});
     smp__bound copy = *in;
+    if (copy.form != SMP__TENSOR && ++copy.deferred > SMP__MOST_DEFERRED)
+        return smp__refuse(im, "too many steps that change nothing");
     smp__bind(im, node, 0, &copy);
     return true;
 }

@@ -106,7 +106,7 @@ static bool write_output(smp_import *im, const smp_onnx_node *node, int k, const
 static void write_weights(smp_import *im, const smp_onnx_node *node, smp_text *text)
 {
     int n = 0;
-    for (int k = 0; k < node->n_in; k++) {
+    for (int k = 0; k < node->n_in && k < MOST_WEIGHTS; k++) {
         const smp_onnx_value *v = smp__onnx_in(im->model, node, k);
         int64_t at = 0;
         if (!v || v->stored < 0 || !v->floats || smp__onnx_elements(v) < 2 ||
@@ -117,7 +117,7 @@ static void write_weights(smp_import *im, const smp_onnx_node *node, smp_text *t
             const smp_onnx_value *other = smp__onnx_in(im->model, node, j);
             before |= other && other->stored == v->stored;
         }
-        if (before || k >= MOST_WEIGHTS)
+        if (before)
             continue;
         char key[32];
         snprintf(key, sizeof(key), "%d", v->stored);
