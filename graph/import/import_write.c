@@ -27,18 +27,19 @@ const char *smp__unique(smp_import *im, const char *name)
     if (n == 0)
         clean[n++] = 'x';
     clean[n] = '\0';
-    const char *made = smp_arena_strdup(im->arena, clean);
-    int64_t count = 1;
-    /* The number behind a name is where its next one begins to be looked for. */
-    while (made && smp_map_get(im->names, made, &count)) {
-        const char *next = smp_arena_printf(im->arena, "%s_%lld", clean, (long long)count + 1);
-        if (smp_map_set(im->names, made, count + 1) != SMP_OK)
-            im->status = SMP_ERR_NO_MEMORY;
-        made = next;
-        if (im->status != SMP_OK)
-            break;
+    char numbered[MOST_NAME + 24];
+    int64_t count, taken;
+    const bool again = smp_map_get(im->names, clean, &count);
+    smp_status status = SMP_OK;
+    if (again) {
+        /* The number of a name is the last one that was put behind it. */
+        do
+            snprintf(numbered, sizeof(numbered), "%s_%lld", clean, (long long)++count);
+        while (smp_map_get(im->names, numbered, &taken));
+        status = smp_map_set(im->names, clean, count); /* which is there: its key stays */
     }
-    if (!made || smp_map_set(im->names, made, 1) != SMP_OK) {
+    const char *made = smp_arena_strdup(im->arena, again ? numbered : clean);
+    if (status != SMP_OK || !made || smp_map_set(im->names, made, 1) != SMP_OK) {
         im->status = SMP_ERR_NO_MEMORY;
         return "x";
     }
