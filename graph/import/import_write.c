@@ -138,13 +138,15 @@ static float value_at(const smp__weight *w, int64_t i)
     return w->values[i % in * w->columns + i / in];
 }
 
-static bool same_weight(const smp__weight *a, const smp__weight *b)
+static bool same_weight(smp_import *im, const smp__weight *a, const smp__weight *b)
 {
     int64_t n = 0;
     if (!smp_stored_shape_equal(&a->shape, &b->shape) || !smp_stored_elements(&a->shape, &n))
         return false;
     if (a->values == b->values && a->columns == b->columns)
         return true;
+    if (!smp__onnx_work(im->model, n))
+        return false;
     for (int64_t i = 0; i < n; i++)
         if (value_at(a, i) != value_at(b, i))
             return false;
@@ -189,7 +191,7 @@ static const smp__weight *same_matrix(smp_import *im, const smp__weight *w)
         return NULL;
     const char *key = smp_arena_printf(im->arena, "%llx", (unsigned long long)hash);
     if (key && smp_map_get(im->matrices, key, &at) &&
-        (im->weight[at].columns > 0) != (w->columns > 0) && same_weight(&im->weight[at], w))
+        (im->weight[at].columns > 0) != (w->columns > 0) && same_weight(im, &im->weight[at], w))
         return &im->weight[at];
     if (!key || smp_map_set(im->matrices, key, im->n_weight) != SMP_OK)
         im->status = SMP_ERR_NO_MEMORY;
@@ -210,7 +212,7 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
         const size_t length = strlen(name); /* an operator cannot be tied to itself */
         const bool own = strncmp(first->name, name, length) == 0 && first->name[length] == '.' &&
                          !strchr(first->name + length + 1, '.');
-        if (!own && same_weight(first, &w))
+        if (!own && same_weight(im, first, &w))
             return first->name;
     }
     const smp__weight *same = same_matrix(im, &w);
