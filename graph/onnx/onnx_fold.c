@@ -377,6 +377,9 @@ smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
         bsearch(node->op, RULES, sizeof(RULES) / sizeof(RULES[0]), sizeof(RULES[0]), by_name);
     if (!found || !f.out || (!f.out->inferred && !found->any))
         return SMP_OK;
+    /* The second input may have any place in the first, and any shape: none is folded. */
+    if (model->opset < 7 && smp__onnx_int(node, "broadcast", 0) != 0)
+        return SMP_OK;
     int64_t elements = 0;
     for (int k = 0; k < node->n_in; k++) {
         const smp_onnx_value *v = smp__onnx_in(model, node, k);

@@ -100,6 +100,14 @@ void smp__shape_split(smp__infer *i)
     if ((given && n != (size_t)i->node->n_out) || (!given && smp__onnx_in(i->m, i->node, 1)))
         return;
     const int64_t size = i->in[0]->dim[axis];
+    int64_t left = size;
+    for (int k = 0; given && k < i->node->n_out; k++) {
+        if (sizes[k] < 0 || sizes[k] > left)
+            return;
+        left -= sizes[k];
+    }
+    if (given && left != 0)
+        return;
     const int64_t part = (size + i->node->n_out - 1) / i->node->n_out;
     for (int k = 0; k < i->node->n_out; k++) {
         smp_onnx_value *out = smp__onnx_out(i->m, i->node, k);
@@ -107,7 +115,7 @@ void smp__shape_split(smp__infer *i)
             continue;
         const int64_t rest = size - part * k;
         const int64_t own = given ? sizes[k] : rest < part ? rest : part;
-        if (own < 0 || own > size)
+        if (own < 0)
             continue;
         out->type = i->in[0]->type;
         smp__shape_like(out, i->in[0]);
