@@ -63,14 +63,18 @@ static double of_two(const char *op, double a, double b)
         return a != 0 || b != 0;
     case 'P':
         return pow(a, b);
-    default: /* Max, Min, Mul */
-        return op[1] == 'u' ? a * b : op[1] == 'a' ? fmax(a, b) : fmin(a, b);
+    default: /* Max, Min, Mod, Mul */
+        return op[1] == 'u'   ? a * b
+               : op[1] == 'a' ? fmax(a, b)
+               : op[1] == 'i' ? fmin(a, b)
+               : b == 0       ? 0
+                              : fmod(a, b);
     }
 }
 
-/* Integers as such, where two doubles could lose one. False: it overflows, or is another
- * operator. */
-static bool of_ints(const char *op, int64_t a, int64_t b, int64_t *out)
+/* Integers as such, where two doubles could lose one. False: it overflows, divides by zero, or is
+ * another operator. A remainder has the sign of b; by_c: that of a. */
+static bool of_ints(const char *op, bool by_c, int64_t a, int64_t b, int64_t *out)
 {
     if (strcmp(op, "Add") == 0)
         return !__builtin_add_overflow(a, b, out);
@@ -78,9 +82,16 @@ static bool of_ints(const char *op, int64_t a, int64_t b, int64_t *out)
         return !__builtin_sub_overflow(a, b, out);
     if (strcmp(op, "Mul") == 0)
         return !__builtin_mul_overflow(a, b, out);
-    if ((strcmp(op, "Div") == 0 || strcmp(op, "Mod") == 0) && b != 0 && b != -1) {
-        *out = op[0] == 'D' ? a / b : (a % b + b) % b;
-        return b < INT64_MAX / 2 && b > INT64_MIN / 2;
+    if (strcmp(op, "Div") == 0 && b != 0) {
+        if (b == -1)
+            return !__builtin_sub_overflow(0, a, out);
+        *out = a / b;
+        return true;
+    }
+    if (strcmp(op, "Mod") == 0) {
+        *out = b == 0 || b == -1 ? 0 : a % b;
+        *out += !by_c && *out != 0 && (*out < 0) != (b < 0) ? b : 0;
+        return true;
     }
     return false;
 }
@@ -107,9 +118,10 @@ void smp__fold_binary(smp__fold *f)
     for (int k = 0; k < 2; k++)
         smp__fold_broadcast_strides(f->in[k], f->out, step[k]);
     const bool exact = f->ints && f->in[0]->ints && f->in[1]->ints;
+    const bool by_c = smp__onnx_int(f->node, "fmod", 0) != 0;
     for (int64_t i = 0; i < f->n; i++) {
         if (!exact ||
-            !of_ints(f->node->op, f->in[0]->ints[at[0]], f->in[1]->ints[at[1]], &f->ints[i]))
+            !of_ints(f->node->op, by_c, f->in[0]->ints[at[0]], f->in[1]->ints[at[1]], &f->ints[i]))
             smp__fold_set(f, i,
                           of_two(f->node->op, smp__fold_number(f->in[0], at[0]),
                                  smp__fold_number(f->in[1], at[1])));
