@@ -123,17 +123,18 @@ bool smp__onnx_axis(int64_t axis, int n_dim, int *out)
 int64_t smp__onnx_elements(const smp_onnx_value *value)
 {
     int64_t n = 1;
+    bool empty = false;
     if (value->n_dim < 0)
         return -1;
-    for (int i = 0; i < value->n_dim; i++)
-        if (value->dim[i] == 0)
-            return 0;
+    /* The other sizes of what is empty are multiplied elsewhere too. */
     for (int i = 0; i < value->n_dim; i++) {
-        if (value->dim[i] > ((int64_t)1 << 40) / n)
+        const int64_t size = value->dim[i] == 0 ? 1 : value->dim[i];
+        if (size < 0 || size > ((int64_t)1 << 40) / n)
             return -1;
-        n *= value->dim[i];
+        empty |= value->dim[i] == 0;
+        n *= size;
     }
-    return n;
+    return empty ? 0 : n;
 }
 
 bool smp__onnx_scalar(const smp_onnx_value *value, double *out)
@@ -232,6 +233,8 @@ static void declare(const smp_onnx_model *m, const Onnx__ValueInfoProto *info, s
         if ((v->dim[i] = declared_dim(m, type->shape->dim[i])) < 0)
             return;
     v->n_dim = (int)type->shape->n_dim;
+    if (smp__onnx_elements(v) < 0)
+        v->n_dim = -1;
 }
 
 static smp_status read_initializers(smp_onnx_model *m)
