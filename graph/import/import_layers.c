@@ -29,7 +29,8 @@ static const smp_onnx_value *bias_behind(smp_import *im, const smp_onnx_node *no
     for (int k = 0; k < 2; k++) {
         const smp_onnx_value *v = smp__onnx_in(im->model, *next, k);
         if (v && v->floats && v->n_dim == 1 && v->dim[0] == n && out->n_dim > 1 &&
-            out->dim[out->n_dim - 1] == n && (!im->options->loss || v->stored >= 0))
+            out->dim[out->n_dim - 1] == n &&
+            (!im->options->loss || (v->stored >= 0 && !v->repeats)))
             return v;
     }
     return NULL;

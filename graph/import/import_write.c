@@ -123,7 +123,7 @@ const char *smp__emit_one(smp_import *im, const char *kind, const char *name, co
 
 bool smp__trainable(smp_import *im, const smp_onnx_value *value)
 {
-    return !im->options->loss || value->stored >= 0 ||
+    return !im->options->loss || (value->stored >= 0 && !value->repeats) ||
            smp__refuse(im, "'%.60s' is computed from other constants: not a weight to be trained",
                        value->name);
 }

@@ -81,6 +81,13 @@ void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *
     }
 }
 
+/* Of the initializer that the input is of. */
+static void rearranged(const smp__fold *f, bool repeats)
+{
+    f->out->stored = f->in[0]->stored;
+    f->out->repeats = f->in[0]->repeats || repeats;
+}
+
 /* The same values: no copy. */
 static void same(smp__fold *f)
 {
@@ -88,7 +95,7 @@ static void same(smp__fold *f)
         return;
     f->out->floats = f->in[0]->floats;
     f->out->ints = f->in[0]->ints;
-    f->out->stored = f->in[0]->stored;
+    rearranged(f, false);
     if (strcmp(f->node->op, "Identity") == 0 && f->out->stored >= 0)
         f->out->stored = f->node->out[0]; /* an exporter's way to give equal weights two names */
 }
@@ -204,7 +211,7 @@ static void transpose(smp__fold *f)
     for (int d = 0; d < f->out->n_dim; d++)
         step[d] = own[perm ? perm[d] : f->out->n_dim - 1 - d];
     gather_by(f, f->in[0], 0, step);
-    f->out->stored = f->in[0]->stored;
+    rearranged(f, false);
 }
 
 static void slice(smp__fold *f)
@@ -219,7 +226,7 @@ static void slice(smp__fold *f)
         step[d] = count[d] > 1 ? step[d] * own[d] : 0;
     }
     gather_by(f, f->in[0], at, step);
-    f->out->stored = f->in[0]->stored;
+    rearranged(f, false);
 }
 
 static void gather(smp__fold *f)
@@ -229,9 +236,16 @@ static void gather(smp__fold *f)
     if (!smp__onnx_axis(smp__onnx_int(f->node, "axis", 0), from->n_dim, &axis) || !at->ints)
         return;
     const int64_t n_at = smp__onnx_elements(at), size = from->dim[axis];
-    for (int64_t i = 0; i < n_at; i++)
-        if (at->ints[i] < -size || at->ints[i] >= size)
+    bool *seen = from->stored >= 0 ? smp__onnx_take(f->m, size, sizeof(*seen)) : NULL;
+    bool repeats = !seen;
+    for (int64_t i = 0; i < n_at; i++) {
+        const int64_t row = at->ints[i] < 0 ? at->ints[i] + size : at->ints[i];
+        if (row < 0 || row >= size)
             return;
+        repeats |= seen && seen[row];
+        if (seen)
+            seen[row] = true;
+    }
     if (!smp__fold_make(f))
         return;
     int64_t own[SMP_ONNX_DIMS];
@@ -244,7 +258,7 @@ static void gather(smp__fold *f)
             for (int64_t k = 0; k < inner; k++)
                 smp__fold_copy(f, to++, from, (o * size + row) * inner + k);
         }
-    f->out->stored = from->stored;
+    rearranged(f, repeats);
 }
 
 static void concat(smp__fold *f)

@@ -105,8 +105,10 @@ static void keep_stored(smp__fold *f)
         bool only_masks = f->in[k]->stored >= 0 && mask->stored < 0 && mask->floats;
         for (int64_t i = 0; i < n && only_masks; i++)
             only_masks = mask->floats[i] == 0 || mask->floats[i] <= -1e4f;
-        if (only_masks)
+        if (only_masks) {
             f->out->stored = f->in[k]->stored;
+            f->out->repeats = f->in[k]->repeats || smp__onnx_elements(f->in[k]) < f->n;
+        }
     }
 }
 

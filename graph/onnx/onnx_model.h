@@ -25,6 +25,7 @@ typedef struct smp_onnx_value {
     const float *floats;
     const int64_t *ints;
     int32_t stored;   /* a constant: the initializer of which it is a rearrangement; -1: none */
+    bool repeats;     /* ... that has some of its values several times */
     int32_t producer; /* node, or -1 */
     int32_t n_use;    /* nodes that read it, by slot */
     bool input;       /* of the model, without a value in the file */
