@@ -90,9 +90,14 @@ static smp_status read_beside(smp_onnx_model *model, const Onnx__TensorProto *te
     struct stat info;
     smp_status status = SMP_OK;
     void *data = NULL;
+    int64_t taken = 0;
+    smp_map_get(model->read_beside, entry(tensor, "location"), &taken);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || begin > info.st_size ||
         length > info.st_size - begin)
         status = smp_fail(SMP_ERR_INPUT, "%s: %s: its data end behind their file",
+                          model->file->path, what);
+    else if (length > info.st_size - taken)
+        status = smp_fail(SMP_ERR_INPUT, "%s: %s: its data overlap those of others",
                           model->file->path, what);
     else if (!(data = smp_arena_alloc(model->arena, bytes + 1, 1)))
         status = SMP_ERR_NO_MEMORY;
@@ -106,6 +111,8 @@ static smp_status read_beside(smp_onnx_model *model, const Onnx__TensorProto *te
             done += (size_t)n;
     }
     close(fd);
+    if (status == SMP_OK)
+        status = smp_map_set(model->read_beside, entry(tensor, "location"), taken + length);
     model->stored_bytes += (int64_t)bytes;
     *out = (stored){data, bytes};
     return status;

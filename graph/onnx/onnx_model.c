@@ -9,6 +9,7 @@
 
 enum {
     MOST_NODES = 1 << 20,
+    MOST_VALUES = 1 << 20,
     MOST_FOLDED = 400 << 20, /* bytes of constants that are computed here */
     SMALL_FOLDED = 64 << 20, /* ... of a small file, and */
     FOLDED_BY_BYTE = 16,     /* for each byte that is stored */
@@ -177,6 +178,8 @@ static smp_status value_of(smp_onnx_model *m, const char *name, int32_t *out)
         *out = (int32_t)found;
         return SMP_OK;
     }
+    if (m->n_value >= MOST_VALUES)
+        return smp_fail(SMP_ERR_INPUT, "%s: has more than %d values", m->file->path, MOST_VALUES);
     SMP_TRY(smp_array_reserve(&m->value, &m->value_capacity, sizeof(*m->value),
                               (size_t)m->n_value + 1));
     m->value[m->n_value] =
@@ -487,7 +490,9 @@ smp_status smp_onnx_model_read(const smp_onnx_file *file, const smp_onnx_dim *gi
     m->stored_bytes = (int64_t)file->bytes;
     m->arena = smp_arena_create();
     m->by_name = smp_map_create();
-    smp_status status = m->arena && m->by_name ? read_graph(m) : smp_fail_memory(sizeof(*m));
+    m->read_beside = smp_map_create();
+    smp_status status =
+        m->arena && m->by_name && m->read_beside ? read_graph(m) : smp_fail_memory(sizeof(*m));
     if (status == SMP_OK)
         *out = m;
     else
@@ -501,6 +506,7 @@ void smp_onnx_model_destroy(smp_onnx_model *model)
         return;
     free(model->value);
     smp_map_destroy(model->by_name);
+    smp_map_destroy(model->read_beside);
     smp_arena_destroy(model->arena);
     free(model);
 }

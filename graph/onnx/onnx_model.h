@@ -65,6 +65,7 @@ typedef struct smp_onnx_model {
     smp_map *by_name;
     int64_t folded_bytes, folded_work; /* that constants computed here take; elements read */
     int64_t stored_bytes;              /* of the file and those beside it */
+    smp_map *read_beside;              /* bytes that were read of each of these */
 } smp_onnx_model;
 
 /* Values, nodes, shapes and constants of a file that outlives it. given: symbolic dimensions; one
