@@ -156,6 +156,11 @@ static bool resize(smp_import *im, const smp_onnx_node *node)
     if (out->n_dim != 4 || factor < 1 || out->dim[1] != x.shape.dim[0] ||
         out->dim[2] != x.shape.dim[1] * factor || out->dim[3] != x.shape.dim[2] * factor)
         return smp__refuse(im, "its factor is not whole, or not the same in height and width");
+    /* Sizes are rounded down, so they do not say it of 2.5 times a single row. */
+    const smp_onnx_value *scales = smp__onnx_in(im->model, node, upsample ? 1 : 2);
+    for (int d = 0; scales && scales->floats && smp__onnx_elements(scales) == 4 && d < 4; d++)
+        if (scales->floats[d] != (d < 2 ? 1 : (float)factor))
+            return smp__refuse(im, "its factor is not whole, or not the same in height and width");
     bind_output(im, node,
                 smp__emit_one(im, "upsample", smp__op_name(im, node, NULL), x.tensor,
                               ", factor: %lld}", (long long)factor));

@@ -71,6 +71,7 @@ const char *smp__onnx_text(const smp_onnx_node *node, const char *name, const ch
                                         "CRD",
                                         "floor",
                                         "half_pixel",
+                                        "stretch",
                                         "ceil",
                                         "round_prefer_floor",
                                         "round_prefer_ceil"};

@@ -308,6 +308,9 @@ void smp__shape_resize(smp__infer *i)
     if (smp__onnx_attr(i->node, "axes"))
         return;
     if (sizes && sizes->ints && smp__onnx_elements(sizes) == n) {
+        const char *policy = smp__onnx_text(i->node, "keep_aspect_ratio_policy", "stretch");
+        if (strcmp(policy, "stretch") != 0)
+            return; /* sizes are limits then */
         for (int d = 0; d < n; d++)
             if ((i->out->dim[d] = sizes->ints[d]) < 1)
                 return;
