@@ -246,8 +246,12 @@ static bool batchnorm(smp_import *im, const smp_onnx_node *node)
     if (!fraction(im, "epsilon", smp__onnx_float(node, "epsilon", 1e-5)) ||
         !fraction(im, "momentum", smp__onnx_float(node, "momentum", 0.9)))
         return false;
-    const bool training = im->model->opset < 7 ? smp__onnx_int(node, "is_test", 0) == 0
-                                               : smp__onnx_int(node, "training_mode", 0) != 0;
+    bool statistics = false;
+    for (int k = 1; k < node->n_out; k++)
+        statistics |= smp__onnx_out(im->model, node, k) != NULL;
+    const bool training = im->model->opset < 7    ? smp__onnx_int(node, "is_test", 0) == 0
+                          : im->model->opset < 14 ? statistics /* they are what says it */
+                                                  : smp__onnx_int(node, "training_mode", 0) != 0;
     if (training && !im->options->loss)
         return smp__refuse(im, "statistics of a batch in an inference");
     for (int k = 1; k < node->n_out; k++)

@@ -91,7 +91,7 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
     for (int k = 0; k < node->n_in; k++) {
         if (!smp__tensor_in(im, node, k, &x))
             return false;
-        axis = smp__sample_axis(&x, smp__onnx_int(node, "axis", 0), out->n_dim);
+        axis = smp__sample_axis(&x, smp__onnx_concat_axis(im->model, node), out->n_dim);
         if (axis < 0 || x.merged > 0 || (k > 0 && x.single != all.single))
             return smp__refuse(im, "puts samples behind one another");
         size += x.shape.dim[axis];

@@ -79,7 +79,7 @@ bool smp__rotary_concat(smp_import *im, const smp_onnx_node *node)
     int axis;
     if (!a || !b || node->n_in != 2 || a->form != SMP__HALF || b->form != SMP__HALF ||
         a->half != 3 || b->half != 0 || !same_heads(a, b) ||
-        !smp__onnx_axis(smp__onnx_int(node, "axis", 0), out->n_dim, &axis) ||
+        !smp__onnx_axis(smp__onnx_concat_axis(im->model, node), out->n_dim, &axis) ||
         axis != out->n_dim - 1)
         return false;
     smp__bound x = *a;

@@ -264,7 +264,7 @@ static void gather(smp__fold *f)
 static void concat(smp__fold *f)
 {
     int axis;
-    if (!smp__onnx_axis(smp__onnx_int(f->node, "axis", 0), f->out->n_dim, &axis) ||
+    if (!smp__onnx_axis(smp__onnx_concat_axis(f->m, f->node), f->out->n_dim, &axis) ||
         !smp__fold_make(f))
         return;
     int64_t inner = 1, outer = 1, begin = 0;

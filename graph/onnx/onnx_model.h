@@ -99,6 +99,11 @@ smp_onnx_value *smp__onnx_out(const smp_onnx_model *model, const smp_onnx_node *
  */
 bool smp__onnx_list(const smp_onnx_model *model, const smp_onnx_node *node, const char *attr,
                     int input, const int64_t **list, size_t *n);
+/* Attribute axis of a Concat; older operator sets have a default for it. */
+static inline int64_t smp__onnx_concat_axis(const smp_onnx_model *model, const smp_onnx_node *node)
+{
+    return smp__onnx_int(node, "axis", model->opset < 4 ? 1 : 0);
+}
 /* An axis of n dimensions, of which negative ones count from the end; false: it is none. */
 bool smp__onnx_axis(int64_t axis, int n_dim, int *out);
 

@@ -73,7 +73,7 @@ void smp__shape_transpose(smp__infer *i)
 void smp__shape_concat(smp__infer *i)
 {
     int axis;
-    if (!i->in[0] || !smp__onnx_axis(smp__onnx_int(i->node, "axis", 0), i->in[0]->n_dim, &axis))
+    if (!i->in[0] || !smp__onnx_axis(smp__onnx_concat_axis(i->m, i->node), i->in[0]->n_dim, &axis))
         return;
     int64_t size = 0;
     for (int k = 0; k < i->node->n_in; k++) {
