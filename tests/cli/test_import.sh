@@ -60,6 +60,14 @@ write("gone", model([x], [y], one, [outside("gone.bin")]))
 write("link", model([x], [y], one, [outside("link.bin")]))
 write("beyond", model([x], [y], one, [outside("w.bin")]))
 write("beside", model([x], [y], one, [outside("full.bin")]))
+write("overlap", model([x], [y], [node("MatMul", "x w", "h"), node("MatMul", "h v", "y")],
+                       [outside("full.bin"), outside("full.bin").replace(field(8, "w"), field(8, "v"))]))
+write("chain", attention(0.5, [node("Identity", "t", "i0")] + [node("Identity", "i%d" % i, "i%d" % (i + 1)) for i in range(20000)]
+                         + [node("Relu", "i20000", "u")]))
+def named(i, name):
+    return field(1, "x" if i == 0 else "v%d" % (i - 1)) + field(2, "y" if i == 39999 else "v%d" % i) + field(3, name) + field(4, "Relu")
+write("numbers", model([x], [y], [named(i, "a_%d" % (i + 2) if i < 20000 else "a") for i in range(40000)]))
+write("many", model([x], [y], [node("Split", "x", " ".join("%x" % (i << 16 | k) for k in range(1 << 16))) for i in range(1, 17)]))
 write("filled", model([x], [value("y", FLOAT, 1)],
                       [node("ConstantOfShape", "s", "c%d" % i) for i in range(200)] + [node("ReduceSum", "c0", "y", keepdims=0)],
                       [ints("s", 1 << 13, 1 << 13)]))
@@ -96,6 +104,26 @@ expect_bad 'cross_entropy or mse' smp-import linear.onnx --loss crossentropy
 expect_exit 0 smp-import opaque.onnx
 expect_match out '# Softplus: no operator of SMP does this'
 expect_match out 'op: opaque, name: Softplusf'
+expect_exit 0 smp-import broadcast.onnx
+expect_match out "# Add: input '[ab]' is a constant"
+expect_exit 0 smp-import remainders.onnx --weights remainders.safetensors -o remainders.yaml
+expect_equal "remainders and quotients" "$(python3 - <<'EOF'
+import struct
+print(*(float(v) for v in struct.unpack("<15f", open("remainders.safetensors", "rb").read()[-60:])))
+EOF
+)" "1.5 -1.5 0.0 3.0 0.0 -2.0 2.0 0.0 0.0 6.0 -2.0 -2.0 9.223372036854776e+18 9.223372036854776e+18 0.0"
+expect_exit 0 smp-import repeats.onnx
+expect_no_match out 'op: opaque'
+expect_exit 0 smp-import repeats.onnx --loss mse
+expect_match out "# Add: 'g' is computed from other constants"
+for name in fraction aspect; do
+    expect_exit 0 smp-import $name.onnx
+    expect_match out '# Resize: its (factor is not whole|shape does not follow)'
+done
+expect_exit 0 smp-import concat.onnx
+expect_match out 'op: concat, .*, axis: 0}'
+expect_exit 0 smp-import training.onnx
+expect_match out '# BatchNormalization: statistics of a batch in an inference'
 
 ulimit -v $((1 << 20))
 bad() { # name regex option...
@@ -122,8 +150,16 @@ bad root "initializer 0 'w': its data lie in '/w\.bin'"
 bad gone "initializer 0 'w': cannot open"
 bad link "initializer 0 'w': cannot open"
 bad beyond "initializer 0 'w': its data end behind their file"
+bad split "node 0 'Splita' \(Split\) at byte [0-9]+: the shape of what it makes is not known"
+bad sizes "node 0 'Strangey' \(Strange\) at byte [0-9]+: the shape of what it makes is not known"
+bad overlap "initializer 1 'v': its data overlap those of others"
+bad many 'has more than 1048576 values|takes more than'
 bad names 'byte 0: |takes more than|has 4194304 nodes'
 expect_exit 0 smp-import beside.onnx
+expect_exit 0 smp-import chain.onnx
+expect_match out '# Identity: too many steps that change nothing'
+expect_exit 0 smp-import numbers.onnx
+expect_match out 'op: relu, name: a_40000,'
 run smp-import filled.onnx # constants that are too large together stay unknown
 checks=$((checks + 1))
 [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || fail "exit code $status"
