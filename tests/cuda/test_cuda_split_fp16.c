@@ -1,4 +1,6 @@
-/* As test_cuda_split_bf16.c, in fp16, which rounds to three bits more. */
+/* As test_cuda_split_bf16.c, in fp16, which rounds to three bits more, on two devices: the kernels
+ * are the same but for that. */
+#define SPLIT_DEVICES 2
 #define SPLIT_PRECISION SMP_PRECISION_FP16
 #define SPLIT_ERROR 1e-2
 #define SPLIT_NETWORK_ERROR 1e-2

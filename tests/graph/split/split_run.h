@@ -20,7 +20,10 @@
 #include "graph/split/graph_split.h"
 #include "tests/graph/split/whole_index.h"
 
-enum { MOST_DEVICES = 4 };
+#ifndef SPLIT_DEVICES
+#define SPLIT_DEVICES 4
+#endif
+enum { MOST_DEVICES = SPLIT_DEVICES };
 
 /* Whose kernels are called, with arrays of floats in host memory, and for what target graphs are
  * made: the CPU's, unless tests/cuda/split_device.h has said otherwise. */
