@@ -54,10 +54,9 @@ typedef uint32_t lanes __attribute__((vector_size(4 * SMP_LANES)));
 
 static inline void zip(const lanes *a, const lanes *b, lanes *low, lanes *high)
 {
-    *low =
-        __builtin_shuffle(*a, *b, (lanes){0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-    *high = __builtin_shuffle(
-        *a, *b, (lanes){8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+    *low = __builtin_shufflevector(*a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *high = __builtin_shufflevector(*a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+                                    15, 31);
 }
 
 /* random[4 l + w] = word[w][l], in registers: as a loop it took as long as all else. */
