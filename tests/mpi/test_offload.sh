@@ -46,6 +46,15 @@ away "$tiny" 4 2 2 interleaved 1 4 none blocks --offload all --offload-states --
 away "$tiny" 2 1 2 breadth-first 2 4 none blocks --offload-states --gradient-blocks 2 \
     --shard 2 --shard-what weights
 
+# Groups of devices that compute ops together: the bits of groups that keep everything.
+plan reference.yaml "$tiny" 2 1 1 simple 1 8 1 none --cluster cluster.yaml --tensor 2 --split '*.mlp.fc:columns' \
+    --split '*.mlp.proj:rows'
+train reference.yaml 2 groups
+away "$tiny" 2 1 1 simple 1 8 none groups --tensor 2 --split '*.mlp.fc:columns' --split '*.mlp.proj:rows' \
+    --offload all --offload-states
+away "$tiny" 4 2 1 interleaved 1 8 none groups --tensor 2 --split '*.mlp.fc:columns' --split '*.mlp.proj:rows' \
+    --offload all --offload-states
+
 # Running statistics, tied weights, skips; a file in place of memory.
 write_models
 mkdir far
