@@ -1,4 +1,4 @@
-/* As test_cuda_split_bf16.c, in fp16, which rounds to three bits more, on two devices: the kernels
+/* As test_cuda_split_bf16.c, in fp16, which rounds to three bits more: the kernels
  * are the same but for that. */
 #define SPLIT_DEVICES 2
 #define SPLIT_PRECISION SMP_PRECISION_FP16
