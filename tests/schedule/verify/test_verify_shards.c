@@ -3,6 +3,7 @@
  * (test_verify_edits.c checks that), and of those what a checker says that looks every rule up by
  * linear search. */
 #include "tests/schedule/made_plan.h"
+#include "tests/schedule/verify/program_edits.h"
 
 static bool is_shard(smp_action_kind kind)
 {
@@ -81,56 +82,11 @@ static bool expected_of(const made_plan *made)
     return right;
 }
 
-typedef struct tally {
-    long accepted, rejected;
-} tally;
-
-static void compare(const made_plan *made, int rank, const char *edit, tally *t)
-{
-    const bool expected = expected_of(made);
-    const smp_status status = smp_verify_programs(&made->plan, made->flow);
-    if (status != (expected ? SMP_OK : SMP_ERR_INPUT)) {
-        smp_text text = {0};
-        smp_program_format(&made->program[rank], &text);
-        fail_msg("%s, %s on rank %d: status %d (%s), expected %s:\n%s", made->plan.schedule, edit,
-                 rank, status, status ? smp_last_error() : "", expected ? "accepted" : "rejected",
-                 text.data);
-    }
-    ++*(expected ? &t->accepted : &t->rejected);
-}
-
-static void insert(smp_program *p, int64_t at, smp_action action)
-{
-    assert_int_equal(smp_program_push(p, SMP_ACTION_F, 0, 0), SMP_OK);
-    memmove(&p->action[at + 1], &p->action[at], (size_t)(p->n - 1 - at) * sizeof action);
-    p->action[at] = action;
-}
-
-static void take_out(smp_program *p, int64_t at)
-{
-    memmove(&p->action[at], &p->action[at + 1], (size_t)(p->n - at - 1) * sizeof *p->action);
-    p->n--;
-}
-
 static void edit_at(made_plan *made, int rank, int64_t i, tally *t)
 {
     smp_program *p = &made->program[rank];
     const smp_action saved = p->action[i];
-    take_out(p, i);
-    compare(made, rank, "removed", t);
-    insert(p, i, saved);
-    for (int64_t to = 0; to <= p->n; to++) {
-        insert(p, to, saved);
-        compare(made, rank, "duplicated", t);
-        take_out(p, to);
-    }
-    for (int64_t k = i + 1; k < p->n; k++) {
-        p->action[i] = p->action[k];
-        p->action[k] = saved;
-        compare(made, rank, "swapped", t);
-        p->action[k] = p->action[i];
-        p->action[i] = saved;
-    }
+    edit_in_place(made, rank, i, t);
     for (int kind = 0; kind <= SMP_ACTION_OPTIMIZE; kind++)
         for (int chunk = 0; is_shard((smp_action_kind)kind) && chunk <= made->plan.chunks;
              chunk++) {
