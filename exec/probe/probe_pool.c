@@ -62,13 +62,17 @@ typedef struct floats {
 static void make_floats(const smp__probe_state *p, void *target, int64_t first, int64_t count,
                         const void *how)
 {
+    enum { PART = 512 };
     const floats *of = how;
-    for (int64_t i = 0; i < count; i++) {
-        const float x = of->scale * p->pattern[(first + i) % SMP__PATTERN_FLOATS];
-        if (of->dtype == SMP_F32)
-            ((float *)target)[i] = x;
-        else
-            smp__to_half(of->dtype, (uint16_t *)target + i, &x, 1);
+    const bool narrow = of->dtype != SMP_F32;
+    float part[PART];
+    for (int64_t at = 0; at < count; at += PART) {
+        const int64_t n = count - at < PART ? count - at : PART;
+        float *x = narrow ? part : (float *)target + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = of->scale * p->pattern[(first + at + i) % SMP__PATTERN_FLOATS];
+        if (narrow)
+            smp__to_half(of->dtype, (uint16_t *)target + at, part, n);
     }
 }
 

@@ -9,6 +9,7 @@
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#include <stdatomic.h>
 #endif
 
 #include <omp.h>
@@ -104,10 +105,19 @@ widen_fp16_blocks(float *restrict y, const uint16_t *restrict x, int64_t n)
     return i;
 }
 
+/* Asked once: a virtual machine's host answers CPUID, in some 30 us. */
 static bool has_f16c(void)
 {
-    unsigned a, b, c = 0, d; /* clang 14 knows no "f16c" by name */
-    return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    enum { UNKNOWN, NO, YES };
+    static _Atomic int known = UNKNOWN;
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (answer == UNKNOWN) {
+        unsigned a, b, c = 0, d; /* clang 14 knows no "f16c" by name */
+        const bool has = __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d);
+        answer = has && (c & bit_F16C) != 0 ? YES : NO;
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == YES;
 }
 #else
 static int64_t narrow_blocks(uint16_t *y, const float *x, int64_t n)

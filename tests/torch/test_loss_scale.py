@@ -25,7 +25,7 @@ ops:
   - {op: mse, name: loss, in: [p, y], out: loss}
 loss: loss
 """
-STEPS, BATCH, INIT, LR = 120, 4, 1024.0, 0.05
+STEPS, BATCH, INIT, LR = 100, 4, 1024.0, 0.05
 
 
 def run(folder, *command):
