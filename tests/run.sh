@@ -2,7 +2,7 @@
 # Builds SMP and runs every test: installs what is missing, builds optimised with warnings as errors
 # and runs all tests (those with PyTorch in a virtual environment of PyPI's, 5.5 GB under ~/.cache/smp, or SMP_TORCH_PYTHON),
 # then builds with AddressSanitizer and UBSan and runs the unit tests and one of
-# several processes once more, and gives the readers 40 seconds of made-up files each.
+# several processes once more, and gives the readers 12 seconds of made-up files each.
 #   tests/run.sh [--fast]     --fast: neither the sanitised builds nor tests labelled slow
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

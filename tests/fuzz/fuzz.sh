@@ -2,7 +2,7 @@
 # Runs a libFuzzer program from its corpus on; what it finds to be new joins the folder grown/ of the
 # build, from which the next run begins. An input that breaks it stays in found/, and is printed.
 #   tests/fuzz/fuzz.sh PROGRAM CORPUS...     a corpus is a folder or a file
-# SMP_FUZZ_SECONDS=20 is how long, SMP_FUZZ_RUNS how many inputs, if that ends it earlier.
+# SMP_FUZZ_SECONDS=12 is how long, SMP_FUZZ_RUNS how many inputs, if that ends it earlier.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 program=$1
@@ -26,5 +26,5 @@ leaks=1
 export ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=$leaks
 "$program" "$grown" -seed_inputs="$(IFS=, && echo "${seeds[*]}")" -dict="$dictionary" \
     -max_len=16384 -timeout=5 -rss_limit_mb=512 -print_final_stats=1 \
-    -artifact_prefix="$found/" -max_total_time="${SMP_FUZZ_SECONDS:-20}" \
+    -artifact_prefix="$found/" -max_total_time="${SMP_FUZZ_SECONDS:-12}" \
     -runs="${SMP_FUZZ_RUNS:--1}" 2>&1 | grep -vE '^#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD)|# Uses: '
