@@ -8,6 +8,7 @@
 #define SMP_EXEC_DEVICE_DEVICE_H
 
 #include "exec/optimizer/optimizer.h"
+#include "graph/model/choice.h"
 #include "graph/model/op.h"
 
 enum { SMP_SQUARE_PIECE = 1 << 14 };
@@ -46,6 +47,9 @@ typedef struct smp_device {
     void (*release_host)(void *context, char *memory);
     /* What `prepare` and calls of operators get as their device; NULL on the CPU. */
     void *(*kernel_context)(void *context);
+    /* Ways to compute that operators found in `prepare`, of which the ranks choose. NULL: there is
+     * one way on this device. */
+    smp__choices *(*choices)(void *context);
 
     /* In the order of the compute stream. Targets and sources are device memory, `host` is from
      * reserve_host and belongs to the device until it is idle. */

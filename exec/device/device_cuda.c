@@ -47,6 +47,7 @@ typedef struct cuda_travel {
 
 typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
+    smp__choices choices;
     char text[320];
     char id[64];
     cudaEvent_t reference[REFERENCES];
@@ -221,6 +222,7 @@ static void cuda_close(void *context)
             cudaEventDestroy(c->stamp[i].event);
     if (c->cuda.workspace)
         cudaFree(c->cuda.workspace);
+    smp__choices_free(&c->choices); /* of the libraries below */
     smp__dnn_close(c->cuda.dnn);
     if (c->cuda.blas)
         smp__blas.cublasLtDestroy(c->cuda.blas);
@@ -240,6 +242,7 @@ static smp_status open_device(const smp_device_options *options, void **context)
     if (!c)
         return smp_fail_memory(bytes);
     c->cuda.precision = options->precision;
+    c->cuda.choices = &c->choices;
     c->stamps = options->stamps;
     smp_status status = describe(c, device);
     if (status == SMP_OK)
@@ -345,6 +348,11 @@ static void cuda_release_host(void *context, char *memory)
 static void *cuda_kernel_context(void *context)
 {
     return &((cuda_context *)context)->cuda;
+}
+
+static smp__choices *cuda_choices(void *context)
+{
+    return &((cuda_context *)context)->choices;
 }
 
 static smp_status copy_async(void *context, void *target, const void *source, int64_t bytes,
@@ -518,6 +526,7 @@ const smp_device smp__device_cuda = {
     .reserve_host = cuda_reserve_host,
     .release_host = cuda_release_host,
     .kernel_context = cuda_kernel_context,
+    .choices = cuda_choices,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .upload = cuda_upload,

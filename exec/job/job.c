@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/job/agree_choices.h"
 #include "exec/job/choose_device.h"
 #include "exec/job/group_calls.h"
 #include "exec/offload/travel.h"
@@ -295,6 +296,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__device_check_memory(s));
     SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
     SMP_TRY(warm_up(s));
+    SMP_TRY(smp__agree_choices(s));
     return smp__comm_agree(&s->comm, smp__weights_init(s));
 }
 

@@ -319,6 +319,24 @@ static smp_status check_op(const smp__probe_state *p)
     return SMP_OK;
 }
 
+/* As the first run of a job does, but each rank for itself. */
+static smp_status choose_ways(smp__probe_state *p)
+{
+    smp__choices *choices = p->device->choices ? p->device->choices(p->device_context) : NULL;
+    if (!choices)
+        return SMP_OK;
+    choices->trying = true;
+    smp_status status = SMP_OK;
+    for (int part = 0; part < SMP__PROBE_PARTS && status == SMP_OK; part++)
+        if (has_part(p, (smp_probe_part)part))
+            status = call_part(p, (smp_probe_part)part, 0);
+    choices->trying = false;
+    SMP_TRY(status);
+    SMP_TRY(smp__probe_idle(p));
+    smp__choices_judge(choices);
+    return SMP_OK;
+}
+
 /* Forward on every set makes outputs and aux valid. */
 smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch)
 {
@@ -348,6 +366,8 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     if (status == SMP_OK && p->next && p->next_kernels->prepare)
         status = p->next_kernels->prepare(
             graph, p->next, batch, p->device->kernel_context(p->device_context), &p->next_state);
+    if (status == SMP_OK)
+        status = choose_ways(p);
     for (int i = 0; i < p->sets && status == SMP_OK; i++)
         status = call_part(p, SMP_PROBE_FORWARD, i);
     if (status == SMP_OK)

@@ -1,7 +1,8 @@
 /* Every kernel of the job runs once, on zeroes, before the weights are there and before the first
  * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
  * that waits for a message of another rank, which waits for what is to be loaded, would wait for
- * ever. The first step is then like the others, too. O(one micro-batch). */
+ * ever. The first step is then like the others, too. Where there are several ways to compute
+ * something, they are tried here (graph/model/choice.h). O(one micro-batch). */
 #include "exec/step/warm_up.h"
 
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/run_stage.h"
+#include "graph/model/choice.h"
 
 enum { SOME = 64 };
 
@@ -34,7 +36,12 @@ smp_status smp__warm_up(smp *s)
 {
     if (s->device->host_memory)
         return SMP_OK;
+    smp__choices *choices = s->device->choices ? s->device->choices(s->device_context) : NULL;
+    if (choices)
+        choices->trying = true;
     SMP_TRY(run_stages(s));
+    if (choices)
+        choices->trying = false;
     SMP_TRY(smp__weights_round(s));
     if (s->memory->arena_bytes >= 2 * SOME * (int64_t)sizeof(float)) /* sums of tied gradients */
         SMP_TRY(s->device->add(s->device_context, SMP_F32, s->arena,

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "graph/base/status.h"
+#include "graph/model/choice.h"
 #include "graph/model/target.h"
 
 typedef struct smp_cuda {
@@ -19,6 +20,7 @@ typedef struct smp_cuda {
     smp_precision precision;
     int multiprocessors;
     int capability; /* 90: compute capability 9.0 */
+    smp__choices *choices;
 } smp_cuda;
 
 #ifdef __cplusplus

@@ -22,6 +22,7 @@
 enum { SKIPPED = 77 };
 
 static smp_cuda cuda;
+static smp__choices choices; /* its own */
 
 static inline void check(smp_status status)
 {
@@ -48,12 +49,14 @@ static inline int open_device(void **state)
         return -1;
     cuda.stream = stream;
     cuda.blas = blas;
+    cuda.choices = &choices;
     return 0;
 }
 
 static inline int close_device(void **state)
 {
     (void)state;
+    smp__choices_free(&choices);
     bool closed = smp__blas.cublasLtDestroy(cuda.blas) == CUBLAS_STATUS_SUCCESS &&
                   cudaFree(cuda.workspace) == cudaSuccess &&
                   cudaStreamDestroy(cuda.stream) == cudaSuccess;

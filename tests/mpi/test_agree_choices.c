@@ -1,0 +1,124 @@
+/* Of several ways to compute something all ranks take the same: what one refuses, or lacks, or
+ * finds to differ, nobody takes; choices that others do not have stand alone; no way left ends the
+ * job on all. Run on four ranks. */
+#include <mpi.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "exec/job/agree_choices.h"
+#include "exec/transport/mpi_lifetime.h"
+
+static int rank;
+static smp__choices choices;
+
+static smp__choices *choices_of(void *context)
+{
+    (void)context;
+    return &choices;
+}
+
+static const smp_device device = {.choices = choices_of};
+
+static void open_job(smp *s)
+{
+    *s = (smp){.device = &device};
+    assert_int_equal(smp__comm_open(&s->comm, 20.0), SMP_OK);
+}
+
+static void close_job(smp *s)
+{
+    smp__comm_close(&s->comm);
+    smp__choices_free(&choices);
+}
+
+static smp__choice *add(const char *about, int ways)
+{
+    smp__choice *c = NULL;
+    bool is_new;
+    assert_int_equal(smp__choice_find(&choices, about, &c, &is_new), SMP_OK);
+    assert_true(is_new);
+    c->ways = ways;
+    return c;
+}
+
+static void test_what_one_rank_refuses_nobody_takes(void **state)
+{
+    (void)state;
+    smp s;
+    open_job(&s);
+    /* in another order on each, and not on every rank, as stages have them */
+    smp__choice *shared = rank % 2 ? add("shared", 3) : NULL;
+    smp__choice *own = rank == 0 ? add("own", 2) : NULL;
+    shared = shared ? shared : add("shared", 3);
+    smp__choice *fewer = add("fewer", rank == 3 ? 1 : 2);
+    if (rank == 2)
+        smp__choice_refuse(shared, 0, "call %d failed", 7);
+    if (rank == 3)
+        smp__choice_refuse(shared, 1, "not this one");
+    if (rank == 1)
+        smp__choice_refuse(fewer, 1, "not needed");
+    assert_int_equal(smp__agree_choices(&s), SMP_OK);
+    assert_int_equal(smp__choice_way(shared), 2);
+    assert_int_equal(smp__choice_way(fewer), 0);
+    if (own)
+        assert_int_equal(smp__choice_way(own), 0);
+    assert_string_equal(s.device_note, "fewer: not needed");
+    close_job(&s);
+}
+
+static void test_what_differs_on_one_rank_is_refused_on_all(void **state)
+{
+    (void)state;
+    smp s;
+    const float near = 0.5f, far = 3.0f, nan = NAN;
+    open_job(&s);
+    smp__choice *good = add("good", 2), *bad = add("bad", 2), *worse = add("worse", 2);
+    good->differs = &near;
+    bad->differs = rank == 1 ? &far : &near;
+    worse->differs = rank == 3 ? &nan : NULL;
+    assert_int_equal(smp__agree_choices(&s), SMP_OK);
+    assert_int_equal(smp__choice_way(good), 0);
+    assert_int_equal(smp__choice_way(bad), 1);
+    assert_int_equal(smp__choice_way(worse), 1);
+    assert_string_equal(s.device_note, "bad: its results are 3 times what is allowed from ours");
+    close_job(&s);
+}
+
+static void test_no_way_left_ends_the_job_on_all(void **state)
+{
+    (void)state;
+    smp s;
+    open_job(&s);
+    smp__choice *c = rank < 3 ? add("product", 2) : NULL;
+    if (rank == 0)
+        smp__choice_refuse(c, 0, "first");
+    if (rank == 1)
+        smp__choice_refuse(c, 1, "second");
+    assert_int_equal(smp__agree_choices(&s), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "product: none of 2 ways to compute it is left"));
+    close_job(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_one_rank_refuses_nobody_takes),
+        cmocka_unit_test(test_what_differs_on_one_rank_is_refused_on_all),
+        cmocka_unit_test(test_no_way_left_ends_the_job_on_all),
+    };
+    setenv("CMOCKA_TEST_ABORT", "1",
+           1); /* else the other ranks would wait for the one that failed */
+    if (smp__mpi_open() != SMP_OK)
+        return 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    if (failures > 0)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Finalize();
+    return 0;
+}
