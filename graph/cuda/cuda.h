@@ -13,9 +13,11 @@
 
 typedef struct smp_cuda {
     cudaStream_t stream;
-    void *blas;      /* cublasLtHandle_t */
-    void *dnn;       /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
-    void *workspace; /* of cuBLASLt and cuDNN, 256-byte aligned */
+    void *blas;             /* cublasLtHandle_t */
+    void *dnn;              /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
+    const char *dnn_device; /* without a handle: plans are made, not run, for the device that this
+                               describes, in cuDNN's JSON; NULL: none */
+    void *workspace;        /* of cuBLASLt and cuDNN, 256-byte aligned */
     int64_t workspace_bytes;
     smp_precision precision;
     int multiprocessors;

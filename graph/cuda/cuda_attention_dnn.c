@@ -10,13 +10,37 @@
 #include "graph/cuda/cuda_attention_dnn.h"
 #include "graph/cuda/cuda_dnn.h"
 
+#include <stdio.h>
+
+/* What the engines are known to take; rows of whole 16 bytes; offsets within 32 bits. */
+bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, int64_t batch)
+{
+    const int64_t widest = cuda->capability >= 90 ? 256 : 128;
+    const int64_t longest = at->queries > at->keys ? at->queries : at->keys;
+    return cuda->capability >= 80 && at->mask < 0 && !smp__attention_is_biased(at) &&
+           (!at->causal || at->queries == at->keys) && /* it hides by index, not by position */
+           at->window >= longest && at->width % 8 == 0 && at->width <= widest &&
+           longest <= INT32_MAX / batch / at->stride[SMP__Q];
+}
+
+void smp__dnn_attention_about(char about[SMP__CHOICE_ABOUT], const smp_cuda *cuda,
+                              const smp__attention *at, int64_t batch)
+{
+    snprintf(
+        about, SMP__CHOICE_ABOUT,
+        "attention, %s, %lld x %lld/%lld heads of %lld, %lld%s%lld, steps %lld %lld %lld, %.9g",
+        smp_precision_name(cuda->precision), (long long)batch, (long long)at->heads,
+        (long long)at->kv_heads, (long long)at->width, (long long)at->queries,
+        at->causal ? " causal " : " x ", (long long)at->keys, (long long)at->stride[SMP__Q],
+        (long long)at->stride[SMP__K], (long long)at->stride[SMP__V], (double)at->scale);
+}
+
 #if defined(SMP_HAVE_CUDNN) && !defined(SMP_EMULATED)
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* OLDEST: cuDNN's front end refuses bf16 attention on 9.10.0 and 9.10.1 as buggy; earlier versions
- * want hidden scores to be finite. */
-enum { MAX_MADE = 96, MAX_OPS = 16, MAX_CONFIGS = 8, OLDEST = 91002 };
+enum { MAX_MADE = 96, MAX_OPS = 16, MAX_CONFIGS = 8 };
 /* Tensors that a call binds; what stays inside of the kernel is numbered from INNER. */
 enum { UID_Q = 1, UID_K, UID_V, UID_OUT, UID_LSE, UID_SCALE, UID_HIDDEN, INNER };
 enum { N_BOUND = INNER - UID_Q };
@@ -26,6 +50,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 /* A graph being put together. After the first failure nothing more happens. */
 typedef struct builder {
     cudnnHandle_t handle;
+    descriptor device;    /* what plans are made for, where there is no handle */
     cudnnDataType_t half; /* of q, k, v and the result */
     bool failed;
     int64_t uid;
@@ -74,10 +99,30 @@ static void set_type(builder *b, descriptor of, cudnnBackendAttributeName_t name
     set(b, of, name, CUDNN_TYPE_DATA_TYPE, 1, &value);
 }
 
+/* Says for which device something is made. */
+static void aim(builder *b, descriptor of, cudnnBackendAttributeName_t handle,
+                cudnnBackendAttributeName_t device)
+{
+    if (b->handle)
+        set(b, of, handle, CUDNN_TYPE_HANDLE, 1, &b->handle);
+    else
+        set_descriptor(b, of, device, b->device);
+}
+
 static void finish(builder *b, descriptor of)
 {
     if (!b->failed && smp__dnn.cudnnBackendFinalize(of) != CUDNN_STATUS_SUCCESS)
         b->failed = true;
+}
+
+/* cuDNN's description of a device as something that plans can be made for. */
+static descriptor described(builder *b, const char *json)
+{
+    descriptor device = make(b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    set(b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+        (int64_t)strlen(json), json);
+    finish(b, device);
+    return device;
 }
 
 static void add_op(builder *b, descriptor op)
@@ -179,9 +224,9 @@ static descriptor hide(builder *b, descriptor score, const shape *scores, const 
     return y;
 }
 
-static shape heads_shape(const smp__attention *at, int64_t batch, int64_t rows, int64_t stride)
+static shape heads_shape(int64_t batch, int64_t heads, int64_t rows, int64_t width, int64_t stride)
 {
-    return (shape){{batch, at->heads, rows, at->width}, {rows * stride, at->width, stride, 1}};
+    return (shape){{batch, heads, rows, width}, {rows * stride, width, stride, 1}};
 }
 
 static void build(builder *b, const smp__attention *at, int64_t batch)
@@ -190,11 +235,11 @@ static void build(builder *b, const smp__attention *at, int64_t batch)
     const shape scores = {{batch, h, tq, tk}, {h * tq * tk, tq * tk, tk, 1}};
     const shape rows = {{batch, h, tq, 1}, {h * tq, tq, 1, 1}};
     const shape scalar = {{1, 1, 1, 1}, {1, 1, 1, 1}};
-    const shape query = heads_shape(at, batch, tq, at->stride[SMP__Q]);
-    const shape value = heads_shape(at, batch, tk, at->stride[SMP__V]);
-    const shape result = heads_shape(at, batch, tq, at->d);
-    const int64_t key = at->stride[SMP__K];
-    const shape key_transposed = {{batch, h, at->width, tk}, {tk * key, at->width, 1, key}};
+    const int64_t w = at->width, kh = at->kv_heads, key = at->stride[SMP__K];
+    const shape query = heads_shape(batch, h, tq, w, at->stride[SMP__Q]);
+    const shape value = heads_shape(batch, kh, tk, w, at->stride[SMP__V]);
+    const shape result = heads_shape(batch, h, tq, w, at->d);
+    const shape key_transposed = {{batch, kh, w, tk}, {tk * key, w, 1, key}};
     descriptor q = tensor(b, b->half, &query, UID_Q);
     descriptor k = tensor(b, b->half, &key_transposed, UID_K);
     descriptor v = tensor(b, b->half, &value, UID_V);
@@ -240,26 +285,22 @@ static bool varies(builder *b, descriptor config)
 }
 
 /* The plan of a configuration, NULL if it cannot be made or wants more than `workspace` bytes. */
-static descriptor plan_of(const builder *b, descriptor config, int64_t workspace)
+static descriptor plan_of(builder *b, descriptor config, int64_t workspace)
 {
-    descriptor plan;
     int64_t bytes = INT64_MAX, n = 0;
-    if (smp__dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) !=
-        CUDNN_STATUS_SUCCESS)
+    descriptor plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    aim(b, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+    set_descriptor(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    if (b->failed)
         return NULL;
-    if (smp__dnn.cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE,
-                                          1, &b->handle) == CUDNN_STATUS_SUCCESS &&
-        smp__dnn.cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                          &config) == CUDNN_STATUS_SUCCESS &&
-        smp__dnn.cudnnBackendFinalize(plan) == CUDNN_STATUS_SUCCESS &&
+    if (smp__dnn.cudnnBackendFinalize(plan) != CUDNN_STATUS_SUCCESS ||
         smp__dnn.cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                           CUDNN_TYPE_INT64, 1, &n,
-                                          &bytes) == CUDNN_STATUS_SUCCESS &&
-        bytes <= workspace)
-        return plan;
-    smp__dnn.cudnnBackendDestroyDescriptor(plan);
-    return NULL;
+                                          &bytes) != CUDNN_STATUS_SUCCESS ||
+        bytes > workspace)
+        return NULL;
+    b->n_made--; /* the last one made is the caller's */
+    return plan;
 }
 
 /* The first plan, in the order of cuDNN's heuristics, that does what we need. */
@@ -268,12 +309,15 @@ static descriptor find_plan(builder *b, int64_t workspace)
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     descriptor config[MAX_CONFIGS], graph = make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     int64_t n = 0;
-    set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
+    if (b->handle)
+        set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
     set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b->n_op, b->op);
     finish(b, graph);
     descriptor heuristics = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(b, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(b, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (!b->handle)
+        set_descriptor(b, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, b->device);
     finish(b, heuristics);
     for (int i = 0; i < MAX_CONFIGS; i++)
         config[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -289,28 +333,19 @@ static descriptor find_plan(builder *b, int64_t workspace)
     return NULL;
 }
 
-/* What the engines are known to take; rows of whole 16 bytes; offsets within 32 bits. */
-static bool suitable(const smp_cuda *cuda, const smp__attention *at, int64_t batch)
-{
-    const int64_t widest = cuda->capability >= 90 ? 256 : 128;
-    const int64_t longest = at->queries > at->keys ? at->queries : at->keys;
-    return cuda->dnn && smp__dnn.cudnnGetVersion() >= OLDEST && cuda->capability >= 80 &&
-           at->kv_heads == at->heads && at->mask < 0 && !smp__attention_is_biased(at) &&
-           (!at->causal || at->queries == at->keys) && /* it hides by index, not by position */
-           at->window >= longest && at->width % 8 == 0 && at->width <= widest &&
-           longest <= INT32_MAX / batch / at->stride[SMP__Q];
-}
-
 smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__attention *at,
                                               int64_t batch)
 {
-    if (!suitable(cuda, at, batch))
+    if (!smp__dnn.cudnnGetVersion || smp__dnn.cudnnGetVersion() < SMP__DNN_OLDEST ||
+        (!cuda->dnn && !cuda->dnn_device))
         return NULL;
     builder b = {.handle = cuda->dnn,
                  .uid = INNER,
                  .half =
                      cuda->precision == SMP_PRECISION_FP16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16};
     smp__dnn_attention *made = malloc(sizeof *made);
+    if (!b.handle)
+        b.device = described(&b, cuda->dnn_device);
     build(&b, at, batch);
     descriptor plan = made ? find_plan(&b, cuda->workspace_bytes) : NULL;
     while (b.n_made > 0)

@@ -21,7 +21,14 @@ typedef struct smp__dnn_attention_data {
     float *lse;
 } smp__dnn_attention_data;
 
-/* NULL if cuDNN is not here, or has no deterministic plan that fits the workspace. */
+/* Is this a computation that cuDNN is asked for? The same on all ranks with one kind of card. */
+bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, int64_t batch);
+/* Its name among choices: all that the plan and its bits depend on. */
+void smp__dnn_attention_about(char about[SMP__CHOICE_ABOUT], const smp_cuda *cuda,
+                              const smp__attention *at, int64_t batch);
+
+/* Of what suits. NULL if cuDNN is not here, or has no deterministic plan that fits the workspace.
+ * Half a second to a second of compiling. */
 smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__attention *at,
                                               int64_t batch);
 void smp__dnn_attention_destroy(smp__dnn_attention *plan); /* accepts NULL */

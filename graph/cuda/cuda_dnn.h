@@ -11,6 +11,10 @@
 extern "C" {
 #endif
 
+/* cuDNN's front end refuses bf16 attention on 9.10.0 and 9.10.1 as buggy; earlier versions want
+ * hidden scores to be finite. */
+enum { SMP__DNN_OLDEST = 91002 };
+
 /* *handle: a cudnnHandle_t on the stream; NULL where cuDNN is missing or was when SMP was built. */
 smp_status smp__dnn_open(void **handle, cudaStream_t stream);
 void smp__dnn_close(void *handle); /* accepts NULL */

@@ -2,7 +2,7 @@
  * pass in 16 bits where it has one. Neither puts the T x T matrix into memory: forward saves the
  * logarithm of each row's sum of exponentials, (B, heads, Tq), and backward computes the
  * probabilities again. In fp32 and TF32 nothing is rounded below fp32. cuDNN's is for the plain
- * kind; masks, windows, biases and key heads of another number are for the tiled kernels.
+ * kind; masks, windows and biases are for the tiled kernels.
  * SMP_ATTENTION=tiled or cudnn insists on one kind. */
 #include "graph/ops/attention.cuh"
 
@@ -156,8 +156,10 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     SMP_TRY(attention_check(graph, op, &at, at.before + at.queries));
     if (*kind && !only_dnn && strcmp(kind, "tiled") != 0)
         return smp_fail(SMP_ERR_INPUT, "SMP_ATTENTION=%s: expected tiled or cudnn", kind);
-    if (smp_precision_is_half(graph->target.precision) && (only_dnn || !*kind))
-        *state = smp__dnn_attention_create(static_cast<const smp_cuda *>(device), &at, batch);
+    const smp_cuda *cuda = static_cast<const smp_cuda *>(device);
+    if (smp_precision_is_half(graph->target.precision) && (only_dnn || !*kind) &&
+        smp__dnn_attention_suits(cuda, &at, batch))
+        *state = smp__dnn_attention_create(cuda, &at, batch);
     if (only_dnn && !*state)
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (attention): SMP_ATTENTION=cudnn, but cuDNN has no plan for it",
