@@ -402,7 +402,7 @@ smp_status smp__dnn_attention_forward(const smp__dnn_attention *plan, const smp_
     return smp__dnn_check(status, "attention by cuDNN");
 }
 
-#else
+#elif !defined(SMP_EMULATED) /* the emulator has one of its own */
 
 smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__attention *at,
                                               int64_t batch)

@@ -48,7 +48,7 @@ void smp__dnn_close(void *handle)
         smp__dnn.cudnnDestroy(handle);
 }
 
-#else
+#elif !defined(SMP_EMULATED) /* the emulator has one of its own */
 
 smp_status smp__dnn_open(void **handle, cudaStream_t stream)
 {

@@ -4,9 +4,8 @@
  * probabilities again. In fp32 and TF32 nothing is rounded below fp32. cuDNN's is for the plain
  * kind; masks, windows and biases are for the tiled kernels.
  * SMP_ATTENTION=tiled or cudnn insists on one kind. */
-#include "graph/ops/attention.cuh"
+#include "graph/ops/attention_choice.cuh"
 
-#include "graph/cuda/cuda_attention_dnn.h"
 #include "graph/ops/ops.h"
 
 #include <stdlib.h>
@@ -140,30 +139,30 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-static void release(void *state)
-{
-    smp__dnn_attention_destroy(static_cast<smp__dnn_attention *>(state));
-}
-
-/* *state: cuDNN's plan; NULL: the tiled kernel. */
+/* *state: the choice (graph/ops/attention_choice.cuh), which is not the operator's; NULL: the tiled
+ * kernels. */
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
                           void **state)
 {
+    const smp_cuda *cuda = static_cast<const smp_cuda *>(device);
     const smp__attention at = smp__attention_of(graph, op);
     const char *given = getenv("SMP_ATTENTION"), *kind = given ? given : "";
     const bool only_dnn = strcmp(kind, "cudnn") == 0;
+    smp__choice *choice = NULL;
     *state = NULL;
     SMP_TRY(attention_check(graph, op, &at, at.before + at.queries));
     if (*kind && !only_dnn && strcmp(kind, "tiled") != 0)
         return smp_fail(SMP_ERR_INPUT, "SMP_ATTENTION=%s: expected tiled or cudnn", kind);
-    const smp_cuda *cuda = static_cast<const smp_cuda *>(device);
     if (smp_precision_is_half(graph->target.precision) && (only_dnn || !*kind) &&
         smp__dnn_attention_suits(cuda, &at, batch))
-        *state = smp__dnn_attention_create(cuda, &at, batch);
-    if (only_dnn && !*state)
+        SMP_TRY(attention_choose(cuda, at, batch, &choice));
+    if (only_dnn && (!choice || smp__choice_way(choice) != ATTENTION_BY_DNN))
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (attention): SMP_ATTENTION=cudnn, but cuDNN has no plan for it",
                            op->name);
+    if (only_dnn)
+        choice->ways = ATTENTION_BY_DNN + 1;
+    *state = choice;
     return SMP_OK;
 }
 
@@ -191,11 +190,21 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     attention_args<T> args;
     SMP_TRY(make_args(call, NULL, &args));
-    if (!call->state)
-        return attention_forward(cuda, args);
-    const smp__dnn_attention_data data = {args.q.at, args.k.at, args.v.at, args.out.at, args.lse};
-    return smp__dnn_attention_forward(static_cast<const smp__dnn_attention *>(call->state), cuda,
-                                      &data);
+    smp__choice *choice = static_cast<smp__choice *>(call->state);
+    if (choice && cuda->choices->trying && !choice->differs &&
+        smp__choice_way(choice) == ATTENTION_BY_DNN)
+        SMP_TRY(attention_try(call, choice, args));
+    if (choice && smp__choice_way(choice) == ATTENTION_BY_DNN)
+        return attention_by_dnn(cuda, choice, args);
+    return attention_forward(cuda, args);
+}
+
+/* fp32 has no choice. */
+template <> smp_status forward<float>(const smp_op_call *call)
+{
+    attention_args<float> args;
+    SMP_TRY(make_args(call, NULL, &args));
+    return attention_forward(smp_cuda_of(call), args);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
@@ -230,5 +239,4 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(attention) = {
-    prepare, release, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight),
-    NULL};
+    prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};

@@ -106,7 +106,6 @@ static run open_run(const setup *is, int shift)
 
 static void close_run(run *r)
 {
-    r->kernels->release(r->state);
     for (int i = 0; i < r->op->n_in; i++) {
         drop(&r->in[i]);
         drop(&r->din[i]);
@@ -483,6 +482,25 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
         }
 }
 
+/* What cuDNN compiles is compiled once for all operators that compute the same. */
+static void test_cuda_attention_has_one_choice_for_a_shape(void **state)
+{
+    (void)state;
+    const setup is = {2, 24, 24, 2, 16, true, true, 1, SMP_PRECISION_BF16, 1};
+    setup other = is;
+    other.causal = false;
+    unsetenv("SMP_ATTENTION");
+    run first = open_run(&is, 0), second = open_run(&is, 0), third = open_run(&other, 0);
+    assert_non_null(first.state);
+    assert_ptr_equal(first.state, second.state);
+    assert_ptr_not_equal(first.state, third.state);
+    assert_int_equal(choices.n, 2);
+    close_run(&first);
+    close_run(&second);
+    close_run(&third);
+    setenv("SMP_ATTENTION", "tiled", 1);
+}
+
 static int open_all(void **state)
 {
     setenv("SMP_ATTENTION", "tiled", 1);
@@ -491,6 +509,7 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
+    smp__choices_free(&choices); /* cuDNN's plans */
     smp__dnn_close(cuda.dnn);
     return close_device(state);
 }
@@ -506,9 +525,11 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_gives_the_same_bits),
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),
         cmocka_unit_test(test_cuda_attention_says_what_it_cannot_do),
+        cmocka_unit_test(test_cuda_attention_has_one_choice_for_a_shape),
         cmocka_unit_test(test_cuda_attention_agrees_with_cudnn),
     };
     if (!there_is_a_device())
         return SKIPPED;
+    cmocka_set_test_filter(getenv("SMP_TEST_FILTER")); /* "*cudnn*"; NULL: all */
     return cmocka_run_group_tests_name("cuda_attention", tests, open_all, close_all);
 }

@@ -20,6 +20,9 @@
  *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest
  *                                             run
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
+ *   SMP_EMULATE_DNN=right|wrong|fails|no-plan cuDNN's attention: as it should be, with keys seen
+ *                                             that are hidden, whose run is refused, which has no
+ *                                             plan; default: there is no cuDNN
  *   SMP_EMULATE_PROTECT=0                     lets the host read device memory */
 #ifndef SMP_TESTS_EMULATE_EMULATE_H
 #define SMP_TESTS_EMULATE_EMULATE_H
