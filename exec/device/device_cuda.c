@@ -62,16 +62,26 @@ typedef struct cuda_context {
     cuda_stamp stamp[];
 } cuda_context;
 
+/* The first driver of each version of CUDA, in the numbers that nvidia-smi shows. */
+static int first_driver(int major)
+{
+    return major == 12 ? 525 : major == 13 ? 580 : 0;
+}
+
 /* Any driver of the runtime's major version will do. */
 static smp_status fail_driver(void)
 {
+    char number[48] = "";
     int driver = 0, runtime = 0;
     SMP_TRY(SMP_CUDA(cudaDriverGetVersion, &driver));
     SMP_TRY(SMP_CUDA(cudaRuntimeGetVersion, &runtime));
     if (driver == 0)
         return smp_fail(SMP_ERR_FAILED, "no GPU: there is no driver of NVIDIA");
-    return smp_fail(SMP_ERR_FAILED, "no GPU: the driver is of CUDA %d.%d, expected %d.0 or later",
-                    driver / 1000, driver % 1000 / 10, runtime / 1000);
+    if (first_driver(runtime / 1000) > 0)
+        snprintf(number, sizeof number, ", which is driver %d", first_driver(runtime / 1000));
+    return smp_fail(SMP_ERR_FAILED,
+                    "no GPU: the driver is of CUDA %d.%d, expected %d.0%s, or later", driver / 1000,
+                    driver % 1000 / 10, runtime / 1000, number);
 }
 
 static smp_status count_devices(int *count)

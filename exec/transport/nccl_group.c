@@ -57,10 +57,10 @@ static ncclResult_t swap(smp__nccl_way *w, int other, const float *send, int64_t
     const smp__nccl_sums *of = devices_of(w);
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl.ncclSend(send, (size_t)n_send, ncclFloat32, other, of->nccl, w->stream);
+        code = smp__nccl_send(send, (size_t)n_send, ncclFloat32, other, of->nccl, w->stream);
     if (code == ncclSuccess && n_receive > 0)
         code =
-            smp__nccl.ncclRecv(receive, (size_t)n_receive, ncclFloat32, other, of->nccl, w->stream);
+            smp__nccl_receive(receive, (size_t)n_receive, ncclFloat32, other, of->nccl, w->stream);
     return code;
 }
 
@@ -82,8 +82,7 @@ static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, f
         const int other = (of->own + i) % of->members;
         code = swap(w, other, from + other * step, n, to + other * n, n);
     }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange in an operator"));
+    SMP_TRY(smp__nccl_end(w->of, of->nccl, code, "exchange in an operator"));
     return copy(w, to + of->own * n, from + of->own * step, n);
 }
 
@@ -125,8 +124,7 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
             sums ? swap(w, other, values + begin_of(all, of->own), own, others, size_of(all, other))
                  : swap(w, other, others, size_of(all, other), w->of->came + other * all.each, own);
     }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "sum in an operator");
+    return smp__nccl_end(w->of, of->nccl, code, "sum in an operator");
 }
 
 static smp_status all_reduce(void *context, float *values, int64_t n)
@@ -179,8 +177,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
         code = swap(w, to, own, n, NULL, 0);
     if (code == ncclSuccess)
         code = swap(w, from, NULL, 0, got, n);
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "shift in an operator");
+    return smp__nccl_end(w->of, of->nccl, code, "shift in an operator");
 }
 
 /* Of a shift, or of a call beside. */

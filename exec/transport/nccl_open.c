@@ -1,15 +1,20 @@
 /* Opening and closing the communicators of the NCCL transport.
  *
- * Two ranks of a communicator connect when they first exchange something, and the host waits for
- * that. In a step it would wait in an order that nobody has proved, so every lane carries one
- * message when it is opened, and every pair that adds up one each way, all of them in one group:
- * NCCL then connects them in any order.
+ * No communicator blocks: what NCCL may have to wait for goes on in the background while the host
+ * asks how it stands, listens to the other ranks and looks at the clock. So a rank that fails while
+ * communicators are made, or hangs in NCCL, does not keep the others there: they abort theirs.
+ *
+ * Two ranks of a communicator connect when they first exchange something, and that is waited for.
+ * In a step it would be in an order that nobody has proved, so every lane carries one message when
+ * it is opened, and every pair that adds up one each way, all of them in one group: NCCL then
+ * connects them in any order.
  *
  * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
  * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_NCCL
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +68,85 @@ smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call)
     int more = detail && *detail;
     return smp_fail(code == ncclRemoteError ? SMP_ERR_PEER : SMP_ERR_FAILED, "%s: %s%s%s", call,
                     smp__nccl.ncclGetErrorString(code), more ? ": " : "", more ? detail : "");
+}
+
+ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
+                            ncclComm_t comm, cudaStream_t stream)
+{
+    const ncclResult_t code = smp__nccl.ncclSend(data, n, type, peer, comm, stream);
+    return code == ncclInProgress ? ncclSuccess : code;
+}
+
+ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                               cudaStream_t stream)
+{
+    const ncclResult_t code = smp__nccl.ncclRecv(data, n, type, peer, comm, stream);
+    return code == ncclInProgress ? ncclSuccess : code;
+}
+
+smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status)
+{
+    return smp_fail_context(status, "messages %s pipeline rank %d", l->outgoing ? "to" : "from",
+                            l->peer);
+}
+
+/* *busy: something of it is in progress; else it stays as it is. */
+static smp_status look(ncclComm_t nccl, bool *busy)
+{
+    ncclResult_t state = ncclSuccess;
+    if (!nccl)
+        return SMP_OK;
+    SMP_TRY(smp__nccl_check(nccl, smp__nccl.ncclCommGetAsyncError(nccl, &state),
+                            "ncclCommGetAsyncError"));
+    *busy = *busy || state == ncclInProgress;
+    return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
+}
+
+smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet)
+{
+    bool busy = false;
+    for (int i = 0; i < c->n_lane; i++)
+        SMP_TRY(smp__nccl_blame(&c->lane[i], look(c->lane[i].nccl, &busy)));
+    for (int i = 0; i < SMP__NCCL_SUMS; i++)
+        SMP_TRY(smp_fail_context(look(c->sums[i].nccl, &busy),
+                                 i == SMP__NCCL_TENSOR ? "devices that compute layers together"
+                                                       : "sums over the replicas"));
+    *quiet = !busy;
+    return SMP_OK;
+}
+
+typedef struct settling {
+    ncclComm_t comm;
+    const char *call;
+} settling;
+
+static void describe_settle(const void *context, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "NCCL to begin: %s", ((const settling *)context)->call);
+}
+
+static smp_status test_settled(void *context, bool *done)
+{
+    const settling *of = context;
+    bool busy = false;
+    SMP_TRY(smp_fail_context(look(of->comm, &busy), "%s", of->call));
+    *done = !busy;
+    return SMP_OK;
+}
+
+smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
+                            const char *call)
+{
+    settling of = {comm, call};
+    if (code != ncclInProgress)
+        return smp__nccl_check(comm, code, call);
+    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_settled, describe_settle, &of);
+}
+
+smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code, const char *call)
+{
+    const ncclResult_t end = smp__nccl.ncclGroupEnd();
+    return smp__nccl_settle(c, comm, code == ncclSuccess ? end : code, call);
 }
 
 /* Two ranks of this machine with the same GPU: NCCL refuses them. */
@@ -195,7 +279,7 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
 static void describe_open(const void *context, char *buffer, size_t size)
 {
     (void)context;
-    strncpy(buffer, "the other ranks to open NCCL", size - 1);
+    snprintf(buffer, size, "the other ranks to open NCCL");
 }
 
 static const char exchange_name[] = "exchange of NCCL's ids";
@@ -242,27 +326,47 @@ static smp_status exchange_ids(smp__nccl_context *c)
     return SMP_OK;
 }
 
+static bool goes_on(ncclResult_t code)
+{
+    return code == ncclSuccess || code == ncclInProgress;
+}
+
+static smp_status test_quiet(void *context, bool *done)
+{
+    return smp__nccl_look(context, done);
+}
+
+/* Ends a group, and waits until nothing is in progress any more. All ranks have just agreed to
+ * come, and NCCL's threads do the work: so without patience. */
+static smp_status end_all(smp__nccl_context *c, ncclResult_t code, const char *call)
+{
+    const ncclResult_t end = smp__nccl.ncclGroupEnd();
+    code = goes_on(code) ? end : code;
+    if (code != ncclInProgress)
+        SMP_TRY(smp__nccl_check(NULL, code, call));
+    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_quiet, describe_open, c);
+}
+
 /* In one group, so that it does not matter in which order ranks wait for each other. */
 static smp_status init(smp__nccl_context *c)
 {
     ncclConfig_t few = NCCL_CONFIG_INITIALIZER, more = NCCL_CONFIG_INITIALIZER;
-    few.blocking = more.blocking = 1;
+    few.blocking = more.blocking = 0;
     few.minCTAs = more.minCTAs = 1;
     few.maxCTAs = LANE_CTAS;
     more.maxCTAs = REDUCE_CTAS;
     ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
+    for (int i = 0; goes_on(code) && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
         code = smp__nccl.ncclCommInitRankConfig(&l->nccl, 2, l->id, l->outgoing ? 0 : 1, &few);
     }
-    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++) {
+    for (int i = 0; goes_on(code) && i < SMP__NCCL_SUMS; i++) {
         smp__nccl_sums *sums = &c->sums[i];
         if (sums->comm != MPI_COMM_NULL)
             code = smp__nccl.ncclCommInitRankConfig(&sums->nccl, sums->members, sums->id, sums->own,
                                                     &more);
     }
-    ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: all ranks have just agreed to come */
-    return smp__nccl_check(NULL, code == ncclSuccess ? end : code, "ncclCommInitRankConfig");
+    return end_all(c, code, "ncclCommInitRankConfig");
 }
 
 /* Are all streams idle? */
@@ -285,15 +389,13 @@ static smp_status send_first_messages(smp__nccl_context *c)
     for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
         char *data = c->scratch + (int64_t)i * SCRATCH_BYTES;
-        code = l->outgoing ? smp__nccl.ncclSend(data, 1, ncclInt8, 1, l->nccl, l->stream)
-                           : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
+        code = l->outgoing ? smp__nccl_send(data, 1, ncclInt8, 1, l->nccl, l->stream)
+                           : smp__nccl_receive(data, 1, ncclInt8, 0, l->nccl, l->stream);
     }
     for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
         code = smp__nccl_sum_first(c, &c->sums[i], i == SMP__NCCL_TENSOR ? c->came : c->parts);
-    ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: likewise; ranks connect here */
-    SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
-    return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
-                                c);
+    SMP_TRY(end_all(c, code, "first NCCL messages")); /* ranks connect here */
+    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_streams, describe_open, c);
 }
 
 /* Who aborts a communicator waits for the device, and that for the messages of the others: in one
@@ -331,13 +433,35 @@ static void close_lane(smp__nccl_lane *l)
     free(l->done);
 }
 
-/* Communicators go by rising id: ends that wait for each other do it in one order. Unwatched: every
- * message of the job is done. */
+static ncclResult_t finalize(ncclComm_t nccl, ncclResult_t before)
+{
+    return nccl && goes_on(before) ? smp__nccl.ncclCommFinalize(nccl) : before;
+}
+
+/* Every message of the job is done, so this waits for nobody's work. What cannot be finished is
+ * given up; the last error stays what it was. */
+static void finish(smp__nccl_context *c)
+{
+    char before[1024];
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; i < c->n_lane; i++)
+        code = finalize(c->lane[i].nccl, code);
+    for (int i = 0; i < SMP__NCCL_SUMS; i++)
+        code = finalize(c->sums[i].nccl, code);
+    snprintf(before, sizeof before, "%s", smp_last_error());
+    if (goes_on(code) && smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_quiet,
+                                              describe_open, c) == SMP_OK)
+        return;
+    smp_fail(SMP_ERR_FAILED, "%s", before);
+    smp__nccl_abort(c);
+}
+
 void smp__nccl_close(void *context)
 {
     smp__nccl_context *c = context;
     if (!c)
         return;
+    finish(c);
     for (int i = 0; i < c->n_lane; i++)
         close_lane(&c->lane[i]);
     if (c->reduce)
@@ -370,6 +494,16 @@ void smp__nccl_close(void *context)
     free(c);
 }
 
+/* Of what the others may wait for in NCCL: they are told at once. */
+static smp_status tell_others(smp__nccl_context *c, smp_status status)
+{
+    if (status != SMP_OK && !c->comm->failed) {
+        smp_fail_context(status, "rank %d", c->comm->world_rank);
+        status = smp__comm_notify(c->comm, SMP_ERR_PEER);
+    }
+    return smp__comm_agree(c->comm, status);
+}
+
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
 {
     size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
@@ -391,15 +525,9 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)
-        status = smp__comm_agree(c->comm, init(c));
-    if (status == SMP_OK) {
-        status = send_first_messages(c);
-        if (status != SMP_OK && !c->comm->failed) { /* others may wait for this rank's messages */
-            smp_fail_context(status, "rank %d", c->comm->world_rank);
-            status = smp__comm_notify(c->comm, SMP_ERR_PEER);
-        }
-        status = smp__comm_agree(c->comm, status);
-    }
+        status = tell_others(c, init(c));
+    if (status == SMP_OK)
+        status = tell_others(c, send_first_messages(c));
     if (status == SMP_OK) {
         *context = c;
     } else if (c) {

@@ -13,6 +13,7 @@
     X(ncclGetVersion)                                                                              \
     X(ncclGetUniqueId)                                                                             \
     X(ncclCommInitRankConfig)                                                                      \
+    X(ncclCommFinalize)                                                                            \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommAbort)                                                                               \
     X(ncclCommGetAsyncError)                                                                       \
@@ -34,6 +35,12 @@ smp_status smp__nccl_open(void);
 /* SMP_ERR_PEER if another rank is to blame, else SMP_ERR_FAILED, with the call's name and NCCL's
  * message, unless the code is ncclSuccess. comm: NULL if there is none. */
 smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call);
+/* What the library's function of that name does, in a group, where ncclInProgress is no news: the
+ * end of the group says it again. */
+ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
+                            ncclComm_t comm, cudaStream_t stream);
+ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                               cudaStream_t stream);
 
 struct smp_reduction {
     cudaEvent_t done;
@@ -108,6 +115,20 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
 void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);
 smp_status smp__nccl_progress(void *context);
+
+/* Communicators do not block: what `comm` is told may go on in the background. Waits, watched,
+ * until it stands in its stream. code: of the call. */
+smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
+                            const char *call);
+/* Ends a group of operations of one communicator. code: of the first that failed in it. */
+smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
+                         const char *call);
+
+/* Looks at all communicators for errors, which name their communicator. *quiet: in none is anything
+ * in progress. */
+smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet);
+/* Says whose messages failed, before what NCCL says. */
+smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status);
 
 /* Enqueues a sum on the stream of sums. */
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);

@@ -62,9 +62,9 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
 {
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl.ncclSend(send, n_send, type, other, of->nccl, c->reduce);
+        code = smp__nccl_send(send, n_send, type, other, of->nccl, c->reduce);
     if (code == ncclSuccess && n_receive > 0)
-        code = smp__nccl.ncclRecv(receive, n_receive, type, other, of->nccl, c->reduce);
+        code = smp__nccl_receive(receive, n_receive, type, other, of->nccl, c->reduce);
     return code;
 }
 
@@ -96,8 +96,7 @@ static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const 
             code = exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, other) + at, n,
                             c->parts + other * most, count);
     }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange of a sum"));
+    SMP_TRY(smp__nccl_end(c, of->nccl, code, "exchange of a sum"));
     for (int i = 0; sum->bf16 && i < of->members; i++)
         if (i != of->own)
             SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, narrow(c, of, true, i),
@@ -155,8 +154,7 @@ static smp_status gather16(smp__nccl_context *c, const smp__nccl_sums *of, const
         code = exchange(c, of, other, ncclBfloat16, send, count, narrow(c, of, true, other),
                         block_of(sum, other, at, most));
     }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    SMP_TRY(smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "gathering of a sum"));
+    SMP_TRY(smp__nccl_end(c, of->nccl, code, "gathering of a sum"));
     for (int i = 0; i < of->members; i++)
         if (i != of->own)
             SMP_TRY(smp__cuda_widen16(c->reduce, sum->data + begin_of(sum, i) + at,
@@ -178,8 +176,7 @@ static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const p
                         (size_t)size_of(sum, of->own), sum->data + begin_of(sum, other),
                         (size_t)size_of(sum, other));
     }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "gathering of a sum");
+    return smp__nccl_end(c, of->nccl, code, "gathering of a sum");
 }
 
 static void cut_evenly(const smp__nccl_sums *of, int64_t begin, int64_t count)

@@ -20,13 +20,6 @@ static int64_t nccl_max_tag(void *context)
     return INT64_MAX; /* lanes keep the order */
 }
 
-/* Whose messages failed, before what NCCL says. */
-static smp_status blame(const smp__nccl_lane *l, smp_status status)
-{
-    return smp_fail_context(status, "messages %s pipeline rank %d", l->outgoing ? "to" : "from",
-                            l->peer);
-}
-
 /* The next message of a lane: its stream goes on from where the compute stream is now. */
 static smp_status start(smp__nccl_context *c, int index, void *data, int64_t bytes,
                         smp_request *request)
@@ -40,7 +33,8 @@ static smp_status start(smp__nccl_context *c, int index, void *data, int64_t byt
     ncclResult_t code =
         l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
                     : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
-    SMP_TRY(blame(l, smp__nccl_check(l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
+    SMP_TRY(smp__nccl_blame(
+        l, smp__nccl_settle(c, l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
     cudaEvent_t done = l->done[l->posted++ % l->n_message];
     *request = (smp_request){.handle = done, .active = true};
     return SMP_CUDA(cudaEventRecord, done, l->stream);
@@ -71,14 +65,6 @@ static smp_status nccl_test(void *context, smp_request *request, bool *done)
     return SMP_CUDA(cudaStreamWaitEvent, c->compute, event, 0);
 }
 
-static smp_status look(ncclComm_t nccl)
-{
-    ncclResult_t state = ncclSuccess;
-    SMP_TRY(smp__nccl_check(nccl, smp__nccl.ncclCommGetAsyncError(nccl, &state),
-                            "ncclCommGetAsyncError"));
-    return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
-}
-
 smp_status smp__nccl_progress(void *context)
 {
     smp__nccl_context *c = context;
@@ -86,15 +72,8 @@ smp_status smp__nccl_progress(void *context)
     if (now - c->looked_s < LOOK_EVERY_S)
         return SMP_OK;
     c->looked_s = now;
-    for (int i = 0; i < c->n_lane; i++) {
-        smp__nccl_lane *l = &c->lane[i];
-        SMP_TRY(blame(l, l->nccl ? look(l->nccl) : SMP_OK));
-    }
-    for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(smp_fail_context(c->sums[i].nccl ? look(c->sums[i].nccl) : SMP_OK,
-                                 i == SMP__NCCL_TENSOR ? "devices that compute layers together"
-                                                       : "sums over the replicas"));
-    return SMP_OK;
+    bool quiet;
+    return smp__nccl_look(c, &quiet);
 }
 
 static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction **out)

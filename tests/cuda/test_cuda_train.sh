@@ -137,6 +137,8 @@ same rest bf16-rest
 # No GPU, no kernel for it, no room, no such precision.
 SMP_EMULATE_DEVICES=0 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_one_message '^smp-run: no GPU: '
+SMP_EMULATE_DRIVER=12080 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_one_message '^smp-run: no GPU: the driver is of CUDA 12\.8, expected 13\.0, which is driver 580, or later'
 expect_exit 1 mpirun -n 1 "${on_gpu[@]}" two.yaml --data text.txt : \
     -n 1 -x SMP_EMULATE_DEVICES=0 "${on_gpu[@]}" two.yaml --data text.txt
 expect_match err 'smp-run: rank 1: no GPU: '

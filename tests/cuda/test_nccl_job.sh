@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Jobs on emulated GPUs whose messages and sums go through emulated NCCL: the same bits as through
-# host memory, and a network that fails ends the job and is named. SMP_NCCL_SHARED lets ranks share a
+# host memory; a network that fails ends the job and is named, and so does a rank that fails in
+# opening NCCL. SMP_NCCL_SHARED lets ranks share a
 # GPU, which the real NCCL refuses.
 # An operator that adds up over replicas is refused.
 # shellcheck source=../cli/lib.sh
@@ -75,6 +76,24 @@ run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps
 [ "$status" -ne 0 ] || fail 'a failed network did not end the job'
 expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'
 unset SMP_EMULATE_NCCL_FAIL
+
+# A rank that fails while communicators are made, is killed there, or hangs: the others leave, and
+# who it was is said.
+for fault in error kill hang; do
+    begin=$SECONDS
+    run mpirun -n 1 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1 --timeout 2 : \
+        -n 1 -x SMP_EMULATE_NCCL_INIT=$fault smp-run-emulated plan.yaml --device cuda --data text.txt \
+        --steps 1 --timeout 2
+    [ "$status" -ne 0 ] || fail "NCCL's start, $fault: did not end the job"
+    [ $((SECONDS - begin)) -lt 20 ] || fail "NCCL's start, $fault: took $((SECONDS - begin)) s"
+    case $fault in
+    error) expect_match err 'rank 1: messages (to|from) pipeline rank 0: NCCL: .*system error' ;;
+    kill) expect_match err 'process rank 1 .*exited on signal 9|rank 1: no answer' ;;
+    hang) expect_match err 'rank 0 waits for the other ranks to open NCCL; rank 1: no answer' ;;
+    esac
+done
+SMP_EMULATE_NCCL_VERSION=22105 train plan.yaml 2
+expect_match err 'transport staged \[nccl: .*NCCL 2\.21\.5, expected 2\.22 or later'
 
 cat >joint.yaml <<'END'
 smp: 1

@@ -16,7 +16,8 @@
  *   SMP_EMULATE_ORDER=forward|backward|SEED   order of blocks, threads and streams; default: SEED 1
  *   SMP_EMULATE_DEVICES=N                     0: cudaErrorNoDevice; default 1
  *   SMP_EMULATE_MEMORY=BYTES                  of each device; default 4 GiB
- *   SMP_EMULATE_CAPABILITY=80|90              default 80: the smaller shared memory
+ *   SMP_EMULATE_CAPABILITY=80|86|90|...       default 80; shared memory is that of such a GPU
+ *   SMP_EMULATE_DRIVER=12080                  of CUDA 12.8; default: as the runtime
  *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest
  *                                             run
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)

@@ -85,6 +85,8 @@ cudaError_t cudaGetDeviceCount(int *count)
     emulate_call call;
     if (call.error != cudaSuccess)
         return call.error;
+    if (emulate_setting().driver / 1000 < CUDART_VERSION / 1000)
+        return call.done(cudaErrorInsufficientDriver);
     *count = emulate_setting().devices;
     return cudaSuccess;
 }
@@ -255,7 +257,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = emulate_setting().devices > 0 ? CUDART_VERSION : 0;
+    *version = emulate_setting().devices > 0 ? emulate_setting().driver : 0;
     return cudaSuccess;
 }
 

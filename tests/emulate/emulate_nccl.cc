@@ -2,27 +2,37 @@
  *  - the operations of a communicator are carried out one after another in the order in which they
  *    were issued, whatever their streams; those of one group together;
  *  - a send is done when its receive has taken it, never earlier;
- *  - two ranks connect when they first send to each other, and the host waits for that in
- *    ncclGroupEnd: a program that has it happen where its peer does not follow hangs;
+ *  - communicators do not block: making one, connecting two ranks, which they do when they first
+ *    send to each other, and ncclCommFinalize go on in the background, while ncclCommGetAsyncError
+ *    says ncclInProgress. What a group is told is in its streams only when they have connected: who
+ *    does not wait for it records events too early;
  *  - who aborts a communicator waits until the device is idle: what waits for a communicator that
  *    is not aborted in the same group hangs.
  *
- * Stricter than NCCL: sizes that do not match, and communicators destroyed with operations in
- * flight, abort.
+ * Stricter than NCCL: sizes that do not match abort, and so do communicators destroyed that were
+ * not finalized, or used while something is in progress; every third group goes on in the
+ * background, connected or not; the background moves only while somebody asks about it.
  *
- * Messages go through host memory, since MPI may move them when device memory is out of reach.
- * Communicators are made of MPI_COMM_WORLD, by the rank that made the id and must be one of them.
+ * Messages go through host memory, since MPI may move them when device memory is out of reach, and
+ * through MPI_COMM_WORLD, with tags of the communicator. The rank that made the id must be one of
+ * it.
  *
- * SMP_EMULATE_NCCL_FAIL=N: the Nth operation of this process fails as emulate_nccl_fail says. */
+ * SMP_EMULATE_NCCL_FAIL=N: the Nth operation of this process fails as emulate_nccl_fail says.
+ * SMP_EMULATE_NCCL_INIT=error|hang|kill: what becomes of this process's first communicator.
+ * SMP_EMULATE_NCCL_VERSION=N: another version, such as 22105. */
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
+
+#include <unistd.h>
 
 #include "emulate.h"
 #include "nccl.h"
@@ -30,14 +40,18 @@
 namespace
 {
 
-enum { TAG_BOOT = 20000, TAG_HEADER = 1, TAG_DATA = 2, TAG_CONNECT = 3 };
+/* The tag of a communicator is TAG_FIRST + TAGS * (root * NUMBERS + number) + what it is for. */
+enum { TAG_FIRST = 1 << 16, NUMBERS = 4096, TAGS = 5 };
+enum { TAG_SELF, TAG_MEMBERS, TAG_HEADER, TAG_DATA, TAG_CONNECT };
 
 struct state {
-    MPI_Comm mpi = MPI_COMM_NULL;
+    int tag = 0;
     int ranks = 0, rank = 0;
+    std::vector<int> member;      /* by rank: that of MPI_COMM_WORLD */
     long issued = 0, carried = 0; /* groups of operations */
-    bool aborted = false;
+    bool aborted = false, finalized = false;
     ncclResult_t error = ncclSuccess;
+    std::function<bool()> background;            /* false: it goes on */
     std::map<int, bool> sends_to, receives_from; /* connected peers */
 };
 
@@ -57,7 +71,7 @@ struct operation {
 };
 
 struct pending_init {
-    ncclComm_t comm;
+    std::shared_ptr<state> comm;
     ncclUniqueId id;
 };
 
@@ -91,12 +105,14 @@ void begin(const state &comm, operation &op)
     switch (op.what) {
     case kind::SEND:
         op.host.assign((const char *)op.source, (const char *)op.source + op.bytes);
-        MPI_Isend(&op.header, 8, MPI_BYTE, op.peer, TAG_HEADER, comm.mpi, &op.request[0]);
-        MPI_Issend(op.host.data(), (int)op.bytes, MPI_BYTE, op.peer, TAG_DATA, comm.mpi,
-                   &op.request[1]);
+        MPI_Isend(&op.header, 8, MPI_BYTE, comm.member[op.peer], comm.tag + TAG_HEADER,
+                  MPI_COMM_WORLD, &op.request[0]);
+        MPI_Issend(op.host.data(), (int)op.bytes, MPI_BYTE, comm.member[op.peer],
+                   comm.tag + TAG_DATA, MPI_COMM_WORLD, &op.request[1]);
         break;
     case kind::RECEIVE:
-        MPI_Irecv(&op.others, 8, MPI_BYTE, op.peer, TAG_HEADER, comm.mpi, &op.request[0]);
+        MPI_Irecv(&op.others, 8, MPI_BYTE, comm.member[op.peer], comm.tag + TAG_HEADER,
+                  MPI_COMM_WORLD, &op.request[0]);
         break;
     }
 }
@@ -109,8 +125,8 @@ void begin_data(const state &comm, operation &op)
         if (op.others != op.header)
             emulate_die("ncclRecv of %llu bytes meets ncclSend of %llu", op.header, op.others);
         op.host.resize(op.bytes);
-        MPI_Irecv(op.host.data(), (int)op.bytes, MPI_BYTE, op.peer, TAG_DATA, comm.mpi,
-                  &op.request[1]);
+        MPI_Irecv(op.host.data(), (int)op.bytes, MPI_BYTE, comm.member[op.peer],
+                  comm.tag + TAG_DATA, MPI_COMM_WORLD, &op.request[1]);
     }
 }
 
@@ -170,64 +186,134 @@ struct ncclComm {
 namespace
 {
 
-/* Ranks tell the root who they are, it tells them who the others are; then they make a
- * communicator. */
-void init(const pending_init &pending)
+/* Once per process: what SMP_EMULATE_NCCL_INIT says. */
+ncclResult_t init_fault()
 {
-    state &comm = *pending.comm->is;
-    unique_id id;
-    int world, size, tag_bound = TAG_BOOT;
-    std::memcpy(&id, &pending.id, sizeof id);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    int tag = tag_bound + id.number;
-    std::vector<int> member(comm.ranks, -1);
-    if (world != id.root) {
-        int self[2] = {comm.rank, world};
-        MPI_Send(self, 2, MPI_INT, id.root, tag, MPI_COMM_WORLD);
-        MPI_Recv(member.data(), comm.ranks, MPI_INT, id.root, tag, MPI_COMM_WORLD,
-                 MPI_STATUS_IGNORE);
-    } else {
-        member[comm.rank] = world;
-        for (int i = 1; i < comm.ranks; i++) {
-            int other[2];
-            MPI_Recv(other, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            if (other[0] < 0 || other[0] >= comm.ranks || member[other[0]] >= 0)
-                emulate_die("rank %d twice in one NCCL communicator of %d", other[0], comm.ranks);
-            member[other[0]] = other[1];
-        }
-        for (int rank = 0; rank < comm.ranks; rank++)
-            if (rank != comm.rank)
-                MPI_Send(member.data(), comm.ranks, MPI_INT, member[rank], tag, MPI_COMM_WORLD);
-    }
-    MPI_Group all, group;
-    MPI_Comm_group(MPI_COMM_WORLD, &all);
-    MPI_Group_incl(all, comm.ranks, member.data(), &group);
-    MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm.mpi);
-    MPI_Group_free(&group);
-    MPI_Group_free(&all);
+    const char *fault = std::getenv("SMP_EMULATE_NCCL_INIT");
+    static bool over;
+    if (over || !fault)
+        return ncclSuccess;
+    over = true;
+    if (std::strcmp(fault, "hang") == 0)
+        for (;;)
+            pause();
+    if (std::strcmp(fault, "kill") == 0)
+        std::raise(SIGKILL);
+    return ncclSystemError;
 }
 
-/* The host waits until the peers of its first messages come to theirs. */
-void connect()
+bool all_done(std::vector<MPI_Request> &requests)
+{
+    int done = 0;
+    MPI_Testall((int)requests.size(), requests.data(), &done, MPI_STATUSES_IGNORE);
+    return done;
+}
+
+/* Of a communicator that is being made; MPI may use it as long as the process lives. */
+struct introduction {
+    std::vector<MPI_Request> requests;
+    std::vector<int> others; /* rank and world rank of each */
+    bool told = false;
+};
+
+/* Ranks tell the root who they are, it tells them who the others are. */
+void init(const pending_init &pending)
+{
+    std::shared_ptr<state> comm = pending.comm;
+    unique_id id;
+    int world;
+    std::memcpy(&id, &pending.id, sizeof id);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world);
+    comm->tag = TAG_FIRST + TAGS * (id.root * NUMBERS + id.number);
+    comm->member.assign(comm->ranks, -1);
+    comm->error = init_fault();
+    if (comm->error != ncclSuccess)
+        return;
+    auto *in = new introduction;
+    if (world != id.root) {
+        in->others = {comm->rank, world};
+        in->requests.resize(2);
+        MPI_Isend(in->others.data(), 2, MPI_INT, id.root, comm->tag + TAG_SELF, MPI_COMM_WORLD,
+                  &in->requests[0]);
+        MPI_Irecv(comm->member.data(), comm->ranks, MPI_INT, id.root, comm->tag + TAG_MEMBERS,
+                  MPI_COMM_WORLD, &in->requests[1]);
+        comm->background = [in] { return all_done(in->requests); };
+        return;
+    }
+    comm->member[comm->rank] = world;
+    in->others.resize(2 * (comm->ranks - 1));
+    in->requests.resize(comm->ranks - 1);
+    for (int i = 0; i < comm->ranks - 1; i++)
+        MPI_Irecv(&in->others[2 * i], 2, MPI_INT, MPI_ANY_SOURCE, comm->tag + TAG_SELF,
+                  MPI_COMM_WORLD, &in->requests[i]);
+    state *of = comm.get();
+    comm->background = [in, of] {
+        if (!all_done(in->requests) || in->told)
+            return in->told;
+        for (size_t i = 0; i < in->requests.size(); i++) {
+            const int rank = in->others[2 * i];
+            if (rank < 0 || rank >= of->ranks || of->member[rank] >= 0)
+                emulate_die("rank %d twice in one NCCL communicator of %d", rank, of->ranks);
+            of->member[rank] = in->others[2 * i + 1];
+        }
+        for (size_t i = 0; i < in->requests.size(); i++)
+            MPI_Isend(of->member.data(), of->ranks, MPI_INT, in->others[2 * i + 1],
+                      of->tag + TAG_MEMBERS, MPI_COMM_WORLD, &in->requests[i]);
+        in->told = true;
+        return all_done(in->requests);
+    };
+}
+
+/* What connects this communicator with the peers of its first messages. */
+std::vector<MPI_Request> connect(state &comm, const std::vector<operation> &group)
 {
     static char byte;
     std::vector<MPI_Request> requests;
-    for (pending_operation &p : issued) {
-        const operation &op = p.op;
+    for (const operation &op : group) {
         MPI_Request request;
-        if (op.what == kind::SEND && !p.comm->sends_to[op.peer]) {
-            MPI_Issend(&byte, 1, MPI_BYTE, op.peer, TAG_CONNECT, p.comm->mpi, &request);
+        const int peer = comm.member[op.peer], tag = comm.tag + TAG_CONNECT;
+        if (op.what == kind::SEND && !comm.sends_to[op.peer]) {
+            MPI_Issend(&byte, 1, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request);
             requests.push_back(request);
-            p.comm->sends_to[op.peer] = true;
+            comm.sends_to[op.peer] = true;
         }
-        if (op.what == kind::RECEIVE && !p.comm->receives_from[op.peer]) {
-            MPI_Irecv(&byte, 1, MPI_BYTE, op.peer, TAG_CONNECT, p.comm->mpi, &request);
+        if (op.what == kind::RECEIVE && !comm.receives_from[op.peer]) {
+            MPI_Irecv(&byte, 1, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request);
             requests.push_back(request);
-            p.comm->receives_from[op.peer] = true;
+            comm.receives_from[op.peer] = true;
         }
     }
-    MPI_Waitall((int)requests.size(), requests.data(), MPI_STATUSES_IGNORE);
+    return requests;
+}
+
+/* The communicators of a group go on together: none has its operations in a stream before all have
+ * connected. */
+struct group_launch {
+    std::vector<MPI_Request> requests;
+    struct part {
+        std::shared_ptr<state> comm;
+        cudaStream_t stream;
+        std::vector<operation> ops;
+    };
+    std::vector<part> parts;
+    bool over = false;
+};
+
+bool go_on(group_launch &launch)
+{
+    if (!launch.over && all_done(launch.requests)) {
+        launch.over = true;
+        for (group_launch::part &part : launch.parts)
+            if (!part.comm->aborted)
+                enqueue(part.comm, part.stream, std::move(part.ops));
+    }
+    return launch.over;
+}
+
+void require_ready(const state &comm, const char *what)
+{
+    if (comm.background)
+        emulate_die("%s while something of its communicator is in progress", what);
 }
 
 ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, int peer,
@@ -239,6 +325,7 @@ ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, in
         return ncclInvalidArgument;
     if (comm->is->error != ncclSuccess)
         return comm->is->error;
+    require_ready(*comm->is, what == kind::SEND ? "ncclSend" : "ncclRecv");
     ncclGroupStart();
     operation op{};
     op.what = what;
@@ -250,6 +337,33 @@ ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, in
     return ncclGroupEnd();
 }
 
+/* Communicator by communicator, in the order of their first operation. */
+ncclResult_t launch_group()
+{
+    static unsigned long groups;
+    auto launch = std::make_shared<group_launch>();
+    std::vector<pending_operation> group;
+    group.swap(issued);
+    while (!group.empty()) {
+        group_launch::part part{group.front().comm, group.front().stream, {}};
+        std::vector<pending_operation> rest;
+        for (pending_operation &p : group)
+            if (p.comm == part.comm)
+                part.ops.push_back(std::move(p.op));
+            else
+                rest.push_back(std::move(p));
+        for (MPI_Request request : connect(*part.comm, part.ops))
+            launch->requests.push_back(request);
+        launch->parts.push_back(std::move(part));
+        group = std::move(rest);
+    }
+    if (launch->requests.empty() && groups++ % 3 > 0 && go_on(*launch))
+        return ncclSuccess;
+    for (const group_launch::part &part : launch->parts)
+        part.comm->background = [launch] { return go_on(*launch); };
+    return ncclInProgress;
+}
+
 size_t size_of(ncclDataType_t type)
 {
     return type == ncclInt8 || type == ncclUint8 ? 1 : type == ncclBfloat16 ? 2 : 4;
@@ -259,7 +373,8 @@ size_t size_of(ncclDataType_t type)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    const char *given = std::getenv("SMP_EMULATE_NCCL_VERSION");
+    *version = given ? std::atoi(given) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
@@ -268,7 +383,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     static int numbers;
     unique_id own{};
     MPI_Comm_rank(MPI_COMM_WORLD, &own.root);
-    own.number = numbers++ % 8192;
+    own.number = numbers++ % NUMBERS;
     std::memset(id, 0, sizeof *id);
     std::memcpy(id, &own, sizeof own);
     return ncclSuccess;
@@ -278,22 +393,33 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
                                     ncclConfig_t *config)
 {
     if (!comm || ranks < 1 || rank < 0 || rank >= ranks ||
-        (config && (config->magic != 0xcafebeef || config->size != sizeof *config)))
+        (!config || config->magic != 0xcafebeef || config->size != sizeof *config))
         return ncclInvalidArgument;
+    if (config->blocking != 0)
+        emulate_die("a communicator that blocks");
     ncclGroupStart();
     *comm = new ncclComm{std::make_shared<state>()};
     (*comm)->is->ranks = ranks;
     (*comm)->is->rank = rank;
-    inits.push_back({*comm, id});
+    inits.push_back({(*comm)->is, id});
     return ncclGroupEnd();
+}
+
+/* Done when all that it was told has been carried out. */
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    require_ready(*comm->is, "ncclCommFinalize");
+    state *of = comm->is.get();
+    of->finalized = true;
+    of->background = [of] { return of->issued == of->carried; };
+    return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    if (comm->is->issued != comm->is->carried)
-        emulate_die("ncclCommDestroy with %ld operations in flight",
-                    comm->is->issued - comm->is->carried);
-    MPI_Comm_free(&comm->is->mpi);
+    require_ready(*comm->is, "ncclCommDestroy");
+    if (!comm->is->finalized)
+        emulate_die("ncclCommDestroy of a communicator that was not finalized");
     delete comm;
     return ncclSuccess;
 }
@@ -301,8 +427,11 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 /* What MPI still has of it stays where it is. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    static auto *kept = new std::vector<std::shared_ptr<state>>;
     ncclGroupStart();
+    kept->push_back(comm->is);
     comm->is->aborted = aborting = true;
+    comm->is->background = nullptr;
     delete comm;
     return ncclGroupEnd();
 }
@@ -310,7 +439,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     emulate_progress();
-    *error = comm->is->error;
+    if (comm->is->background && comm->is->background())
+        comm->is->background = nullptr;
+    *error = comm->is->background ? ncclInProgress : comm->is->error;
     return ncclSuccess;
 }
 
@@ -361,28 +492,14 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--depth > 0)
         return ncclSuccess;
+    ncclResult_t result = inits.empty() ? ncclSuccess : ncclInProgress;
     for (const pending_init &pending : inits)
         init(pending);
     inits.clear();
-    connect();
-    std::vector<pending_operation> group;
-    group.swap(issued);
-    while (
-        !group.empty()) { /* communicator by communicator, in the order of their first operation */
-        std::shared_ptr<state> comm = group.front().comm;
-        cudaStream_t stream = group.front().stream;
-        std::vector<operation> own;
-        std::vector<pending_operation> rest;
-        for (pending_operation &p : group)
-            if (p.comm == comm)
-                own.push_back(std::move(p.op));
-            else
-                rest.push_back(std::move(p));
-        enqueue(comm, stream, std::move(own));
-        group = std::move(rest);
-    }
+    if (!issued.empty())
+        result = launch_group();
     if (aborting)
         cudaDeviceSynchronize();
     aborting = false;
-    return ncclSuccess;
+    return result;
 }

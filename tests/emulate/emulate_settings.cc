@@ -56,6 +56,7 @@ void read_all()
     settings.devices = static_cast<int>(number("SMP_EMULATE_DEVICES", 1));
     settings.memory = static_cast<size_t>(number("SMP_EMULATE_MEMORY", 4LL << 30));
     settings.capability = static_cast<int>(number("SMP_EMULATE_CAPABILITY", 80));
+    settings.driver = static_cast<int>(number("SMP_EMULATE_DRIVER", CUDART_VERSION));
     settings.multiprocessors = static_cast<int>(number("SMP_EMULATE_MULTIPROCESSORS", 2));
     settings.fail = static_cast<long>(number("SMP_EMULATE_FAIL", 0));
     settings.protect = number("SMP_EMULATE_PROTECT", 1) != 0;
@@ -95,7 +96,17 @@ size_t emulate_shared_limit(bool optin)
 {
     if (!optin)
         return 48u << 10;
-    return (emulate_setting().capability >= 90 ? 227u : 163u) << 10;
+    switch (emulate_setting().capability) {
+    case 80:
+    case 87:
+        return 163u << 10;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+        return 99u << 10;
+    }
+    return 227u << 10;
 }
 
 void emulate_die(const char *format, ...)

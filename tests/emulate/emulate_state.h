@@ -16,6 +16,7 @@ struct emulate_settings {
     int devices;
     size_t memory;
     int capability;
+    int driver; /* as cudaDriverGetVersion says */
     int multiprocessors;
     long fail; /* this kernel fails, counted from 1; 0: none */
     bool protect;
