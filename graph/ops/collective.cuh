@@ -126,18 +126,23 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     const int64_t packs = stride % N == 0 ? n / N : 0;
     for (int64_t i = smp_thread(); i < packs; i += smp_threads()) {
         float total[N], value[N];
-        smp_read<N>(total, rows + i * N);
-        for (int64_t d = 1; d < devices; d++) {
-            smp_read<N>(value, rows + d * stride + i * N);
+        const T *row = rows + i * N;
+        smp_read<N>(total, row);
+        for (int d = 1; d < (int)devices; d++) {
+            row += stride;
+            smp_read<N>(value, row);
             for (int k = 0; k < N; k++)
                 total[k] += value[k];
         }
         smp_write<N>(sum + i * N, total);
     }
     for (int64_t i = packs * N + smp_thread(); i < n; i += smp_threads()) {
-        float total = smp_float(rows[i]);
-        for (int64_t d = 1; d < devices; d++)
-            total += smp_float(rows[d * stride + i]);
+        const T *row = rows + i;
+        float total = smp_float(*row);
+        for (int d = 1; d < (int)devices; d++) {
+            row += stride;
+            total += smp_float(*row);
+        }
         sum[i] = smp_from<T>(total);
     }
 }

@@ -14,10 +14,11 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     const int64_t columns = features / W, each = r.own * r.capacity;
     for (int64_t i = smp_thread(); i < rows * columns; i += smp_threads()) {
         const int64_t row = i / columns, column = (i - row * columns) * W;
-        const int64_t token = choice[row] < 0 ? -1 : row / each * r.tokens + choice[row] / r.top_k;
+        const int32_t chosen = choice[row];
         float value[W] = {};
-        if (token >= 0)
-            smp_read<W>(value, x + token * features + column);
+        if (chosen >= 0)
+            smp_read<W>(value, x + (row / each * r.tokens + chosen / (int32_t)r.top_k) * features +
+                                   column);
         smp_write<W>(out + row * features + column, value);
     }
 }
