@@ -117,6 +117,7 @@ static smp_status describe(cuda_context *c, int device)
     SMP_TRY(SMP_CUDA(cudaDriverGetVersion, &driver));
     c->cuda.capability = 10 * properties.major + properties.minor;
     c->cuda.multiprocessors = properties.multiProcessorCount;
+    c->cuda.shared_bytes = (int)properties.sharedMemPerBlockOptin;
     smp_format_bytes(memory, sizeof(memory), (int64_t)properties.totalGlobalMem);
     snprintf(c->text, sizeof(c->text), "%.200s, GPU %d, %s, CUDA %d.%d", properties.name, device,
              memory, driver / 1000, driver % 1000 / 10);
@@ -126,6 +127,10 @@ static smp_status describe(cuda_context *c, int device)
         return smp_fail(SMP_ERR_FAILED, "%s: compute capability %d.%d, the kernels need %d.%d",
                         c->text, properties.major, properties.minor, MIN_CAPABILITY / 10,
                         MIN_CAPABILITY % 10);
+    if (c->cuda.shared_bytes < SMP_CUDA_SHARED_LEAST)
+        return smp_fail(SMP_ERR_FAILED,
+                        "%s: a block has %d KiB of shared memory, the kernels need %d", c->text,
+                        c->cuda.shared_bytes >> 10, SMP_CUDA_SHARED_LEAST >> 10);
     return SMP_OK;
 }
 

@@ -21,9 +21,14 @@ typedef struct smp_cuda {
     int64_t workspace_bytes;
     smp_precision precision;
     int multiprocessors;
-    int capability; /* 90: compute capability 9.0 */
+    int capability;   /* 90: compute capability 9.0 */
+    int shared_bytes; /* of shared memory that a block may ask for */
     smp__choices *choices;
 } smp_cuda;
+
+/* Shared memory of a block on every GPU from compute capability 8.0 on: 8.6, 8.9 and 12.0 have no
+ * more, 8.0 has 163 KiB, 9.0 227. A kernel that wants more has a smaller variant. */
+enum { SMP_CUDA_SHARED_LEAST = 99 << 10 };
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,19 +14,23 @@ namespace
 {
 
 /* Rows per warp, rows of the passing tile, and columns of gradients per block: what fits 255
- * registers. Where C < W a key tile is worked on by W / C blocks. */
-template <typename T, int W, bool KEYS> struct shape {
-    static constexpr int MT = W <= 64 ? 2 : 1, WARPS = W <= 64 || W > 128 ? 4 : 8;
-    static constexpr int N = W <= 64 || W > 128 ? 32 : 64, C = KEYS && W > 128 ? 128 : W;
+ * registers. Where C < W a key tile is worked on by W / C blocks. SMALL: fits every GPU, with half
+ * the rows. */
+template <typename T, int W, bool KEYS, bool SMALL> struct shape {
+    static constexpr int MT = W <= 64 ? 2 : 1, HALF = SMALL ? 2 : 1;
+    static constexpr int WARPS = (W <= 64 || W > 128 ? 4 : 8) / HALF;
+    static constexpr int N = (W <= 64 || W > 128 ? 32 : 64) / HALF, C = KEYS && W > 128 ? 128 : W;
     static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
                          LD = attention_tile<T, W>::LD;
     static constexpr size_t BYTES = (2 * M + 4 * N) * LD * sizeof(T) + 4 * N * sizeof(float);
+    static constexpr bool FITS_ALL = BYTES <= SMP_CUDA_SHARED_LEAST;
+    static_assert(!SMALL || FITS_ALL, "as cuda.h says");
 };
 
 /* What passes by: rows of b0 and b1, and the logarithms and deltas of those rows if they are
  * queries. */
-template <typename T, int W, bool KEYS> struct passing {
-    typedef shape<T, W, KEYS> of;
+template <typename T, int W, bool KEYS, bool SMALL> struct passing {
+    typedef shape<T, W, KEYS, SMALL> of;
     T *b0, *b1;         // (2, N, LD)
     float *lse, *delta; // (2, N)
     __device__ __forceinline__ explicit passing(T *shared)
@@ -74,15 +78,15 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float 
             }
 }
 
-template <typename T, int W, bool KEYS, bool EXTRA>
-__global__ void __launch_bounds__(shape<T, W, KEYS>::THREADS)
+template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL>
+__global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
     attention_backward_kernel(attention_args<T> args)
 {
-    typedef shape<T, W, KEYS> of;
+    typedef shape<T, W, KEYS, SMALL> of;
     const int M = of::M, N = of::N, MT = of::MT, C = of::C, THREADS = of::THREADS, LD = of::LD;
     SMP_SHARED(T, a0); // (M, LD)
     T *a1 = a0 + M * LD;
-    const passing<T, W, KEYS> pass(a1 + M * LD);
+    const passing<T, W, KEYS, SMALL> pass(a1 + M * LD);
     const attention_place place(args, KEYS);
     const int tile = place.tile / (W / C), from = place.tile % (W / C) * C;
     const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
@@ -163,24 +167,34 @@ __global__ void __launch_bounds__(shape<T, W, KEYS>::THREADS)
                                      grad[1].stride, rows, columns, args.width);
 }
 
-template <typename T, int W, bool KEYS, bool EXTRA>
+template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL>
 smp_status launch(const smp_cuda *cuda, const attention_args<T> &args, const char *name)
 {
-    typedef shape<T, W, KEYS> of;
-    return attention_launch(attention_backward_kernel<T, W, KEYS, EXTRA>, name, cuda, args,
+    typedef shape<T, W, KEYS, SMALL> of;
+    return attention_launch(attention_backward_kernel<T, W, KEYS, EXTRA, SMALL>, name, cuda, args,
                             KEYS ? args.heads / args.group : args.heads,
                             KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
                             of::BYTES);
 }
 
-template <typename T, int W, bool EXTRA>
+template <typename T, int W, bool EXTRA, bool SMALL = false>
 smp_status backward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
     if (args.dk.at || args.dv.at)
-        SMP_TRY((launch<T, W, true, EXTRA>(cuda, args, "attention, dK and dV")));
+        SMP_TRY((launch<T, W, true, EXTRA, SMALL>(cuda, args, "attention, dK and dV")));
     if (args.dq.at)
-        SMP_TRY((launch<T, W, false, EXTRA>(cuda, args, "attention, dQ")));
+        SMP_TRY((launch<T, W, false, EXTRA, SMALL>(cuda, args, "attention, dQ")));
     return SMP_OK;
+}
+
+/* On a GPU with little shared memory; one kernel for two widths and every kind. Where there is no
+ * window the longest hides nothing. */
+template <typename T> smp_status backward_small(const smp_cuda *cuda, attention_args<T> args)
+{
+    if (!attention_has_extra(args))
+        args.window = ATTENTION_MAX_ROWS;
+    return args.width <= 128 ? backward_of<T, 128, true, true>(cuda, args)
+                             : backward_of<T, 256, true, true>(cuda, args);
 }
 
 } // namespace
@@ -189,6 +203,9 @@ template <typename T>
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<T> &args)
 {
     const int width = args.width;
+    static_assert(shape<T, 64, true, false>::FITS_ALL, "has no smaller variant");
+    if (width > 64 && cuda->shared_bytes < (int)shape<T, 128, true, false>::BYTES)
+        return backward_small(cuda, args);
     if (attention_has_extra(args))
         return width <= 64    ? backward_of<T, 64, true>(cuda, args)
                : width <= 128 ? backward_of<T, 128, true>(cuda, args)

@@ -15,6 +15,7 @@ template <typename T, int W> struct shape {
     static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
                          LD = attention_tile<T, W>::LD;
     static constexpr size_t BYTES = (M + 2 * N) * LD * sizeof(T);
+    static_assert(BYTES <= SMP_CUDA_SHARED_LEAST, "has no smaller variant");
 };
 
 /* Running statistics of the rows g and g + 8 of each fragment; `sum` of this lane's columns. */

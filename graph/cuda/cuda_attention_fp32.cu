@@ -175,6 +175,12 @@ constexpr size_t backward_bytes = sizeof(float) *
                                   (4 * backward_rows<W> * attention_tile<float, W>::LD +
                                    2 * backward_rows<W> * (backward_rows<W> + 4));
 
+static_assert(forward_bytes<128> <= SMP_CUDA_SHARED_LEAST &&
+                  forward_bytes<256> <= SMP_CUDA_SHARED_LEAST &&
+                  backward_bytes<128> <= SMP_CUDA_SHARED_LEAST &&
+                  backward_bytes<256> <= SMP_CUDA_SHARED_LEAST,
+              "have no smaller variant");
+
 /* The gradients of R keys (KEYS: dK and dV) or of R queries (dQ), whose tiles a0 and a1 stay in
  * shared memory while those of the other side, b0 and b1, pass by:
  *   KEYS:      a = K, V;  b = Q, dO;  dV += P dO, dK += dS Q

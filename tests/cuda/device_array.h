@@ -42,7 +42,11 @@ static inline int open_device(void **state)
     (void)state;
     cudaStream_t stream;
     cublasLtHandle_t blas;
+    struct cudaDeviceProp properties;
     cuda = (smp_cuda){.workspace_bytes = 4 << 20, .multiprocessors = 4, .capability = 90};
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+        return -1;
+    cuda.shared_bytes = (int)properties.sharedMemPerBlockOptin;
     if (smp__blas_open() != SMP_OK || cudaStreamCreate(&stream) != cudaSuccess ||
         smp__blas.cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS ||
         cudaMalloc(&cuda.workspace, (size_t)cuda.workspace_bytes) != cudaSuccess)

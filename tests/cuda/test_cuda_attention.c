@@ -389,6 +389,29 @@ static void test_cuda_attention_knows_its_positions(void **state)
             }
 }
 
+/* Where a block has no more shared memory than every GPU has, other kernels compute. */
+static void test_cuda_attention_fits_every_gpu(void **state)
+{
+    (void)state;
+    static const setup cases[] = {
+        {1, 65, 65, 1, 64, true, false, 1, SMP_PRECISION_FP32, 1},
+        {1, 130, 130, 2, 72, true, true, 1, SMP_PRECISION_FP32, 1},
+        {1, 33, 70, 2, 96, false, false, 1, SMP_PRECISION_FP32, 2},
+        {1, 150, 97, 1, 128, false, false, 1, SMP_PRECISION_FP32, 1},
+        {1, 70, 70, 2, 136, true, false, 1, SMP_PRECISION_FP32, 2},
+        {2, 49, 49, 1, 256, true, true, 1, SMP_PRECISION_FP32, 1},
+    };
+    const int all = cuda.shared_bytes;
+    cuda.shared_bytes = SMP_CUDA_SHARED_LEAST;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int p = 0; p < N_PRECISION; p++) {
+            setup is = cases[i];
+            is.precision = precisions[p];
+            check_setup(&is);
+        }
+    cuda.shared_bytes = all;
+}
+
 static void test_cuda_attention_stands_large_scores(void **state)
 {
     (void)state;
@@ -521,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_handles_every_length),
         cmocka_unit_test(test_cuda_attention_shares_key_heads),
         cmocka_unit_test(test_cuda_attention_knows_its_positions),
+        cmocka_unit_test(test_cuda_attention_fits_every_gpu),
         cmocka_unit_test(test_cuda_attention_stands_large_scores),
         cmocka_unit_test(test_cuda_attention_gives_the_same_bits),
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),
