@@ -250,7 +250,8 @@ smp_status smp_core_switch_read(const smp_yaml_node *map, const char *what, doub
 
 const char *smp_link_name(smp_link_kind kind)
 {
-    return kind == SMP_LINK_INTRA_NODE ? "intra_node" : "inter_node";
+    static const char *const name[] = {"intra_node", "inter_node", "host"};
+    return name[kind];
 }
 
 int smp_cluster_core_of(const smp_cluster *cluster, int device)
@@ -318,8 +319,9 @@ double smp_link_us(const smp_link_spec *link, int64_t bytes)
     return link->latency_us + (double)bytes / link->bytes_per_s * 1e6;
 }
 
-smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec *link)
+smp_status smp_cluster_set_link(smp_cluster *cluster, smp_link_kind kind, const smp_link_spec *link)
 {
+    smp_link_spec *const of[] = {&cluster->intra_node, &cluster->inter_node, &cluster->host};
     const size_t n = link->n_point > 0 ? (size_t)link->n_point : 0;
     int64_t *bytes = SMP_ARENA_NEW(cluster->arena, int64_t, n);
     double *us = SMP_ARENA_NEW(cluster->arena, double, n);
@@ -329,9 +331,9 @@ smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec 
         memcpy(bytes, link->point_bytes, n * sizeof *bytes);
         memcpy(us, link->point_us, n * sizeof *us);
     }
-    cluster->intra_node = *link;
-    cluster->intra_node.n_point = (int)n;
-    cluster->intra_node.point_bytes = bytes;
-    cluster->intra_node.point_us = us;
+    *of[kind] = *link;
+    of[kind]->n_point = (int)n;
+    of[kind]->point_bytes = bytes;
+    of[kind]->point_us = us;
     return SMP_OK;
 }

@@ -38,6 +38,7 @@ typedef struct smp_link_spec {
 typedef enum smp_link_kind {
     SMP_LINK_INTRA_NODE,
     SMP_LINK_INTER_NODE,
+    SMP_LINK_HOST, /* of a device to its host's memory; the others are between ranks */
     SMP_LINK_KINDS
 } smp_link_kind;
 
@@ -106,7 +107,8 @@ double smp_link_us(const smp_link_spec *link, int64_t bytes);
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out);
 /* With all that it points to, `of` too, in `arena`. */
 smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp_cluster **out);
-/* Replaces the intra-node link by a measured curve (copied into the cluster). */
-smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec *link);
+/* Replaces a link by a measured curve (copied into the cluster). */
+smp_status smp_cluster_set_link(smp_cluster *cluster, smp_link_kind kind,
+                                const smp_link_spec *link);
 
 #endif

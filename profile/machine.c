@@ -155,6 +155,13 @@ static smp_status profiled_gpus(const smp_profile *profile, int devices, smp_clu
     return make_cluster(devices, &gpu, GPU_LINK_LATENCY_US, GPU_LINK_BYTES_PER_S, out);
 }
 
+static smp_status take_link(const smp_profile *profile, smp_link_kind kind, smp_cluster *cluster)
+{
+    return profile && profile->link[kind].n_point > 0
+               ? smp_cluster_set_link(cluster, kind, &profile->link[kind])
+               : SMP_OK;
+}
+
 smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
                                smp_cluster **out)
 {
@@ -165,9 +172,9 @@ smp_status smp_cluster_default(smp_target target, const smp_profile *profile, in
         SMP_TRY(profiled_gpus(profile, devices, &cluster));
     if (profile && profile->core_switch_us > 0)
         cluster->core_switch_us = profile->core_switch_us;
-    smp_status status = SMP_OK;
-    if (profile && profile->link[SMP_LINK_INTRA_NODE].n_point > 0)
-        status = smp_cluster_set_intra_link(cluster, &profile->link[SMP_LINK_INTRA_NODE]);
+    smp_status status = take_link(profile, SMP_LINK_INTRA_NODE, cluster);
+    if (status == SMP_OK && target.backend != SMP_BACKEND_CPU) /* whose memory is the host's */
+        status = take_link(profile, SMP_LINK_HOST, cluster);
     if (status == SMP_OK)
         *out = cluster;
     else

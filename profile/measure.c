@@ -409,7 +409,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     return smp__sync_ranks(s->probe, assemble(s, profile));
 }
 
-static smp_status check_options(const smp_probe *probe, const smp_profile_options *options)
+static smp_status check_options(const smp_profile_options *options)
 {
     if (options->microbatch_size < 1 || options->microbatch_size > SMP__MAX_MICROBATCH)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size: got %lld, expected 1 to %d",
@@ -417,9 +417,6 @@ static smp_status check_options(const smp_probe *probe, const smp_profile_option
     if (options->samples < 1 || options->samples > MAX_SAMPLES)
         return smp_fail(SMP_ERR_INPUT, "samples: got %d, expected 1 to %d", options->samples,
                         MAX_SAMPLES);
-    if (options->links && !probe->has_link[SMP_LINK_INTRA_NODE] &&
-        !probe->has_link[SMP_LINK_INTER_NODE])
-        return smp_fail(SMP_ERR_INPUT, "measuring links needs at least two ranks");
     if (options->links && !(options->link_s > 0))
         return smp_fail(SMP_ERR_INPUT, "time for links: got %g s, expected more", options->link_s);
     return SMP_OK;
@@ -431,7 +428,7 @@ smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
     session s = {.graph = graph, .probe = probe, .options = options};
     smp_arena *arena = NULL;
     smp_profile *profile = NULL;
-    smp_status status = check_options(probe, options);
+    smp_status status = check_options(options);
     if (status != SMP_OK)
         return status;
     s.rounds = options->samples < ROUNDS ? options->samples : ROUNDS;

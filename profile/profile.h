@@ -83,9 +83,9 @@ typedef struct smp_probe {
      * does not have takes 0. */
     smp_status (*time)(void *context, smp_probe_part part, int repeat, double *us);
     void (*close)(void *context);
-    /* One way between two ranks of one node, or of two nodes, where there are any: the mean of
-     * `repeat` messages after one to warm up, and what all that took. Every rank is told the
-     * same. */
+    /* One way between two ranks of one node, or of two nodes, where there are any, or between a
+     * device and its host while the other way is as busy: the mean of `repeat` messages after one
+     * to warm up, and what all that took. Every rank is told the same. */
     bool has_link[SMP_LINK_KINDS];
     smp_status (*time_link)(void *context, smp_link_kind kind, int64_t bytes, int repeat,
                             double *us, double *spent_us);

@@ -39,10 +39,12 @@ static const char usage[] =
     "  --microbatch-size B  samples in a micro-batch (default 1)\n"
     "  --dtype fp32|tf32|bf16|fp16\n"
     "                       number format of the operators (default fp32; tf32: cuda only)\n"
-    "  --links              measure the links between ranks too, inside a node and between nodes;\n"
+    "  --links              measure the links between ranks too, inside a node and between nodes,\n"
+    "                       and of a device to host memory, where stashes and states may travel;\n"
     "                       without mpirun, two ranks are started for it\n"
     "  --link-time SECONDS  about so long for that (default 10): messages grow while there is "
     "time\n"
+    "  --offload-to DIR     the link to a file in DIR instead of host memory, as of smp-run (cpu)\n"
     "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
     "repeatable\n"
     "  --help, --version\n"
@@ -55,6 +57,7 @@ typedef enum flag {
     FLAG_DTYPE,
     FLAG_LINKS,
     FLAG_LINK_TIME,
+    FLAG_OFFLOAD_TO,
     FLAG_PLUGIN,
     FLAG_HELP,
     FLAG_VERSION
@@ -66,6 +69,7 @@ static const struct option long_options[] = {
     {"dtype", required_argument, NULL, FLAG_DTYPE},
     {"links", no_argument, NULL, FLAG_LINKS},
     {"link-time", required_argument, NULL, FLAG_LINK_TIME},
+    {"offload-to", required_argument, NULL, FLAG_OFFLOAD_TO},
     {"plugin", required_argument, NULL, FLAG_PLUGIN},
     {"help", no_argument, NULL, FLAG_HELP},
     {"version", no_argument, NULL, FLAG_VERSION},
@@ -73,7 +77,7 @@ static const struct option long_options[] = {
 };
 
 typedef struct arguments {
-    const char *model, *output;
+    const char *model, *output, *offload_to;
     smp_target target;
     int64_t microbatch_size;
     double link_s;
@@ -108,6 +112,9 @@ static smp_status set_option(arguments *a, int option, const char *text)
         return smp_fail(SMP_ERR_INPUT,
                         "--link-time: got '%s', expected seconds above 0 and up to %g", text,
                         MAX_LINK_S);
+    case FLAG_OFFLOAD_TO:
+        a->offload_to = text;
+        return SMP_OK;
     case FLAG_PLUGIN:
         if (a->n_plugin == SMP_MAX_PLUGINS)
             return smp_fail(SMP_ERR_INPUT, "--plugin: given more than %d times", SMP_MAX_PLUGINS);
@@ -292,7 +299,7 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
                                    .again = AGAIN};
     smp_probe *probe = NULL;
     smp_profile *profile = NULL;
-    smp_status status = smp_probe_create(&a->target, &probe);
+    smp_status status = smp_probe_create(&a->target, a->offload_to, &probe);
     if (speaks) {
         options.progress = show_progress;
         options.again_progress = show_again;

@@ -271,6 +271,8 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
         status = make_link(m, profile.arena, link);
     else if (s->plan->cluster && s->plan->cluster->intra_node.n_point > 0)
         *link = s->plan->cluster->intra_node;
+    if (s->plan->cluster && s->plan->cluster->host.n_point > 0)
+        profile.link[SMP_LINK_HOST] = s->plan->cluster->host;
     if (status == SMP_OK)
         status = smp_profile_write(&profile, path);
     smp_arena_destroy(profile.arena);

@@ -1,5 +1,5 @@
 /* The probe on a rank: the optimizer, the addition of gradients, and what all ranks do together.
- * Operators: exec/probe/probe_op.c; links: exec/probe/probe_link.c; shared cores:
+ * Operators: exec/probe/probe_op.c; links: exec/probe/probe_link.c and probe_host.c; shared cores:
  * exec/probe/probe_core.c; memory and clock: exec/probe/probe_pool.c. */
 #include "exec/probe/probe.h"
 
@@ -8,6 +8,7 @@
 
 #include "exec/optimizer/optimizer.h"
 #include "exec/probe/probe_core.h"
+#include "exec/probe/probe_host.h"
 #include "exec/probe/probe_link.h"
 #include "exec/probe/probe_op.h"
 #include "graph/base/random.h"
@@ -20,6 +21,7 @@ enum { ID_BYTES = 64 };
 typedef struct rank_probe {
     smp__probe_state state; /* first: what the caller holds */
     smp__probe_links links;
+    smp__probe_host host;
     char name[SMP_DEVICE_NAME_BYTES];
 } rank_probe;
 
@@ -87,6 +89,8 @@ static smp_status time_link(void *context, smp_link_kind kind, int64_t bytes, in
                             double *us, double *spent_us)
 {
     rank_probe *r = context;
+    if (kind == SMP_LINK_HOST)
+        return smp__probe_host_time(&r->state, &r->host, bytes, repeat, us, spent_us);
     return smp__probe_links_time(&r->state, &r->links, kind, bytes, repeat, us, spent_us);
 }
 
@@ -121,23 +125,29 @@ static smp_status make_pattern(smp__probe_state *p)
     return SMP_OK;
 }
 
-/* How many ranks of this node compute on the device that this rank computes on. */
-static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
+/* How many ranks of this node compute on the device that this rank computes on, and whether a
+ * lower one does. */
+static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers, bool *follows)
 {
     char own[ID_BYTES] = "";
     void *all;
     p->device->identity(p->device_context, own);
     SMP_TRY(smp__comm_gather_node(&p->comm, own, ID_BYTES, &all));
     *sharers = 0;
-    for (int i = 0; i < ranks; i++)
-        *sharers += memcmp(own, (char *)all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
+    *follows = false;
+    for (int i = 0; i < ranks; i++) {
+        const bool same = memcmp(own, (char *)all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
+        *sharers += same;
+        *follows |= same && i < p->comm.node_rank;
+    }
     free(all);
     return SMP_OK;
 }
 
 /* The memory of a node, or of its GPU, is shared by the ranks there. */
-static smp_status find_memory(smp__probe_state *p, int ranks)
+static smp_status find_memory(rank_probe *r, int ranks)
 {
+    smp__probe_state *p = &r->state;
     int64_t available = 0;
     int sharers = 1;
     if (p->device->host_memory) {
@@ -148,7 +158,7 @@ static smp_status find_memory(smp__probe_state *p, int ranks)
         return SMP_OK;
     }
     if (p->parallel)
-        SMP_TRY(count_sharers(p, ranks, &sharers));
+        SMP_TRY(count_sharers(p, ranks, &sharers, &r->host.idles));
     SMP_TRY(p->device->available(p->device_context, &available));
     p->probe.memory_bytes = available;
     p->memory_limit = (int64_t)(MEMORY_SHARE * (double)available / sharers);
@@ -157,8 +167,10 @@ static smp_status find_memory(smp__probe_state *p, int ranks)
 
 static smp_status open_device(smp__probe_state *p, const smp_target *target, int rank)
 {
-    const smp_device_options options = {
-        .precision = target->precision, .node_rank = rank, .stamps = SMP__PROBE_STAMPS};
+    const smp_device_options options = {.precision = target->precision,
+                                        .node_rank = rank,
+                                        .stamps = SMP__PROBE_STAMPS,
+                                        .travels = SMP_FAR_WAYS};
     SMP_TRY(smp_target_check(*target));
     p->precision = target->precision;
     p->device = smp_device_find(smp_backend_name(target->backend));
@@ -181,6 +193,8 @@ static void fill_table(rank_probe *r)
                            .open = smp__probe_open,
                            .time = smp__probe_time,
                            .close = smp__probe_close,
+                           .has_link[SMP_LINK_HOST] = true,
+                           .time_link = time_link,
                            .time_optimizer = time_optimizer,
                            .time_reduce = time_reduce};
     if (p->device->host_memory)
@@ -188,8 +202,7 @@ static void fill_table(rank_probe *r)
     if (p->parallel) {
         p->probe.sync = sync_ranks;
         p->probe.share = share_bytes;
-        p->probe.time_link = time_link;
-        for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
+        for (int kind = 0; kind < SMP__RANK_LINKS; kind++)
             p->probe.has_link[kind] = r->links.pair[kind].first >= 0;
     }
 }
@@ -203,7 +216,7 @@ static smp_status start_rank(rank_probe *r, const smp_target *target)
     if (p->parallel)
         status = smp__comm_agree(&p->comm, status);
     if (status == SMP_OK)
-        status = find_memory(p, ranks);
+        status = find_memory(r, ranks);
     return status == SMP_OK ? make_pattern(p) : status;
 }
 
@@ -230,11 +243,12 @@ static smp_status start(rank_probe *r, const smp_target *target)
     return SMP_OK;
 }
 
-smp_status smp_probe_create(const smp_target *target, smp_probe **out)
+smp_status smp_probe_create(const smp_target *target, const char *offload_to, smp_probe **out)
 {
     rank_probe *r = calloc(1, sizeof *r);
     if (!r)
         return smp_fail_memory(sizeof *r);
+    r->host.folder = offload_to;
     smp_status status = start(r, target);
     if (status == SMP_OK)
         *out = &r->state.probe;
@@ -254,6 +268,7 @@ void smp_probe_destroy(smp_probe *probe)
         return;
     }
     smp__probe_links_close(&r->links);
+    smp__probe_host_close(&r->host);
     if (p->pool)
         p->device->release(p->device_context, p->pool, p->pool_bytes);
     if (p->staging)

@@ -22,7 +22,7 @@ void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair)
 static int list_lanes(smp__probe_links *links, int rank, smp_lane *lane)
 {
     int n = 0;
-    for (int kind = 0; kind < SMP_LINK_KINDS; kind++) {
+    for (int kind = 0; kind < SMP__RANK_LINKS; kind++) {
         const smp__probe_pair *pair = &links->pair[kind];
         links->lane[kind] = n;
         if (rank != pair->first && rank != pair->second)
@@ -40,7 +40,7 @@ static int list_lanes(smp__probe_links *links, int rank, smp_lane *lane)
 
 static smp_status open_transport(smp__probe_state *p, smp__probe_links *links)
 {
-    smp_lane lane[2 * SMP_LINK_KINDS];
+    smp_lane lane[2 * SMP__RANK_LINKS];
     const int n = list_lanes(links, p->comm.world_rank, lane);
     const smp_transport_options options = {.comm = &p->comm,
                                            .device = p->device,

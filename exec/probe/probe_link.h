@@ -4,6 +4,8 @@
 
 #include "exec/probe/probe_op.h"
 
+enum { SMP__RANK_LINKS = SMP_LINK_HOST }; /* kinds of links between ranks: the first ones */
+
 /* Two ranks, first < second; -1: there are none. */
 typedef struct smp__probe_pair {
     int first, second;
@@ -12,13 +14,13 @@ typedef struct smp__probe_pair {
 typedef struct smp__probe_links {
     const smp_transport *transport; /* NULL: there is one rank */
     void *context;
-    smp__probe_pair pair[SMP_LINK_KINDS];
-    int lane[SMP_LINK_KINDS]; /* index of the pair's two lanes on this rank: to the second, back */
-    double took[2];           /* result of the last call: here, since MPI adds it up */
+    smp__probe_pair pair[SMP__RANK_LINKS];
+    int lane[SMP__RANK_LINKS]; /* index of the pair's two lanes on this rank: to the second, back */
+    double took[2];            /* result of the last call: here, since MPI adds it up */
 } smp__probe_links;
 
 /* The first two ranks of one node, and rank 0 with the first rank of another one. node_of: [ranks]
- * the lowest rank of each rank's node; pair: [SMP_LINK_KINDS]. */
+ * the lowest rank of each rank's node; pair: [SMP__RANK_LINKS]. */
 void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair);
 
 /* Collective, the same status on every rank. */

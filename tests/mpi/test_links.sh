@@ -10,6 +10,18 @@ expect_no_match three.yaml 'inter_node'
 expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile three.yaml -o plan.yaml
 expect_exit 0 smp-profile good.yaml --links --link-time 0.5 -o two.yaml # starts two ranks
 expect_match two.yaml '^  intra_node:'
+# The link to host memory, no faster than it is; a file stands for it as well, one rank is enough.
+rate_of_host() {
+    sed -n '/^  host:/,$s/^    bytes_per_s: //p' "$1"
+}
+expect_match two.yaml '^  host:'
+for to in '' '--offload-to .'; do
+    # shellcheck disable=SC2086
+    SMP_THROTTLE_HOST=1e8 expect_exit 0 mpirun -n 1 smp-profile good.yaml --links --link-time 0.5 $to -o one.yaml
+    expect_no_match one.yaml 'intra_node'
+    rate=$(rate_of_host one.yaml)
+    awk -v rate="$rate" 'BEGIN { exit !(rate > 4e7 && rate < 1.05e8) }' || fail "host: $rate bytes/s"
+done
 expect_exit 0 mpirun -n 2 smp-profile good.yaml -o none.yaml
 expect_no_match none.yaml '^links'
 

@@ -277,7 +277,7 @@ static void test_cluster_interpolates_measured_links(void **state)
     smp_cluster *c;
     (void)state;
     assert_int_equal(smp_cluster_local(2, &c), SMP_OK);
-    assert_int_equal(smp_cluster_set_intra_link(c, &link), SMP_OK);
+    assert_int_equal(smp_cluster_set_link(c, SMP_LINK_INTRA_NODE, &link), SMP_OK);
     bytes[1] = 0; /* it was copied */
     us[1] = 0;
     const smp_link_spec *got = smp_cluster_link(c, 0, 1);

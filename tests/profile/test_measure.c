@@ -282,10 +282,14 @@ static void test_measure_links_give_a_rising_curve(void **state)
     assert_true(p->link[SMP_LINK_INTER_NODE].n_point > 0);
     smp_profile_destroy(p);
 
-    probe.has_link[SMP_LINK_INTER_NODE] = false;
-    p = NULL;
-    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_ERR_INPUT);
-    assert_null(p);
+    probe.has_link[SMP_LINK_INTER_NODE] = false; /* one rank alone: the link to its host */
+    probe.has_link[SMP_LINK_HOST] = f.probe_links[SMP_LINK_HOST] = true;
+    f.last_progress = 0;
+    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+    assert_int_equal(p->link[SMP_LINK_INTER_NODE].n_point, 0);
+    assert_int_equal(p->link[SMP_LINK_HOST].n_point, 9);
+    assert_true(fabs(p->link[SMP_LINK_HOST].bytes_per_s / 25e6 - 1) < 1e-3);
+    smp_profile_destroy(p);
     smp_graph_destroy(graph);
 }
 

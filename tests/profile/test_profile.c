@@ -281,6 +281,7 @@ static void test_profile_makes_a_cluster(void **state)
     assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
     assert_true(c->core_switch_us == profile.core_switch_us);
     assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
+    assert_true(c->host.bytes_per_s == 0); /* a CPU's memory is the host's */
     smp_cluster_destroy(c);
 
     c = NULL;
@@ -298,6 +299,8 @@ static void test_profile_makes_a_cluster(void **state)
     assert_int_equal(c->device[1].memory_bytes, 1000000);
     assert_int_equal(c->cores_per_node, 0);
     assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
+    assert_int_equal(c->host.n_point, profile.link[SMP_LINK_HOST].n_point);
+    assert_true(c->host.latency_us == profile.link[SMP_LINK_HOST].latency_us);
     smp_cluster_destroy(c);
 }
 

@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -66,8 +68,8 @@ static void open_every_op(const char *mode, bool training)
 {
     smp_graph *graph = parse(mode);
     smp_probe *probe = NULL;
-    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
-                     SMP_OK);
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
         bool input = false;
@@ -96,15 +98,45 @@ static void test_probe_times_updates(void **state)
     smp_probe *probe = NULL;
     double small = 0, large = 0, add = 0;
     (void)state;
-    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
-                     SMP_OK);
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
     assert_int_equal(probe->time_optimizer(probe->context, 1 << 10, 20, &small), SMP_OK);
     assert_int_equal(probe->time_optimizer(probe->context, 1 << 20, 3, &large), SMP_OK);
     assert_int_equal(probe->time_reduce(probe->context, 1 << 20, 3, &add), SMP_OK);
     assert_true(small > 0 && add > 0 && large > 10 * small);
-    for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
-        assert_false(probe->has_link[kind]); /* one process has no link, and nobody to wait for */
+    for (int kind = 0; kind < SMP_LINK_HOST; kind++)
+        assert_false(probe->has_link[kind]); /* one process has no peer, and nobody to wait for */
     assert_null(probe->sync);
+    smp_probe_destroy(probe);
+}
+
+/* The far side is that of a job, a link of a known rate among them: memory and a file. */
+static void test_probe_times_the_link_to_host_memory(void **state)
+{
+    static const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    const char *folders[] = {NULL, P_tmpdir};
+    (void)state;
+    assert_int_equal(setenv("SMP_THROTTLE_HOST", "1e7", 1), 0);
+    for (int i = 0; i < 2; i++) {
+        smp_probe *probe = NULL;
+        double small = 0, large = 0, spent = 0;
+        assert_int_equal(smp_probe_create(&cpu, folders[i], &probe), SMP_OK);
+        assert_true(probe->has_link[SMP_LINK_HOST]);
+        assert_int_equal(probe->time_link(probe->context, SMP_LINK_HOST, 8, 3, &small, &spent),
+                         SMP_OK);
+        assert_int_equal(
+            probe->time_link(probe->context, SMP_LINK_HOST, 1 << 18, 2, &large, &spent), SMP_OK);
+        if (!(small > 0 && large > (1 << 18) / 10.0 && large < 2 * (1 << 18) / 10.0 &&
+              spent > large))
+            fail_msg("folder %d: %g and %g us, %g in all", i, small, large, spent);
+        smp_probe_destroy(probe);
+    }
+    assert_int_equal(unsetenv("SMP_THROTTLE_HOST"), 0);
+    smp_probe *probe = NULL;
+    double us, spent;
+    assert_int_equal(smp_probe_create(&cpu, "/nowhere/at/all", &probe), SMP_OK);
+    assert_int_equal(probe->time_link(probe->context, SMP_LINK_HOST, 8, 1, &us, &spent),
+                     SMP_ERR_INPUT);
     smp_probe_destroy(probe);
 }
 
@@ -116,8 +148,8 @@ static void test_probe_times_core_switches(void **state)
     cpu_set_t before, after;
     (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
-                     SMP_OK);
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
     assert_int_equal(probe->time_core_switch(probe->context, 50, &us), SMP_OK);
     if (!(us > 0.1 && us < 2e4))
         fail_msg("got %g us", us);
@@ -136,8 +168,8 @@ static void test_probe_refuses_what_does_not_fit(void **state)
     smp_probe *probe = NULL;
     (void)state;
     assert_int_equal(smp_graph_parse("model.yaml", huge, strlen(huge), &graph), SMP_OK);
-    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
-                     SMP_OK);
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
     for (int64_t batch = 64; batch <= 1 << 20; batch <<= 7) {
         assert_int_not_equal(probe->open(probe->context, graph, &graph->op[0], batch), SMP_OK);
         assert_non_null(strstr(smp_last_error(), "big"));
@@ -154,8 +186,8 @@ static void test_probe_measures_a_model(void **state)
     const smp_profile_options options = {
         .microbatch_size = BATCH, .min_sample_us = 100, .samples = 3};
     (void)state;
-    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
-                     SMP_OK);
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
     if (smp_profile_measure(graph, probe, &options, &profile) != SMP_OK)
         fail_msg("%s", smp_last_error());
     for (int32_t i = 0; i < graph->n_op; i++)
@@ -173,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_times_every_part_of_an_op),
         cmocka_unit_test(test_probe_times_updates),
+        cmocka_unit_test(test_probe_times_the_link_to_host_memory),
         cmocka_unit_test(test_probe_times_core_switches),
         cmocka_unit_test(test_probe_refuses_what_does_not_fit),
         cmocka_unit_test(test_probe_measures_a_model),
