@@ -48,6 +48,9 @@ const char *smp_link_name(smp_link_kind kind); /* its key in files: "intra_node"
  * rank's sleep (50 us), and a second-level cache of 1 MiB refilled at 20 GB/s. An estimate. */
 #define SMP_DEFAULT_CORE_SWITCH_US 75.0
 
+/* Memory bandwidth of a core of a server of the 2020s: an order of magnitude. */
+#define SMP_CORE_BYTES_PER_S 10e9
+
 typedef struct smp_cluster {
     const char *name;
     int nodes;

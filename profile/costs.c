@@ -309,6 +309,12 @@ double smp__optimizer_rate(const smp__costing *c, smp_target target)
     return convert_rate(bytes_per_s, measured, target) / c->slowdown;
 }
 
+double smp_host_update_rate(smp_target target)
+{
+    const smp_target host = {.backend = SMP_BACKEND_CPU, .bf16_states = target.bf16_states};
+    return 4.0 / (4.0 * optimizer_traffic(host) / SMP_CORE_BYTES_PER_S + rounding_s(host));
+}
+
 static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs)
 {
     smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, (size_t)graph->n_op);

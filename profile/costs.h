@@ -30,6 +30,10 @@ typedef struct smp_costs {
     smp_arena *arena;
 } smp_costs;
 
+/* Weight bytes that a core of the host updates in a second, for a GPU whose states are there: an
+ * estimate. */
+double smp_host_update_rate(smp_target target);
+
 /* What the backward of an op takes, by what its model says or else by its shapes, on a device; for
  * what no plan hangs on but how times are shared out. */
 smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t batch,

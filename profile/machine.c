@@ -20,7 +20,6 @@ enum { MAX_LOCAL_DEVICES = 1000000 };
 /* Estimates for one core: 32 fp32 operations a cycle at about 3 GHz; oneDNN reaches that on large
  * matrices. Link: copies through shared memory between two ranks of Open MPI. */
 #define CORE_FLOPS 100e9
-#define CORE_BYTES_PER_S 10e9
 #define LINK_LATENCY_US 3
 #define LINK_BYTES_PER_S 6e9
 
@@ -135,7 +134,7 @@ smp_status smp_cluster_local(int devices, smp_cluster **out)
                                   .flops_fp32 = CORE_FLOPS,
                                   .flops_bf16 = 2 * CORE_FLOPS, /* of one that has it */
                                   .flops_fp16 = CORE_FLOPS,     /* which are products in fp32 */
-                                  .bytes_per_s = CORE_BYTES_PER_S};
+                                  .bytes_per_s = SMP_CORE_BYTES_PER_S};
     SMP_TRY(make_cluster(devices, &core, LINK_LATENCY_US, LINK_BYTES_PER_S, out));
     (*out)->cores_per_node = usable_cores();
     return SMP_OK;

@@ -42,6 +42,9 @@ static smp_status set_choice(smp_partition_options *o, const smp__option_entry *
     case FLAG_OFFLOAD:
         r->offload = (smp_offload)choice;
         return SMP_OK;
+    case FLAG_OFFLOAD_STATES:
+        r->offload_states = (smp_offload)choice;
+        return SMP_OK;
     case FLAG_STATE_PRECISION:
         o->target.bf16_states = choice == 1;
         o->has_state_precision = true;
@@ -259,9 +262,6 @@ static smp_status set_option(smp_partition_options *o, const smp__option_entry *
     case FLAG_EXPLAIN:
         o->explain = true;
         return SMP_OK;
-    case FLAG_OFFLOAD_STATES:
-        o->request.offload_states = true;
-        return SMP_OK;
     case FLAG_JSON:
         o->json = true;
         return SMP_OK;
@@ -289,9 +289,22 @@ static void make_long_options(struct option *out)
     int n = 0;
     for (const smp__option_entry *e = smp__partition_entries; e->flag; e++)
         if (e->flag > FLAG_HEADING)
-            out[n++] =
-                (struct option){e->name, e->value ? required_argument : no_argument, NULL, e->flag};
+            out[n++] = (struct option){e->name,
+                                       e->flag == FLAG_OFFLOAD_STATES ? optional_argument
+                                       : e->value                     ? required_argument
+                                                                      : no_argument,
+                                       NULL, e->flag};
     out[n] = (struct option){NULL, 0, NULL, 0};
+}
+
+/* Of an option whose value may be missing. */
+static const char *value_or_all(int argc, char **argv)
+{
+    const char *next = optind < argc ? argv[optind] : "";
+    if (strcmp(next, "none") != 0 && strcmp(next, "auto") != 0 && strcmp(next, "all") != 0)
+        return "all";
+    optind++;
+    return next;
 }
 
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
@@ -303,6 +316,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                  .request = {.seed = 1,
                                              .recompute = SMP_RECOMPUTE_AUTO,
                                              .offload = SMP_OFFLOAD_AUTO,
+                                             .offload_states = SMP_OFFLOAD_AUTO,
                                              .placement = SMP_PLACEMENT_AUTO,
                                              .advise = true,
                                              .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,
@@ -317,7 +331,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
         const smp__option_entry *entry = find_entry(option);
         if (!entry)
             return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
-        SMP_TRY(set_option(o, entry, optarg));
+        SMP_TRY(set_option(o, entry, optarg || !entry->value ? optarg : value_or_all(argc, argv)));
     }
     if (o->help || o->version)
         return SMP_OK;

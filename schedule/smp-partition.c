@@ -166,7 +166,6 @@ static smp_status keep_numbers(const smp_partition_options *o, const inputs *in,
     if (r->gradient_blocks == 0)
         r->gradient_blocks = sketch->gradient_blocks;
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
-    r->offload_states |= sketch->offload_states;
     if (r->loading_horizon == 0)
         r->loading_horizon = sketch->loading_horizon;
     bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;

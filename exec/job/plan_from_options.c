@@ -47,7 +47,7 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
         request->schedule = smp_schedule_name(options->schedule);
     request->seed = 1;
     request->recompute = SMP_RECOMPUTE_AUTO;
-    request->offload = SMP_OFFLOAD_AUTO;
+    request->offload = request->offload_states = SMP_OFFLOAD_AUTO;
     request->placement = SMP_PLACEMENT_AUTO;
     request->advise = true;
     request->deadline_s = smp_clock_s() + TIME_LIMIT_S;

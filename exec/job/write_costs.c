@@ -241,7 +241,8 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     profile->name = name;
     profile->op = cost;
     profile->spread = spread;
-    const bool far = s->plan->offload_states && !s->device->host_memory; /* no rate of the device */
+    const bool far =
+        s->plan->sharding.offload_states && !s->device->host_memory; /* no rate of the device */
     profile->optimizer_bytes_per_s =
         !far && bytes > 0.0 && us > 0.0 ? nearbyint(1e6 * bytes / us) : 0.0;
     return SMP_OK;

@@ -51,7 +51,7 @@ static smp_status open(smp *s)
     for (int i = 0; i < options.slots; i++)
         t->begun[i] = -1;
     SMP_TRY(smp_far_open(&options, &t->far));
-    return s->plan->offload_states ? smp_far_base(t->far, &s->far) : SMP_OK;
+    return s->plan->sharding.offload_states ? smp_far_base(t->far, &s->far) : SMP_OK;
 }
 
 smp_status smp__travel_open(smp *s)

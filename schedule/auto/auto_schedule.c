@@ -8,6 +8,7 @@
 
 #include "schedule/lower/lower.h"
 #include "schedule/simulate/simulate_state.h"
+#include "schedule/simulate/update_price.h"
 
 enum { N_ACTIVE = 4 };
 
@@ -198,10 +199,8 @@ static double tail_us(const autos *a, int rank)
             least_us = us;
         bytes += own > 0 ? own : 0;
     }
-    double optimizer_us =
-        s->optimizer_bytes_per_s > 0.0 ? 1e6 * (double)bytes / s->optimizer_bytes_per_s : 0.0;
-    optimizer_us /= smp__sim_parts(s);
-    return least_us + optimizer_us;
+    return least_us + (double)bytes * smp_update_us_per_byte(s->cluster, s->graph->target,
+                                                             s->sharding, s->optimizer_bytes_per_s);
 }
 
 /* Times of the list scheduler's model, and of messages. */

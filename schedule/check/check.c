@@ -109,9 +109,9 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
+    r->sharding.offload_states = smp__states_away(r);
     b->shape.sharding = r->sharding;
-    b->other_memory = r->offload_states && !sketch->offload_states;
-    r->offload_states |= sketch->offload_states;
+    b->other_memory = r->sharding.offload_states != sketch->sharding.offload_states;
     if (r->loading_horizon == 0)
         r->loading_horizon = sketch->loading_horizon;
     if (r->gradient_blocks == 0 && r->ddp == sketch->ddp && m == sketch->microbatches)

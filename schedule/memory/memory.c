@@ -180,7 +180,6 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                                      .sharding = plan->sharding,
                                                      .blocks = plan->gradient_blocks / plan->ddp,
                                                      .optimizer_states = optimizer_states,
-                                                     .offload_states = plan->offload_states,
                                                      .horizon = plan->loading_horizon},
                                  out);
     for (int c = 0; c < plan->chunks && made && !layout; c++)

@@ -144,13 +144,12 @@ typedef struct smp_memory_input {
     smp_sharding sharding;
     int blocks;           /* of gradients, of one replica (schedule/plan/gradient_blocks.h) */
     int optimizer_states; /* 0 when not training */
-    bool offload_states;  /* they lie in the host area */
     int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;
 
 /* Bytes that a rank keeps for ever on its device for each element of a weight, in the mean over its
  * shard group. */
-double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, bool offload_states);
+double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
 /* The same of an idle weight, which has neither gradient nor states. */
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);
 

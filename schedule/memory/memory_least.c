@@ -20,10 +20,9 @@
 #include "schedule/memory/memory.h"
 
 /* A weight lies with its first use, and there, if it is shared, an accumulator for each use. */
-static void add_states(const smp_graph *graph, smp_sharding sharding, bool offload_states,
-                       int64_t *state_bytes)
+static void add_states(const smp_graph *graph, smp_sharding sharding, int64_t *state_bytes)
 {
-    const int64_t element = (int64_t)smp_memory_state_bytes(graph, sharding, offload_states);
+    const int64_t element = (int64_t)smp_memory_state_bytes(graph, sharding);
     const int64_t idle = (int64_t)smp_memory_idle_bytes(graph, sharding);
     const int64_t opaque = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     for (int32_t p = 0; p < graph->n_param; p++) {
@@ -141,13 +140,13 @@ static smp_status list_values(const smp_graph *graph, int64_t batch, smp_arena *
 }
 
 smp_status smp_memory_least(const smp_graph *graph, int64_t batch, smp_sharding sharding,
-                            bool offload_states, smp_arena *arena, smp__least_memory *out)
+                            smp_arena *arena, smp__least_memory *out)
 {
     int64_t *state_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)graph->n_op);
     *out = (smp__least_memory){.state_bytes = state_bytes};
     if (!state_bytes)
         return SMP_ERR_NO_MEMORY;
-    add_states(graph, sharding, offload_states, state_bytes);
+    add_states(graph, sharding, state_bytes);
     return graph->training ? list_values(graph, batch, arena, out) : SMP_OK;
 }
 

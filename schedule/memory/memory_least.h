@@ -9,7 +9,7 @@
 /* Fills all but again_us, live, late and limit; arrays live in the arena. batch: samples of a
  * micro-batch. O(ops + edges). */
 smp_status smp_memory_least(const smp_graph *graph, int64_t batch, smp_sharding sharding,
-                            bool offload_states, smp_arena *arena, smp__least_memory *out);
+                            smp_arena *arena, smp__least_memory *out);
 
 /* [chunks], micro-batches of each chunk at one action of the rank, that where they are most: live
  * from F to B or I, late from there to W. Zero of inference. O(actions). */

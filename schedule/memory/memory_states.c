@@ -269,7 +269,7 @@ static smp_status place_parts(smp__memory_build *build, int state)
         int64_t offset;
         const int64_t element = state < 0 ? 4 : smp_target_state_bytes(build->input->graph->target);
         const int64_t bytes = element * part_elements(build, i, state >= 0, &next);
-        const bool far = state >= 0 && build->input->offload_states;
+        const bool far = state >= 0 && build->input->sharding.offload_states;
         int64_t *top = far ? &build->far_top : &build->top;
         offset = *top;
         SMP_TRY(smp__bytes_add(top, bytes));
@@ -459,11 +459,11 @@ double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding)
     return smp_precision_is_half(graph->target.precision) ? 6.0 : 4.0;
 }
 
-double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding, bool offload_states)
+double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding)
 {
     const bool training = graph->training;
     const double part = sharding.shard > 1 ? 1.0 / sharding.shard : 1.0;
-    const int element = offload_states ? 0 : smp_target_state_bytes(graph->target);
+    const int element = sharding.offload_states ? 0 : smp_target_state_bytes(graph->target);
     double bytes = element * smp_planned_states(training) * part;
     if (training)
         bytes += smp_shards(sharding, SMP_SHARD_GRADIENTS, training) ? 4.0 * part : 4.0;

@@ -116,7 +116,6 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .gradient_blocks =
                            sketch->gradient_blocks > 0 ? sketch->gradient_blocks : sketch->ddp,
                        .loading_horizon = sketch->loading_horizon,
-                       .offload_states = sketch->offload_states,
                        .schedule = sketch->schedule,
                        .target = sketch->target,
                        .n_stage = sketch->n_stage,

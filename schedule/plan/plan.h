@@ -76,7 +76,6 @@ typedef struct smp_plan {
     smp_sharding sharding;
     int gradient_blocks; /* of all replicas: schedule/plan/gradient_blocks.h */
     int loading_horizon; /* of what travels (schedule/rules/offload.h); 0: nothing does */
-    bool offload_states; /* the optimizer's states lie in host memory */
     const char *schedule;
     smp_target target; /* `execution:`; the CPU in fp32 if absent */
     bool training;     /* from the model's mode */

@@ -102,6 +102,10 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     bool bf16 = false;
     SMP_TRY(smp__field_bf16(map, "parallel", "gradient_wire", &bf16));
     sketch->sharding.gradient_wire = bf16 ? SMP_WIRE_BF16 : SMP_WIRE_FP32;
+    const smp_yaml_node *states = smp_yaml_get(map, "offload_states");
+    if (states)
+        SMP_TRY(
+            smp_yaml_bool(states, "parallel: offload_states", &sketch->sharding.offload_states));
     if (!shard && !smp_yaml_get(map, "shard_what"))
         return SMP_OK;
     SMP_TRY(smp__field_int(map, "parallel", "shard", 1, SMP__MAX_DEVICES, &sketch->sharding.shard));
@@ -162,9 +166,6 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
     SMP_TRY(read_sharding(map, sketch));
-    const smp_yaml_node *states = smp_yaml_get(map, "offload_states");
-    if (states)
-        SMP_TRY(smp_yaml_bool(states, "parallel: offload_states", &sketch->offload_states));
     return r->whole ? check_parallel(r, map) : SMP_OK;
 }
 

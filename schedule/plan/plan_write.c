@@ -207,7 +207,7 @@ static void put_head(writer *w, const smp_plan *plan)
         put_text(w, "gradient_wire", "bf16");
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
-    if (plan->offload_states)
+    if (plan->sharding.offload_states)
         put_bool(w, "offload_states", true);
     close_with(w, '}');
     put_split(w, &plan->splitting);

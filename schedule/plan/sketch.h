@@ -50,7 +50,6 @@ typedef struct smp_sketch {
     smp_sharding sharding;
     int gradient_blocks; /* 0: one for each replica */
     int loading_horizon; /* 0: not given */
-    bool offload_states;
     bool has_placement;
     smp_placement placement;
     const int *device; /* [pipeline * ddp] of a listed placement; else NULL */

@@ -98,6 +98,8 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                         : config->sharding.what == SMP_SHARD_GRADIENTS ? "gradients"
                                                                        : "weights",
                         config->sharding.shard);
+    if (config->sharding.offload_states)
+        smp_text_append(&text, ", the optimizer's states in host memory");
     smp_status status =
         text.failed ? smp_fail_memory(text.capacity) : smp_fail(SMP_ERR_NO_FIT, "%s", text.data);
     smp_text_free(&text);

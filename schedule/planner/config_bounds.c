@@ -19,6 +19,7 @@
 #include "partition/problem/longest_chain.h"
 #include "schedule/memory/memory_least.h"
 #include "schedule/planner/configs.h"
+#include "schedule/simulate/update_price.h"
 
 #define PRICE_WORK 2e7 /* some 50 ms */
 
@@ -103,10 +104,11 @@ double smp__config_tail_us(const smp__configs *configs, const smp__config *confi
 {
     if (!configs->request->graph->training)
         return 0.0;
-    const int shard = config->sharding.shard;
-    const double rate = configs->costs->optimizer_bytes_per_s * shard;
-    const bool one_ring = config->chunks == 1 && shard == 1;
-    return (rate > 0.0 ? 1e6 / rate : 0.0) + (one_ring ? config->mapping->ring_us : 0.0);
+    const smp_search_request *request = configs->request;
+    const bool one_ring = config->chunks == 1 && config->sharding.shard == 1;
+    return smp_update_us_per_byte(request->cluster, request->graph->target, config->sharding,
+                                  configs->costs->optimizer_bytes_per_s) +
+           (one_ring ? config->mapping->ring_us : 0.0);
 }
 
 void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us)
@@ -343,11 +345,10 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     smp_arena *scratch = smp_arena_create();
     int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
     double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    smp_status status =
-        live && again_us
-            ? smp_memory_least(request->graph, request->microbatch_size, config->sharding,
-                               request->offload_states, scratch, &memory)
-            : SMP_ERR_NO_MEMORY;
+    smp_status status = live && again_us
+                            ? smp_memory_least(request->graph, request->microbatch_size,
+                                               config->sharding, scratch, &memory)
+                            : SMP_ERR_NO_MEMORY;
     /* What may travel may all be away: then only what lives for ever is sure to be there. */
     if (status == SMP_OK && !smp__may_offload(request))
         status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);

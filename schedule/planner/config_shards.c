@@ -4,8 +4,9 @@
  * bytes, and each updates less. So every degree of that may be the fastest. Gradients in shards,
  * then weights, then weights gathered right before they are used each save more memory and no time:
  * they are looked at where memory binds the one before them, the `wholer` one. Weights in so many
- * chunks that nothing else has them have no such one. Where the least memory is asked for all are
- * looked at. O(n log n). */
+ * chunks that nothing else has them have no such one. States in host memory cost the travel of
+ * gradients and weights, and the host's update: any of these is looked at with them where memory
+ * binds the one without. Where the least memory is asked for all are looked at. O(n log n). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,11 @@ void smp__shardings_list(const smp__planner *planner, int ddp, smp__shardings *o
             add_degree(planner, (int)degree, out);
     if (planner->any_shard && degree / 2 != ddp && ddp > 1)
         add_degree(planner, ddp, out);
+    for (int i = 0, n = out->n; planner->any_states && i < n; i++) {
+        smp_sharding away = out->item[i];
+        away.offload_states = true;
+        add(out, away);
+    }
 }
 
 bool smp__shardings_gather(const smp__planner *planner)
@@ -142,6 +148,8 @@ int smp__compare_shardings(smp_sharding a, smp_sharding b)
     int order = (a.shard > b.shard) - (a.shard < b.shard);
     if (order == 0)
         order = (a.what > b.what) - (a.what < b.what);
+    if (order == 0)
+        order = a.offload_states - b.offload_states;
     return order ? order : (b.prefetch > a.prefetch) - (b.prefetch < a.prefetch);
 }
 
@@ -158,7 +166,7 @@ static int compare_indexed(const void *left, const void *right)
                  : (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
 }
 
-/* That with other shards, and where chunks make no difference but to what is gathered, fewer. */
+/* That with other shards, or with states on the device, and where chunks make no difference but to what is gathered, fewer. */
 static int32_t find_wholer(const smp__configs *configs, const smp__config *config,
                            const indexed *sorted)
 {
@@ -166,9 +174,13 @@ static int32_t find_wholer(const smp__configs *configs, const smp__config *confi
     const smp_search_request *request = configs->request;
     smp__config wanted = *config;
     smp_sharding *sharding = &wanted.sharding;
-    if (sharding->shard <= 1 || request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
         return -1;
-    if (sharding->prefetch < request->sharding.prefetch)
+    if (planner->any_states && sharding->offload_states)
+        sharding->offload_states = false;
+    else if (sharding->shard <= 1)
+        return -1;
+    else if (sharding->prefetch < request->sharding.prefetch)
         sharding->prefetch = request->sharding.prefetch;
     else if (!planner->any_shard || !request->any_shard_what)
         return -1;
@@ -218,23 +230,31 @@ static bool is_better(const smp_search_request *request, const smp_shard_tried *
            (peak_bytes == best->peak_bytes && time < best->sample_us);
 }
 
+/* As the lines of degrees stand. */
+static int compare_lines(const smp_shard_tried *a, const smp_shard_tried *b)
+{
+    int order = a->offload_states - b->offload_states;
+    if (order == 0)
+        order = (a->what > b->what) - (a->what < b->what);
+    return order ? order : (a->shard > b->shard) - (a->shard < b->shard);
+}
+
 /* The line of a degree, added where there is none yet; NULL: there are too many. */
 static smp_shard_tried *find_line(smp_search_result *result, smp_sharding sharding)
 {
-    const int shard = sharding.shard;
-    const smp_shard_what what = shard > 1 ? sharding.what : SMP_SHARD_OPTIMIZER;
+    const smp_shard_tried line = {.shard = sharding.shard,
+                                  .what = sharding.shard > 1 ? sharding.what : SMP_SHARD_OPTIMIZER,
+                                  .offload_states = sharding.offload_states};
     int i = 0;
-    while (i < result->n_shard &&
-           (result->shard[i].what < what ||
-            (result->shard[i].what == what && result->shard[i].shard < shard)))
+    while (i < result->n_shard && compare_lines(&result->shard[i], &line) < 0)
         i++;
-    if (i < result->n_shard && result->shard[i].shard == shard && result->shard[i].what == what)
+    if (i < result->n_shard && compare_lines(&result->shard[i], &line) == 0)
         return &result->shard[i];
     if (result->n_shard == SMP_MAX_SHARDS_TRIED)
         return NULL;
     memmove(&result->shard[i + 1], &result->shard[i],
             (size_t)(result->n_shard++ - i) * sizeof *result->shard);
-    result->shard[i] = (smp_shard_tried){.shard = shard, .what = what};
+    result->shard[i] = line;
     return &result->shard[i];
 }
 

@@ -119,7 +119,7 @@ typedef struct smp__configs {
 
 /* What may be in shards among `ddp` replicas, by degree; prefetch as asked for, or its choices
  * (schedule/planner/config_shards.c). */
-enum { SMP__MAX_SHARDINGS = 128 };
+enum { SMP__MAX_SHARDINGS = 256 };
 typedef struct smp__shardings {
     smp_sharding item[SMP__MAX_SHARDINGS];
     int n;

@@ -51,6 +51,7 @@ static void fix_numbers(hinting *h)
     r->sharding.shard = plan->sharding.shard;
     r->sharding.what = plan->sharding.what;
     r->sharding.prefetch = plan->sharding.prefetch;
+    r->offload_states = plan->sharding.offload_states ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_NONE;
     r->placement = plan->placement;
     r->device = plan->device;
     if (!h->result->order.taken)

@@ -158,7 +158,6 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     SMP_TRY(fill_evaluation(plan, best, evaluation));
     if (planner->any_travels)
         plan->loading_horizon = best->horizon;
-    plan->offload_states = planner->request.offload_states;
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,
                                 planner->offload_bytes));
     if (planner->request.profile)
@@ -337,12 +336,12 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
                               smp_planner_result *result)
 {
     const smp_candidate *best = result->search.best;
-    const bool shards = best->sharding.shard > 1;
+    const bool shards = best->sharding.shard > 1, away = best->sharding.offload_states;
     const size_t n_stage = (size_t)best->partition->n_stage;
     smp_partition kept = *best->partition;
     smp_candidate now = *best;
     smp_status status = SMP_OK;
-    if (planner->is_trial || best->n_recompute + best->n_offload + shards == 0)
+    if (planner->is_trial || best->n_recompute + best->n_offload + shards + away == 0)
         return SMP_OK;
     kept.recompute = calloc((size_t)planner->request.graph->n_op + 1, sizeof *kept.recompute);
     kept.load = calloc(n_stage, sizeof *kept.load);
@@ -357,6 +356,7 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
     now.partition = &kept;
     now.offload = NULL;
     now.sharding.shard = 1;
+    now.sharding.offload_states = false;
     if (status == SMP_OK)
         status = note_bought(planner, &now, order, "nothing", result);
     now.partition = best->partition;
@@ -367,7 +367,11 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
     if (status == SMP_OK && best->n_offload > 0)
         status = note_bought(planner, &now, order, "offload", result);
     now.offload = NULL;
+    now.sharding.offload_states = away;
+    if (status == SMP_OK && away)
+        status = note_bought(planner, &now, order, "states in host memory", result);
     now.sharding = best->sharding;
+    now.sharding.offload_states = false;
     if (status == SMP_OK && shards)
         status = note_bought(planner, &now, order, "shards", result);
     free(kept.recompute);

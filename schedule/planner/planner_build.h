@@ -58,6 +58,7 @@ typedef struct smp__planner {
     double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
     bool lost_patience; /* set where one did not look any further */
     bool any_shard;     /* degrees of sharding are searched; the request's is what does without */
+    bool any_states;    /* ... and the optimizer's states with them in host memory or not */
     bool any_prefetch;  /* it may choose how far ahead weights are gathered */
     bool gives_up;      /* at the deadline, whether anything fits or not */
     double most;        /* see smp__trial */

@@ -101,7 +101,7 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     put(key, input->sharding.shard);
     put(key, input->sharding.what);
     put(key, input->sharding.bucket_bytes);
-    put(key, input->offload_states);
+    put(key, input->sharding.offload_states);
     put(key, input->horizon);
     put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
@@ -224,7 +224,6 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .blocks =
                                   smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
                               .optimizer_states = smp_planned_states(graph->training),
-                              .offload_states = planner->request.offload_states,
                               .horizon = planner->any_travels ? candidate->horizon : 0};
     for (int c = 0; c < v; c++) {
         chunk_of[stage_of[c]] = c;
@@ -281,8 +280,7 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const smp_graph *graph = planner->request.graph;
     const smp_flow *flow = planner->flow;
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
-    const double sharded =
-        smp_memory_state_bytes(graph, candidate->sharding, planner->request.offload_states);
+    const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
     const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {

@@ -31,9 +31,10 @@ typedef struct smp_search_request {
     smp_recompute recompute;
     smp_offload offload; /* auto: where a rank does not fit without, and the cluster has a link */
     int loading_horizon; /* of what travels; 0: auto */
-    bool offload_states; /* the optimizer's lie in host memory */
-    double deadline_s;   /* smp_clock_s() at which the best so far is taken; 0: never */
-    const int32_t *pin;  /* see smp_problem.pin */
+    smp_offload offload_states; /* those of the optimizer; auto: where that is faster than what else
+                                   fits and the cluster has a link; or as sharding says, kept */
+    double deadline_s;          /* smp_clock_s() at which the best so far is taken; 0: never */
+    const int32_t *pin;         /* see smp_problem.pin */
     const smp_where *pin_where; /* see smp_problem.pin_where */
     const int32_t *together;    /* see smp_problem.together */
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
@@ -44,6 +45,13 @@ typedef struct smp_search_request {
     const int *device; /* [devices] of SMP_PLACEMENT_LISTED: each once, of replica d, rank r at
                           d * pipeline + r */
 } smp_search_request;
+
+/* Whether the optimizer's states lie in host memory, for what is not searched. */
+static inline bool smp__states_away(const smp_search_request *request)
+{
+    return request->offload_states == SMP_OFFLOAD_ALL ||
+           (request->offload_states == SMP_OFFLOAD_AUTO && request->sharding.offload_states);
+}
 
 /* Microseconds per sample, as the objective counts it: of a plan's bottleneck or its step. */
 static inline double smp_sample_us(const smp_search_request *request, double bottleneck_us,
@@ -92,17 +100,19 @@ typedef struct smp_candidate {
 
 void smp_candidate_destroy(smp_candidate *candidate); /* accepts NULL; frees what it owns */
 
-/* What became of one degree of sharding, where several were looked at. */
+/* What became of one degree of sharding, with the optimizer's states on the device or away, where
+ * several were looked at. */
 typedef struct smp_shard_tried {
     int shard;
     smp_shard_what what;
+    bool offload_states;
     int n_tried, n_slow, n_large, n_open; /* configurations: simulated; as below */
     bool fits;
     double sample_us;   /* of the fastest that does (--optimize memory: of the smallest), */
     int64_t peak_bytes; /* and of its fullest rank */
 } smp_shard_tried;
 
-enum { SMP_MAX_SHARDS_TRIED = 64 };
+enum { SMP_MAX_SHARDS_TRIED = 128 };
 
 typedef struct smp_search_result {
     smp_candidate *best; /* owned */

@@ -513,7 +513,7 @@ static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
 {
     smp_search_result result = {0};
     count_outcomes(s, &result);
-    if (s->configs.planner->any_shard)
+    if (s->configs.planner->any_shard || s->configs.planner->any_states)
         smp__search_list_shards(s, &result);
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
     smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;

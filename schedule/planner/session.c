@@ -121,18 +121,6 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
-/* Where the states of a GPU's optimizer are the host's, weights and gradients go down and weights
- * come up, one after the other in one stream, each as many bytes as the weights; what the update
- * takes the host is not known. */
-static double update_rate(const smp_search_request *request, double bytes_per_s)
-{
-    const double host = request->cluster->host.bytes_per_s;
-    const bool far = request->offload_states && request->graph->target.backend == SMP_BACKEND_CUDA;
-    if (!far || host <= 0.0)
-        return bytes_per_s;
-    return 1.0 / ((bytes_per_s > 0.0 ? 1.0 / bytes_per_s : 0.0) + 3.0 / host);
-}
-
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)
 {
     *planner = (smp__planner){.request = *request};
@@ -145,18 +133,18 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     if (planner->any_prefetch)
         planner->request.sharding.prefetch =
             request->optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
+    planner->request.sharding.offload_states = smp__states_away(request);
+    planner->any_states = request->offload_states == SMP_OFFLOAD_AUTO && request->graph->training &&
+                          request->cluster->host.bytes_per_s > 0.0 &&
+                          !planner->request.sharding.offload_states;
     SMP_TRY(keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;
     smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
                                         request->microbatch_size, &planner->costs);
-    if (status != SMP_OK) {
+    if (status != SMP_OK)
         smp__planner_close(planner);
-        return status;
-    }
-    planner->costs->optimizer_bytes_per_s =
-        update_rate(request, planner->costs->optimizer_bytes_per_s);
-    return SMP_OK;
+    return status;
 }
 
 void smp__planner_close(smp__planner *planner)

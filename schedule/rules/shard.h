@@ -31,7 +31,9 @@ typedef struct smp_sharding {
                           in two hops (see smp_hops_size); 0: in one; a request: SMP_HOPS_AUTO */
     int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
                      request: SMP_PREFETCH_AUTO */
-    int gradient_wire; /* SMP_WIRE_... */
+    int gradient_wire;   /* SMP_WIRE_... */
+    bool offload_states; /* those of the optimizer, or the rank's part of them, lie in host memory,
+                            and the update runs there */
 } smp_sharding;
 
 static inline bool smp_wire_is_bf16(smp_sharding sharding)

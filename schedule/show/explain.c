@@ -150,7 +150,7 @@ static void explain_offload(const smp_plan *plan, smp_text *text)
         n_offload += smp_plan_stage_offloads(&plan->stage[s]) > 0;
     for (int r = 0; r < plan->pipeline && plan->predicted.host_bytes; r++)
         host = plan->predicted.host_bytes[r] > host ? plan->predicted.host_bytes[r] : host;
-    if (plan->offload_states)
+    if (plan->sharding.offload_states)
         smp_text_append(text, "offload: the optimizer's states\n");
     if (n_offload > 0)
         smp_text_append(text,
@@ -258,19 +258,33 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "<%s", c->fits ? "yes" : "no");
 }
 
-/* Every degree of --shard auto: the best of its configurations, or why there is none. */
+/* "8, weights, states in host memory" */
+static void put_sharding(int shard, smp_shard_what what, bool states_away, smp_text *text)
+{
+    if (shard > 1)
+        smp_text_append(text, "%d, %s%s", shard, smp_shard_what_name(what),
+                        states_away ? ", " : "");
+    else if (!states_away)
+        smp_text_append(text, "none");
+    if (states_away)
+        smp_text_append(text, "states in host memory");
+}
+
+/* Every degree of --shard auto, and of --offload-states auto: the best of its configurations, or
+ * why there is none. */
 static void explain_shards(const smp_planner_result *result, smp_text *text)
 {
     if (result->search.n_shard > 0)
         smp_text_append(text, "shards: taken is what %s\n",
-                        result->plan->sharding.shard > 1 ? "stands in the plan" : "needs none");
+                        result->plan->sharding.shard > 1 || result->plan->sharding.offload_states
+                            ? "stands in the plan"
+                            : "needs none");
     for (int i = 0; i < result->search.n_shard; i++) {
         const smp_shard_tried *tried = &result->search.shard[i];
         char peak[32];
-        if (tried->shard == 1)
-            smp_text_append(text, "  none: ");
-        else
-            smp_text_append(text, "  %d, %s: ", tried->shard, smp_shard_what_name(tried->what));
+        smp_text_append(text, "  ");
+        put_sharding(tried->shard, tried->what, tried->offload_states, text);
+        smp_text_append(text, ": ");
         if (tried->fits)
             smp_text_append(text, "%.1f samples/s, peak %s\n", 1e6 / tried->sample_us,
                             smp_format_bytes(peak, sizeof peak, tried->peak_bytes));
@@ -281,7 +295,7 @@ static void explain_shards(const smp_planner_result *result, smp_text *text)
         else
             smp_text_append(text, "%s\n",
                             tried->n_open > 0 ? "not looked at for want of time"
-                                              : "less in shards fits");
+                                              : "less in shards or away fits");
     }
 }
 
@@ -327,11 +341,13 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     for (int i = 0; i < shown; i++) {
         const smp_candidate *tried = search->tried[i];
         put_configuration(&t, tried, i + 1);
-        if (shards && tried->sharding.shard > 1)
-            smp__table_put(&t, "<%d, %s", tried->sharding.shard,
-                           smp_shard_what_name(tried->sharding.what));
-        else if (shards)
-            smp__table_put(&t, "<none");
+        if (!shards)
+            continue;
+        smp_text cell = {0};
+        put_sharding(tried->sharding.shard, tried->sharding.what, tried->sharding.offload_states,
+                     &cell);
+        smp__table_put(&t, "<%s", cell.data ? cell.data : "");
+        smp_text_free(&cell);
     }
     return smp__table_print(&t, text);
 }

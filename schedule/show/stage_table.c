@@ -69,8 +69,8 @@ static void put_host(const smp_plan *plan, smp_text *text)
         smp_text_append(text, "stashes between forward and backward, loading horizon %d",
                         plan->loading_horizon);
     smp_text_append(text, "%s%s; at most %s of a rank\n",
-                    plan->travels && plan->offload_states ? ", " : "",
-                    plan->offload_states ? "the optimizer's states" : "",
+                    plan->travels && plan->sharding.offload_states ? ", " : "",
+                    plan->sharding.offload_states ? "the optimizer's states" : "",
                     smp_format_bytes(bytes, sizeof bytes, most));
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "schedule/simulate/simulate_state.h"
+#include "schedule/simulate/update_price.h"
 
 /* What smp_simulate gives out, with what it is made of. */
 typedef struct owned_simulation {
@@ -227,9 +228,10 @@ static smp_status set_costs(smp__sim *sim)
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
     if (!sim->optimizer_us)
         return SMP_ERR_NO_MEMORY;
-    for (int rank = 0; rank < input->pipeline && input->optimizer_bytes_per_s > 0.0; rank++)
-        sim->optimizer_us[rank] = 1e6 * (double)smp__sim_rank_bytes(sim, rank) /
-                                  input->optimizer_bytes_per_s / smp__sim_parts(input);
+    const double us_per_byte = smp_update_us_per_byte(
+        input->cluster, input->graph->target, input->sharding, input->optimizer_bytes_per_s);
+    for (int rank = 0; rank < input->pipeline; rank++)
+        sim->optimizer_us[rank] = us_per_byte * (double)smp__sim_rank_bytes(sim, rank);
     return smp__sim_add_summands(sim);
 }
 

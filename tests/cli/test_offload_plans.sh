@@ -84,6 +84,28 @@ expect_match states.yaml 'offload_states: true'
 expect_match states.yaml 'host_bytes: \['
 expect_less "peak without states" "$(peak states.yaml)" "$(peak kept.yaml)"
 
+# Kept, or away, or not at all: what the shortest step that fits needs, and it says what that bought.
+cluster slow.yaml '  host: {bandwidth: 40MB/s, latency_us: 10}'
+states() { # cluster, plan, option...
+    plan "$1" "$2" --device cuda --pipeline interleaved --offload none "${@:3}"
+}
+states with.yaml away.yaml --memory 13MiB --explain
+expect_match away.yaml 'offload_states: true'
+expect_match out '^states in host memory alone '
+expect_match out '^  states in host memory: .* samples/s'
+states slow.yaml here.yaml --memory 13MiB
+expect_no_match here.yaml 'offload_states'
+states slow.yaml named.yaml --memory 13MiB --offload-states
+expect_match named.yaml 'offload_states: true'
+expect_less "step with states on the device" "$(step here.yaml)" "$(step named.yaml)"
+states with.yaml named.yaml --memory 13MiB --offload-states none
+expect_less "step with states away" "$(step away.yaml)" "$(step named.yaml)"
+smallest=(--recompute none --memory 17MiB --offload-states)
+expect_exit 3 smp-partition "$model" --cluster slow.yaml "${shape[@]}" --device cuda --pipeline interleaved --offload none "${smallest[@]}" none
+states slow.yaml only.yaml "${smallest[@]}" auto
+expect_match only.yaml 'offload_states: true'
+expect_bad '--offload-states: got .some.' smp-partition "$model" --offload-states=some
+
 # Everything offloaded and, where that does not fit, made again: stages of which nothing is left to travel.
 plan with.yaml mixed.yaml --offload all --memory 21MiB
 expect_match mixed.yaml 'recompute: (true|\[)'

@@ -70,7 +70,7 @@ static inline smp_status change_offload(smp_plan *plan, const smp_graph *graph,
         ((smp_cluster *)plan->cluster)->host =
             (smp_link_spec){.bytes_per_s = 4e9, .latency_us = 10.0};
     plan->loading_horizon = plan->travels && changes->horizon == 0 ? 1 : changes->horizon;
-    plan->offload_states = changes->offload_states;
+    plan->sharding.offload_states = changes->offload_states;
     const smp_schedule_shape shape = smp_plan_shape(plan);
     for (int r = 0; r < plan->pipeline; r++) {
         for (int c = 0; c < plan->chunks; c++)

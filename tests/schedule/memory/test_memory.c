@@ -317,9 +317,8 @@ static void make_memory(job *j)
                                   .microbatches = j->microbatches,
                                   .ddp = j->ddp,
                                   .blocks = j->blocks,
-                                  .sharding = {.shard = 1},
+                                  .sharding = {.shard = 1, .offload_states = j->far_states},
                                   .optimizer_states = 1,
-                                  .offload_states = j->far_states,
                                   .horizon = j->horizon};
         assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);

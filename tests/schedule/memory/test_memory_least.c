@@ -147,9 +147,9 @@ static void test_memory_least_is_never_above_the_plan(void **state)
         smp_op_cost_override cost[MOST_OPS] = {{0}};
         open_job(&j, (uint64_t)seed, cost);
         smp_arena *arena = smp_arena_create();
-        assert_int_equal(SMP_OK,
-                         smp_memory_least(&j.f.graph, 3, (smp_sharding){.shard = 1, .what = 0},
-                                          false, arena, &least));
+        assert_int_equal(
+            SMP_OK,
+            smp_memory_least(&j.f.graph, 3, (smp_sharding){.shard = 1, .what = 0}, arena, &least));
         check_shares(&j, &least);
         for (int r = 0; r < j.shape.pipeline; r++) {
             int64_t exact = exact_bytes(&j, r), claimed = least_bytes(&j, &least, r);

@@ -285,8 +285,8 @@ static void check_saved(const job *j, const smp_memory_rank *memory)
     int64_t elements = 0;
     for (int32_t i = 0; i < memory->n_region; i++)
         elements += memory->region[i].elements;
-    const double counted = (smp_memory_state_bytes(&j->f.graph, none, false) -
-                            smp_memory_state_bytes(&j->f.graph, sharding, false)) *
+    const double counted = (smp_memory_state_bytes(&j->f.graph, none) -
+                            smp_memory_state_bytes(&j->f.graph, sharding)) *
                            (double)elements;
     const double saved = (double)(whole->fixed_bytes - memory->fixed_bytes);
     const double padding = 16.0 * memory->n_region * (SMP_PIECE_ELEMENTS + 64.0 * j->ddp);

@@ -62,7 +62,7 @@ static void test_plan_offload_round_trip(void **state)
     assert_int_equal(0, smp_plan_stage_offloads(&plan->stage[1]));
     assert_int_equal(640, plan->stage[0].offload_bytes);
     assert_int_equal(640, plan->predicted.host_bytes[0]);
-    assert_true(plan->offload_states && plan->travels[0] && !plan->travels[1]);
+    assert_true(plan->sharding.offload_states && plan->travels[0] && !plan->travels[1]);
     const smp_schedule_shape shape = smp_plan_shape(plan);
     assert_int_equal(3, shape.offloading.horizon);
     assert_true(plan->travels == shape.offloading.stage);
