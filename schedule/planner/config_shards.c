@@ -166,7 +166,8 @@ static int compare_indexed(const void *left, const void *right)
                  : (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
 }
 
-/* That with other shards, or with states on the device, and where chunks make no difference but to what is gathered, fewer. */
+/* That with states on the device, or with other shards, and where chunks make no difference but to
+ * what is gathered, fewer. */
 static int32_t find_wholer(const smp__configs *configs, const smp__config *config,
                            const indexed *sorted)
 {
