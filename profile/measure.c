@@ -395,6 +395,16 @@ static smp_status measure_core_switch(const session *s, smp_profile *profile)
     return smp__sync_ranks(s->probe, status);
 }
 
+/* At the end, when every kernel has run. */
+static smp_status measure_libraries(const session *s, smp_profile *profile)
+{
+    smp_status status = SMP_OK;
+    if (s->probe->library_bytes)
+        status = s->probe->library_bytes(s->probe->context, &profile->library_bytes);
+    profile->memory_bytes -= profile->library_bytes;
+    return smp__sync_ranks(s->probe, status);
+}
+
 static smp_status measure_all(session *s, smp_profile *profile)
 {
     smp_status status = describe(s, profile);
@@ -406,6 +416,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     SMP_TRY(measure_core_switch(s, profile));
     if (s->options->links)
         SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
+    SMP_TRY(measure_libraries(s, profile));
     return smp__sync_ranks(s->probe, assemble(s, profile));
 }
 

@@ -25,9 +25,10 @@ typedef struct smp_op_cost {
 typedef struct smp_profile {
     const char *model; /* name */
     uint64_t fingerprint;
-    const char *device;   /* "cpu" or a card's name */
-    const char *dtype;    /* name of the precision: "fp32", "tf32", "bf16", "fp16" */
-    int64_t memory_bytes; /* of the device; 0: not known */
+    const char *device;    /* "cpu" or a card's name */
+    const char *dtype;     /* name of the precision: "fp32", "tf32", "bf16", "fp16" */
+    int64_t memory_bytes;  /* of the device, that a plan may use; 0: not known */
+    int64_t library_bytes; /* that libraries take besides, once kernels run; 0: not measured */
     int64_t microbatch_size;
     int32_t n_op;
     const char *const *name;      /* [n_op], in graph order */
@@ -76,7 +77,9 @@ typedef struct smp_probe {
     void *context;
     bool fuses; /* FORWARD of an op that is one kernel with the next (smp_op_fused) runs both */
     const char *device;   /* see smp_profile */
-    int64_t memory_bytes; /* of the device; 0: not known */
+    int64_t memory_bytes; /* of the device, free when it was opened; 0: not known */
+    /* What libraries have taken of that since; NULL: not known. */
+    smp_status (*library_bytes)(void *context, int64_t *bytes);
     /* Makes inputs, weights and gradients for one op at one micro-batch size. */
     smp_status (*open)(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
     /* Runs one part `repeat` times back to back, gives the mean time of one run. A part the op

@@ -163,10 +163,11 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
 
 static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
 {
-    static const char *const keys[] = {"smp",    "model",           "device",
-                                       "dtype",  "microbatch_size", "optimizer_bytes_per_s",
-                                       "ops",    "links",           "reduce_bytes_per_s",
-                                       "memory", "core_switch_us",  "state_precision"};
+    static const char *const keys[] = {"smp",      "model",           "device",
+                                       "dtype",    "microbatch_size", "optimizer_bytes_per_s",
+                                       "ops",      "links",           "reduce_bytes_per_s",
+                                       "memory",   "core_switch_us",  "state_precision",
+                                       "libraries"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -175,6 +176,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
     SMP_TRY(read_precision(top, profile));
     SMP_TRY(read_bytes(top, "profile", "memory", &profile->memory_bytes));
+    SMP_TRY(read_bytes(top, "profile", "libraries", &profile->library_bytes));
     SMP_TRY(smp__field(top, "profile", "microbatch_size", &node));
     SMP_TRY(
         smp_yaml_int(node, "microbatch_size", 1, SMP__MAX_MICROBATCH, &profile->microbatch_size));
@@ -289,6 +291,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     smp_text_append(yaml, "\ndtype: %s\n", profile->dtype);
     if (profile->memory_bytes > 0)
         smp_text_append(yaml, "memory: %" PRId64 "\n", profile->memory_bytes);
+    if (profile->library_bytes > 0)
+        smp_text_append(yaml, "libraries: %" PRId64 "\n", profile->library_bytes);
     smp_text_append(yaml, "microbatch_size: %" PRId64 "\n", profile->microbatch_size);
     put_double(yaml, "optimizer_bytes_per_s: ", profile->optimizer_bytes_per_s);
     if (profile->bf16_states)

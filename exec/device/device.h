@@ -34,11 +34,9 @@ typedef struct smp_device {
     const char *(*describe)(void *context);
     /* Which physical device this is: equal for two ranks of a node that share one. */
     void (*identity)(void *context, char id[64]);
-    /* Bytes that can be reserved now. NULL with host_memory, as `overhead`: the kernel lends memory
-     * that it may not have, which shows when it is touched. */
+    /* Bytes that can be reserved now; some of them libraries will take. NULL with host_memory: the
+     * kernel lends memory that it may not have, which shows when it is touched. */
     smp_status (*available)(void *context, int64_t *bytes);
-    /* Memory that is still `available` but that the device's libraries will take. */
-    int64_t (*overhead)(void *context);
     /* Zeroed memory, 256-byte aligned, touched so that no page fault comes later. */
     smp_status (*reserve)(void *context, int64_t bytes, char **arena);
     void (*release)(void *context, char *arena, int64_t bytes);

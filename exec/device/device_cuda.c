@@ -26,9 +26,6 @@
 
 _Static_assert((int)SMP_CUDA_SQUARE_PIECE == (int)SMP_SQUARE_PIECE, "as device.h says");
 
-/* What the libraries still take after they were opened: kernels are loaded when first used.
- * Assumed, not measured. */
-#define LIBRARY_BYTES ((int64_t)96 << 20)
 #define WORKSPACE_BYTES ((int64_t)32 << 20)
 #define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
 
@@ -302,12 +299,6 @@ static smp_status cuda_available(void *context, int64_t *bytes)
     return SMP_OK;
 }
 
-static int64_t cuda_overhead(void *context)
-{
-    (void)context;
-    return LIBRARY_BYTES;
-}
-
 static cudaStream_t stream_of(void *context)
 {
     return ((const cuda_context *)context)->cuda.stream;
@@ -535,7 +526,6 @@ const smp_device smp__device_cuda = {
     .describe = cuda_describe,
     .identity = cuda_identity,
     .available = cuda_available,
-    .overhead = cuda_overhead,
     .reserve = cuda_reserve,
     .release = cuda_release,
     .reserve_host = cuda_reserve_host,

@@ -113,6 +113,15 @@ smp_status smp__device_open(smp *s)
     return SMP_OK;
 }
 
+/* What libraries take of a GPU when kernels run for the first time, and are loaded. Assumed where
+ * no profile has said it. */
+static const int64_t LIBRARY_BYTES = (int64_t)512 << 20;
+
+static int64_t libraries(const smp *s)
+{
+    return s->plan->library_bytes > 0 ? s->plan->library_bytes : LIBRARY_BYTES;
+}
+
 typedef struct memory_need {
     char id[64];
     int64_t needed, available;
@@ -121,13 +130,14 @@ typedef struct memory_need {
 static smp_status fail_memory(const smp *s, const memory_need *own, int64_t needed,
                               int64_t available, int sharers)
 {
-    char total[32], room[32], arena[32], planned[32], extra[32], others[96] = "";
+    char total[32], room[32], arena[32], planned[32], extra[32], taken[32], others[96] = "";
     smp_format_bytes(total, sizeof(total), own->needed);
     smp_format_bytes(room, sizeof(room), available);
     smp_format_bytes(arena, sizeof(arena), s->memory->arena_bytes);
     smp_format_bytes(planned, sizeof(planned),
                      s->plan->predicted.peak_bytes[s->comm.pipeline_rank]);
-    smp_format_bytes(extra, sizeof(extra), own->needed - s->memory->arena_bytes);
+    smp_format_bytes(extra, sizeof(extra), s->extra_bytes);
+    smp_format_bytes(taken, sizeof(taken), libraries(s));
     if (sharers > 1) {
         char all[32];
         smp_format_bytes(all, sizeof(all), needed);
@@ -135,14 +145,16 @@ static smp_status fail_memory(const smp *s, const memory_need *own, int64_t need
     }
     return smp_fail(SMP_ERR_NO_FIT,
                     "rank %d (replica %d, pipeline rank %d) needs %s on %s: %s for its stages (the "
-                    "plan says %s) and %s for inputs and libraries; %s are free%s: use more "
-                    "stages, fewer micro-batches in flight, a smaller micro-batch or --recompute",
+                    "plan says %s), %s for inputs and %s for libraries (%s); %s are free%s: use "
+                    "more stages, fewer micro-batches in flight, a smaller micro-batch or "
+                    "--recompute",
                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, total,
-                    s->device->describe(s->device_context), arena, planned, extra, room, others);
+                    s->device->describe(s->device_context), arena, planned, extra, taken,
+                    s->plan->library_bytes > 0 ? "as the plan says" : "assumed", room, others);
 }
 
 /* A device that several ranks share must hold the arenas of all. */
-static smp_status check_shared(const smp *s, const memory_need *own, const memory_need *all)
+static smp_status check_shared(smp *s, const memory_need *own, const memory_need *all)
 {
     int64_t needed = 0, available = INT64_MAX;
     int sharers = 0;
@@ -153,6 +165,8 @@ static smp_status check_shared(const smp *s, const memory_need *own, const memor
         needed += all[i].needed;
         available = all[i].available < available ? all[i].available : available;
     }
+    s->device_free = available;
+    s->device_sharers = sharers;
     if (needed <= available)
         return SMP_OK;
     return fail_memory(s, own, needed, available, sharers);
@@ -166,11 +180,22 @@ smp_status smp__device_check_memory(smp *s)
         return SMP_OK; /* it is found out by touching it */
     SMP_TRY(smp__comm_agree(&s->comm, s->device->available(s->device_context, &own.available)));
     s->device->identity(s->device_context, own.id);
-    own.needed = s->memory->arena_bytes + s->extra_bytes + s->device->overhead(s->device_context);
+    own.needed = s->memory->arena_bytes + s->extra_bytes + libraries(s);
     SMP_TRY(smp__comm_gather_node(&s->comm, &own, (int)sizeof(own), &all));
     smp_status status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
     free(all);
     return status;
+}
+
+smp_status smp__device_note_libraries(smp *s)
+{
+    int64_t available = 0;
+    if (s->device->host_memory || s->device_sharers > 1)
+        return SMP_OK;
+    SMP_TRY(s->device->available(s->device_context, &available));
+    const int64_t taken = s->device_free - available - s->memory->arena_bytes - s->extra_bytes;
+    s->library_bytes = taken > 0 ? taken : 0;
+    return SMP_OK;
 }
 
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options)

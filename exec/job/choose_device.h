@@ -11,5 +11,7 @@ smp_status smp__device_open(smp *s);
 /* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share
  * it. */
 smp_status smp__device_check_memory(smp *s);
+/* After the warm-up: what libraries have taken of a device that no other rank uses. */
+smp_status smp__device_note_libraries(smp *s);
 
 #endif

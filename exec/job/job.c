@@ -297,6 +297,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
     SMP_TRY(warm_up(s));
     SMP_TRY(smp__agree_choices(s));
+    SMP_TRY(smp__comm_agree(&s->comm, smp__device_note_libraries(s)));
     return smp__comm_agree(&s->comm, smp__weights_init(s));
 }
 

@@ -265,6 +265,7 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     smp_device_profile_name(s->device, s->device_context, device);
     if (!s->device->host_memory && s->plan->cluster)
         profile.memory_bytes = s->plan->cluster->device[0].memory_bytes;
+    profile.library_bytes = s->library_bytes > 0 ? s->library_bytes : s->plan->library_bytes;
     if (s->plan->cluster && s->plan->cluster->cores_per_node > 0 &&
         s->plan->cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
         profile.core_switch_us = s->plan->cluster->core_switch_us;

@@ -100,6 +100,17 @@ static smp_status time_core_switch(void *context, int turns, double *us)
     return smp__probe_core_switch(p->parallel ? p->comm.node_rank : 0, turns, us);
 }
 
+/* What is missing of what was free, besides the pool. */
+static smp_status measure_libraries(void *context, int64_t *bytes)
+{
+    const smp__probe_state *p = context;
+    int64_t available = 0;
+    SMP_TRY(p->device->available(p->device_context, &available));
+    const int64_t taken = p->probe.memory_bytes - available - p->pool_bytes;
+    *bytes = taken > 0 ? taken : 0;
+    return SMP_OK;
+}
+
 static smp_status sync_ranks(void *context, smp_status status)
 {
     smp__probe_state *p = context;
@@ -161,6 +172,7 @@ static smp_status find_memory(rank_probe *r, int ranks)
         SMP_TRY(count_sharers(p, ranks, &sharers, &r->host.idles));
     SMP_TRY(p->device->available(p->device_context, &available));
     p->probe.memory_bytes = available;
+    p->alone = sharers == 1;
     p->memory_limit = (int64_t)(MEMORY_SHARE * (double)available / sharers);
     return SMP_OK;
 }
@@ -199,6 +211,8 @@ static void fill_table(rank_probe *r)
                            .time_reduce = time_reduce};
     if (p->device->host_memory)
         p->probe.time_core_switch = time_core_switch;
+    else if (p->alone)
+        p->probe.library_bytes = measure_libraries;
     if (p->parallel) {
         p->probe.sync = sync_ranks;
         p->probe.share = share_bytes;

@@ -33,6 +33,7 @@ typedef struct smp__probe_state {
     void *device_context;
     smp_precision precision;
     int64_t memory_limit; /* of the pool */
+    bool alone;           /* no other rank computes on the GPU */
     char *staging;        /* [SMP__STAGING_BYTES] of reserve_host: what is uploaded next */
     char *pool;
     int64_t pool_bytes;

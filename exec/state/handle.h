@@ -155,6 +155,9 @@ struct smp {
     void *device_context;
     void *kernel_context;  /* what calls of operators get as their device */
     smp_target target;     /* what the job runs on */
+    int64_t device_free;   /* bytes of the device before the arena was reserved */
+    int device_sharers;    /* ranks that compute on it */
+    int64_t library_bytes; /* that libraries took in the warm-up; 0: not measured */
     char device_note[512]; /* why not a better one ("auto"), or empty */
     const smp_transport *transport;
     void *transport_context;

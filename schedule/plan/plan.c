@@ -118,6 +118,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .loading_horizon = sketch->loading_horizon,
                        .schedule = sketch->schedule,
                        .target = sketch->target,
+                       .library_bytes = sketch->library_bytes,
                        .n_stage = sketch->n_stage,
                        .stage = stage,
                        .program = sketch->program,

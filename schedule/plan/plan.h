@@ -77,8 +77,9 @@ typedef struct smp_plan {
     int gradient_blocks; /* of all replicas: schedule/plan/gradient_blocks.h */
     int loading_horizon; /* of what travels (schedule/rules/offload.h); 0: nothing does */
     const char *schedule;
-    smp_target target; /* `execution:`; the CPU in fp32 if absent */
-    bool training;     /* from the model's mode */
+    smp_target target;     /* `execution:`; the CPU in fp32 if absent */
+    int64_t library_bytes; /* of a GPU, as the profile measured them; 0: not known */
+    bool training;         /* from the model's mode */
     int n_stage;
     const smp_plan_stage *stage; /* [pipeline * chunks] */
     const bool *travels;         /* [n_stage] something of it does: offload_bytes > 0; NULL: none */

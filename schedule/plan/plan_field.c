@@ -59,9 +59,9 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
     return SMP_OK;
 }
 
-smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
+smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out, int64_t *library_bytes)
 {
-    static const char *const keys[] = {"device", "precision", "state_precision"};
+    static const char *const keys[] = {"device", "precision", "state_precision", "libraries"};
     const smp_yaml_node *map, *node;
     const char *text;
     smp_target target = {0};
@@ -76,6 +76,8 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
     SMP_TRY(
         smp_precision_read(smp_yaml_where(node), "execution: precision", text, &target.precision));
     SMP_TRY(smp__field_bf16(map, "execution", "state_precision", &target.bf16_states));
+    if (smp_yaml_get(map, "libraries"))
+        SMP_TRY(smp__field_int64(map, "execution", "libraries", 0, SMP_MAX_BYTES, library_bytes));
     if (smp_target_check(target) != SMP_OK)
         return smp_fail_at(
             smp_yaml_where(node),

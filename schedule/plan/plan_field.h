@@ -29,7 +29,7 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
 
 /* The top map's `execution:`, {device: cuda, precision: bf16}; *out stays as it is where there
  * is none. */
-smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out);
+smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out, int64_t *library_bytes);
 
 /* The top map's `cluster:` of at least `devices` devices, as groups of `tensor` (which may be 0 or
  * 1: as they are); *out stays NULL if there is none. */

@@ -214,7 +214,7 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
         SMP_TRY(smp__field_int(top, "plan", "loading_horizon", 1, SMP__MAX_STAGES,
                                &sketch->loading_horizon));
     sketch->has_target = smp_yaml_get(top, "execution") != NULL;
-    return smp__plan_read_target(top, &sketch->target);
+    return smp__plan_read_target(top, &sketch->target, &sketch->library_bytes);
 }
 
 /* A list of texts, or one text. */

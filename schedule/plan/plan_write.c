@@ -233,6 +233,8 @@ static void put_head(writer *w, const smp_plan *plan)
     put_text(w, "precision", smp_precision_name(plan->target.precision));
     if (plan->target.bf16_states)
         put_text(w, "state_precision", "bf16");
+    if (plan->library_bytes > 0)
+        put_int(w, "libraries", plan->library_bytes);
     close_with(w, '}');
 }
 

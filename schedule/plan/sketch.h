@@ -56,6 +56,7 @@ typedef struct smp_sketch {
     const char *schedule;
     bool has_target; /* it says `execution:` */
     smp_target target;
+    int64_t library_bytes;         /* as in smp_plan */
     int n_listed;                  /* stages in the file */
     const smp_sketch_stage *stage; /* [n_listed], by rising number, all different */
     int n_stage;                   /* highest number + 1 */

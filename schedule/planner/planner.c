@@ -153,6 +153,8 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->gradient_blocks = smp__planner_blocks(planner, best->ddp);
     plan->training = graph->training;
     plan->target = graph->target;
+    if (planner->request.profile && graph->target.backend != SMP_BACKEND_CPU)
+        plan->library_bytes = planner->request.profile->library_bytes;
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));

@@ -153,6 +153,25 @@ SMP_EMULATE_MEMORY=1000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt
 expect_one_message 'Emulated GPU, GPU 0, .*need 32 MiB of workspace, .* are free'
 SMP_EMULATE_MEMORY=205000000 expect_exit 3 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt
 expect_match err 'the 2 ranks that share it need'
+SMP_EMULATE_MEMORY=500000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_one_message 'rank 0 .* 512 MiB for libraries \(assumed\); .* are free'
+
+# Libraries that take 700 MiB when kernels run for the first time: measured by smp-profile and by a run,
+# not planned with, and refused before they are missing.
+export SMP_EMULATE_LIBRARIES=734003200
+expect_exit 0 smp-profile-emulated "$SMP_EXAMPLES/mlp.yaml" --device cuda --dtype fp32 --microbatch-size 4 \
+    -o profile.yaml
+expect_match profile.yaml '^libraries: 734003200$'
+expect_match profile.yaml "^memory: $(((4096 - 32 - 700) << 20))\$" # less what matrix products work in
+expect_exit 0 smp-partition "$SMP_EXAMPLES/mlp.yaml" --profile profile.yaml --device cuda -n 1 --microbatches 2 \
+    -o measured.yaml
+SMP_EMULATE_MEMORY=700000000 expect_exit 3 "${on_gpu[@]}" measured.yaml --data text.txt --steps 1
+expect_one_message 'rank 0 .* 700 MiB for libraries \(as the plan says\); .* are free'
+SMP_EMULATE_MEMORY=700000000 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_match err 'first run of the kernels: .*out of memory'
+expect_exit 0 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 12 --profile-out profile.yaml
+expect_match profile.yaml '^libraries: 7340[0-9]{5}$'
+unset SMP_EMULATE_LIBRARIES
 expect_bad 'tf32 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision tf32
 plan narrow.yaml tf32 1 1 1 simple 4
 expect_bad 'the plan is for cuda in tf32, the job on cpu .*--precision' smp-run-emulated narrow.yaml \

@@ -20,6 +20,7 @@
  *   SMP_EMULATE_DRIVER=12080                  of CUDA 12.8; default: as the runtime
  *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest
  *                                             run
+ *   SMP_EMULATE_LIBRARIES=BYTES               of device memory are taken by the first launch
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
  *   SMP_EMULATE_DNN=right|wrong|fails|no-plan cuDNN's attention: as it should be, with keys seen
  *                                             that are hidden, whose run is refused, which has no

@@ -95,6 +95,8 @@ void emulate_enqueue_launch(const emulate_launch &launch, cudaStream_t stream,
     cudaError_t code = emulate_stream_check(stream);
     if (code == cudaSuccess)
         code = check(launch);
+    if (code == cudaSuccess && !emulate_memory_load_libraries())
+        code = cudaErrorMemoryAllocation;
     if (call.done(code) != cudaSuccess)
         return;
     emulate_stream_put(stream, {[launch, thread = std::move(thread)] {
@@ -111,6 +113,7 @@ void emulate_forget_launches()
 {
     shared_granted.clear();
     kernels_run = 0;
+    emulate_memory_forget_libraries();
 }
 
 extern "C" {

@@ -116,9 +116,11 @@ void watch_accesses()
     sigaction(SIGSEGV, &action, nullptr);
 }
 
+bool libraries_loaded;
+
 size_t used_bytes(int device)
 {
-    size_t sum = 0;
+    size_t sum = libraries_loaded ? emulate_setting().libraries : 0;
     for (const auto &[memory, block] : device_blocks)
         if (block.device == device)
             sum += block.span - 2 * page();
@@ -147,6 +149,19 @@ void emulate_memory_close()
         return;
     pages = 0;
     set_access_of_all(false);
+}
+
+bool emulate_memory_load_libraries()
+{
+    const emulate_settings &setting = emulate_setting();
+    libraries_loaded = libraries_loaded ||
+                       used_bytes(emulate_current_device()) + setting.libraries <= setting.memory;
+    return libraries_loaded;
+}
+
+void emulate_memory_forget_libraries()
+{
+    libraries_loaded = false;
 }
 
 emulate_place emulate_where(const void *memory, size_t bytes)

@@ -18,7 +18,8 @@ struct emulate_settings {
     int capability;
     int driver; /* as cudaDriverGetVersion says */
     int multiprocessors;
-    long fail; /* this kernel fails, counted from 1; 0: none */
+    size_t libraries; /* bytes of device memory that the first launch takes */
+    long fail;        /* this kernel fails, counted from 1; 0: none */
     bool protect;
 };
 const emulate_settings &emulate_setting();
@@ -58,6 +59,9 @@ emulate_place emulate_where(const void *memory,
                             size_t bytes); /* mixed: across an end of something */
 void emulate_memory_open();                /* the host may touch device memory until it is closed */
 void emulate_memory_close();
+/* What libraries take, once; false: there is not so much. */
+bool emulate_memory_load_libraries();
+void emulate_memory_forget_libraries();
 
 /* emulate_stream.cc */
 struct emulate_item {
