@@ -56,6 +56,7 @@ mkdir -p "$top/build"
 source "$top/tests/torch/venv.sh"
 if [ -z "$fast" ]; then
     smp_torch_venv || echo "tests with PyTorch are skipped: it cannot be installed" >&2
+    "$top/tests/cuda/cuda12_headers.sh" --get "$smp_torch_python" || echo "no headers of CUDA 12: a test is skipped" >&2
     smp_torch_peers || echo "readers of exports are not run: they cannot be installed" >&2
 fi
 
