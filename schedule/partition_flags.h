@@ -36,6 +36,7 @@ typedef enum smp__flag {
     FLAG_PIPELINE,
     FLAG_SCHEDULE,
     FLAG_ACTIVE,
+    FLAG_WEIGHT_LAG,
     FLAG_GROUP,
     FLAG_OPTIMIZE,
     FLAG_OBJECTIVE,

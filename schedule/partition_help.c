@@ -77,6 +77,9 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_SCHEDULE, "schedule", "NAME|auto", IN_BOTH, "the same by its other name"},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
      "most live micro-batches; a schedule that keeps more alive is refused"},
+    {FLAG_WEIGHT_LAG, "weight-lag", "K|auto", IN_BOTH,
+     "zero-bubble: most micro-batches that wait for their weight gradients; 1: none does (default "
+     "auto: fewer where memory asks for it)"},
     {FLAG_GROUP, "group", "G", IN_BOTH,
      "micro-batches per group of chunked schedules (default: ranks)"},
     {FLAG_HEADING, "what is kept", NULL, 0, NULL},

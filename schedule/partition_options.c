@@ -102,6 +102,8 @@ static smp_status set_search_option(smp_partition_options *o, const smp__option_
         return smp__parse_schedule(name, text, &r->schedule);
     case FLAG_ACTIVE:
         return smp__parse_count(name, text, false, &r->active_microbatches);
+    case FLAG_WEIGHT_LAG:
+        return smp__parse_count(name, text, true, &r->weight_lag);
     case FLAG_GROUP:
         return smp__parse_count(name, text, false, &r->group);
     case FLAG_LOADING_HORIZON:

@@ -104,6 +104,7 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                                     .microbatches = m,
                                     .training = r->graph->training,
                                     .active = r->active_microbatches,
+                                    .lag = r->weight_lag,
                                     .group = r->group};
     r->ddp = pick(r->ddp, sketch->ddp, 1);
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);

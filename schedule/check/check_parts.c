@@ -122,6 +122,7 @@ static smp_status judge(parts *p, version *v)
                                .microbatch_size = b->request.microbatch_size,
                                .schedule = b->kind->name,
                                .active = b->shape.active,
+                               .lag = b->shape.lag,
                                .sharding = planner->request.sharding,
                                .placement = v->placement,
                                .device = p->scoring.config.mapping->device,

@@ -44,6 +44,7 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                 .training = planner->request.graph->training,
                                 .active = active,
                                 .group = planner->request.group,
+                                .lag = planner->request.weight_lag,
                                 .sharding = planner->request.sharding};
 }
 
@@ -52,6 +53,7 @@ smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_c
     smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
                                                   candidate->microbatches, candidate->active);
     shape.sharding = candidate->sharding;
+    shape.lag = candidate->lag;
     return shape;
 }
 

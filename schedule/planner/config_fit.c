@@ -31,6 +31,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
                                  .active = config->active,
+                                 .lag = config->lag,
                                  .sharding = config->sharding,
                                  .microbatch_size = configs->costs->microbatch_size,
                                  .schedule = config->schedule->name,

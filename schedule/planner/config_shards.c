@@ -140,6 +140,8 @@ static int compare_kinds(const smp__config *a, const smp__config *b)
         order = (a->chunks > b->chunks) - (a->chunks < b->chunks);
     if (order == 0)
         order = (a->active > b->active) - (a->active < b->active);
+    if (order == 0)
+        order = (a->lag > b->lag) - (a->lag < b->lag);
     return order ? order : smp__compare_shardings(a->sharding, b->sharding);
 }
 

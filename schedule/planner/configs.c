@@ -304,6 +304,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
                       .chunks = l->chunks,
                       .microbatches = microbatches,
                       .active = request->active_microbatches,
+                      .lag = request->weight_lag,
                       .sharding = sharding,
                       .state_factor = 0.25 * smp_memory_state_bytes(request->graph, sharding),
                       .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
@@ -318,13 +319,14 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     return SMP_OK;
 }
 
-smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active)
+smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active, int lag)
 {
     SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
                               (size_t)configs->n + 1));
     smp__config *config = &configs->config[configs->n];
     *config = configs->config[index];
     config->active = active;
+    config->lag = lag;
     config->recompute = configs->request->recompute;
     config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
     config->horizon = first_horizon(configs->request);
@@ -363,6 +365,16 @@ int smp__config_next_bound(const smp__configs *configs, const smp__config *confi
     return next <= own && now > own ? 0 : next;
 }
 
+int smp__config_next_lag(const smp__configs *configs, const smp__config *config)
+{
+    const smp_schedule_shape shape = smp__config_shape(configs, config);
+    if (!config->schedule->most_lag || config->lag == SMP_LAG_WHOLE)
+        return 0;
+    if (config->lag == 1)
+        return SMP_LAG_WHOLE;
+    return (config->lag > 0 ? config->lag : config->schedule->most_lag(&shape)) / 2;
+}
+
 smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed)
 {
     const smp__config *from = &configs->config[index];
@@ -370,7 +382,7 @@ smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const in
     SMP_TRY(smp__mapping_get(configs, from->mapping->pipeline, SMP_PLACEMENT_LISTED, listed,
                              &l.mapping));
     SMP_TRY(make_arrangement(&l));
-    SMP_TRY(smp__configs_add_bound(configs, index, from->active));
+    SMP_TRY(smp__configs_add_bound(configs, index, from->active, from->lag));
     smp__config *config = &configs->config[configs->n - 1];
     config->mapping = l.mapping;
     config->arrangement = l.arrangement;

@@ -62,6 +62,7 @@ typedef struct smp__config {
     const smp__mapping *mapping;
     int chunks, microbatches;
     int active;            /* bound on live micro-batches; 0: the rule's own */
+    int lag;               /* likewise, on those that wait for W */
     smp_sharding sharding; /* buckets and hops as asked for, or found to be better */
     double state_factor;   /* bytes kept for ever per byte of weight, */
     double idle_factor;    /* ... of an idle one */
@@ -141,13 +142,16 @@ smp_status smp__configs_relate(smp__configs *configs, int32_t first);
 smp_status smp__configs_list(smp__planner *planner, smp__configs *out);
 /* Appends the same configuration under another bound on its live micro-batches, of a rule that
  * takes one. Pointers to configurations end here. */
-smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active);
+smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active, int lag);
 /* The highest bound that makes a difference, if it is above what the rule has of its own; 0:
  * none. */
 int smp__config_most_bound(const smp__configs *configs, const smp__config *config);
 /* The next below that of a configuration whose problem was made: down to what the rule has of its
  * own, or from there to 1; 0: none. */
 int smp__config_next_bound(const smp__configs *configs, const smp__config *config);
+/* Half as many micro-batches that wait for W as it has, after one whole backwards; 0: there are no
+ * fewer, or the rule takes no such bound. */
+int smp__config_next_lag(const smp__configs *configs, const smp__config *config);
 void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
@@ -193,6 +197,7 @@ static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
         smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
                            config->microbatches, config->active);
     shape.sharding = config->sharding;
+    shape.lag = config->lag;
     return shape;
 }
 

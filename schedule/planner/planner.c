@@ -268,7 +268,7 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
         smp__evaluation worse = *evaluation;
         *evaluation = other;
         other = worse;
-        if (candidate->active == search->best->active)
+        if (candidate->active == search->best->active && candidate->lag == search->best->lag)
             own.rule_us = order->rule_us;
         *place = search->best;
         search->best = candidate;

@@ -15,7 +15,9 @@
  * that orders of unequal stages gain by it where memory does not bind happens, by 1 % or so.
  * So below the bound that it has of its own the next one is looked at only while memory binds, and
  * where that does not, nothing is added but the highest bound, which costs memory and may save
- * time. When memory is minimised that is the bound of 1.
+ * time. When memory is minimised that is the bound of 1. Where it binds the rule's own bound, fewer
+ * micro-batches that wait for W come first, half as many each time: a late rank then keeps less,
+ * and none runs less far ahead.
  *
  * A trial may be told what it has to beat: then what bounds say does not is left out as well.
  *
@@ -46,7 +48,8 @@ double smp__search_time(const smp_search_request *request, const smp_candidate *
 /* Live micro-batches are bound where the request does not ask for it. */
 static bool is_extra(const smp__search *s, const smp__config *config)
 {
-    return config->active != s->configs.request->active_microbatches;
+    const smp_search_request *request = s->configs.request;
+    return config->active != request->active_microbatches || config->lag != request->weight_lag;
 }
 
 /* An extra one would cost more than it is likely to bring. */
@@ -347,7 +350,13 @@ static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
     smp__configs *configs = &s->configs;
     const smp_search_request *request = configs->request;
     const smp__config *config = &configs->config[index];
-    if (!config->schedule->takes_active || request->active_microbatches > 0)
+    const int lag = smp__config_next_lag(configs, config);
+    if (lag != 0 && binds && request->optimize == SMP_OPTIMIZE_SPEED && request->weight_lag == 0 &&
+        config->active == request->active_microbatches)
+        SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
+    config = &configs->config[index];
+    if (!config->schedule->takes_active || request->active_microbatches > 0 ||
+        config->lag != request->weight_lag)
         return SMP_OK;
     if (config->smallest != index && configs->config[config->smallest].misses)
         return SMP_OK; /* not even the fewest micro-batches fit */
@@ -355,8 +364,10 @@ static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
     int most = own && !for_memory ? smp__config_most_bound(configs, config) : 0;
     int next = binds && (own || !for_memory) ? smp__config_next_bound(configs, config) : 0;
     if (most > 0)
-        SMP_TRY(smp__configs_add_bound(configs, index, most));
-    return next > 0 ? smp__configs_add_bound(configs, index, for_memory ? 1 : next) : SMP_OK;
+        SMP_TRY(smp__configs_add_bound(configs, index, most, request->weight_lag));
+    return next > 0
+               ? smp__configs_add_bound(configs, index, for_memory ? 1 : next, request->weight_lag)
+               : SMP_OK;
 }
 
 /* Whether memory binds the one that shards less for no more time, which is looked at before unless

@@ -38,6 +38,7 @@ typedef struct smp_search_request {
     const smp_where *pin_where; /* see smp_problem.pin_where */
     const int32_t *together;    /* see smp_problem.together */
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
+    int weight_lag;          /* bound on those that wait for W, likewise; 0: auto */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
@@ -72,6 +73,7 @@ static inline double smp_plan_sample_us(const smp_search_request *request, const
 typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;
     int active; /* bound on live micro-batches; 0: the rule's own */
+    int lag;    /* likewise, on those that wait for W */
     smp_sharding sharding;
     int64_t microbatch_size;
     const char *schedule; /* registry name */

@@ -268,6 +268,13 @@ static smp_status settle(smp__search *s, int32_t index, smp_candidate *candidate
     return smp__config_settle(&s->configs, &s->configs.config[index], candidate);
 }
 
+/* Bound as the request has it. */
+static bool is_plain(const smp_search_request *request, const smp_candidate *candidate)
+{
+    return candidate->active == request->active_microbatches &&
+           candidate->lag == request->weight_lag;
+}
+
 /* The first few that are near the best; sorts the entries anew. The first that is bound as the
  * request has it is one that an order of its own may begin with, so it becomes as good as it
  * can. */
@@ -287,7 +294,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
-        bool first = !plain && entry->candidate->active == request->active_microbatches;
+        bool first = !plain && is_plain(request, entry->candidate);
         plain |= first;
         SMP_TRY(polish(s, entry, first ? INFINITY : SMP__CLOSE, &work));
         if (entry->candidate->fits)
@@ -391,9 +398,9 @@ static void make_bare(smp_candidate *candidate)
 /* Place of the first that is bound as the request has it, where the winner is not; 0: none. */
 static int32_t find_plain(const smp__search *s, const rank_key *key)
 {
-    int asked = s->configs.request->active_microbatches;
-    for (int32_t i = 0; i < s->n && key[i].tier < 2 && key[0].candidate->active != asked; i++)
-        if (key[i].candidate->active == asked)
+    const smp_search_request *request = s->configs.request;
+    for (int32_t i = 0; i < s->n && key[i].tier < 2 && !is_plain(request, key[0].candidate); i++)
+        if (is_plain(request, key[i].candidate))
             return i;
     return 0;
 }

@@ -75,6 +75,7 @@ static smp_status list_others(smp__search *s, int32_t index)
         smp__config *config = &configs->config[i];
         if (config->chunks == tried->chunks && config->schedule == tried->schedule &&
             config->microbatches == tried->microbatches && config->active == tried->active &&
+            config->lag == tried->lag &&
             smp__compare_shardings(config->sharding, tried->sharding) == 0)
             config->outcome = SMP__UNNEEDED;
     }

@@ -7,6 +7,8 @@
 #include "schedule/rules/program.h"
 #include "schedule/rules/shard.h"
 
+enum { SMP_LAG_WHOLE = -1 /* backwards are whole: no I, no W */ };
+
 typedef struct smp_schedule_shape {
     int pipeline; /* ranks */
     int chunks;   /* stages per rank */
@@ -16,6 +18,8 @@ typedef struct smp_schedule_shape {
     int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_sharding sharding;
     smp_offloading offloading;
+    int lag; /* most micro-batches of a chunk whose I is done and W is not, for schedules that take
+                this bound; 0: as many as `active` allows */
 } smp_schedule_shape;
 
 /* What others need to know of a schedule stands here: nobody asks for its name. */
@@ -34,9 +38,11 @@ typedef struct smp_schedule_kind {
     /* Peak number of live (micro-batch, chunk) pairs on a rank, from F to B (or W), as a
      * formula. */
     int (*live)(const smp_schedule_shape *shape, int rank);
-    bool no_training;   /* it has no backward */
-    bool no_inference;  /* it is nothing without one */
-    bool takes_active;  /* keeps to any shape.active */
+    bool no_training;  /* it has no backward */
+    bool no_inference; /* it is nothing without one */
+    bool takes_active; /* keeps to any shape.active */
+    /* The least shape.lag that changes nothing; 0: none does. NULL: it takes no such bound. */
+    int (*most_lag)(const smp_schedule_shape *shape);
     bool any_placement; /* plans of this name may place their stages at will, `chunks` on a rank */
     /* "auto" without costs stands for the rule, of those that can run a shape with its stages in
      * turn, whose order is best if all stages cost the same: the highest of these numbers; 0:

@@ -6,7 +6,11 @@
  * of its first I and holds d weight gradients back, w + d + 1 = active. active p is H1 (w = p-1-r,
  * d = r), 2p-1 is H2 (w = 2(p-1-r), d = 2r); between them the surplus goes to w first; below p
  * w shrinks in proportion, active-1 on the first rank. Every rank runs at least as far ahead as the
- * next one, so the order cannot deadlock. More than 2p-1 is of no use.
+ * next one, so the order cannot deadlock. More than 2p-1 is of no use. What W waits for, inputs and
+ * gradients of weights, can be more than what a forward keeps, and to recompute does not save it:
+ * shape.lag bounds d. With lag 1 every W follows its I, and with active p a rank keeps what 1F1B
+ * does beside what the W at hand reads, while gradients leave half a backward earlier. Whole
+ * backwards, where not even that fits, are 1F1B.
  *
  * Two chunks (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024): rank r holds
  * stage r and stage 2p-1-r. All ranks repeat one building block every `period` slots of unit time:
@@ -85,21 +89,36 @@ static int64_t warmup_split(const smp_schedule_shape *shape, int rank)
     return ((active - 1) * behind + p - 2) / (p - 1); /* rounded up */
 }
 
+/* Weight gradients held back. */
+static int64_t held_split(const smp_schedule_shape *shape, int rank)
+{
+    int64_t held = active_split(shape) - 1 - warmup_split(shape, rank);
+    if (shape->lag == SMP_LAG_WHOLE)
+        return 0;
+    return shape->lag > 0 ? minimum(held, shape->lag - 1) : held;
+}
+
+static int most_lag(const smp_schedule_shape *shape)
+{
+    return shape->chunks == 2 ? 0 : (int)active_split(shape);
+}
+
 static smp_status order_split(const smp_schedule_shape *shape, int rank, smp_program *program)
 {
     int64_t m = shape->microbatches, w = warmup_split(shape, rank);
-    int64_t held_back = active_split(shape) - 1 - w, weights = 0;
+    int64_t held_back = held_split(shape, rank), weights = 0;
+    const bool whole = shape->lag == SMP_LAG_WHOLE;
     for (int64_t mb = 0; mb < minimum(w, m); mb++)
         SMP_TRY(smp_program_push(program, SMP_ACTION_F, (int)mb, 0));
     for (int64_t mb = 0; mb < m; mb++) {
         if (mb + w < m)
             SMP_TRY(smp_program_push(program, SMP_ACTION_F, (int)(mb + w), 0));
-        SMP_TRY(smp_program_push(program, SMP_ACTION_I, (int)mb, 0));
+        SMP_TRY(smp_program_push(program, whole ? SMP_ACTION_B : SMP_ACTION_I, (int)mb, 0));
         bool drains = mb + w + 1 >= m; /* one I, one W: an I comes every second slot */
-        if (drains || mb + 1 - weights > held_back)
+        if (!whole && (drains || mb + 1 - weights > held_back))
             SMP_TRY(smp_program_push(program, SMP_ACTION_W, (int)weights++, 0));
     }
-    while (weights < m)
+    while (!whole && weights < m)
         SMP_TRY(smp_program_push(program, SMP_ACTION_W, (int)weights++, 0));
     return SMP_OK;
 }
@@ -263,7 +282,8 @@ static int live(const smp_schedule_shape *shape, int rank)
 {
     if (shape->chunks == 2)
         return live_folded(shape, rank);
-    return (int)minimum(shape->microbatches, active_split(shape));
+    return (int)minimum(shape->microbatches,
+                        warmup_split(shape, rank) + held_split(shape, rank) + 1);
 }
 
 const smp_schedule_kind smp__schedule_zero_bubble = {
@@ -275,5 +295,6 @@ const smp_schedule_kind smp__schedule_zero_bubble = {
     .live = live,
     .no_inference = true,
     .takes_active = true,
+    .most_lag = most_lag,
     .even_costs = 2,
 };

@@ -1,6 +1,7 @@
 /* Why a plan is as it is, in plain words. Linear in stages and configurations. */
 #include "schedule/show/explain.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "schedule/show/text_table.h"
@@ -98,6 +99,14 @@ static void explain_order(const smp_planner_result *result, smp_text *text)
     if (best->active > 0)
         smp_text_append(text, "schedule: the rule is %s, bound to %d live micro-batches\n",
                         best->schedule, best->active);
+    if (best->lag > 0)
+        smp_text_append(text,
+                        "schedule: of %s, with weight gradients of at most %d micro-batches to "
+                        "come\n",
+                        best->schedule, best->lag);
+    if (best->lag == SMP_LAG_WHOLE)
+        smp_text_append(text, "schedule: of %s, with whole backwards, for memory\n",
+                        best->schedule);
     if (!order->tried)
         return;
     smp_format_us(rule, sizeof rule, order->rule_us);
@@ -243,10 +252,14 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "%d", c->pipeline);
     smp__table_put(t, "%d", c->ddp);
     smp__table_put(t, "%d", c->chunks);
+    char live[32] = "", lag[32] = "";
     if (c->active > 0)
-        smp__table_put(t, "<%s, %d live", c->schedule, c->active);
-    else
-        smp__table_put(t, "<%s", c->schedule);
+        snprintf(live, sizeof live, ", %d live", c->active);
+    if (c->lag > 0)
+        snprintf(lag, sizeof lag, ", lag %d", c->lag);
+    if (c->lag == SMP_LAG_WHOLE)
+        snprintf(lag, sizeof lag, ", whole");
+    smp__table_put(t, "<%s%s%s", c->schedule, live, lag);
     smp__table_put(t, "%d", c->microbatches);
     smp__table_put(t, "<%s", placement[c->placement]);
     double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;

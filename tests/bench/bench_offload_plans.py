@@ -22,10 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOST = "  host: {bandwidth: 25GB/s, latency_us: 10}\n"
 CASES = [  # name, model, cluster, options
     ("30b, 16 stages, 1F1B", "gpt2-30b", "cluster-a100", "-n 16 --stages 16 --chunks 1 --microbatches 64 --pipeline interleaved"),
+    ("30b, 16 stages, zero-bubble", "gpt2-30b", "cluster-a100", "-n 16 --stages 16 --chunks 1 --microbatches 64 --pipeline zero-bubble"),
     ("30b, 8 x tensor 2, 2 chunks", "gpt2-30b", "cluster-a100",
      "-n 16 --tensor 2 --stages 8 --chunks 2 --microbatches 64 --pipeline interleaved"),
     ("175b, 16 x tensor 8, 1F1B", "gpt-175b", "cluster-a100-1k",
      "-n 128 --tensor 8 --stages 16 --chunks 1 --microbatches 64 --pipeline interleaved"),
+    ("175b, 16 x tensor 8, zero-bubble", "gpt-175b", "cluster-a100-1k",
+     "-n 128 --tensor 8 --stages 16 --chunks 1 --microbatches 64 --pipeline zero-bubble"),
     ("175b, 16 x tensor 8, 3 chunks", "gpt-175b", "cluster-a100-1k",
      "-n 128 --tensor 8 --stages 16 --chunks 3 --microbatches 64 --pipeline interleaved"),
 ]
@@ -35,7 +38,7 @@ def plan(binary, folder, model, cluster, options):
     """Step in microseconds, activations of each rank and what it keeps for ever in bytes, what the plan names;
     None: nothing fits."""
     command = [binary / "smp-partition", ROOT / f"examples/{model}.yaml", "--cluster", folder / f"{cluster}.yaml",
-               "--device", "cuda", "--precision", "bf16", "--microbatch-size", "1", "--time-limit", "20",
+               "--device", "cuda", "--precision", "bf16", "--microbatch-size", "1", "--time-limit", "20", "--offload-states", "none",
                "-o", folder / "plan.yaml", "--report", folder / "plan.html", *options.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 3:

@@ -152,6 +152,48 @@ static void test_planner_objective_bottleneck(void **state)
     check_and_close(&s);
 }
 
+/* The step, and the peak of the fullest rank. */
+static double step_of(setting *s, const char *schedule, int64_t memory_bytes, int64_t *peak_bytes)
+{
+    smp_planner_result result;
+    s->request.schedule = schedule;
+    s->request.memory_bytes = memory_bytes;
+    if (smp_plan_make(&s->request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_predicted *predicted = &result.plan->predicted;
+    const double step_us = predicted->step_us;
+    *peak_bytes = 0;
+    for (int r = 0; r < result.plan->pipeline; r++)
+        if (predicted->peak_bytes[r] > *peak_bytes)
+            *peak_bytes = predicted->peak_bytes[r];
+    smp_planner_result_destroy(&result);
+    return step_us;
+}
+
+/* What W waits for takes memory that 1F1B does not need, but zero-bubble can do without: in the
+ * same memory it is never slower. */
+static void test_planner_zero_bubble_in_little_memory(void **state)
+{
+    setting s;
+    int64_t peak, ignored;
+    (void)state;
+    open_setting(&s, "gpt-tiny.yaml", 4);
+    s.request.stages = 4;
+    s.request.ddp = s.request.chunks = 1;
+    s.request.microbatches = 16;
+    s.request.microbatch_size = 8;
+    s.request.recompute = SMP_RECOMPUTE_AUTO;
+    step_of(&s, "interleaved", (int64_t)1 << 32, &peak);
+    for (int percent = 100; percent >= 60; percent -= 20) {
+        const int64_t memory = peak * percent / 100;
+        const double base_us = step_of(&s, "interleaved", memory, &ignored);
+        const double us = step_of(&s, "zero-bubble", memory, &ignored);
+        if (us > base_us)
+            fail_msg("%d %% of the memory: %g us, 1F1B %g", percent, us, base_us);
+    }
+    close_setting(&s);
+}
+
 static void test_planner_no_fit(void **state)
 {
     (void)state;
@@ -401,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_planner_automatic),
         cmocka_unit_test(test_planner_fixed),
         cmocka_unit_test(test_planner_objective_bottleneck),
+        cmocka_unit_test(test_planner_zero_bubble_in_little_memory),
         cmocka_unit_test(test_planner_no_fit),
         cmocka_unit_test(test_planner_bad_request),
         cmocka_unit_test(test_planner_cuda),

@@ -159,7 +159,7 @@ static void check_makespan(made_plan *made, const smp_schedule_kind *kind,
         double bubble = (p - 1.0) / (m * v + p - 1.0);
         assert_true(s->bubble > bubble - 1e-9 && s->bubble < bubble + 1e-9);
     }
-    bool half_memory = shape->active > 0 && shape->active < p;
+    bool half_memory = (shape->active > 0 && shape->active < p) || shape->lag > 0;
     if (strcmp(kind->name, "zero-bubble") == 0 && v == 1 && m >= 2 * p && !half_memory)
         assert_takes(s, kind, shape, 3.0 * m + p - 1);
     if (strcmp(kind->name, "zero-bubble") == 0 && v == 2 && m >= 2 * p && !half_memory)
@@ -197,8 +197,10 @@ static void check_all(made_plan *made, const smp_schedule_kind *kind,
     check_makespan(made, kind, shape);
 }
 
+enum { ACTIVE, GROUP, LAG, N_OPTIONS };
+
 /* Every schedule with many bounds or groups. */
-static void for_options(int chunks, bool groups)
+static void for_options(int chunks, int kind_of_option)
 {
     const int microbatches[] = {1, 2, 3, 5, 8, 13, 16, 17, 32};
     for (int p = 1; p <= MAX_RANKS; p++) {
@@ -208,7 +210,8 @@ static void for_options(int chunks, bool groups)
             for (int option = 1; option <= 2 * p + 2; option++) {
                 smp_schedule_shape shape = {p, chunks, microbatches[i], true,
                                             0, 0,      {.shard = 1},    {0}};
-                *(groups ? &shape.group : &shape.active) = option;
+                int *const options[N_OPTIONS] = {&shape.active, &shape.group, &shape.lag};
+                *options[kind_of_option] = option;
                 for (int k = 0; smp_schedules()[k]; k++)
                     lend(&made, smp_schedules()[k], &shape, check_all);
             }
@@ -219,10 +222,58 @@ static void for_options(int chunks, bool groups)
 static void test_schedules_options(void **state)
 {
     (void)state;
-    for (int chunks = 1; chunks <= 3; chunks++) {
-        for_options(chunks, false);
-        for_options(chunks, true);
+    for (int chunks = 1; chunks <= 3; chunks++)
+        for (int option = 0; option < N_OPTIONS; option++)
+            for_options(chunks, option);
+}
+
+/* Step of a rule in stages of these times, and what each rank keeps alive. */
+static double timed_us(made_plan *made, const char *rule, int lag, const double *units, int *live)
+{
+    const smp_plan *plan = &made->plan;
+    const smp_schedule_kind *kind = smp_schedule_find(rule);
+    smp_schedule_shape shape = {plan->pipeline, 1,  plan->microbatches, true, 0, 0, {.shard = 1},
+                                {.horizon = 0}, lag};
+    assert_int_equal(smp_lower(kind, &shape, made->flow, made->program), SMP_OK);
+    smp_simulation *s = timed_simulation(made, units);
+    double step_us = s->step_us;
+    smp_simulation_destroy(s);
+    for (int r = 0; r < plan->pipeline; r++) {
+        live[r] = peak_live(&made->program[r], true);
+        smp_program_free(&made->program[r]);
     }
+    return step_us;
+}
+
+/* With every W behind its I, zero-bubble keeps on every rank what 1F1B keeps there, and takes no
+ * longer, whatever the stages are like; what it holds back besides is what it is given. */
+static void test_schedules_split_lag(void **state)
+{
+    uint64_t seed = 1;
+    int shorter = 0;
+    (void)state;
+    for (int p = 2; p <= MAX_RANKS; p++)
+        for (int m = 1; m <= 3 * p; m += p - 1) {
+            made_plan made;
+            double units[MAX_RANKS];
+            int base[MAX_RANKS], live[MAX_RANKS];
+            made_plan_stages(&made, "simple", p, 1, m, true, made_chain);
+            for (int s = 0; s < p; s++) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                units[s] = 1.0 + (double)(seed >> 33) / (double)(1u << 31);
+            }
+            const double base_us = timed_us(&made, "interleaved", 0, units, base);
+            for (int lag = 1; lag <= p; lag++) {
+                const double us = timed_us(&made, "zero-bubble", lag, units, live);
+                for (int r = 0; r < p; r++)
+                    assert_true(live[r] <= base[r] + (r < lag - 1 ? r : lag - 1));
+                if (lag == 1 && us > base_us + 1e-6)
+                    fail_msg("p %d m %d: %g, 1F1B %g", p, m, us, base_us);
+                shorter += lag == 1 && us < base_us - 1e-6;
+            }
+            made_plan_free(&made);
+        }
+    assert_true(shorter > 10);
 }
 
 /* The V-shaped family at its three named sizes, p micro-batches being 1F1B's. */
@@ -492,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_schedules_live),
         cmocka_unit_test(test_schedules_makespan),
         cmocka_unit_test(test_schedules_options),
+        cmocka_unit_test(test_schedules_split_lag),
         cmocka_unit_test(test_schedules_folded_memory),
         cmocka_unit_test(test_schedules_memory_for_time),
         cmocka_unit_test(test_schedules_folded_lengths),

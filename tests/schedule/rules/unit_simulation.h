@@ -6,7 +6,8 @@
 #include "schedule/simulate/simulate.h"
 #include "tests/schedule/made_plan.h"
 
-static inline smp_simulation *unit_simulation(const made_plan *made)
+/* units: [n_stage] what a forward takes; NULL: one each. */
+static inline smp_simulation *timed_simulation(const made_plan *made, const double *units)
 {
     size_t n_stage = (size_t)made->plan.n_stage, n_rank = (size_t)made->plan.pipeline;
     smp_device_spec *device = calloc(n_rank, sizeof *device);
@@ -15,8 +16,8 @@ static inline smp_simulation *unit_simulation(const made_plan *made)
     int *rank = calloc(n_stage, sizeof(int)), *place = calloc(n_rank, sizeof(int));
     assert_true(device && forward && backward && weights && rank && place);
     for (size_t s = 0; s < n_stage; s++) {
-        forward[s] = 1.0;
-        backward[s] = 2.0;
+        forward[s] = units ? units[s] : 1.0;
+        backward[s] = 2.0 * forward[s];
         rank[s] = made->stage[s].rank;
     }
     for (size_t r = 0; r < n_rank; r++)
@@ -50,6 +51,11 @@ static inline smp_simulation *unit_simulation(const made_plan *made)
     free(rank);
     free(place);
     return simulation;
+}
+
+static inline smp_simulation *unit_simulation(const made_plan *made)
+{
+    return timed_simulation(made, NULL);
 }
 
 #endif
