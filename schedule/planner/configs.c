@@ -12,7 +12,6 @@
 #include "schedule/plan/gradient_blocks.h"
 
 enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
-enum { EVERY_BOUND = 8 };        /* on live micro-batches; of higher ones three in four */
 enum { MOST_UNITS = 64 };        /* stages, where more chunks only gather less at a time */
 
 /* A short list of values to try. */
@@ -336,43 +335,6 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->wholer = -1;
     config->smallest = configs->n++;
     return SMP_OK;
-}
-
-/* Of as many micro-batches as one likes; the first rank keeps the most. */
-static int bound_of(const smp__configs *configs, const smp__config *config, int active)
-{
-    smp_schedule_shape shape =
-        smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
-                           8 * config->mapping->pipeline, active);
-    return (int)ceil(smp__live_microbatches(config->schedule, &shape, 0));
-}
-
-int smp__config_most_bound(const smp__configs *configs, const smp__config *config)
-{
-    int most = bound_of(configs, config, INT32_MAX);
-    return most > bound_of(configs, config, 0) ? most : 0;
-}
-
-int smp__config_next_bound(const smp__configs *configs, const smp__config *config)
-{
-    int n_stage = config->mapping->pipeline * config->chunks;
-    int own = bound_of(configs, config, 0), now = config->active > 0 ? config->active : own;
-    double most = 0.0;
-    for (int s = 0; s < n_stage; s++)
-        most = fmax(most, config->live[s]);
-    int next = most < now ? (int)ceil(most) : now; /* of fewer micro-batches */
-    next -= next <= EVERY_BOUND ? 1 : next / 4;
-    return next <= own && now > own ? 0 : next;
-}
-
-int smp__config_next_lag(const smp__configs *configs, const smp__config *config)
-{
-    const smp_schedule_shape shape = smp__config_shape(configs, config);
-    if (!config->schedule->most_lag || config->lag == SMP_LAG_WHOLE)
-        return 0;
-    if (config->lag == 1)
-        return SMP_LAG_WHOLE;
-    return (config->lag > 0 ? config->lag : config->schedule->most_lag(&shape)) / 2;
 }
 
 smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed)

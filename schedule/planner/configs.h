@@ -143,15 +143,6 @@ smp_status smp__configs_list(smp__planner *planner, smp__configs *out);
 /* Appends the same configuration under another bound on its live micro-batches, of a rule that
  * takes one. Pointers to configurations end here. */
 smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active, int lag);
-/* The highest bound that makes a difference, if it is above what the rule has of its own; 0:
- * none. */
-int smp__config_most_bound(const smp__configs *configs, const smp__config *config);
-/* The next below that of a configuration whose problem was made: down to what the rule has of its
- * own, or from there to 1; 0: none. */
-int smp__config_next_bound(const smp__configs *configs, const smp__config *config);
-/* Half as many micro-batches that wait for W as it has, after one whole backwards; 0: there are no
- * fewer, or the rule takes no such bound. */
-int smp__config_next_lag(const smp__configs *configs, const smp__config *config);
 void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);

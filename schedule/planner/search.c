@@ -10,15 +10,6 @@
  * one whose partition needs more on a rank than the rank has, whatever the order of its actions.
  * All others are simulated, so the ten that are listed are the ten best of all.
  *
- * Bounds on live micro-batches join where they may help. A rule that takes one keeps its distance
- * from the next rank by it: with a lower bound every rank runs less far ahead, and waits longer;
- * that orders of unequal stages gain by it where memory does not bind happens, by 1 % or so.
- * So below the bound that it has of its own the next one is looked at only while memory binds, and
- * where that does not, nothing is added but the highest bound, which costs memory and may save
- * time. When memory is minimised that is the bound of 1. Where it binds the rule's own bound, fewer
- * micro-batches that wait for W come first, half as many each time: a late rank then keeps less,
- * and none runs less far ahead.
- *
  * A trial may be told what it has to beat: then what bounds say does not is left out as well.
  *
  * The order in which configurations are looked at decides nothing but the effort, unless a time
@@ -341,35 +332,6 @@ static bool memory_binds(const smp__search *s, const smp__config *config, const 
     return candidate->n_offload > 0 || !is_unbound(s, config, candidate->partition);
 }
 
-/* Live micro-batches are a choice where a rule takes a bound: as many as help, once the rule has
- * been looked at with what it has of its own, and from either down to where memory does not bind
- * any more. They are looked at after all others, when the best has been found that rules them
- * out. */
-static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
-{
-    smp__configs *configs = &s->configs;
-    const smp_search_request *request = configs->request;
-    const smp__config *config = &configs->config[index];
-    const int lag = smp__config_next_lag(configs, config);
-    if (lag != 0 && binds && request->optimize == SMP_OPTIMIZE_SPEED && request->weight_lag == 0 &&
-        config->active == request->active_microbatches)
-        SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
-    config = &configs->config[index];
-    if (!config->schedule->takes_active || request->active_microbatches > 0 ||
-        config->lag != request->weight_lag)
-        return SMP_OK;
-    if (config->smallest != index && configs->config[config->smallest].misses)
-        return SMP_OK; /* not even the fewest micro-batches fit */
-    bool own = config->active == 0, for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
-    int most = own && !for_memory ? smp__config_most_bound(configs, config) : 0;
-    int next = binds && (own || !for_memory) ? smp__config_next_bound(configs, config) : 0;
-    if (most > 0)
-        SMP_TRY(smp__configs_add_bound(configs, index, most, request->weight_lag));
-    return next > 0
-               ? smp__configs_add_bound(configs, index, for_memory ? 1 : next, request->weight_lag)
-               : SMP_OK;
-}
-
 /* Whether memory binds the one that shards less for no more time, which is looked at before unless
  * it is unlikely to fit. */
 static smp_status is_needed(smp__search *s, int32_t index, bool *needed)
@@ -461,7 +423,7 @@ smp_status smp__search_try(smp__search *s, int32_t index)
         config->outcome = SMP__TOO_SLOW;
     else
         SMP_TRY(note_miss(s, index, tried.room_bytes));
-    return add_bounds(s, index, binds);
+    return smp__search_add_bounds(s, index, binds);
 }
 
 /* Until when one configuration of a large search may look for what fits. Some take as long as a

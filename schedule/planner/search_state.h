@@ -110,8 +110,12 @@ smp_status smp__step_floor_make(const smp__configs *configs, const smp__config *
 /* What became of each degree of sharding (schedule/planner/config_shards.c). */
 void smp__search_list_shards(const smp__search *search, smp_search_result *out);
 
+/* Once a configuration was looked at: the next that differ in bounds on live micro-batches, or on
+ * those that wait for W. `binds`: memory may make it slower than it might be
+ * (schedule/planner/search_more.c). */
+smp_status smp__search_add_bounds(smp__search *search, int32_t index, bool binds);
 /* Other orders of devices than the two placements, for each pipeline
- * (schedule/planner/search_orders.c). */
+ * (schedule/planner/search_more.c). */
 smp_status smp__search_orders(smp__search *search);
 /* Looks at one configuration, once. */
 smp_status smp__search_try(smp__search *search, int32_t index);

@@ -1,4 +1,15 @@
-/* Orders of devices in a search: those of unequal devices that neither placement has. */
+/* Configurations that join a search while it runs.
+ *
+ * Bounds on live micro-batches join where they may help. A rule that takes one keeps its distance
+ * from the next rank by it: with a lower bound every rank runs less far ahead, and waits longer;
+ * that orders of unequal stages gain by it where memory does not bind happens, by 1 % or so.
+ * So below the bound that it has of its own the next one is looked at only while memory binds, and
+ * where that does not, nothing is added but the highest bound, which costs memory and may save
+ * time. When memory is minimised that is the bound of 1. Where it binds the rule's own bound, fewer
+ * micro-batches that wait for W come first, half as many each time: a late rank then keeps less,
+ * and none runs less far ahead.
+ *
+ * Orders of devices are those of unequal ones that neither placement has. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +18,76 @@
 
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
 enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
-#define ORDER_SHARE 0.5 /* of the time */
+enum { EVERY_BOUND = 8 }; /* on live micro-batches; of higher ones three in four */
+#define ORDER_SHARE 0.5   /* of the time */
+
+/* Of as many micro-batches as one likes; the first rank keeps the most. */
+static int bound_of(const smp__configs *configs, const smp__config *config, int active)
+{
+    smp_schedule_shape shape =
+        smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
+                           8 * config->mapping->pipeline, active);
+    return (int)ceil(smp__live_microbatches(config->schedule, &shape, 0));
+}
+
+/* The highest bound that makes a difference, if it is above what the rule has of its own; 0:
+ * none. */
+static int most_bound(const smp__configs *configs, const smp__config *config)
+{
+    int most = bound_of(configs, config, INT32_MAX);
+    return most > bound_of(configs, config, 0) ? most : 0;
+}
+
+/* The next below that of a configuration whose problem was made: down to what the rule has of its
+ * own, or from there to 1; 0: none. */
+static int next_bound(const smp__configs *configs, const smp__config *config)
+{
+    int n_stage = config->mapping->pipeline * config->chunks;
+    int own = bound_of(configs, config, 0), now = config->active > 0 ? config->active : own;
+    double most = 0.0;
+    for (int s = 0; s < n_stage; s++)
+        most = fmax(most, config->live[s]);
+    int next = most < now ? (int)ceil(most) : now; /* of fewer micro-batches */
+    next -= next <= EVERY_BOUND ? 1 : next / 4;
+    return next <= own && now > own ? 0 : next;
+}
+
+/* Half as many micro-batches that wait for W as it has, after one whole backwards; 0: there are no
+ * fewer, or the rule takes no such bound. */
+static int next_lag(const smp__configs *configs, const smp__config *config)
+{
+    const smp_schedule_shape shape = smp__config_shape(configs, config);
+    if (!config->schedule->most_lag || config->lag == SMP_LAG_WHOLE)
+        return 0;
+    if (config->lag == 1)
+        return SMP_LAG_WHOLE;
+    return (config->lag > 0 ? config->lag : config->schedule->most_lag(&shape)) / 2;
+}
+
+smp_status smp__search_add_bounds(smp__search *s, int32_t index, bool binds)
+{
+    smp__configs *configs = &s->configs;
+    const smp_search_request *request = configs->request;
+    const smp__config *config = &configs->config[index];
+    const int lag = next_lag(configs, config);
+    if (lag != 0 && binds && request->optimize == SMP_OPTIMIZE_SPEED && request->weight_lag == 0 &&
+        config->active == request->active_microbatches)
+        SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
+    config = &configs->config[index];
+    if (!config->schedule->takes_active || request->active_microbatches > 0 ||
+        config->lag != request->weight_lag)
+        return SMP_OK;
+    if (config->smallest != index && configs->config[config->smallest].misses)
+        return SMP_OK; /* not even the fewest micro-batches fit */
+    bool own = config->active == 0, for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    int most = own && !for_memory ? most_bound(configs, config) : 0;
+    int next = binds && (own || !for_memory) ? next_bound(configs, config) : 0;
+    if (most > 0)
+        SMP_TRY(smp__configs_add_bound(configs, index, most, request->weight_lag));
+    return next > 0
+               ? smp__configs_add_bound(configs, index, for_memory ? 1 : next, request->weight_lag)
+               : SMP_OK;
+}
 
 /* A search for the order of devices, by one configuration. */
 typedef struct ordering {
