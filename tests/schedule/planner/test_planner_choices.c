@@ -145,7 +145,7 @@ static void test_planner_choices_what_fits_missed_by_more(void **state)
 /* One choice of everything, simulated. */
 typedef struct choice {
     const smp_schedule_kind *kind;
-    int chunks, active;
+    int chunks, active, lag;
     bool recomputes[MAX_OPS];
     int32_t stage[MAX_OPS];
 } choice;
@@ -175,6 +175,7 @@ static void judge(trial *t)
                        .chunks = t->now.chunks,
                        .microbatches = request->microbatches,
                        .active = t->now.active,
+                       .lag = t->now.lag,
                        .microbatch_size = 1,
                        .schedule = t->now.kind->name,
                        .device = device,
@@ -230,6 +231,7 @@ static void check_bounds(trial *t)
     smp_planner_result result;
     request.schedule = t->now.kind->name;
     request.active_microbatches = t->now.active;
+    request.weight_lag = t->now.lag;
     if (!(t->kind_us < INFINITY) || !plan(&request, &result))
         return;
     const smp_predicted *is = &result.plan->predicted;
@@ -244,7 +246,7 @@ static void check_bounds(trial *t)
     smp_planner_result_destroy(&result);
 }
 
-static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int active)
+static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int active, int lag)
 {
     fixture *f = &t->s->f;
     int p = t->s->request.stages;
@@ -259,7 +261,7 @@ static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int 
         f->live[i] = 1.0;
         f->limit[i] = INT64_MAX / 8;
     }
-    t->now = (choice){.kind = kind, .chunks = chunks, .active = active};
+    t->now = (choice){.kind = kind, .chunks = chunks, .active = active, .lag = lag};
     t->kind_us = t->kind_bottleneck_us = INFINITY;
     judge_all(t);
     check_bounds(t);
@@ -299,7 +301,10 @@ static void test_planner_choices_all_of_small_graphs(void **state)
             .memory_limit = s.f.limit};
         for (int k = 0; kinds[k]; k++)
             for (int active = 0; active < 2 * p; active++)
-                judge_kind(&t, kinds[k], s.request.chunks, active);
+                judge_kind(&t, kinds[k], s.request.chunks, active, 2 * p);
+        for (int k = 0; kinds[k]; k++)
+            if (kinds[k]->most_lag)
+                judge_kind(&t, kinds[k], s.request.chunks, 0, 1);
         double step_us = step_of(&s.request);
         if (step_us > t.least_us * 1.01 && ++worse)
             print_message("seed %d: a step of %.12g us, %s with at most %d live micro-batches "
