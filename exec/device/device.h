@@ -79,14 +79,17 @@ typedef struct smp_device {
      * time_s may be NULL. */
     bool (*passed)(void *context, int index, double *time_s);
 
-    /* Copies beside the compute stream, those of each direction one after the other: begun when
-     * that stream gets here. `host` is from reserve_host. `slot`, below options.travels, is the
+    /* Copies beside the compute stream, those of each direction one after the other. `host` is from
+     * reserve_host. `slot`, below options.travels, is the
      * copy's number, not used again before it was joined. NULL with host_memory: there it is a
      * thread's work. */
     smp_status (*travel_out)(void *context, int slot, void *host, const void *source,
                              int64_t bytes);
     smp_status (*travel_back)(void *context, int slot, void *target, const void *host,
                               int64_t bytes);
+    /* Those of a direction that are asked for from here on begin when the compute stream gets here;
+     * others do not wait for it. */
+    smp_status (*travel_here)(void *context, bool back);
     /* What is enqueued from here on begins when the slot's copy is done. */
     smp_status (*travel_join)(void *context, int slot);
     /* Is it? When it began and ended, as for `passed`. */

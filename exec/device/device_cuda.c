@@ -481,8 +481,6 @@ static bool cuda_passed(void *context, int index, double *time_s)
 static smp_status travel(cuda_context *c, int slot, cudaStream_t way, void *target,
                          const void *source, int64_t bytes, enum cudaMemcpyKind kind)
 {
-    SMP_TRY(SMP_CUDA(cudaEventRecord, c->here, c->cuda.stream));
-    SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, way, c->here, 0));
     SMP_TRY(record(c, &c->travel[slot].begin, way));
     SMP_TRY(SMP_CUDA(cudaMemcpyAsync, target, source, (size_t)bytes, kind, way));
     return record(c, &c->travel[slot].end, way);
@@ -500,6 +498,13 @@ static smp_status cuda_travel_back(void *context, int slot, void *target, const 
 {
     cuda_context *c = context;
     return travel(c, slot, c->way[1], target, host, bytes, cudaMemcpyHostToDevice);
+}
+
+static smp_status cuda_travel_here(void *context, bool back)
+{
+    const cuda_context *c = context;
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->here, c->cuda.stream));
+    return SMP_CUDA(cudaStreamWaitEvent, c->way[back], c->here, 0);
 }
 
 static smp_status cuda_travel_join(void *context, int slot)
@@ -546,6 +551,7 @@ const smp_device smp__device_cuda = {
     .passed = cuda_passed,
     .travel_out = cuda_travel_out,
     .travel_back = cuda_travel_back,
+    .travel_here = cuda_travel_here,
     .travel_join = cuda_travel_join,
     .travel_times = cuda_travel_times,
 };

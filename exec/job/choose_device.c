@@ -9,6 +9,7 @@
 #include "exec/job/plan_from_options.h"
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 
 /* The precision asked for, else the plan's, else fp32; states as the plan says. */
@@ -107,7 +108,7 @@ smp_status smp__device_open(smp *s)
     smp_device_options options = {.precision = s->target.precision,
                                   .node_rank = s->comm.node_rank,
                                   .stamps = smp__device_stamps(s, smp__cost_marks(s)),
-                                  .travels = smp__travel_slots(s)};
+                                  .travels = smp__travel_slots(s) + smp__updates_travels(s)};
     SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));
     s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;

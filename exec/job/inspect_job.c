@@ -8,6 +8,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "schedule/show/picture.h"
 
@@ -98,6 +99,8 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
         return smp_fail(SMP_ERR_INPUT, "smp_weight_get: a NULL argument");
     smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
     if (status == SMP_OK)
+        status = smp__updates_settle(s);
+    if (status == SMP_OK)
         status = share_weight(s, &c, values);
     close_copy(&c);
     return status;
@@ -126,6 +129,8 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
     smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
+    if (status == SMP_OK)
+        status = smp__updates_settle(s);
     if (status == SMP_OK)
         status = set_weight(s, &c, values);
     close_copy(&c);

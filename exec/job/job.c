@@ -12,6 +12,7 @@
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
@@ -244,6 +245,7 @@ static smp_status build_memory(smp *s)
     SMP_TRY(smp__travel_open(s));
     SMP_TRY(build_tensor_group(s));
     SMP_TRY(build_calls(s));
+    SMP_TRY(smp__updates_open(s, smp__travel_slots(s)));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
     SMP_TRY(smp__gather_build(s));
@@ -336,7 +338,7 @@ static void wait_for_work(smp *s)
     snprintf(before, sizeof(before), "%s", smp_last_error());
     bool failed = smp__save_close(s) != SMP_OK;
     if (s->device_context && !s->broken && !s->comm.failed)
-        failed = smp__device_idle(s) != SMP_OK || failed;
+        failed = smp__updates_finish(s) != SMP_OK || smp__device_idle(s) != SMP_OK || failed;
     if (failed)
         smp_fail(SMP_ERR_FAILED, "%s", before);
 }
@@ -344,6 +346,7 @@ static void wait_for_work(smp *s)
 void smp__job_free(smp *s)
 {
     wait_for_work(s);
+    smp__updates_close(s);
     smp__travel_close(s);
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */

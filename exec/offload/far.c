@@ -133,6 +133,7 @@ smp_status smp_far_begin(smp_far *far, int slot, smp_far_way way, void *values, 
         return SMP_OK;
     }
     char *place = far->base + at;
+    SMP_TRY(far->device->travel_here(far->device_context, way == SMP_FAR_BACK));
     return way == SMP_FAR_OUT
                ? far->device->travel_out(far->device_context, slot, place, values, bytes)
                : far->device->travel_back(far->device_context, slot, values, place, bytes);

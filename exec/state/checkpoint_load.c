@@ -18,6 +18,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/regroup.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 
 /* What is read at once, and checked; of what is rounded into host memory less. */
@@ -282,6 +283,7 @@ static smp_status load(smp *s, const char *path, bool best)
 {
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
+    SMP_TRY(smp__updates_settle(s));
     s->load_note[0] = '\0';
     smp__saved *list = NULL; /* rank 0's: it chooses, so that all ranks read the same file */
     int n = 0;

@@ -10,21 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/updates.h"
+
 /* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at
  * most PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
-/* Stamps: the end of every action, the begin of every action (with a trace), the slots, those of
- * pieces, marks. */
-static int piece_stamp(const smp *s, int piece)
-{
-    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + piece;
-}
-
+/* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
 static int mark_stamp(const smp *s, int mark)
 {
-    return piece_stamp(s, SMP__PIECES) + mark;
+    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + mark;
 }
 
 int smp__device_stamps(const smp *s, int marks)
@@ -95,6 +91,7 @@ static smp_status test_device(void *context, bool *done)
         return SMP_OK;
     if (s->transport_context)
         SMP_TRY(s->transport->progress(s->transport_context));
+    SMP_TRY(smp__updates_look(s));
     if (advance(s))
         w->wait.waited_s = 0.0;
     return SMP_OK;
@@ -138,16 +135,6 @@ smp_status smp__device_pace(smp *s)
     int64_t mark = s->calls / PACE_CALLS;
     SMP_TRY(s->device->stamp(s->device_context, pace_stamp(s, mark)));
     return mark < PACE_SLOTS ? SMP_OK : wait_or_blame(s, pace_stamp(s, mark + 1));
-}
-
-smp_status smp__piece_stamp(smp *s, int piece)
-{
-    return s->device->stamp(s->device_context, piece_stamp(s, piece));
-}
-
-smp_status smp__piece_wait(smp *s, int piece)
-{
-    return wait_or_blame(s, piece_stamp(s, piece));
 }
 
 smp_status smp__stamp_begin(smp *s)

@@ -14,10 +14,6 @@ void smp__device_blame(smp *s);
 smp_status smp__device_pace(smp *s);
 /* Stamps that the device needs, besides `marks` that smp__stamp_mark sets. */
 int smp__device_stamps(const smp *s, int marks);
-/* Notes where the device is, under the number of a half of s->piece; waits until it is there. */
-enum { SMP__PIECES = 2 };
-smp_status smp__piece_stamp(smp *s, int piece);
-smp_status smp__piece_wait(smp *s, int piece);
 /* Notes where the device begins (with record_trace) or ends the action at s->position. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);

@@ -15,6 +15,7 @@
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "graph/base/text.h"
 #include "graph/safetensors/name_family.h"
@@ -393,6 +394,7 @@ smp_status smp_export_weights_as(smp *s, const char *path, const smp_weights_opt
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_export_weights: a NULL argument");
     SMP_TRY(smp__job_usable(s));
+    SMP_TRY(smp__updates_settle(s));
     s->doing = "exporting the weights";
     smp_status status =
         smp__comm_agree(&s->comm, plan_export(&e, s, path, options ? options : &none));

@@ -45,6 +45,7 @@ typedef struct smp__call {
     const void **param16; /* [n_param] in bf16 or fp16, else NULL */
     float **dparam;       /* [n_param] accumulators of this op's uses */
     bool pair;            /* its forward and that of the next call are one kernel */
+    int updates;          /* how many of the job's `updates` its forward has to find made */
 } smp__call;
 
 typedef struct smp__chunk {
@@ -55,6 +56,7 @@ typedef struct smp__chunk {
     smp__channel *channel; /* all messages of this chunk */
     bool gathers;          /* its weights are under way */
     int64_t gathered;      /* where weights in parts were gathered last */
+    int updates;           /* the most of its calls' */
 } smp__chunk;
 
 /* A tied weight's accumulator on its way from / to another rank. */
@@ -145,6 +147,7 @@ typedef struct smp__spent {
                           not in an action that computes */
     double sends_s;     /* until others took what was sent; between actions */
     double norm_s;      /* of the gradient */
+    double update_s[2]; /* waiting for updates on the host, in forward actions and elsewhere */
 } smp__spent;
 
 struct smp {
@@ -183,6 +186,7 @@ struct smp {
     smp_memory_rank *memory;
     char *arena;
     struct smp__travel *travel; /* exec/offload/travel.h; NULL: the rank has no host area */
+    struct smp__updates *updates; /* exec/state/updates.h; NULL: states are in the arena */
     char *far;   /* the host area as this process sees it, where states lie in it; else NULL */
     char *extra; /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;

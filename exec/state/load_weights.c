@@ -7,6 +7,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "graph/safetensors/name_family.h"
 
@@ -141,6 +142,7 @@ smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options 
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_load_weights: a NULL argument");
     SMP_TRY(smp__job_usable(s));
+    SMP_TRY(smp__updates_settle(s));
     loading l = {.s = s};
     s->load_note[0] = '\0';
     s->doing = "loading weights";

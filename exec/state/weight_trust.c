@@ -11,6 +11,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 
 enum { WEIGHT, DIRECTION, N_NORM };
@@ -48,16 +49,15 @@ void smp__trust_free(smp *s)
     free(s->trust.ratio);
 }
 
-/* Enqueued: the direction of the own part of a weight, and the squares of both. */
+/* Enqueued: the direction of the own part of a weight, unless the host has made it, and the squares
+ * of both. */
 static smp_status measure(smp *s, int32_t index, smp_update update)
 {
     const smp__range own = smp__own_range(s, index);
     double *square = s->trust.square + s->piece_begin[index] + own.begin / SMP_PIECE_ELEMENTS;
     update.direction = smp__grad_at(s, index, own.begin);
-    smp__updates updates = {.job = s};
-    if (s->optimizer->measure)
-        SMP_TRY(smp__updates_add(&updates, &update));
-    SMP_TRY(smp__updates_end(&updates));
+    if (s->optimizer->measure && !s->updates)
+        SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
     if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
         return smp__device_pace(s); /* its ratio is 1 */
     SMP_TRY(
@@ -111,6 +111,8 @@ static double squares_of(const smp *s, int norm, int32_t index)
 
 smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale)
 {
+    if (s->optimizer->measure && s->updates)
+        SMP_TRY(smp__updates_measure(s, step, lr, grad_scale));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
         const smp_param *param = &s->graph->param[s->memory->param[i].param];

@@ -8,6 +8,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/initial_values.h"
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weight_runs.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
@@ -157,18 +158,23 @@ static smp_status check_finite(smp *s, int k)
 
 smp_status smp__weights_check(smp *s)
 {
+    SMP_TRY(smp__updates_finish(s));
     for (int k = 0; k <= smp__job_states(s); k++)
         SMP_TRY(check_finite(s, k));
     return SMP_OK;
 }
 
-/* Accumulators start the next step at zero (a single use's accumulator is its gradient); those that
- * do not live for ever are zeroed when they begin to. */
+bool smp__gradients_begin(const smp *s, int chunk)
+{
+    return s->memory->bucket[chunk].lives || s->updates;
+}
+
+/* Accumulators start the next step at zero (a single use's accumulator is its gradient). */
 smp_status smp__weights_keep(smp *s)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-        if (bucket->elements > 0 && !bucket->lives)
+        if (bucket->elements > 0 && !smp__gradients_begin(s, chunk))
             SMP_TRY(s->device->zero(s->device_context, s->arena + bucket->offset,
                                     bucket->elements * (int64_t)sizeof(float)));
     }
@@ -223,104 +229,26 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
     return update;
 }
 
-enum { PIECE_FLOATS = SMP__PIECE_BYTES / SMP__PIECES / 2 / (int)sizeof(float) };
-
-/* A half of s->piece: weights, then gradients. */
-static float *piece_at(const smp__updates *updates, int64_t piece)
+/* What is not far is enqueued, or done; else it is begun. */
+static smp_status update_all(smp *s, int64_t step, float lr, float grad_scale)
 {
-    return (float *)(void *)updates->job->piece + piece % SMP__PIECES * (2 * PIECE_FLOATS);
-}
-
-static smp_status fetch(smp__updates *updates, const smp_update *piece)
-{
-    smp *s = updates->job;
-    const int64_t bytes = piece->elements * (int64_t)sizeof(float);
-    float *here = piece_at(updates, updates->pieces);
-    SMP_TRY(s->device->download(s->device_context, here, piece->weight, bytes));
-    SMP_TRY(s->device->download(s->device_context, here + PIECE_FLOATS, piece->grad, bytes));
-    return smp__piece_stamp(s, (int)(updates->pieces % SMP__PIECES));
-}
-
-/* The one before the one that is on its way. */
-static smp_status work_off(smp__updates *updates, int64_t number)
-{
-    smp *s = updates->job;
-    smp_update *piece = &updates->waiting;
-    if (piece->elements == 0)
-        return SMP_OK;
-    float *here = piece_at(updates, number), *grad = here + PIECE_FLOATS;
-    smp_update host = *piece;
-    host.weight = here;
-    host.grad = grad;
-    host.direction = piece->direction ? grad : NULL;
-    host.weight16 = NULL;
-    SMP_TRY(smp__piece_wait(s, (int)(number % SMP__PIECES)));
-    smp_optimizer_apply(s->optimizer, &host);
-    SMP_TRY(s->device->upload(
-        s->device_context, piece->direction ? piece->direction : piece->weight,
-        piece->direction ? grad : here, piece->elements * (int64_t)sizeof(float)));
-    if (piece->weight16 && !piece->direction)
-        SMP_TRY(s->device->round16(s->device_context, piece->half, piece->weight16, piece->weight,
-                                   piece->elements));
-    piece->elements = 0;
-    return SMP_OK;
-}
-
-static smp_update piece_of(const smp_update *update, int64_t begin)
-{
-    const int64_t left = update->elements - begin;
-    smp_update piece = *update;
-    piece.elements = left < PIECE_FLOATS ? left : PIECE_FLOATS;
-    piece.weight += begin;
-    piece.grad += begin;
-    if (update->direction)
-        piece.direction += begin;
-    if (update->weight16)
-        piece.weight16 = (char *)update->weight16 + 2 * begin;
-    for (int k = 0; k < SMP_MAX_OPTIMIZER_STATES; k++)
-        if (update->state16[k])
-            piece.state16[k] += begin;
-        else if (update->state[k])
-            piece.state[k] += begin;
-    piece.rounding.first += begin;
-    return piece;
-}
-
-smp_status smp__updates_add(smp__updates *updates, const smp_update *update)
-{
-    smp *s = updates->job;
-    if (!s->far || s->device->host_memory)
-        return s->device->update(s->device_context, s->optimizer, update);
-    for (int64_t begin = 0; begin < update->elements; begin += PIECE_FLOATS) {
-        const smp_update piece = piece_of(update, begin);
-        SMP_TRY(fetch(updates, &piece));
-        SMP_TRY(work_off(updates, updates->pieces - 1));
-        updates->waiting = piece;
-        updates->pieces++;
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp__range own = smp__own_range(s, i);
+        const smp_param *param = &s->graph->param[s->memory->param[i].param];
+        if (own.begin == own.end || param->frozen || (s->updates && !param->running))
+            continue;
+        const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
+        SMP_TRY(param->running ? update_running(s, i, own)
+                               : s->device->update(s->device_context, s->optimizer, &update));
     }
-    return SMP_OK;
-}
-
-smp_status smp__updates_end(smp__updates *updates)
-{
-    return work_off(updates, updates->pieces - 1);
+    return s->updates ? smp__updates_begin(s, step, lr, grad_scale) : SMP_OK;
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
-    smp__updates updates = {.job = s};
     if (s->trust.ratio)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp__range own = smp__own_range(s, i);
-        if (own.begin == own.end || s->graph->param[s->memory->param[i].param].frozen)
-            continue;
-        const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
-        SMP_TRY(s->graph->param[s->memory->param[i].param].running
-                    ? update_running(s, i, own)
-                    : smp__updates_add(&updates, &update));
-    }
-    SMP_TRY(smp__updates_end(&updates));
+    SMP_TRY(update_all(s, step, lr, grad_scale));
     s->stale = s->comm.shard_size > 1;
     return smp__weights_keep(s);
 }
@@ -412,6 +340,8 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash)
     uint64_t *all = calloc(2 * (size_t)n + 1, sizeof(*all));
     smp_status status =
         smp__comm_agree(&s->comm, all ? SMP_OK : smp_fail_memory(2 * (size_t)n * sizeof(*all)));
+    if (status == SMP_OK)
+        status = smp__updates_settle(s);
     if (status == SMP_OK)
         status = smp__comm_agree(&s->comm, hash_own(s, all));
     if (status == SMP_OK && s->comm.tensor_size > 1)

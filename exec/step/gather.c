@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "exec/state/shards.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/sum_list.h"
 
@@ -92,6 +93,7 @@ smp_status smp__gather_start(smp *s, int chunk, int64_t position)
 {
     smp__sum_list *list = &s->reducer.gather[chunk];
     s->stale = false; /* a step gathers all */
+    SMP_TRY(smp__updates_wait(s, s->chunk[chunk].updates));
     if (!smp__weights_in_parts(s)) {
         SMP_TRY(smp__sum_list_start(s, list, 0, list->n));
     } else {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/message_lanes.h"
 
@@ -180,7 +181,7 @@ smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_ki
 }
 
 typedef struct message_wait {
-    const smp *job;
+    smp *job;
     smp_request *request;
     const smp__channel *channel; /* NULL: of a tied weight */
     int microbatch;
@@ -211,7 +212,10 @@ static smp_status test_message(void *context, bool *done)
     const message_wait *wait = context;
     const smp *s = wait->job;
     SMP_TRY(s->transport->test(s->transport_context, wait->request, done));
-    return *done ? SMP_OK : s->transport->progress(s->transport_context); /* reductions move on */
+    if (*done)
+        return SMP_OK;
+    SMP_TRY(smp__updates_look(wait->job));
+    return s->transport->progress(s->transport_context); /* reductions move on */
 }
 
 smp_status smp__messages_wait(smp *s, smp__channel *channel, int microbatch)

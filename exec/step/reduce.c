@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "exec/state/shards.h"
+#include "exec/state/weights.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
@@ -275,7 +276,7 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
         for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
              i++)
             s->reducer.left[i] = s->reducer.weights[i];
-    if (!bucket->lives || microbatch > 0)
+    if (!smp__gradients_begin(s, chunk) || microbatch > 0)
         return SMP_OK;
     return s->device->zero(s->device_context, at(s, bucket->offset),
                            bucket->elements * (int64_t)sizeof(float));

@@ -4,6 +4,7 @@
 #include "exec/step/run_stage.h"
 
 #include "exec/state/device_wait.h"
+#include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
@@ -188,10 +189,18 @@ static bool passes_gradient(const smp__call *call)
     return false;
 }
 
+/* The call finds its weights as the last step leaves them. */
+static smp_status await_weights(smp *s, const smp__call *call, bool pair)
+{
+    return smp__updates_wait(s, pair && call[1].updates > call->updates ? call[1].updates
+                                                                        : call->updates);
+}
+
 /* After an operator: messages move on, and the host does not run away from the device. */
 static smp_status after_operator(smp *s)
 {
     SMP_TRY(smp__device_pace(s));
+    SMP_TRY(smp__updates_look(s));
     SMP_TRY(smp__messages_look(s));
     SMP_TRY(smp__sum_lists_look(s));
     if (s->tensor_group)
@@ -262,6 +271,7 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
         const smp__call *call = &stage->call[i];
         smp_layout_redo at[2];
         const bool pair = call->pair && !smp__tap_parts_pair(s, chunk, i);
+        SMP_TRY(await_weights(s, call, pair));
         for (int k = 0; k <= (int)pair; k++) {
             const smp_layout_call *layout = call[k].layout;
             at[k] =

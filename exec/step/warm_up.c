@@ -9,6 +9,7 @@
 
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/run_stage.h"
 #include "graph/model/choice.h"
@@ -49,6 +50,7 @@ smp_status smp__warm_up(smp *s)
     if (s->graph->training) {
         SMP_TRY(smp__weights_square(s));
         SMP_TRY(smp__weights_update(s, 1, 0.0f, 1.0f));
+        SMP_TRY(smp__updates_finish(s));
     }
     SMP_TRY(s->device->zero(s->device_context, s->arena, s->memory->arena_bytes));
     SMP_TRY(smp__device_idle(s));

@@ -1,0 +1,47 @@
+/* Updates of weights whose optimizer states lie in host memory: made there, while the next step has
+ * begun.
+ *
+ * A thread beside the rank makes them in the order in which the forward of a step uses the weights,
+ * and an operator of the next one waits for its own weights alone. Of a GPU, weights and gradients
+ * come down in pieces, and weights go back, each way on its stream beside the compute stream; the
+ * rank asks for these copies whenever it looks. Where no core is spare, on a CPU, or the costs of a
+ * step are measured, there is no thread, and they are made when they are begun: one code.
+ *
+ * From `begin` on weights, their gradients and their states are not the rank's until it has waited
+ * for them: who reads all of them waits for all (smp__updates_finish). Gradients are zeroed in the
+ * next backward, by when all operators of the chunk have been forward. */
+#ifndef SMP_EXEC_STATE_UPDATES_H
+#define SMP_EXEC_STATE_UPDATES_H
+
+#include "exec/state/handle.h"
+
+typedef struct smp__updates smp__updates;
+
+/* Does the job have such? */
+bool smp__updates_are_far(const smp *s);
+/* Slots of the device's travels that they need. */
+int smp__updates_travels(const smp *s);
+/* When layouts and the host area are there. first_travel: the number of the first such slot. Fills
+ * in smp__call.updates and smp__chunk.updates. The environment variables SMP_UPDATE_THREAD (0 or 1)
+ * and SMP_UPDATE_DELAY (microseconds that each update takes longer) are for tests. */
+smp_status smp__updates_open(smp *s, int first_travel);
+/* Of a job that failed, whose thread may still be at work, memory stays. */
+void smp__updates_close(smp *s);
+
+/* Begins the updates of all weights that are trained, of this rank's own parts; the compute stream
+ * is idle, or what it does is of no account. */
+smp_status smp__updates_begin(smp *s, int64_t step, float lr, float grad_scale);
+/* The measurements of an optimizer instead, whose directions come to stand where the gradients are;
+ * what is enqueued from here on finds them. */
+smp_status smp__updates_measure(smp *s, int64_t step, float lr, float grad_scale);
+/* What is computed, or enqueued, from here on finds the first n updates made. With the watchdog. */
+smp_status smp__updates_wait(smp *s, int n);
+smp_status smp__updates_finish(smp *s); /* all of them */
+smp_status smp__updates_settle(smp *s); /* likewise, all ranks: collective */
+/* Moves on what is under way. Never waits. */
+smp_status smp__updates_look(smp *s);
+/* When the last ones began and ended on the host, in seconds of smp_clock_s; false: there were
+ * none. They are finished. */
+bool smp__updates_times(const smp *s, double *begin_s, double *end_s);
+
+#endif
