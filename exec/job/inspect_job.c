@@ -140,7 +140,7 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
 /* It travels as so many bytes. */
 static smp_status check_length(const smp *s)
 {
-    const int64_t bytes = s->n_event * (int64_t)sizeof(smp_trace_event);
+    const int64_t bytes = (s->n_event + 1) * (int64_t)sizeof(smp_trace_event);
     if (bytes <= INT_MAX)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED, "a trace of %" PRId64 " bytes: expected at most %d", bytes,
@@ -152,7 +152,9 @@ static smp_status check_length(const smp *s)
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
     const int size = s->comm.world_size;
-    const int bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event)); /* check_length */
+    const smp_trace_event *beside = &s->event[s->n_event];
+    const int64_t n_own = s->n_event + (beside->end_us > beside->start_us);
+    const int bytes = (int)(n_own * (int64_t)sizeof(smp_trace_event)); /* check_length */
     int64_t total = 0;
     int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
@@ -253,7 +255,7 @@ static void end_sends(const smp *s, const double *arrived_us)
 static void count_from(smp *s, double begin_s)
 {
     const double later_us = 1e6 * (s->trace_begin_s - begin_s);
-    for (int64_t i = 0; i < s->n_event; i++) {
+    for (int64_t i = 0; i <= s->n_event; i++) { /* with the one of updates beside */
         s->event[i].start_us += later_us;
         s->event[i].end_us += later_us;
     }

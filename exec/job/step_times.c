@@ -118,6 +118,8 @@ static void move_inner(const smp *s, split *t)
     t->us[SMP_TIME_GROUP] += forward + backward;
     t->us[SMP_TIME_SUMS] += joint + joint_back;
     (void)take(t, SMP_TIME_REST, SMP_TIME_MESSAGES, 1e6 * s->spent.sends_s);
+    (void)take(t, SMP_TIME_FORWARD, SMP_TIME_OFFLOAD, 1e6 * s->spent.update_s[0]);
+    (void)take(t, SMP_TIME_SUMS, SMP_TIME_OFFLOAD, 1e6 * s->spent.update_s[1]);
     const double left_us = take(t, SMP_TIME_END, SMP_TIME_GROUP, 1e6 * s->spent.group_s[2]);
     (void)take(t, SMP_TIME_REST, SMP_TIME_GROUP, left_us);
 }

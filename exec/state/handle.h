@@ -186,9 +186,10 @@ struct smp {
     smp_memory_rank *memory;
     char *arena;
     struct smp__travel *travel; /* exec/offload/travel.h; NULL: the rank has no host area */
+    char *far; /* the host area as this process sees it, where states lie in it; else NULL */
     struct smp__updates *updates; /* exec/state/updates.h; NULL: states are in the arena */
-    char *far;   /* the host area as this process sees it, where states lie in it; else NULL */
-    char *extra; /* device memory besides the arena: `loss_gradient`, inputs */
+    double updated_s[2]; /* when those beside the last step began and ended; 0: none were */
+    char *extra;         /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;
     char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */
     smp__input *input;   /* [n_input] */

@@ -41,14 +41,15 @@ struct smp__updates {
     int places;
     piece *piece; /* [places] */
     int first_travel;
-    int bringing;   /* the update that is cut next, */
-    int64_t at;     /* ... and from which element on */
-    int64_t down;   /* pieces that have been begun to bring */
-    int64_t asked;  /* ... that the host has been asked to make */
-    int64_t up;     /* ... that it has made, and that were begun to send back */
-    int made;       /* updates of which all pieces are up */
-    int joined;     /* ... that the compute stream knows of */
-    double begin_s, end_s; /* on the host, of the list under way, as far as it is known to be made */
+    int bringing;  /* the update that is cut next, */
+    int64_t at;    /* ... and from which element on */
+    int64_t down;  /* pieces that have been begun to bring */
+    int64_t asked; /* ... that the host has been asked to make */
+    int64_t up;    /* ... that it has made, and that were begun to send back */
+    int made;      /* updates of which all pieces are up */
+    int joined;    /* ... that the compute stream knows of */
+    double begin_s,
+        end_s; /* on the host, of the list under way, as far as it is known to be made */
 };
 
 bool smp__updates_are_far(const smp *s)
@@ -259,10 +260,9 @@ static smp_status send_back(smp *s, smp__updates *u)
 {
     const piece *p = &u->piece[u->up % u->places];
     if (!s->device->host_memory)
-        SMP_TRY(s->device->travel_back(
-            s->device_context, travel_of(u, u->up, UP), p->target,
-            p->update.direction ? p->update.direction : p->update.weight,
-            p->update.elements * (int64_t)sizeof(float)));
+        SMP_TRY(s->device->travel_back(s->device_context, travel_of(u, u->up, UP), p->target,
+                                       p->update.direction ? p->update.direction : p->update.weight,
+                                       p->update.elements * (int64_t)sizeof(float)));
     if (u->begin_s == 0.0)
         u->begin_s = p->begin_s;
     u->end_s = p->end_s;
@@ -353,13 +353,10 @@ smp_status smp__updates_settle(smp *s)
     return s->updates ? smp__comm_agree(&s->comm, smp__updates_finish(s)) : SMP_OK;
 }
 
-bool smp__updates_times(const smp *s, double *begin_s, double *end_s)
+void smp__updates_times(const smp *s, double times_s[2])
 {
-    if (!s->updates || s->updates->begin_s == 0.0)
-        return false;
-    *begin_s = s->updates->begin_s;
-    *end_s = s->updates->end_s;
-    return true;
+    times_s[0] = s->updates ? s->updates->begin_s : 0.0;
+    times_s[1] = s->updates ? s->updates->end_s : 0.0;
 }
 
 /* All pieces of earlier lists are up, and known to be: each call has waited for its own. */

@@ -40,8 +40,8 @@ smp_status smp__updates_finish(smp *s); /* all of them */
 smp_status smp__updates_settle(smp *s); /* likewise, all ranks: collective */
 /* Moves on what is under way. Never waits. */
 smp_status smp__updates_look(smp *s);
-/* When the last ones began and ended on the host, in seconds of smp_clock_s; false: there were
- * none. They are finished. */
-bool smp__updates_times(const smp *s, double *begin_s, double *end_s);
+/* When the last ones, which are finished, began and ended on the host, in seconds of smp_clock_s;
+ * 0: there were none. */
+void smp__updates_times(const smp *s, double times_s[2]);
 
 #endif

@@ -31,6 +31,7 @@
 #include "exec/offload/travel.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
@@ -155,6 +156,7 @@ static smp_status finish_device_work(smp *s, bool training)
                                     (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
     SMP_TRY(smp__device_idle(s));
     smp__travel_note_ends(s);
+    smp__updates_times(s, s->updated_s);
     return SMP_OK;
 }
 

@@ -199,6 +199,8 @@ static double tail_us(const autos *a, int rank)
             least_us = us;
         bytes += own > 0 ? own : 0;
     }
+    if (smp_updates_beside(s->sharding.offload_states, s->graph->target))
+        return least_us;
     return least_us + (double)bytes * smp_update_us_per_byte(s->cluster, s->graph->target,
                                                              s->sharding, s->optimizer_bytes_per_s);
 }

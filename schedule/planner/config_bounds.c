@@ -105,10 +105,14 @@ double smp__config_tail_us(const smp__configs *configs, const smp__config *confi
     if (!configs->request->graph->training)
         return 0.0;
     const smp_search_request *request = configs->request;
-    const bool one_ring = config->chunks == 1 && config->sharding.shard == 1;
-    return smp_update_us_per_byte(request->cluster, request->graph->target, config->sharding,
-                                  configs->costs->optimizer_bytes_per_s) +
-           (one_ring ? config->mapping->ring_us : 0.0);
+    const smp_sharding sharding = config->sharding;
+    const bool beside = smp_updates_beside(sharding.offload_states, request->graph->target);
+    const bool one_ring = config->chunks == 1 && sharding.shard == 1;
+    const double update_us =
+        beside ? 0.0
+               : smp_update_us_per_byte(request->cluster, request->graph->target, sharding,
+                                        configs->costs->optimizer_bytes_per_s);
+    return update_us + (one_ring ? config->mapping->ring_us : 0.0);
 }
 
 void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us)

@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+#include "graph/model/target.h"
+
 /* Which ops' stashes travel: a request. */
 typedef enum smp_offload {
     SMP_OFFLOAD_NONE,
@@ -18,5 +20,12 @@ typedef struct smp_offloading {
     int horizon;       /* at least 1, where anything travels */
     const bool *stage; /* [pipeline * chunks] of which stages something travels; NULL: of none */
 } smp_offloading;
+
+/* Do a job's updates go on beside its next step, with the optimizer's states in host memory? Those
+ * of a GPU, where the host is free; a CPU may, if cores are spare, which a plan does not know. */
+static inline bool smp_updates_beside(bool offload_states, smp_target target)
+{
+    return offload_states && target.backend == SMP_BACKEND_CUDA;
+}
 
 #endif

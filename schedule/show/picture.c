@@ -227,14 +227,14 @@ static smp_status add_events(smp_picture *picture, smp__timeline *timeline,
     SMP_TRY(moments_open(picture->plan, &m));
     smp_status status = SMP_OK;
     for (int64_t i = 0; status == SMP_OK && i < n; i++)
-        if (rank_of_world(picture, events[i].world_rank) >= 0) {
+        if (rank_of_world(picture, events[i].world_rank) >= 0 && !events[i].beside) {
             status = check_event(picture->plan, &events[i]);
             if (status == SMP_OK)
                 note_moment(&events[i], &m);
         }
     for (int64_t i = 0; status == SMP_OK && i < n; i++) {
         int rank = rank_of_world(picture, events[i].world_rank);
-        if (rank >= 0)
+        if (rank >= 0 && !events[i].beside)
             add_event(picture, timeline, &m, rank, &events[i]);
     }
     free(m.sent_us);

@@ -10,7 +10,12 @@
 
 /* Threads of all ranks are numbered apart: rank r's compute is r, its further ones follow all of
  * those. The sort index keeps a rank's threads together. */
-enum { LANES_PER_RANK = 1000, STORE_LANE = LANES_PER_RANK - 2, LOAD_LANE = LANES_PER_RANK - 1 };
+enum {
+    LANES_PER_RANK = 1000,
+    HOST_LANE = LANES_PER_RANK - 3,
+    STORE_LANE = LANES_PER_RANK - 2,
+    LOAD_LANE = LANES_PER_RANK - 1
+};
 
 /* A timeline, and the file that it is appended to. */
 typedef struct timeline {
@@ -88,9 +93,11 @@ static void append_thread(const timeline *t, int world_rank, size_t lane)
     char name[64];
     if (lane == 0)
         snprintf(name, sizeof name, "rank %d", world_rank);
-    else if (lane >= STORE_LANE)
+    else if (lane >= HOST_LANE)
         snprintf(name, sizeof name, "rank %d %s", world_rank,
-                 lane == STORE_LANE ? "stores" : "loads");
+                 lane == HOST_LANE    ? "updates on the host"
+                 : lane == STORE_LANE ? "stores"
+                                      : "loads");
     else if (lane == 1)
         snprintf(name, sizeof name, "rank %d transfers", world_rank);
     else
@@ -129,7 +136,7 @@ static void append_event(const timeline *t, const smp_trace_event *event, size_t
 static smp_status find_lane(lanes *l, const smp_trace_event *event, size_t *lane, bool *is_new)
 {
     size_t i = 0;
-    while (i < l->n && l->free_us[i] > event->start_us && i + 2 < STORE_LANE)
+    while (i < l->n && l->free_us[i] > event->start_us && i + 2 < HOST_LANE)
         i++;
     *is_new = i == l->n;
     if (*is_new) {
@@ -166,6 +173,11 @@ static smp_status append_rank(const timeline *t, const sorted_event *sorted, int
         const smp_action_kind kind = sorted[i].event->action.kind;
         size_t lane = 0;
         bool is_new = false;
+        if (sorted[i].event->beside) {
+            append_thread(t, sorted[i].event->world_rank, HOST_LANE);
+            append_event(t, sorted[i].event, HOST_LANE);
+            continue;
+        }
         if (kind == SMP_ACTION_STORE || kind == SMP_ACTION_LOAD) {
             append_transfer(t, sorted[i].event, l);
             continue;

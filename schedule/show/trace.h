@@ -19,6 +19,7 @@ typedef struct smp_trace_event {
     int stage; /* -1: none */
     smp_action action;
     double start_us, end_us; /* from the start of the step */
+    bool beside; /* an O that is none of the step: updates of the step before, on the host */
 } smp_trace_event;
 
 /* Events of a simulation, of the replica that it shows, of the first of the devices that compute

@@ -195,6 +195,31 @@ static smp_status create_runners(smp__sim *sim)
     return shared ? create_cores(sim) : SMP_OK;
 }
 
+static double update_us(const smp__sim *sim, int64_t bytes)
+{
+    const smp_simulation_input *input = sim->input;
+    return (double)bytes * smp_update_us_per_byte(input->cluster, input->graph->target,
+                                                  input->sharding, input->optimizer_bytes_per_s);
+}
+
+/* A weight that several chunks have is made for the first of them. */
+static smp_status set_updates(smp__sim *sim)
+{
+    const int chunks = sim->input->chunks, n_rank = sim->input->pipeline;
+    sim->updated_us = SMP_ARENA_NEW(sim->arena, double, (size_t)n_rank *(size_t)chunks);
+    if (!sim->updated_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int rank = 0; rank < n_rank; rank++) {
+        const int64_t most = smp__sim_rank_bytes(sim, rank);
+        int64_t bytes = 0;
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            bytes += sim->trained_bytes[smp__sim_stage(sim, rank, chunk)];
+            sim->updated_us[rank * chunks + chunk] = update_us(sim, bytes < most ? bytes : most);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status set_costs(smp__sim *sim)
 {
     const smp_simulation_input *input = sim->input;
@@ -228,10 +253,10 @@ static smp_status set_costs(smp__sim *sim)
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
     if (!sim->optimizer_us)
         return SMP_ERR_NO_MEMORY;
-    const double us_per_byte = smp_update_us_per_byte(
-        input->cluster, input->graph->target, input->sharding, input->optimizer_bytes_per_s);
-    for (int rank = 0; rank < input->pipeline; rank++)
-        sim->optimizer_us[rank] = us_per_byte * (double)smp__sim_rank_bytes(sim, rank);
+    if (smp_updates_beside(input->sharding.offload_states, input->graph->target))
+        SMP_TRY(set_updates(sim));
+    for (int rank = 0; rank < input->pipeline && !sim->updated_us; rank++)
+        sim->optimizer_us[rank] = update_us(sim, smp__sim_rank_bytes(sim, rank));
     return smp__sim_add_summands(sim);
 }
 

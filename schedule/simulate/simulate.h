@@ -10,6 +10,10 @@
  * What a rank stores and loads (S, L) goes over its own link to its host, each direction one after
  * the other, beside everything else; a compute action waits for its load, and for the stores that
  * have to be complete before it (smp_offload_stored_by).
+ * Updates beside the next step take nothing of O: a step begins with those of the step before it,
+ * in the order of the chunks, and the first forward of a chunk ends, and its gather begins, when
+ * its weights are made (operators wait for their own: all but the last of them hide behind what
+ * comes first).
  * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait or
  * its slice is over, then the one that has waited longest gets it, and finds the cache filled by
  * others: passing a core on costs the cluster's core_switch_us. */

@@ -235,6 +235,7 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     const int stage = smp__sim_stage(sim, r->rank, chunk);
     smp__sim_gather *at = &sim->gather[r->rank][r->next];
     r->gathered_us[chunk] = -1.0;
+    r->channel_free_us = fmax(r->channel_free_us, smp__sim_updated_us(sim, r, chunk));
     if (++at->reached < sim->n_replica)
         return;
     at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, smp__ring_of_group(sim->input),

@@ -85,6 +85,8 @@ typedef struct smp__sim {
     double now_us;
     double *cost_us[SMP_ACTION_W + 1]; /* [n_replica * n_stage] by kind of compute action */
     double *optimizer_us;              /* [n_rank] O, and the sums over a group before it */
+    double *updated_us;                /* [n_rank * chunks] when the updates of the step before have
+                                          made a chunk's weights; NULL: they are not beside */
     smp__sim_runner *runner;           /* [n_replica * n_rank] */
     int *queue;                        /* ring of runners that may go on now, [n_runner] */
     int queue_head, n_queue;
@@ -133,6 +135,11 @@ void smp__sim_backward(smp__sim *sim, const smp__sim_runner *r, int stage);
 void smp__sim_reduce(smp__sim *sim, int stage);
 void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk);
 bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage);
+static inline double smp__sim_updated_us(const smp__sim *sim, const smp__sim_runner *r, int chunk)
+{
+    return sim->updated_us ? sim->updated_us[r->rank * sim->input->chunks + chunk] : 0.0;
+}
+
 /* Parts of the states that are sharded. */
 static inline double smp__sim_parts(const smp_simulation_input *input)
 {

@@ -11,6 +11,6 @@ double smp_update_us_per_byte(const smp_cluster *cluster, smp_target target, smp
     const double link = cluster->host.bytes_per_s;
     double us = bytes_per_s > 0.0 ? 1e6 / bytes_per_s : 0.0;
     if (sharding.offload_states && target.backend == SMP_BACKEND_CUDA)
-        us = 1e6 * fmax(1.0 / smp_host_update_rate(target), link > 0.0 ? 3.0 / link : 0.0);
+        us = 1e6 * fmax(1.0 / smp_host_update_rate(target), link > 0.0 ? 2.0 / link : 0.0);
     return sharding.shard > 1 ? us / sharding.shard : us;
 }
