@@ -40,6 +40,7 @@ overlap: true
 END
 plan far.yaml --cluster cluster.yaml --stages 2 --microbatches 4 --offload all --offload-states
 expect_match far.yaml offload_states
+export SMP_UPDATE_THREAD=1 SMP_UPDATE_DELAY=200 # beside the next step, slowly
 plan shards.yaml -n 2 --stages 1 --ddp 2 --microbatches 2 --shard 2 --shard-what weights --chunks 2 --pipeline breadth-first
 
 # Gradients of 2^24 times the loss's are too large for fp16; a sample of 1e5 is, whatever the scale.

@@ -5,6 +5,8 @@
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 tiny=$SMP_EXAMPLES/gpt-tiny.yaml
+# Updates of states next door go on beside the next step, wherever cores are scarce too, and slowly.
+export SMP_UPDATE_THREAD=1 SMP_UPDATE_DELAY=200
 
 cat >cluster.yaml <<'END'
 smp: 1
