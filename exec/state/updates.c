@@ -54,7 +54,7 @@ struct smp__updates {
 
 bool smp__updates_are_far(const smp *s)
 {
-    return s->plan->offload_states && s->graph->training;
+    return s->plan->sharding.offload_states && s->graph->training;
 }
 
 int smp__updates_travels(const smp *s)
