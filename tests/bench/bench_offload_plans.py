@@ -38,7 +38,7 @@ def plan(binary, folder, model, cluster, options):
     """Step in microseconds, activations of each rank and what it keeps for ever in bytes, what the plan names;
     None: nothing fits."""
     command = [binary / "smp-partition", ROOT / f"examples/{model}.yaml", "--cluster", folder / f"{cluster}.yaml",
-               "--device", "cuda", "--precision", "bf16", "--microbatch-size", "1", "--time-limit", "20", "--offload-states", "none",
+               "--device", "cuda", "--precision", "bf16", "--microbatch-size", "1", "--time-limit", "60", "--offload-states", "none",
                "-o", folder / "plan.yaml", "--report", folder / "plan.html", *options.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 3:

@@ -54,6 +54,7 @@ static void open_setting(setting *s, fixture_random *random, bool offload)
                                       .microbatch_size = 1,
                                       .schedule = schedule[fixture_below(random, 3)],
                                       .placement = SMP_PLACEMENT_CLUSTER,
+                                      .weight_lag = 2 * STAGES, /* the rule's own order */
                                       .recompute = SMP_RECOMPUTE_AUTO};
     if (offload) { /* in the others' orders two stages keep hardly anything for long */
         s->request.schedule = "simple";
