@@ -143,7 +143,9 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     s->left_out |= trial->n_recompute > 0 || trial->n_offload > 0 ||
                    (!trial->fits && (s->config->recompute == SMP_RECOMPUTE_AUTO ||
                                      smp__may_offload(s->configs->request)));
-    if (trial->n_recompute > 0 || trial->n_offload > 0)
+    const smp_search_request *request = s->configs->request;
+    if ((trial->n_recompute > 0 && request->recompute == SMP_RECOMPUTE_AUTO) ||
+        (trial->n_offload > 0 && request->offload == SMP_OFFLOAD_AUTO)) /* it was fitted */
         s->work_left -= s->trial_work * (FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS);
     if (*better) {
         smp_candidate *worse = *s->best;
