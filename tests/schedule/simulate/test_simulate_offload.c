@@ -1,4 +1,5 @@
-/* Times of stores and loads, by hand: a byte takes 1 us each way, F 10, B 20. */
+/* Times of stores and loads, and of updates beside a step, by hand: a byte takes 1 us each way,
+ * F 10, B 20. */
 #include "tests/schedule/simulate/simulate_fixture.h"
 
 #include <math.h>
@@ -74,6 +75,41 @@ static void test_simulate_offload_times(void **state)
     made_plan_free(&made);
 }
 
+/* Two chunks of 100 and 50 bytes, a byte an us, beside the step: F0.0 would take 10 and ends with
+ * its weights, at 100, F0.1 at 150 with its own, and O takes nothing; where they are made sooner
+ * nothing shows of them. Not beside the step O takes 150. */
+static void test_simulate_updates_beside(void **state)
+{
+    (void)state;
+    static const struct {
+        bool beside;
+        double bytes_per_s, first_us, second_us, step_us;
+    } cases[] = {{true, 1e6, 100, 150, 150 + 2 * BACKWARD_US},
+                 {true, 4e6, 25, 37.5, 37.5 + 2 * BACKWARD_US},
+                 {true, 1e7, 10, 20, 20 + 2 * BACKWARD_US},
+                 {false, 1e6, 10, 20, 20 + 2 * BACKWARD_US + 150}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        made_plan made;
+        setting s;
+        made_plan_stages(&made, "simple", 1, 2, 1, true, made_chain);
+        made_plan_write(&made, 0, "F0.0 F0.1 B0.1 R.1 B0.0 R.0 O");
+        setting_open(&s, &made, 1, 1);
+        for (int stage = 0; stage < 2; stage++) {
+            s.forward_us[stage] = FORWARD_US;
+            s.backward_us[stage] = BACKWARD_US;
+            s.weight_bytes[stage] = stage == 0 ? 100 : 50;
+        }
+        s.input.optimizer_bytes_per_s = cases[i].bytes_per_s;
+        s.input.updates_beside = cases[i].beside;
+        smp_simulation *got = simulate(&s.input);
+        assert_action(got, 0, 0, cases[i].first_us);
+        assert_action(got, 1, cases[i].first_us, cases[i].second_us);
+        assert_true(fabs(got->step_us - cases[i].step_us) < 1e-9);
+        smp_simulation_destroy(got);
+        made_plan_free(&made);
+    }
+}
+
 static void test_simulate_offload_needs_a_link(void **state)
 {
     (void)state;
@@ -93,6 +129,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simulate_offload_hides),
         cmocka_unit_test(test_simulate_offload_times),
+        cmocka_unit_test(test_simulate_updates_beside),
         cmocka_unit_test(test_simulate_offload_needs_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
