@@ -224,9 +224,9 @@ typedef struct smp_step_result {
     double loss;          /* mean over the global batch; the same on every rank; 0 if no loss */
     double grad_norm;     /* global norm before clipping; 0 where nothing is trained */
     double lr;            /* learning rate used */
-    double step_us;       /* measured, the slowest rank; on a GPU until its losses are known: the
-                             update of the weights counts in the next step, unless the host
-                             makes it (offload_states) */
+    double step_us;       /* measured, the slowest rank; on a GPU, and where a thread of the host
+                             makes the update (offload_states), until its losses are known: the
+                             update of the weights counts in the next step */
     double predicted_us;  /* from the plan */
     double samples_per_s; /* global batch over measured time */
     int64_t skipped;      /* training steps of this job so far that changed nothing */
