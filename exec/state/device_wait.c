@@ -166,17 +166,14 @@ smp_status smp__mark_time(const smp *s, int mark, double *time_s)
     return smp_fail(SMP_ERR_FAILED, "the device has no time for mark %d of the step", mark);
 }
 
-/* Updates of the step before, as far as they were made in this one; none: it ends where it begins. */
+/* Updates of the step before, as far as they were made in this one; none: it ends where it begins.
+ */
 static smp_trace_event beside_event(const smp *s)
 {
     const double begin_us = 1e6 * (s->updated_s[0] - s->trace_begin_s);
     const double end_us = 1e6 * (s->updated_s[1] - s->trace_begin_s);
-    return (smp_trace_event){.world_rank = s->comm.world_rank,
-                             .stage = -1,
-                             .action = {.kind = SMP_ACTION_OPTIMIZE, .microbatch = -1, .chunk = -1},
-                             .start_us = fmax(begin_us, 0.0),
-                             .end_us = end_us > 0.0 ? end_us : fmax(begin_us, 0.0),
-                             .beside = true};
+    return smp_trace_updates(s->comm.world_rank, fmax(begin_us, 0.0),
+                             end_us > 0.0 ? end_us : fmax(begin_us, 0.0));
 }
 
 smp_status smp__trace_collect(smp *s)

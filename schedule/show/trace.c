@@ -229,18 +229,30 @@ smp_status smp_trace_format(const smp_plan *plan, const smp_trace_event *predict
     return json->failed ? smp_fail_memory(json->length) : SMP_OK;
 }
 
+smp_trace_event smp_trace_updates(int world_rank, double start_us, double end_us)
+{
+    return (smp_trace_event){.world_rank = world_rank,
+                             .stage = -1,
+                             .action = {.kind = SMP_ACTION_OPTIMIZE, .microbatch = -1, .chunk = -1},
+                             .start_us = start_us,
+                             .end_us = end_us,
+                             .beside = true};
+}
+
 smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,
                                smp_trace_event **events, int64_t *n)
 {
     int64_t total = 0;
     for (int rank = 0; rank < plan->pipeline; rank++)
-        total += plan->program[rank].n;
+        total += plan->program[rank].n + 1; /* and its updates */
     smp_trace_event *list = malloc(((size_t)total + 1) * sizeof *list);
     if (!list)
         return smp_fail_memory((size_t)total * sizeof *list);
     total = 0;
     for (int rank = 0; rank < plan->pipeline; rank++) {
         int world_rank = smp_plan_first_process(plan, simulation->replica, rank);
+        if (simulation->updated_us[rank] > 0.0)
+            list[total++] = smp_trace_updates(world_rank, 0.0, simulation->updated_us[rank]);
         for (int64_t i = 0; i < plan->program[rank].n; i++) {
             const smp_action *a = &plan->program[rank].action[i];
             list[total++] = (smp_trace_event){

@@ -22,6 +22,9 @@ typedef struct smp_trace_event {
     bool beside; /* an O that is none of the step: updates of the step before, on the host */
 } smp_trace_event;
 
+/* Updates of the step before, beside a step. */
+smp_trace_event smp_trace_updates(int world_rank, double start_us, double end_us);
+
 /* Events of a simulation, of the replica that it shows, of the first of the devices that compute
  * ops together; malloc'ed. */
 smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,

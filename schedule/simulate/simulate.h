@@ -32,6 +32,7 @@ typedef struct smp_simulation {
     double **end_us;   /* R: from the begin of its first bucket to its end; >F, >B: arrival; <F, <B:
                         data is there */
     double *busy_us;   /* [pipeline] compute and optimizer */
+    double *updated_us; /* [pipeline] end of the updates beside the step; 0: there are none */
     /* [pipeline] step_us - busy_us, as the sum of its causes: */
     double *idle_us;
     double *warmup_us;    /* nothing to do yet: up to the first backward (inference: forward) */

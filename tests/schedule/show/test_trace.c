@@ -180,6 +180,41 @@ static void test_trace_of_offload(void **state)
     made_plan_free(&made);
 }
 
+/* Those that go on beside a step have a row of their own, from its beginning on. */
+static void test_trace_of_updates(void **state)
+{
+    (void)state;
+    made_plan made;
+    smp_simulation *simulation = NULL;
+    smp_trace_event *events = NULL;
+    smp_text json = {0};
+    int64_t n = 0;
+    made_plan_stages(&made, "1f1b", 2, 1, 4, true, made_chain);
+    made.plan.cluster = &cluster;
+    made.plan.offload_states = true;
+    made.plan.optimizer_bytes_per_s = 1e6;
+    made.plan.target.backend = SMP_BACKEND_CUDA;
+    for (int s = 0; s < 2; s++)
+        made.stage[s].weight_bytes = 7 + s; /* a byte an us */
+    made_plan_lower(&made);
+    if (smp_simulate_plan(&made.plan, made.graph, made.flow, &simulation) ||
+        smp_trace_predicted(&made.plan, simulation, &events, &n) ||
+        smp_trace_format(&made.plan, events, n, NULL, 0, &json))
+        fail_msg("%s", smp_last_error());
+    for (int rank = 0; rank < 2; rank++) {
+        char name[64];
+        snprintf(name, sizeof name, "{\"name\":\"rank %d updates on the host\"}", rank);
+        assert_int_equal(1, count(json.data, name));
+        snprintf(name, sizeof name, "\"ts\":0,\"dur\":%d,\"args\":{\"rank\":%d}", 7 + rank, rank);
+        assert_int_equal(1, count(json.data, name));
+    }
+    assert_int_equal(4, count(json.data, "\"name\":\"O\""));
+    smp_text_free(&json);
+    smp_simulation_destroy(simulation);
+    free(events);
+    made_plan_free(&made);
+}
+
 static void test_trace_empty(void **state)
 {
     (void)state;
@@ -195,11 +230,9 @@ static void test_trace_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trace_predicted_events),
-        cmocka_unit_test(test_trace_format),
-        cmocka_unit_test(test_trace_of_groups),
-        cmocka_unit_test(test_trace_of_offload),
-        cmocka_unit_test(test_trace_empty),
+        cmocka_unit_test(test_trace_predicted_events), cmocka_unit_test(test_trace_format),
+        cmocka_unit_test(test_trace_of_groups),        cmocka_unit_test(test_trace_of_offload),
+        cmocka_unit_test(test_trace_of_updates),       cmocka_unit_test(test_trace_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

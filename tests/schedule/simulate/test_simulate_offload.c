@@ -105,6 +105,8 @@ static void test_simulate_updates_beside(void **state)
         assert_action(got, 0, 0, cases[i].first_us);
         assert_action(got, 1, cases[i].first_us, cases[i].second_us);
         assert_true(fabs(got->step_us - cases[i].step_us) < 1e-9);
+        assert_true(
+            fabs(got->updated_us[0] - (cases[i].beside ? 150e6 / cases[i].bytes_per_s : 0)) < 1e-9);
         smp_simulation_destroy(got);
         made_plan_free(&made);
     }
