@@ -45,6 +45,7 @@ typedef struct cuda_travel {
 typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
     smp__choices choices;
+    smp_products products;
     char text[320];
     char id[64];
     cudaEvent_t reference[REFERENCES];
@@ -158,6 +159,7 @@ static smp_status open_libraries(cuda_context *c)
     SMP_TRY(smp__blas_open());
     SMP_TRY(smp__blas_check(smp__blas.cublasLtCreate((cublasLtHandle_t *)&cuda->blas),
                             "cublasLtCreate"));
+    smp__blas_name(c->products.library, sizeof(c->products.library));
     SMP_TRY(smp__dnn_open(&cuda->dnn, cuda->stream));
     return reserve_workspace(c);
 }
@@ -240,6 +242,7 @@ static void cuda_close(void *context)
         smp__blas.cublasLtDestroy(c->cuda.blas);
     if (c->cuda.stream)
         cudaStreamDestroy(c->cuda.stream);
+    smp_products_free(&c->products);
     free(c);
 }
 
@@ -255,6 +258,7 @@ static smp_status open_device(const smp_device_options *options, void **context)
         return smp_fail_memory(bytes);
     c->cuda.precision = options->precision;
     c->cuda.choices = &c->choices;
+    c->cuda.products = &c->products;
     c->stamps = options->stamps;
     smp_status status = describe(c, device);
     if (status == SMP_OK)
@@ -359,6 +363,11 @@ static void *cuda_kernel_context(void *context)
 static smp__choices *cuda_choices(void *context)
 {
     return &((cuda_context *)context)->choices;
+}
+
+static smp_products *cuda_products(void *context)
+{
+    return &((cuda_context *)context)->products;
 }
 
 static smp_status copy_async(void *context, void *target, const void *source, int64_t bytes,
@@ -537,6 +546,7 @@ const smp_device smp__device_cuda = {
     .release_host = cuda_release_host,
     .kernel_context = cuda_kernel_context,
     .choices = cuda_choices,
+    .products = cuda_products,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .upload = cuda_upload,

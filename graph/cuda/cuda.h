@@ -13,16 +13,18 @@
 
 typedef struct smp_cuda {
     cudaStream_t stream;
-    void *blas;             /* cublasLtHandle_t */
-    void *dnn;              /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
+    void *blas;                    /* cublasLtHandle_t */
+    struct smp_products *products; /* how matrix products are computed (graph/math/products.h) */
+    void *dnn;                     /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
     const char *dnn_device; /* without a handle: plans are made, not run, for the device that this
                                describes, in cuDNN's JSON; NULL: none */
     void *workspace;        /* of cuBLASLt and cuDNN, 256-byte aligned */
     int64_t workspace_bytes;
     smp_precision precision;
     int multiprocessors;
-    int capability;   /* 90: compute capability 9.0 */
-    int shared_bytes; /* of shared memory that a block may ask for */
+    int taken_multiprocessors; /* by messages that travel beside */
+    int capability;            /* 90: compute capability 9.0 */
+    int shared_bytes;          /* of shared memory that a block may ask for */
     smp__choices *choices;
 } smp_cuda;
 

@@ -2,6 +2,8 @@
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_CUDA
+#include <stdio.h>
+
 #include "graph/base/library.h"
 #include "graph/cuda/cuda_blas.h"
 
@@ -30,5 +32,11 @@ smp_status smp__blas_check(cublasStatus_t code, const char *call)
         return SMP_OK;
     return smp_fail(code == CUBLAS_STATUS_ALLOC_FAILED ? SMP_ERR_NO_MEMORY : SMP_ERR_FAILED,
                     "%s: %s", call, smp__blas.cublasLtGetStatusString(code));
+}
+
+void smp__blas_name(char *text, size_t size)
+{
+    const int version = (int)smp__blas.cublasLtGetVersion();
+    snprintf(text, size, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 #endif

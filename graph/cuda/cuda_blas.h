@@ -20,6 +20,8 @@
     X(cublasLtMatmulPreferenceCreate)                                                              \
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)                                                        \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                        \
+    X(cublasLtMatmulAlgoCheck)                                                                     \
     X(cublasLtMatmulAlgoGetHeuristic)                                                              \
     X(cublasLtMatmul)
 
@@ -36,6 +38,8 @@ typedef struct smp__blas_calls {
 extern smp__blas_calls smp__blas; /* filled by smp__blas_open */
 smp_status smp__blas_open(void);
 smp_status smp__blas_check(cublasStatus_t code, const char *call);
+/* "cuBLASLt 13.1.0" */
+void smp__blas_name(char *text, size_t size);
 
 #ifdef __cplusplus
 }

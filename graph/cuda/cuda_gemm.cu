@@ -5,23 +5,43 @@
  * change places and keep their transposes, and nothing is copied. Its bias runs along the rows of
  * C^T, which are the columns of C.
  *
- * Results have the same bits in every run. The algorithm is the first that the library's heuristic
- * gives for the shape, the device and buffers aligned to 64 bytes (or as the shape says). Where it
- * splits k, the parts are kept in the workspace in fp32 and added by a second kernel in one order;
- * excluded is the addition in the output buffer, whose order is that in which blocks finish, and
- * parts in an output type narrower than fp32, which would be rounded more than once. */
+ * Results have the same bits in every run. The library's heuristic gives algorithms for the shape,
+ * the device and buffers aligned to 64 bytes (or as the shape says), once for each product; they
+ * stand in the device's book (graph/math/products.h), which says which one is taken, and behind
+ * them that the epilogue may be apart. Where an algorithm splits k, the parts are kept in the
+ * workspace in fp32 and added by a second kernel in one order; excluded is the addition in the
+ * output buffer, whose order is that in which blocks finish, and parts in an output type narrower
+ * than fp32, which would be rounded more than once.
+ *
+ * An algorithm's text is what people may want to know of it, and behind a colon the bytes of the
+ * library's description, without the zeroes at the end: they may be stored, says its manual
+ * (cublasLtMatmulAlgo_t), for the same version of the library. They are checked when they come back.
+ *
+ * Where messages travel beside, the library is told how many multiprocessors they leave. That
+ * decides how blocks are shared out, no algorithm: it is not asked for with that number, or bits
+ * would depend on how a model is split. */
+#include "graph/cuda/cuda_kernel.cuh"
+
 #include "graph/cuda/cuda_gemm.cuh"
 
 #include <initializer_list>
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "graph/cuda/cuda_blas.h"
+extern "C" {
+#include "graph/math/products.h"
+}
 
 struct smp__gemm {
     smp__gemm_shape shape;
+    smp_product *product; /* the book's */
+    smp__gemm *apart;     /* with the last part of the epilogue left out; NULL: there is none */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t first, second, result; /* B, A and C, as columns */
+    int chosen, version;                          /* of the product, that `algorithm` is */
     cublasLtMatmulAlgo_t algorithm;
     int64_t workspace_bytes;
 };
@@ -33,7 +53,7 @@ struct smp__gemm {
             return smp__blas_check(code, #name);                                                   \
     } while (0)
 
-enum { ALIGNMENT = 64, CANDIDATES = 4 };
+enum { ALIGNMENT = 64, CANDIDATES = 8 };
 
 static bool has_bias(const smp__gemm_shape *s)
 {
@@ -128,6 +148,13 @@ static smp_status make_layouts(smp__gemm *gemm)
     return make_layout(s, 2, s->m, s->n, &gemm->result);
 }
 
+/* What may add up the parts of a product whose k is split. */
+static uint32_t ordered_reductions(const smp__gemm_shape *s)
+{
+    const uint32_t all = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return s->out == SMP_F32 ? all | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : all;
+}
+
 static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
                              cublasLtMatmulPreference_t wish)
 {
@@ -135,82 +162,174 @@ static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const int64_t alignment = s->alignment > 0 ? s->alignment : (int64_t)ALIGNMENT;
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    if (s->out == SMP_F32)
-        reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)cuda->workspace_bytes));
-    SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions));
+    SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, ordered_reductions(s)));
     for (int i = 0; i < 4; i++)
         SMP_TRY(set(wish, aligned[i], (uint32_t)alignment));
     return SMP_OK;
 }
 
-static smp_status ask(const smp_cuda *cuda, smp__gemm *gemm, cublasLtMatmulPreference_t wish,
-                      bool *found)
+template <typename T>
+static T config(const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    T value = 0;
+    size_t written = 0;
+    const cublasStatus_t code = smp__blas.cublasLtMatmulAlgoConfigGetAttribute(
+        algorithm, what, &value, sizeof value, &written);
+    return code == CUBLAS_STATUS_SUCCESS ? value : 0;
+}
+
+static void write_algorithm(const cublasLtMatmulAlgo_t *a, char text[SMP_ALGORITHM_BYTES])
+{
+    const unsigned char *byte = reinterpret_cast<const unsigned char *>(a);
+    size_t n = sizeof *a;
+    int at =
+        snprintf(text, SMP_ALGORITHM_BYTES,
+                 "id %d tile %u stages %u split %d: ", config<int32_t>(a, CUBLASLT_ALGO_CONFIG_ID),
+                 config<uint32_t>(a, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                 config<uint32_t>(a, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                 config<int32_t>(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+    while (n > 1 && byte[n - 1] == 0)
+        n--;
+    for (size_t i = 0; i < n; i++, at += 2)
+        snprintf(text + at, (size_t)(SMP_ALGORITHM_BYTES - at), "%02x", byte[i]);
+}
+
+static bool read_algorithm(const char *text, cublasLtMatmulAlgo_t *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned char *byte = reinterpret_cast<unsigned char *>(out);
+    const char *hex = strstr(text, ": ");
+    memset(out, 0, sizeof *out);
+    if (!hex || strlen(hex + 2) > 2 * sizeof *out || strlen(hex + 2) % 2 != 0)
+        return false;
+    for (hex += 2; *hex; hex += 2) {
+        const char *high = strchr(digits, hex[0]), *low = strchr(digits, hex[1]);
+        if (!high || !low)
+            return false;
+        *byte++ = (unsigned char)(16 * (high - digits) + (low - digits));
+    }
+    return true;
+}
+
+static smp_status ask(const smp_cuda *cuda, smp__gemm *gemm, cublasLtMatmulPreference_t wish)
 {
     cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    char text[SMP_ALGORITHM_BYTES];
     int n = 0;
     SMP_TRY(set_wishes(cuda, &gemm->shape, wish));
     cublasStatus_t code = smp__blas.cublasLtMatmulAlgoGetHeuristic(
         (cublasLtHandle_t)cuda->blas, gemm->operation, gemm->first, gemm->second, gemm->result,
         gemm->result, wish, CANDIDATES, result, &n);
-    *found = false;
     if (code == CUBLAS_STATUS_NOT_SUPPORTED)
         return SMP_OK;
     SMP_TRY(smp__blas_check(code, "cublasLtMatmulAlgoGetHeuristic"));
-    for (int i = 0; i < n && !*found; i++)
+    for (int i = 0; i < n; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS) {
-            gemm->algorithm = result[i].algo;
-            gemm->workspace_bytes = (int64_t)result[i].workspaceSize;
-            *found = true;
+            write_algorithm(&result[i].algo, text);
+            smp_product_add(gemm->product, text);
         }
     return SMP_OK;
 }
 
-static smp_status fill(const smp_cuda *cuda, smp__gemm *gemm, bool *found)
+static smp_status fail_empty(const smp_cuda *cuda, const smp__gemm *gemm)
+{
+    return smp_fail(SMP_ERR_FAILED,
+                    "cuBLASLt has no algorithm for the product %s, with %lld bytes of workspace",
+                    gemm->product->name, (long long)cuda->workspace_bytes);
+}
+
+/* The list of the product, if it is not there yet. */
+static smp_status list_algorithms(const smp_cuda *cuda, smp__gemm *gemm)
 {
     cublasLtMatmulPreference_t wish;
-    SMP_TRY(make_operation(cuda, gemm));
-    SMP_TRY(make_layouts(gemm));
+    if (gemm->product->here)
+        return SMP_OK;
     BLAS_TRY(cublasLtMatmulPreferenceCreate, &wish);
-    smp_status status = ask(cuda, gemm, wish, found);
+    smp_status status = ask(cuda, gemm, wish);
     smp__blas.cublasLtMatmulPreferenceDestroy(wish);
+    SMP_TRY(status);
+    if (gemm->apart)
+        smp_product_add(gemm->product, SMP_PRODUCT_APART);
+    if (gemm->product->n_algorithm == 0)
+        return fail_empty(cuda, gemm);
+    gemm->product->here = true;
+    return SMP_OK;
+}
+
+/* "nt 512x3072x768 bf16 bf16 gelu_bias": transposes, m x n x k, types, epilogue; and what is not
+ * plain: row strides, how many products at what distances, alignment. */
+static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
+{
+    static const char *const epilogue[] = {"", " bias", " gelu", " gelu_bias"};
+    const smp__gemm_shape *s = &gemm->shape;
+    const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
+    smp_text name = {};
+    smp_text_append(&name, "%c%c %lldx%lldx%lld %s %s%s", s->trans_a ? 't' : 'n',
+                    s->trans_b ? 't' : 'n', (long long)s->m, (long long)s->n, (long long)s->k,
+                    tf32 ? "tf32" : smp_dtype_names[s->in], smp_dtype_names[s->out],
+                    epilogue[s->epilogue]);
+    if (s->lda != (s->trans_a ? s->m : s->k) || s->ldb != (s->trans_b ? s->k : s->n) ||
+        s->ldc != s->n)
+        smp_text_append(&name, " rows %lld %lld %lld", (long long)s->lda, (long long)s->ldb,
+                        (long long)s->ldc);
+    if (s->count > 1)
+        smp_text_append(&name, " times %lld steps %lld %lld %lld", (long long)s->count,
+                        (long long)s->step[0], (long long)s->step[1], (long long)s->step[2]);
+    if (s->alignment > 0 && s->alignment != ALIGNMENT)
+        smp_text_append(&name, " aligned %lld", (long long)s->alignment);
+    smp_status status = name.failed ? smp_fail_memory(SMP_PRODUCT_NAME_BYTES) : SMP_OK;
+    if (status == SMP_OK && name.length >= SMP_PRODUCT_NAME_BYTES)
+        status = smp_fail(SMP_ERR_FAILED, "the name of a product is too long: %s", name.data);
+    if (status == SMP_OK)
+        status = smp_products_get(cuda->products, name.data, &gemm->product);
+    smp_text_free(&name);
     return status;
 }
 
-smp_status smp__gemm_find(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out)
+static smp_status make_apart(const smp_cuda *cuda, smp__gemm *gemm)
 {
-    bool found = false;
+    smp__gemm_shape shape = gemm->shape;
+    if (shape.epilogue == SMP__GEMM_PLAIN)
+        return SMP_OK;
+    shape.epilogue = shape.epilogue == SMP__GEMM_GELU_BIAS ? SMP__GEMM_BIAS : SMP__GEMM_PLAIN;
+    return smp__gemm_create(cuda, &shape, &gemm->apart);
+}
+
+static smp_status fill(const smp_cuda *cuda, smp__gemm *gemm)
+{
+    SMP_TRY(find_product(cuda, gemm));
+    SMP_TRY(make_apart(cuda, gemm));
+    SMP_TRY(make_operation(cuda, gemm));
+    SMP_TRY(make_layouts(gemm));
+    SMP_TRY(list_algorithms(cuda, gemm));
+    if (cuda->taken_multiprocessors > 0)
+        SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                    (int32_t)(cuda->multiprocessors - cuda->taken_multiprocessors)));
+    return SMP_OK;
+}
+
+smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out)
+{
     smp__gemm *gemm = static_cast<smp__gemm *>(calloc(1, sizeof *gemm));
     *out = NULL;
     if (!gemm)
         return smp_fail_memory(sizeof *gemm);
     gemm->shape = *shape;
-    smp_status status = fill(cuda, gemm, &found);
-    if (status == SMP_OK && found)
+    gemm->chosen = -1;
+    smp_status status = fill(cuda, gemm);
+    if (status == SMP_OK)
         *out = gemm;
     else
         smp__gemm_destroy(gemm);
     return status;
 }
 
-smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *s, smp__gemm **out)
-{
-    SMP_TRY(smp__gemm_find(cuda, s, out));
-    if (*out)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED,
-                    "cuBLASLt has no algorithm for %lld x %lld x %lld, %s%s into %s, "
-                    "with %lld bytes of workspace",
-                    (long long)s->m, (long long)s->n, (long long)s->k, smp_dtype_names[s->in],
-                    has_aux(s) ? " with GELU" : "", smp_dtype_names[s->out],
-                    (long long)cuda->workspace_bytes);
-}
-
 void smp__gemm_destroy(smp__gemm *gemm)
 {
     if (!gemm)
         return;
+    smp__gemm_destroy(gemm->apart);
     if (gemm->operation)
         smp__blas.cublasLtMatmulDescDestroy(gemm->operation);
     for (cublasLtMatrixLayout_t layout : {gemm->first, gemm->second, gemm->result})
@@ -219,12 +338,111 @@ void smp__gemm_destroy(smp__gemm *gemm)
     free(gemm);
 }
 
-smp_status smp__gemm_run(const smp_cuda *cuda, const smp__gemm *gemm, float alpha, const void *a,
+bool smp__gemm_is_apart(const smp__gemm *gemm)
+{
+    return smp_product_is_apart(gemm->product);
+}
+
+/* The library refuses the algorithm: the next one, if there is one and it is the time for that. A
+ * device that has failed refuses everything, and says so here. */
+static smp_status refuse(const smp_cuda *cuda, smp_product *product, const char *why)
+{
+    (void)cudaGetLastError(); /* not one of a kernel */
+    const cudaError_t device = cudaStreamQuery(cuda->stream);
+    (void)cudaGetLastError();
+    if (device != cudaSuccess && device != cudaErrorNotReady)
+        return smp__cuda_check(device, "a matrix product");
+    if (!product->refusal[0])
+        snprintf(product->refusal, sizeof product->refusal, "%s", why);
+    if (cuda->products->settled || product->chosen + 1 == product->n_algorithm)
+        return smp_fail(SMP_ERR_FAILED, "product %s: cuBLASLt refuses algorithm %d of %d (%s): %s",
+                        product->name, product->chosen + 1, product->n_algorithm,
+                        product->algorithm[product->chosen], why);
+    product->chosen++;
+    return SMP_OK;
+}
+
+/* The algorithm that is chosen, out of its text; *why: it cannot be taken, or NULL. */
+static void take_algorithm(const smp_cuda *cuda, smp__gemm *gemm, const char **why)
+{
+    const smp_product *product = gemm->product;
+    cublasLtMatmulHeuristicResult_t result;
+    *why = NULL;
+    if (gemm->chosen == product->chosen && gemm->version == product->version)
+        return;
+    gemm->chosen = -1;
+    if (!read_algorithm(product->algorithm[product->chosen], &gemm->algorithm)) {
+        *why = "the text is no algorithm";
+        return;
+    }
+    const uint32_t scheme =
+        config<uint32_t>(&gemm->algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+    const cublasStatus_t code = smp__blas.cublasLtMatmulAlgoCheck(
+        (cublasLtHandle_t)cuda->blas, gemm->operation, gemm->first, gemm->second, gemm->result,
+        gemm->result, &gemm->algorithm, &result);
+    if (code != CUBLAS_STATUS_SUCCESS || result.state != CUBLAS_STATUS_SUCCESS)
+        *why =
+            smp__blas.cublasLtGetStatusString(code != CUBLAS_STATUS_SUCCESS ? code : result.state);
+    else if (scheme & ~ordered_reductions(&gemm->shape))
+        *why = "its sums have no order";
+    else if ((int64_t)result.workspaceSize > cuda->workspace_bytes)
+        *why = "it needs more workspace than there is";
+    if (*why)
+        return;
+    gemm->workspace_bytes = (int64_t)result.workspaceSize;
+    gemm->chosen = product->chosen;
+    gemm->version = product->version;
+}
+
+/* C = beta C + bias, before the product is added. */
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    spread_bias(const T *bias, float beta, T *c, int64_t m, int64_t n, int64_t ldc)
+{
+    for (int64_t i = smp_thread(); i < m * n; i += smp_threads()) {
+        T *at = c + i / n * ldc + i % n;
+        *at = beta == 0.0f ? bias[i % n]
+                           : smp_from<T>(beta * smp_float(*at) + smp_float(bias[i % n]));
+    }
+}
+
+template <typename T>
+static smp_status launch_spread(const smp_cuda *cuda, const smp__gemm_shape *s, const void *bias,
+                                float beta, void *c)
+{
+    SMP_LAUNCH(spread_bias<T>, smp_grid(cuda, s->m * s->n), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(bias), beta, static_cast<T *>(c), s->m, s->n, s->ldc);
+    return smp__cuda_launched("bias of a product");
+}
+
+static smp_status run_apart(const smp_cuda *cuda, smp__gemm *gemm, float alpha, const void *a,
+                            const void *b, float beta, void *c, const void *bias, void *aux)
+{
+    gemm->product->runs++;
+    if (has_aux(&gemm->shape))
+        return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 0, aux, bias, NULL);
+    SMP_TRY(SMP_AS(gemm->shape.out, launch_spread, cuda, &gemm->shape, bias, beta, c));
+    return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 1, c, NULL, NULL);
+}
+
+smp_status smp__gemm_run(const smp_cuda *cuda, smp__gemm *gemm, float alpha, const void *a,
                          const void *b, float beta, void *c, const void *bias, void *aux)
 {
+    const char *why;
     SMP_TRY(set_pointers(gemm, bias, aux));
-    BLAS_TRY(cublasLtMatmul, (cublasLtHandle_t)cuda->blas, gemm->operation, &alpha, b, gemm->first,
-             a, gemm->second, &beta, c, gemm->result, c, gemm->result, &gemm->algorithm,
-             cuda->workspace, (size_t)gemm->workspace_bytes, cuda->stream);
-    return SMP_OK;
+    while (!smp__gemm_is_apart(gemm)) {
+        cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+        take_algorithm(cuda, gemm, &why);
+        if (!why)
+            code = smp__blas.cublasLtMatmul((cublasLtHandle_t)cuda->blas, gemm->operation, &alpha,
+                                            b, gemm->first, a, gemm->second, &beta, c, gemm->result,
+                                            c, gemm->result, &gemm->algorithm, cuda->workspace,
+                                            (size_t)gemm->workspace_bytes, cuda->stream);
+        if (!why && code == CUBLAS_STATUS_SUCCESS) {
+            gemm->product->runs++;
+            return SMP_OK;
+        }
+        SMP_TRY(refuse(cuda, gemm->product, why ? why : smp__blas.cublasLtGetStatusString(code)));
+    }
+    return run_apart(cuda, gemm, alpha, a, b, beta, c, bias, aux);
 }

@@ -1,6 +1,8 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
- * and the library's algorithm) and run any number of times; a run allocates
- * nothing and returns when its kernel is enqueued. All matrices are row-major, and start at
+ * and an entry in the device's book of products) and run any number of times; a run allocates
+ * nothing and returns when its kernel is enqueued. Which of the library's algorithms it takes the
+ * book says (graph/math/products.h); one that the library refuses is followed by the next, as long
+ * as the book is not settled, and the last resort is the epilogue apart. All matrices are row-major, and start at
  * multiples of 64 bytes unless a shape says otherwise. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
@@ -40,16 +42,20 @@ typedef struct smp__gemm_shape {
 
 typedef struct smp__gemm smp__gemm;
 
-/* fp32 factors are rounded to TF32 if that is the device's precision. *out is NULL if the library
- * has no algorithm for the shape (said by `create` as a failure). Freed with smp__gemm_destroy. */
-smp_status smp__gemm_find(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out);
+/* fp32 factors are rounded to TF32 if that is the device's precision. SMP_ERR_FAILED if the library
+ * has no algorithm for the shape without its epilogue. Freed with smp__gemm_destroy. */
 smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out);
 void smp__gemm_destroy(smp__gemm *gemm); /* accepts NULL */
 
 /* `cuda`: the context that the plan was made for. bias, aux: NULL where the epilogue has none. With
- * beta 0 the contents of C are not read. */
-smp_status smp__gemm_run(const smp_cuda *cuda, const smp__gemm *gemm, float alpha, const void *a,
+ * beta 0 the contents of C are not read. SMP_ERR_FAILED if the library refuses. */
+smp_status smp__gemm_run(const smp_cuda *cuda, smp__gemm *gemm, float alpha, const void *a,
                          const void *b, float beta, void *c, const void *bias, void *aux);
+
+/* Is the epilogue done apart? A bias is then added by smp__gemm_run, in a pass before the product.
+ * Of GELU it leaves aux = P, with beta 0, and C = gelu(aux) to the caller: ask after the run, which
+ * may be the one that finds it out. */
+bool smp__gemm_is_apart(const smp__gemm *gemm);
 
 #ifdef __cplusplus
 }

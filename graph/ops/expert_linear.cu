@@ -90,9 +90,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
 
 /* Sample by sample: a, b and c begin a_step, b_step and c_step values further with each. */
 template <typename A, typename B, typename C>
-static smp_status for_samples(const smp_op_call *call, const smp__gemm *gemm, const A *a,
-                              int64_t a_step, const B *b, int64_t b_step, float beta, C *c,
-                              int64_t c_step)
+static smp_status for_samples(const smp_op_call *call, smp__gemm *gemm, const A *a, int64_t a_step,
+                              const B *b, int64_t b_step, float beta, C *c, int64_t c_step)
 {
     for (int64_t i = 0; i < call->batch; i++)
         SMP_TRY(smp__gemm_run(smp_cuda_of(call), gemm, 1, a + i * a_step, b + i * b_step, beta,

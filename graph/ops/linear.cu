@@ -17,27 +17,8 @@ typedef struct linear_state {
     smp__gemm *forward, *input, *weight;
     smp__gemm *pair; /* with the GELU that follows; NULL: as two calls */
     int64_t rows, in, features;
-    int64_t chunks;   /* of rows, for the bias gradient; 0 without bias */
-    bool spread_bias; /* the library has no such epilogue for this shape: written to y first */
+    int64_t chunks; /* of rows, for the bias gradient; 0 without bias */
 } linear_state;
-
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    spread_bias(const T *bias, T *out, int64_t n, int64_t features) // [features], [n]
-{
-    for (int64_t i = smp_thread(); i < n; i += smp_threads())
-        out[i] = bias[i % features];
-}
-
-template <typename T>
-static smp_status launch_spread(const smp_op_call *call, const linear_state *s, const void *bias)
-{
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t n = s->rows * s->features;
-    SMP_LAUNCH(spread_bias<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(bias), static_cast<T *>(call->out), n, s->features);
-    return smp__cuda_launched("linear bias");
-}
 
 static smp_dtype activation_type(const smp_graph *graph)
 {
@@ -83,25 +64,14 @@ static smp_status make_pair(const smp_graph *graph, const smp_op *op, const smp_
         return SMP_OK;
     smp__gemm_shape pair = forward_shape(graph, op, s);
     pair.epilogue = op->n_param > 1 ? SMP__GEMM_GELU_BIAS : SMP__GEMM_GELU;
-    return smp__gemm_find(cuda, &pair, &s->pair);
-}
-
-static smp_status make_forward(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
-                               linear_state *s)
-{
-    smp__gemm_shape shape = forward_shape(graph, op, s);
-    SMP_TRY(smp__gemm_find(cuda, &shape, &s->forward));
-    if (s->forward)
-        return SMP_OK;
-    s->spread_bias = shape.epilogue == SMP__GEMM_BIAS;
-    shape.epilogue = SMP__GEMM_PLAIN;
-    return smp__gemm_create(cuda, &shape, &s->forward);
+    return smp__gemm_create(cuda, &pair, &s->pair);
 }
 
 static smp_status make_plans(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
                              linear_state *s)
 {
-    SMP_TRY(make_forward(graph, op, cuda, s));
+    const smp__gemm_shape shape = forward_shape(graph, op, s);
+    SMP_TRY(smp__gemm_create(cuda, &shape, &s->forward));
     SMP_TRY(make_pair(graph, op, cuda, s));
     return graph->training ? make_backward(graph, cuda, s) : SMP_OK;
 }
@@ -149,11 +119,8 @@ static const void *factor(const smp_op_call *call, int slot)
 static smp_status forward(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
-    const void *bias = factor(call, 1);
-    if (s->spread_bias)
-        SMP_TRY(SMP_AS(smp_dtype_of_call(call), launch_spread, call, s, bias));
-    return smp__gemm_run(smp_cuda_of(call), s->forward, 1, call->in[0], factor(call, 0),
-                         s->spread_bias ? 1 : 0, call->out, bias, NULL);
+    return smp__gemm_run(smp_cuda_of(call), s->forward, 1, call->in[0], factor(call, 0), 0,
+                         call->out, factor(call, 1), NULL);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -178,10 +145,13 @@ static smp_status backward_weight(const smp_op_call *call)
 static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
-    if (s->pair)
-        return smp__gemm_run(smp_cuda_of(call), s->pair, 1, call->in[0], factor(call, 0), 0,
-                             next->out, factor(call, 1), call->out);
-    SMP_TRY(forward(call));
+    if (!s->pair)
+        SMP_TRY(forward(call));
+    else
+        SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->pair, 1, call->in[0], factor(call, 0), 0,
+                              next->out, factor(call, 1), call->out));
+    if (s->pair && !smp__gemm_is_apart(s->pair))
+        return SMP_OK;
     return smp_op_cuda_kernels(next->op->kind)->forward(next);
 }
 

@@ -13,7 +13,6 @@ extern "C" {
 
 typedef struct ring_products {
     smp__gemm *forward, *input, *weight; /* the last two in training */
-    bool apart;                          /* the bias is added behind the product */
 } ring_products;
 
 /* to (n, columns) = the sum of rows by rising device, and a bias [columns] unless NULL. Rows begin
@@ -83,11 +82,9 @@ static smp_status add(const ring_linear_pass<T> &s, T *to, const T *rows, int64_
 template <typename T> static smp_status multiply(const ring_linear_pass<T> &s, const T *a, T *c)
 {
     const ring_products *products = static_cast<const ring_products *>(s.call->state);
-    const bool bias = s.bias && !s.scatters;
-    SMP_TRY(smp__gemm_run(smp_cuda_of(s.call), s.forward ? products->forward : products->input, 1,
-                          a, smp_factor(s.call, 0), 0, c,
-                          bias && !products->apart ? smp_factor(s.call, 1) : NULL, NULL));
-    return bias && products->apart ? add(s, c, static_cast<const T *>(c), 1) : SMP_OK;
+    return smp__gemm_run(smp_cuda_of(s.call), s.forward ? products->forward : products->input, 1, a,
+                         smp_factor(s.call, 0), 0, c,
+                         s.bias && !s.scatters ? smp_factor(s.call, 1) : NULL, NULL);
 }
 
 /* Of the blocks that come together one, which is in place in `all` then, if that is not NULL. */
@@ -212,14 +209,8 @@ static smp_status make_products(const smp_graph *graph, const smp_op *op, const 
     forward.m = r.rows, forward.n = features, forward.k = in;
     forward.lda = in, forward.ldb = in, forward.ldc = features;
     forward.in = forward.out = smp__in(graph, op, 0)->dtype;
-    if (op->n_param > 1 && !r.scatters) {
-        forward.epilogue = SMP__GEMM_BIAS;
-        SMP_TRY(smp__gemm_find(cuda, &forward, &products->forward));
-        products->apart = !products->forward;
-    }
-    forward.epilogue = SMP__GEMM_PLAIN;
-    if (!products->forward)
-        SMP_TRY(smp__gemm_create(cuda, &forward, &products->forward));
+    forward.epilogue = op->n_param > 1 && !r.scatters ? SMP__GEMM_BIAS : SMP__GEMM_PLAIN;
+    SMP_TRY(smp__gemm_create(cuda, &forward, &products->forward));
     if (!graph->training)
         return SMP_OK;
     input.m = r.rows, input.n = in, input.k = features;

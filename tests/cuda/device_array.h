@@ -18,9 +18,11 @@
 #include "graph/model/op.h"
 #include "graph/cuda/cuda.h"
 #include "graph/cuda/cuda_blas.h"
+#include "graph/math/products.h"
 
 enum { SKIPPED = 77 };
 
+static smp_products products;
 static smp_cuda cuda;
 static smp__choices choices; /* its own */
 
@@ -43,7 +45,8 @@ static inline int open_device(void **state)
     cudaStream_t stream;
     cublasLtHandle_t blas;
     struct cudaDeviceProp properties;
-    cuda = (smp_cuda){.workspace_bytes = 4 << 20, .multiprocessors = 4, .capability = 90};
+    cuda = (smp_cuda){
+        .products = &products, .workspace_bytes = 4 << 20, .multiprocessors = 4, .capability = 90};
     if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
         return -1;
     cuda.shared_bytes = (int)properties.sharedMemPerBlockOptin;
@@ -61,6 +64,7 @@ static inline int close_device(void **state)
 {
     (void)state;
     smp__choices_free(&choices);
+    smp_products_free(&products);
     bool closed = smp__blas.cublasLtDestroy(cuda.blas) == CUBLAS_STATUS_SUCCESS &&
                   cudaFree(cuda.workspace) == cudaSuccess &&
                   cudaStreamDestroy(cuda.stream) == cudaSuccess;

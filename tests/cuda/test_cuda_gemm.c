@@ -80,7 +80,7 @@ static product make_product(const smp__gemm_shape *s, float alpha, float beta, i
     return p;
 }
 
-static void run_product(product *p, const smp__gemm *gemm)
+static void run_product(product *p, smp__gemm *gemm)
 {
     const bool bias = p->shape.epilogue % 2 == 1, aux = p->shape.epilogue >= SMP__GEMM_GELU;
     check(smp__gemm_run(&cuda, gemm, p->alpha, p->of[A].data, p->of[B].data, p->beta, p->of[C].data,
@@ -140,13 +140,10 @@ static void test_cuda_gemm_matches_reference(void **state)
         smp__gemm *gemm;
         cuda.precision = round % 3 == 0 ? SMP_PRECISION_TF32 : SMP_PRECISION_FP32;
         product p = make_product(&s, round % 2 ? 1 : 0.25f, round % 5 < 2 ? 0 : 1, 0);
-        check(smp__gemm_find(&cuda, &s, &gemm));
-        if (s.epilogue < SMP__GEMM_GELU)
-            assert_non_null(gemm);
-        if (gemm) {
-            run_product(&p, gemm);
+        check(smp__gemm_create(&cuda, &s, &gemm));
+        run_product(&p, gemm);
+        if (!smp__gemm_is_apart(gemm) || s.epilogue < SMP__GEMM_GELU)
             check_product(&p);
-        }
         smp__gemm_destroy(gemm);
         drop_product(&p);
     }
@@ -199,12 +196,133 @@ static void test_cuda_gemm_rounds_factors_when_asked(void **state)
     free(first);
 }
 
+/* What follows is of a long product with a bias: its algorithms give different bits. */
+static const smp__gemm_shape LONG = {
+    .m = 24, .n = 40, .k = 999, .lda = 999, .ldb = 40, .ldc = 40, .epilogue = SMP__GEMM_BIAS};
+enum { LONG_BYTES = 24 * 40 * sizeof(float) };
+
+/* Its result with a book of its own, in which `choices`, or NULL, are asked for; name, algorithm:
+ * what was taken. */
+static void run_long(const smp_product_choices *choices, float *result, char *name, char *algorithm)
+{
+    smp__gemm *gemm;
+    cuda.precision = SMP_PRECISION_FP32;
+    smp_products_free(&products);
+    products.choices = choices;
+    check(smp__gemm_create(&cuda, &LONG, &gemm));
+    product p = make_product(&LONG, 1, 0, 0);
+    run_product(&p, gemm);
+    check_product(&p);
+    memcpy(result, p.of[C].host, LONG_BYTES);
+    const smp_product *taken = products.product[0];
+    if (name)
+        strcpy(name, taken->name);
+    if (algorithm)
+        strcpy(algorithm, taken->algorithm[taken->chosen]);
+    drop_product(&p);
+    smp__gemm_destroy(gemm);
+    smp_products_free(&products);
+}
+
+/* The text of an algorithm is the algorithm, in another book too: asked for it gives its bits. */
+static void test_cuda_gemm_repeats_a_choice(void **state)
+{
+    (void)state;
+    float by_first[24 * 40], by_second[24 * 40], again[24 * 40];
+    char name[SMP_PRODUCT_NAME_BYTES], first[SMP_ALGORITHM_BYTES], second[SMP_ALGORITHM_BYTES];
+    run_long(NULL, by_first, name, first);
+    setenv("SMP_EMULATE_BLAS_REFUSE", "run-first", 1);
+    run_long(NULL, by_second, name, second);
+    unsetenv("SMP_EMULATE_BLAS_REFUSE");
+    const smp_product_choice choice = {.product = name, .algorithm = second};
+    run_long(&(smp_product_choices){.n = 1, .choice = &choice}, again, NULL, NULL);
+    assert_memory_equal(again, by_second, LONG_BYTES);
+#ifdef SMP_EMULATED
+    assert_string_equal(name, "nn 24x40x999 float32 float32 bias");
+    assert_string_not_equal(first, second);
+    assert_memory_not_equal(by_first, by_second, LONG_BYTES);
+#endif
+}
+
+#ifdef SMP_EMULATED
+/* Texts that are of no algorithm, of another product's, of one whose sums have no order: the first
+ * of the library's instead. */
+static void test_cuda_gemm_checks_what_is_asked_for(void **state)
+{
+    (void)state;
+    float want[24 * 40], got[24 * 40];
+    char name[SMP_PRODUCT_NAME_BYTES], first[SMP_ALGORITHM_BYTES], taken[SMP_ALGORITHM_BYTES];
+    run_long(NULL, want, name, first);
+    char other[SMP_ALGORITHM_BYTES], unordered[SMP_ALGORITHM_BYTES];
+    strcpy(other, first);
+    other[strcspn(other, ":") + 2] ^= 1;
+    strcpy(unordered, first);
+    unordered[strlen(unordered) - 1] = '9';
+    const char *const texts[] = {"", "id 1", "id 1: 0", "id 1: xy", other, unordered};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        const smp_product_choice choice = {.product = name, .algorithm = texts[i]};
+        run_long(&(smp_product_choices){.n = 1, .choice = &choice}, got, NULL, taken);
+        assert_string_equal(taken, first);
+        assert_memory_equal(got, want, LONG_BYTES);
+    }
+}
+
+/* The next algorithm, the bias apart, and none at all; of a settled book the first refusal is an
+ * error. */
+static void test_cuda_gemm_goes_on_where_the_library_refuses(void **state)
+{
+    (void)state;
+    float result[24 * 40];
+    char taken[SMP_ALGORITHM_BYTES];
+    setenv("SMP_EMULATE_BLAS_REFUSE", "run-bias,run-first", 1);
+    run_long(NULL, result, NULL, taken);
+    assert_string_equal(taken, SMP_PRODUCT_APART);
+    for (int settled = 0; settled < 2; settled++) {
+        smp__gemm *gemm;
+        setenv("SMP_EMULATE_BLAS_REFUSE", settled ? "run-first" : "run", 1);
+        check(smp__gemm_create(&cuda, &LONG, &gemm));
+        product p = make_product(&LONG, 1, 0, 0);
+        products.settled = settled;
+        assert_int_equal(smp__gemm_run(&cuda, gemm, 1, p.of[A].data, p.of[B].data, 0, p.of[C].data,
+                                       p.of[BIAS].data, NULL),
+                         SMP_ERR_FAILED);
+        assert_non_null(strstr(smp_last_error(), settled ? "float32 bias: cuBLASLt refuses "
+                                                           "algorithm 1 of 4 (id "
+                                                         : "float32: cuBLASLt refuses "
+                                                           "algorithm 3 of 3 (id "));
+        drop_product(&p);
+        smp__gemm_destroy(gemm);
+        smp_products_free(&products);
+    }
+    unsetenv("SMP_EMULATE_BLAS_REFUSE");
+}
+
+#endif
+
+/* Fewer multiprocessors than there are change neither the algorithm nor its bits. */
+static void test_cuda_gemm_leaves_multiprocessors(void **state)
+{
+    (void)state;
+    float want[24 * 40], got[24 * 40];
+    run_long(NULL, want, NULL, NULL);
+    cuda.taken_multiprocessors = 1;
+    run_long(NULL, got, NULL, NULL);
+    cuda.taken_multiprocessors = 0;
+    assert_memory_equal(got, want, LONG_BYTES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_gemm_matches_reference),
         cmocka_unit_test(test_cuda_gemm_gives_the_same_bits),
         cmocka_unit_test(test_cuda_gemm_rounds_factors_when_asked),
+        cmocka_unit_test(test_cuda_gemm_repeats_a_choice),
+        cmocka_unit_test(test_cuda_gemm_leaves_multiprocessors),
+#ifdef SMP_EMULATED
+        cmocka_unit_test(test_cuda_gemm_checks_what_is_asked_for),
+        cmocka_unit_test(test_cuda_gemm_goes_on_where_the_library_refuses),
+#endif
     };
     if (!there_is_a_device())
         return SKIPPED;

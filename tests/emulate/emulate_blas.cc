@@ -3,10 +3,14 @@
  * does what would keep this project's results from having the same bits in every run: reduction in
  * place. The workspace that an algorithm asked for is filled with NaN.
  *
- * SMP_EMULATE_BLAS_REFUSE=gelu|bias: there is no algorithm with that in its epilogue. */
+ * SMP_EMULATE_BLAS_REFUSE=WORD,...: gelu, bias: there is no algorithm with that in its epilogue;
+ * run-gelu, run-bias: there are, and a product refuses them; run-first, run-second: it refuses the
+ * first, the second algorithm of any problem; run: all. SMP_EMULATE_BLAS_VERSION=120901: which
+ * version this is. */
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <string>
 
 #include "emulate_blas.h"
 
@@ -72,10 +76,19 @@ static uint64_t alignment_of(const void *address)
     return ((uintptr_t)address | 256) & -((uintptr_t)address | 256);
 }
 
-static bool refused(const char *epilogue)
+/* Is it one of the words? */
+static bool refused(const char *word)
 {
     const char *refuse = getenv("SMP_EMULATE_BLAS_REFUSE");
-    return refuse && strcmp(refuse, epilogue) == 0;
+    const std::string words = std::string(",") + (refuse ? refuse : "") + ",";
+    return words.find(std::string(",") + word + ",") != std::string::npos;
+}
+
+static bool refuses_to_run(const emulate_blas_problem &p, uint64_t parts)
+{
+    return refused("run") || (p.has_gelu() && refused("run-gelu")) ||
+           (p.has_bias() && refused("run-bias")) || (parts == 1 && refused("run-first")) ||
+           (parts == 2 && refused("run-second"));
 }
 
 extern "C" {
@@ -92,7 +105,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 size_t cublasLtGetVersion(void)
 {
-    return 130000;
+    const char *version = getenv("SMP_EMULATE_BLAS_VERSION");
+    return version ? (size_t)atol(version) : 130000;
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
@@ -146,6 +160,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
         return set(&operation->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
         return set(&operation->aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return set(&operation->multiprocessors, value, bytes);
     }
     emulate_die("cuBLASLt: attribute %d of an operation is not emulated", (int)attribute);
 }
@@ -225,15 +241,53 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     *returned = 0;
     if ((p.has_gelu() && refused("gelu")) || (p.has_bias() && refused("bias")))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    EMULATE_BLAS_REQUIRE(p.operation.multiprocessors == 0,
+                         "the heuristic was asked with a number of multiprocessors: the algorithm "
+                         "would depend on what runs beside");
+    for (; *returned < requested && *returned < ALGORITHMS; ++*returned, result++) {
+        memset(result, 0, sizeof *result);
+        result->workspaceSize = (size_t)(wish.workspace < 1024 ? wish.workspace : 1024);
+        result->algo.data[SIGNATURE] = emulate_blas_signature(p);
+        result->algo.data[WORKSPACE] = result->workspaceSize;
+        for (int i = 0; i < 4; i++)
+            result->algo.data[ALIGNMENT_OF_A + i] = wish.alignment[i];
+        result->algo.data[ALIGNMENT_OF_BIAS] = alignment_of(p.operation.bias);
+        result->algo.data[PARTS] = (uint64_t)*returned + 1;
+        result->state = CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void *value, size_t bytes, size_t *written)
+{
+    const uint32_t parts = (uint32_t)algorithm->data[PARTS];
+    uint32_t is = 0;
+    EMULATE_BLAS_REQUIRE(bytes == sizeof is && written, "a configuration's attribute of %zu bytes",
+                         bytes);
+    if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+        is = parts;
+    if (attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME && parts > 1)
+        is = parts > ALGORITHMS ? CUBLASLT_REDUCTION_SCHEME_INPLACE
+                                : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    memcpy(value, &is, sizeof is);
+    *written = sizeof is;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    alive(handle);
     memset(result, 0, sizeof *result);
-    result->workspaceSize = (size_t)(wish.workspace < 1024 ? wish.workspace : 1024);
-    result->algo.data[SIGNATURE] = emulate_blas_signature(p);
-    result->algo.data[WORKSPACE] = result->workspaceSize;
-    for (int i = 0; i < 4; i++)
-        result->algo.data[ALIGNMENT_OF_A + i] = wish.alignment[i];
-    result->algo.data[ALIGNMENT_OF_BIAS] = alignment_of(p.operation.bias);
-    result->state = CUBLAS_STATUS_SUCCESS;
-    *returned = 1;
+    if (algorithm->data[SIGNATURE] != emulate_blas_signature(describe(operation, a, b, c, d)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->algo = *algorithm;
+    result->workspaceSize = algorithm->data[WORKSPACE];
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -257,11 +311,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               c,
                               d,
                               workspace,
-                              workspace_bytes};
+                              workspace_bytes,
+                              1};
     memcpy(&item.alpha, alpha, sizeof item.alpha);
     memcpy(&item.beta, beta, sizeof item.beta);
     EMULATE_BLAS_REQUIRE(algorithm, "a product without an algorithm");
     emulate_blas_check_call(item, *algorithm);
+    item.parts = (int)algorithm->data[PARTS];
+    if (refuses_to_run(item.p, algorithm->data[PARTS]))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     emulate_enqueue(stream, [item] {
         emulate_blas_multiply(item);
         return true;

@@ -13,6 +13,7 @@ struct emulate_blas_operation {
     const void *bias = nullptr;
     void *aux = nullptr;
     int64_t aux_ld = 0;
+    int32_t multiprocessors = 0;
 };
 
 struct emulate_blas_layout {
@@ -54,10 +55,13 @@ struct emulate_blas_call {
     const void *a, *b, *c;
     void *d, *workspace;
     size_t workspace_bytes;
+    int parts; /* of k, whose sums are added one after the other */
 };
 
 /* Of cublasLtMatmulAlgo_t.data; what the heuristic decided on and a call must keep to. */
-enum { SIGNATURE, WORKSPACE, ALIGNMENT_OF_A, ALIGNMENT_OF_BIAS = ALIGNMENT_OF_A + 4 };
+enum { SIGNATURE, WORKSPACE, ALIGNMENT_OF_A, ALIGNMENT_OF_BIAS = ALIGNMENT_OF_A + 4, PARTS };
+/* Algorithms of a problem: they split k into 1, 2, 3 parts. */
+enum { ALGORITHMS = 3 };
 
 /* emulate_blas_rules.cc. They abort if the library would refuse, or might do anything. */
 void emulate_blas_check(const emulate_blas_problem &p);

@@ -79,6 +79,22 @@ static void finish(const emulate_blas_call &call, const std::vector<float> &prod
         }
 }
 
+/* The same memory read by rows holds the transposes: D^T = op(B)^T op(A)^T. Each part of k is added
+ * to the sum of those before it. */
+static void multiply(const emulate_blas_call &call, const float *fa, const float *fb,
+                     std::vector<float> *product)
+{
+    const emulate_blas_problem &p = call.p;
+    const bool ta = p.operation.trans_a == CUBLAS_OP_T, tb = p.operation.trans_b == CUBLAS_OP_T;
+    const int64_t each = (p.k() + call.parts - 1) / call.parts;
+    for (int64_t k = 0; k < p.k(); k += each)
+        EMULATE_BLAS_REQUIRE(
+            smp_math_gemm(tb, ta, p.d.columns, p.d.rows, k + each < p.k() ? each : p.k() - k, 1,
+                          fb + (tb ? k * p.b.rows : k), p.b.rows, fa + (ta ? k : k * p.a.rows),
+                          p.a.rows, k > 0, product->data(), p.d.rows) == SMP_OK,
+            "%s", smp_last_error());
+}
+
 void emulate_blas_multiply(const emulate_blas_call &call)
 {
     const emulate_blas_problem &p = call.p;
@@ -89,12 +105,7 @@ void emulate_blas_multiply(const emulate_blas_call &call)
     for (int64_t i = 0; i < p.d.batch; i++) {
         const std::vector<float> fa = factor(call.a, p.a, i, tf32),
                                  fb = factor(call.b, p.b, i, tf32);
-        /* The same memory read by rows holds the transposes: D^T = op(B)^T op(A)^T. */
-        EMULATE_BLAS_REQUIRE(smp_math_gemm(p.operation.trans_b == CUBLAS_OP_T,
-                                           p.operation.trans_a == CUBLAS_OP_T, p.d.columns,
-                                           p.d.rows, p.k(), 1, fb.data(), p.b.rows, fa.data(),
-                                           p.a.rows, 0, product.data(), p.d.rows) == SMP_OK,
-                             "%s", smp_last_error());
+        multiply(call, fa.data(), fb.data(), &product);
         finish(call, product, i);
     }
 }

@@ -53,7 +53,8 @@ typedef enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              /* uint32_t */
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          /* const void * */
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, /* void * */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12       /* int64_t, elements */
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,      /* int64_t, elements */
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15       /* int32_t */
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum cublasLtMatmulPreferenceAttributes_t {
@@ -64,6 +65,14 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, /* uint32_t */
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8  /* uint32_t */
 } cublasLtMatmulPreferenceAttributes_t;
+
+typedef enum cublasLtMatmulAlgoConfigAttributes_t {
+    CUBLASLT_ALGO_CONFIG_ID = 0,               /* int32_t */
+    CUBLASLT_ALGO_CONFIG_TILE_ID = 1,          /* uint32_t */
+    CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,       /* int32_t */
+    CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3, /* uint32_t */
+    CUBLASLT_ALGO_CONFIG_STAGES_ID = 6         /* uint32_t */
+} cublasLtMatmulAlgoConfigAttributes_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct emulate_blas_operation *cublasLtMatmulDesc_t;
@@ -118,6 +127,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t *result,
                                               int *returned);
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void *value, size_t bytes, size_t *written);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *result);
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                               const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
