@@ -371,7 +371,9 @@ static smp_status assemble(const session *s, smp_profile *profile)
     profile->name = names;
     profile->op = cost;
     profile->spread = spread;
-    return SMP_OK;
+    return s->probe->products
+               ? s->probe->products(s->probe->context, profile->arena, &profile->products)
+               : SMP_OK;
 }
 
 static smp_status describe(const session *s, smp_profile *profile)

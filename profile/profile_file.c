@@ -161,13 +161,50 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
     return SMP_OK;
 }
 
+static smp_status read_choice(const smp_yaml_node *map, smp_arena *arena, smp_product_choice *out)
+{
+    static const char *const keys[] = {"product", "algorithm", "us"};
+    const char *what = "products: chosen";
+    SMP_TRY(smp_yaml_map(map, what));
+    SMP_TRY(smp_yaml_known_keys(map, what, keys, SMP__COUNT(keys)));
+    SMP_TRY(smp__field_text(map, what, "product", arena, &out->product));
+    SMP_TRY(smp__field_text(map, what, "algorithm", arena, &out->algorithm));
+    return read_us(map, what, "us", &out->us);
+}
+
+smp_status smp_product_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
+                                    smp_product_choices *out)
+{
+    static const char *const keys[] = {"format", "device", "library", "chosen"};
+    const smp_yaml_node *map, *list;
+    int format;
+    *out = (smp_product_choices){0};
+    if (!smp_yaml_get(top, "products"))
+        return SMP_OK;
+    SMP_TRY(smp__field_map(top, what, "products", keys, SMP__COUNT(keys), &map));
+    what = "products";
+    SMP_TRY(smp__field_int(map, what, "format", SMP_PRODUCTS_FORMAT, SMP_PRODUCTS_FORMAT, &format));
+    SMP_TRY(smp__field_text(map, what, "device", arena, &out->device));
+    SMP_TRY(smp__field_text(map, what, "library", arena, &out->library));
+    SMP_TRY(smp__field_list(map, what, "chosen", &list));
+    const int n = smp_yaml_list_size(list);
+    smp_product_choice *choice = SMP_ARENA_NEW(arena, smp_product_choice, (size_t)n);
+    if (!choice)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        SMP_TRY(read_choice(smp_yaml_list_at(list, i), arena, &choice[i]));
+    out->n = n;
+    out->choice = choice;
+    return SMP_OK;
+}
+
 static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
 {
-    static const char *const keys[] = {"smp",      "model",           "device",
-                                       "dtype",    "microbatch_size", "optimizer_bytes_per_s",
-                                       "ops",      "links",           "reduce_bytes_per_s",
-                                       "memory",   "core_switch_us",  "state_precision",
-                                       "libraries"};
+    static const char *const keys[] = {"smp",       "model",           "device",
+                                       "dtype",     "microbatch_size", "optimizer_bytes_per_s",
+                                       "ops",       "links",           "reduce_bytes_per_s",
+                                       "memory",    "core_switch_us",  "state_precision",
+                                       "libraries", "products"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -185,6 +222,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
     SMP_TRY(read_ops(top, of, profile));
+    SMP_TRY(smp_product_choices_read(top, "profile", profile->arena, &profile->products));
     return read_links(top, profile);
 }
 
@@ -282,6 +320,26 @@ static void put_links(smp_text *yaml, const smp_link_spec *link)
     }
 }
 
+static void put_products(smp_text *yaml, const smp_product_choices *products)
+{
+    if (!products->device)
+        return;
+    smp_text_append(yaml, "products:\n  format: %d\n  device: ", SMP_PRODUCTS_FORMAT);
+    smp_text_append_quoted(yaml, products->device);
+    smp_text_append(yaml, "\n  library: ");
+    smp_text_append_quoted(yaml, products->library);
+    smp_text_append(yaml, "\n  chosen:%s\n", products->n > 0 ? "" : " []");
+    for (int i = 0; i < products->n; i++) {
+        smp_text_append(yaml, "    - {product: ");
+        smp_text_append_quoted(yaml, products->choice[i].product);
+        smp_text_append(yaml, ", algorithm: ");
+        smp_text_append_quoted(yaml, products->choice[i].algorithm);
+        if (products->choice[i].us > 0)
+            put_double(yaml, ", us: ", products->choice[i].us);
+        smp_text_append(yaml, "}\n");
+    }
+}
+
 smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
 {
     smp_text_append(yaml, "smp: 1\nmodel: {name: ");
@@ -303,6 +361,7 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
         put_op(yaml, profile->name[i], &profile->op[i], profile->spread ? profile->spread[i] : -1);
+    put_products(yaml, &profile->products);
     put_links(yaml, profile->link);
     return yaml->failed ? smp_fail_memory(yaml->capacity) : SMP_OK;
 }

@@ -125,6 +125,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .predicted = sketch->predicted,
                        .cluster = sketch->cluster,
                        .optimizer_bytes_per_s = sketch->optimizer_bytes_per_s,
+                       .products = sketch->products,
                        .freezing = sketch->freezing,
                        .place = {.fingerprint = sketch->fingerprint_where,
                                  .schedule = sketch->schedule_where,

@@ -515,8 +515,8 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 static smp_status read_top(reader *r, const smp_yaml *yaml)
 {
     static const char *const keys[] = {
-        "smp",      "model",     "parallel", "split",     "batch",  "schedule",       "stages",
-        "programs", "predicted", "cluster",  "execution", "freeze", "loading_horizon"};
+        "smp",      "model",     "parallel", "split",     "batch",  "schedule",        "stages",
+        "programs", "predicted", "cluster",  "execution", "freeze", "loading_horizon", "products"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -530,6 +530,7 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     SMP_TRY(read_stages(r, top));
     SMP_TRY(read_programs(r, top));
     SMP_TRY(read_predicted(r, top));
+    SMP_TRY(smp_product_choices_read(top, "plan", r->arena, &sketch->products));
     return smp__plan_read_cluster(top, r->whole ? r->devices : 1, sketch->splitting.devices,
                                   r->arena, &sketch->cluster, &sketch->optimizer_bytes_per_s);
 }

@@ -432,6 +432,26 @@ static void put_cluster(writer *w, const smp_plan *plan)
     close_with(w, '}');
 }
 
+static void put_products(writer *w, const smp_product_choices *products)
+{
+    put_top_key(w, "products", false);
+    open_with(w, '{');
+    put_int(w, "format", SMP_PRODUCTS_FORMAT);
+    put_text(w, "device", products->device);
+    put_text(w, "library", products->library);
+    put_key(w, "chosen");
+    open_with(w, '[');
+    for (int i = 0; i < products->n; i++) {
+        separate(w);
+        open_with(w, '{');
+        put_text(w, "product", products->choice[i].product);
+        put_text(w, "algorithm", products->choice[i].algorithm);
+        close_with(w, '}');
+    }
+    close_with(w, ']');
+    close_with(w, '}');
+}
+
 static smp_status format_plan(const smp_plan *plan, smp_text *text, bool json)
 {
     writer w = {.text = text, .json = json, .first = true};
@@ -442,6 +462,8 @@ static smp_status format_plan(const smp_plan *plan, smp_text *text, bool json)
     put_predicted(&w, plan);
     if (plan->cluster)
         put_cluster(&w, plan);
+    if (plan->products.device)
+        put_products(&w, &plan->products);
     smp_text_append(text, json ? "}\n" : "\n");
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }

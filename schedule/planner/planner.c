@@ -164,6 +164,9 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
                                 planner->offload_bytes));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
+    if (planner->request.profile)
+        SMP_TRY(smp_product_choices_copy(&planner->request.profile->products, plan->arena,
+                                         &plan->products));
     SMP_TRY(expose(plan, planner, best));
     return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
 }

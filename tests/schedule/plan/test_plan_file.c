@@ -26,10 +26,10 @@ static const char good[] =
     "overlap: true, optimizer_bytes_per_s: 5000000000, "
     "intra_node: {latency_us: 0.5, bytes_per_s: 10000000000, points: [{bytes: 8, us: 0.25}, "
     "{bytes: 4096, us: 2}]}, "
-    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}, "
-    "devices: [{count: 3, name: big, memory: 2000, flops_fp32: 50, flops_bf16: 0, "
-    "bytes_per_s: 10}, {count: 1, name: small, memory: 1000, flops_fp32: 25, flops_bf16: 50, "
-    "bytes_per_s: 5}]}\n";
+    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}, devices: [{count: 3, name: big, memory: "
+    "2000, flops_fp32: 50, flops_bf16: 0, bytes_per_s: 10}, {count: 1, name: small, memory: 1000, "
+    "flops_fp32: 25, flops_bf16: 50, bytes_per_s: 5}]}\n"
+    "products: {format: 1, device: \"A GPU\", library: b, chosen: [{product: c, algorithm: d}]}\n";
 
 static smp_plan *parse(const char *text)
 {
