@@ -12,6 +12,20 @@
 #include "exec/watch.h"
 #include "profile/measure.h"
 
+static void print_products(const smp *s)
+{
+    char text[640];
+    if (!s->device->products)
+        return;
+    smp_products_describe(s->device->products(s->device_context), text, sizeof(text));
+    if (text[0] == '\0')
+        return;
+    fprintf(stderr, "smp-run: %s", text);
+    if (s->products_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->products_note);
+    fputc('\n', stderr);
+}
+
 void smp__print_target(const smp *s)
 {
     if (s->device->host_memory && s->device_note[0] == '\0')
@@ -25,6 +39,7 @@ void smp__print_target(const smp *s)
     if (s->comm.world_size > 1 && s->transport_note[0] != '\0')
         fprintf(stderr, " [%s]", s->transport_note);
     fputc('\n', stderr);
+    print_products(s);
 }
 
 /* No line behind the bar. */

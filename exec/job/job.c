@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "exec/job/agree_choices.h"
+#include "exec/job/agree_products.h"
 #include "exec/job/choose_device.h"
 #include "exec/job/group_calls.h"
 #include "exec/offload/travel.h"
@@ -255,7 +256,7 @@ static smp_status build_memory(smp *s)
 /* Others may wait for this rank: devices of its group in the middle of an operator, ranks of its
  * shard group in the norms of an optimizer. Who fails tells them at once, and all give up what the
  * device waits for. */
-static smp_status warm_up(smp *s)
+static smp_status run_kernels(smp *s)
 {
     smp_status status =
         smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
@@ -267,6 +268,18 @@ static smp_status warm_up(smp *s)
     if (s->comm.failed && s->transport->abort)
         s->transport->abort(s->transport_context);
     return status;
+}
+
+/* The kernels once, or until all ranks can run the same ones. */
+static smp_status warm_up(smp *s)
+{
+    bool again;
+    SMP_TRY(smp__products_list(s));
+    do {
+        SMP_TRY(run_kernels(s));
+        SMP_TRY(smp__products_settle(s, &again));
+    } while (again);
+    return SMP_OK;
 }
 
 /* In flight at once: R, A and G of every chunk, an item for each of its regions, and those that
@@ -296,6 +309,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__device_open(s));
     SMP_TRY(open_transport(s));
     SMP_TRY(smp__device_check_memory(s));
+    SMP_TRY(smp__products_ask(s));
     SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
     SMP_TRY(warm_up(s));
     SMP_TRY(smp__agree_choices(s));

@@ -263,6 +263,9 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     smp_link_spec *link = &profile.link[SMP_LINK_INTRA_NODE];
     smp_status status = profile.arena ? set_ops(s, m, &profile) : SMP_ERR_NO_MEMORY;
     smp_device_profile_name(s->device, s->device_context, device);
+    if (status == SMP_OK && s->device->products)
+        status = smp_products_choices(s->device->products(s->device_context), device, profile.arena,
+                                      &profile.products);
     if (!s->device->host_memory && s->plan->cluster)
         profile.memory_bytes = s->plan->cluster->device[0].memory_bytes;
     profile.library_bytes = s->library_bytes > 0 ? s->library_bytes : s->plan->library_bytes;

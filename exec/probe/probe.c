@@ -111,6 +111,13 @@ static smp_status measure_libraries(void *context, int64_t *bytes)
     return SMP_OK;
 }
 
+static smp_status list_products(void *context, smp_arena *arena, smp_product_choices *out)
+{
+    const smp__probe_state *p = context;
+    return smp_products_choices(p->device->products(p->device_context), p->probe.device, arena,
+                                out);
+}
+
 static smp_status sync_ranks(void *context, smp_status status)
 {
     smp__probe_state *p = context;
@@ -213,6 +220,8 @@ static void fill_table(rank_probe *r)
         p->probe.time_core_switch = time_core_switch;
     else if (p->alone)
         p->probe.library_bytes = measure_libraries;
+    if (p->device->products)
+        p->probe.products = list_products;
     if (p->parallel) {
         p->probe.sync = sync_ranks;
         p->probe.share = share_bytes;

@@ -371,6 +371,8 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     for (int i = 0; i < p->sets && status == SMP_OK; i++)
         status = call_part(p, SMP_PROBE_FORWARD, i);
     if (status == SMP_OK)
+        status = smp__probe_choose(p);
+    if (status == SMP_OK)
         status = smp__probe_idle(p);
     if (status != SMP_OK)
         smp__probe_close(p);

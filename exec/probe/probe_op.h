@@ -76,5 +76,7 @@ smp_status smp__probe_clock_stop(smp__probe_state *p, double *us);
 smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
 smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us);
 void smp__probe_close(void *context);
+/* Finds how the open op's matrix products are computed fastest, once for each product. */
+smp_status smp__probe_choose(smp__probe_state *p);
 
 #endif

@@ -165,6 +165,7 @@ struct smp {
     const smp_transport *transport;
     void *transport_context;
     char transport_note[512]; /* what the better ones said, or empty */
+    char products_note[512];  /* why they are not computed as the plan says, or empty */
     int n_lane;
     smp_lane *lane; /* of this rank, by rising id */
     const smp_optimizer *optimizer;

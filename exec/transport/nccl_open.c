@@ -504,6 +504,19 @@ static smp_status tell_others(smp__nccl_context *c, smp_status status)
     return smp__comm_agree(c->comm, status);
 }
 
+/* Lanes that wait for their peers keep multiprocessors busy. Matrix products are shared out over
+ * the others: as many on all ranks, by the one with the most lanes, at least three quarters. */
+static smp_status take_multiprocessors(smp__nccl_context *c)
+{
+    smp_cuda *cuda = c->device->kernel_context(c->device_context);
+    int lanes = c->n_lane;
+    SMP_TRY(smp__comm_max(c->comm, &lanes));
+    const int taken = lanes * LANE_CTAS, most = cuda->multiprocessors / 4;
+    cuda->taken_multiprocessors = taken < most ? taken : most;
+    c->beside_device.taken_multiprocessors = cuda->taken_multiprocessors;
+    return SMP_OK;
+}
+
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
 {
     size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
@@ -522,6 +535,8 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     }
     /* Before each part that waits for other ranks, all of them know that all have got so far. */
     status = smp__comm_agree(options->comm, status);
+    if (status == SMP_OK)
+        status = take_multiprocessors(c);
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)

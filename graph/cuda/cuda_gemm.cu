@@ -14,8 +14,9 @@
  * than fp32, which would be rounded more than once.
  *
  * An algorithm's text is what people may want to know of it, and behind a colon the bytes of the
- * library's description, without the zeroes at the end: they may be stored, says its manual
- * (cublasLtMatmulAlgo_t), for the same version of the library. They are checked when they come back.
+ * library's description, without the zeroes at the end: they may be stored, says its header
+ * (cublasLtMatmulAlgo_t), for the same version of the library. They are checked when they come
+ * back.
  *
  * Where messages travel beside, the library is told how many multiprocessors they leave. That
  * decides how blocks are shared out, no algorithm: it is not asked for with that number, or bits

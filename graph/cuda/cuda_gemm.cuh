@@ -2,8 +2,8 @@
  * and an entry in the device's book of products) and run any number of times; a run allocates
  * nothing and returns when its kernel is enqueued. Which of the library's algorithms it takes the
  * book says (graph/math/products.h); one that the library refuses is followed by the next, as long
- * as the book is not settled, and the last resort is the epilogue apart. All matrices are row-major, and start at
- * multiples of 64 bytes unless a shape says otherwise. Readable as C. */
+ * as the book is not settled, and the last resort is the epilogue apart. All matrices are
+ * row-major, and start at multiples of 64 bytes unless a shape says otherwise. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 

@@ -284,8 +284,8 @@ static void test_cuda_linear_pairs_where_rows_allow_it(void **state)
     }
 }
 
-/* Fused; on a device that does not fuse; where the library has no such kernel, or refuses to run it,
- * alone or with all that has an epilogue. */
+/* Fused; on a device that does not fuse; where the library has no such kernel, or refuses to run
+ * it, alone or with all that has an epilogue. */
 static void test_cuda_linear_pair_matches_reference(void **state)
 {
     static const char *const refuse[] = {"", "", "gelu", "run-gelu", "run-gelu,run-bias"};

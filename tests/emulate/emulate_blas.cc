@@ -6,7 +6,8 @@
  * SMP_EMULATE_BLAS_REFUSE=WORD,...: gelu, bias: there is no algorithm with that in its epilogue;
  * run-gelu, run-bias: there are, and a product refuses them; run-first, run-second: it refuses the
  * first, the second algorithm of any problem; run: all. SMP_EMULATE_BLAS_VERSION=120901: which
- * version this is. */
+ * version this is. SMP_EMULATE_BLAS_LEFT=N: every product has to be told that there are N
+ * multiprocessors for it. */
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -317,6 +318,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     memcpy(&item.beta, beta, sizeof item.beta);
     EMULATE_BLAS_REQUIRE(algorithm, "a product without an algorithm");
     emulate_blas_check_call(item, *algorithm);
+    const char *left = getenv("SMP_EMULATE_BLAS_LEFT");
+    EMULATE_BLAS_REQUIRE(!left || item.p.operation.multiprocessors == atoi(left),
+                         "a product is for %d multiprocessors, expected %s",
+                         item.p.operation.multiprocessors, left);
     item.parts = (int)algorithm->data[PARTS];
     if (refuses_to_run(item.p, algorithm->data[PARTS]))
         return CUBLAS_STATUS_NOT_SUPPORTED;
