@@ -1,7 +1,7 @@
-/* Matrix products of the open op: each algorithm that the device's library gives for one is timed in
- * the part that it is of, with all else that the part does, so that an epilogue and the kernels that
- * do it apart are compared as they will run. The fastest stays: of two that are as good as equal the
- * one that the library gives first. */
+/* Matrix products of the open op: each algorithm that the device's library gives for one is timed
+ * in the part that it is of, with all else that the part does, so that an epilogue and the kernels
+ * that do it apart are compared as they will run. The fastest stays: of two that are as good as
+ * equal the one that the library gives first. */
 #include "exec/probe/probe_op.h"
 #include "profile/measure.h"
 
