@@ -80,6 +80,8 @@ replicas refused run-second run-first
 expect_equal 'the first refused on rank 1, the second on rank 0' "$(cat refused)" "$(cat third)"
 replicas refused run-gelu,run-bias ''
 expect_equal 'no epilogue on rank 0' "$(cat refused)" "$(cat apart)"
+replicas refused gelu,bias ''
+expect_equal 'rank 0 has shorter lists, which count' "$(cat refused)" "$(cat apart)"
 expect_exit 1 mpirun -n 1 "${job[@]}" two.yaml : -n 1 -x SMP_EMULATE_BLAS_REFUSE=run "${job[@]}" two.yaml
 expect_match err 'rank 1, .*first run of the kernels: .*product .*: cuBLASLt refuses algorithm 3 of 3'
 
