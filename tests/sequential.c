@@ -294,9 +294,9 @@ static smp_status add_squares(sequential *s, const float *values, int64_t n, dou
     *sum = 0.0;
     for (int64_t at = 0; at < n; at += SMP_SQUARE_PIECE) {
         double piece;
-        SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, values + at,
-                                       n - at < SMP_SQUARE_PIECE ? n - at : SMP_SQUARE_PIECE,
-                                       &piece));
+        const smp_squares of = {values + at, n - at < SMP_SQUARE_PIECE ? n - at : SMP_SQUARE_PIECE,
+                                &piece};
+        SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, &of, 1));
         *sum += piece;
     }
     return SMP_OK;

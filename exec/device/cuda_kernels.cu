@@ -121,17 +121,32 @@ smp_status smp__cuda_widen16(void *stream, float *target, const void *source16, 
     return convert(stream, target, static_cast<const bf16 *>(source16), elements);
 }
 
+/* Arrays of one launch: as many as its parameters hold. Blocks first[i] .. first[i + 1] - 1 are of
+ * array i, a piece each. */
+struct squares_table {
+    enum { N = 128 };
+    const void *values[N];
+    double *sum[N];
+    int64_t elements[N];
+    unsigned first[N + 1];
+};
+static_assert(sizeof(squares_table) <= 4096, "what a launch takes");
+
 /* A block each. Four values at a time whatever the alignment, so that the order is the same.
  * Squares of floats are exact in double. */
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    square_pieces(const T *values, int64_t elements, bool packed,
-                  double *sums) // [], [gridDim.x]
+    square_pieces(const __grid_constant__ squares_table table)
 {
-    const int64_t piece = SMP_CUDA_SQUARE_PIECE, begin = blockIdx.x * piece;
-    const int64_t n = elements - begin < piece ? elements - begin : piece, quads = n / 4;
+    int at = 0;
+    while (blockIdx.x >= table.first[at + 1])
+        at++;
+    const int64_t number = blockIdx.x - table.first[at], begin = number * SMP_SQUARE_PIECE;
+    const int64_t left = table.elements[at] - begin;
+    const int64_t n = left < SMP_SQUARE_PIECE ? left : (int64_t)SMP_SQUARE_PIECE, quads = n / 4;
+    const T *values = static_cast<const T *>(table.values[at]) + begin;
+    const bool packed = reinterpret_cast<uintptr_t>(values) % (4 * sizeof(T)) == 0;
     double sum = 0;
-    values += begin;
     for (int64_t i = threadIdx.x; i < quads; i += SMP_BLOCK) {
         smp_pack<T, 4> x;
         if (packed)
@@ -147,24 +162,34 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         sum += (double)smp_float(values[last]) * (double)smp_float(values[last]);
     sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
-        sums[blockIdx.x] = sum;
+        table.sum[at][number] = sum;
 }
 
-template <typename T>
-static smp_status square_as(void *stream, const T *values, int64_t elements, double *sum)
+template <typename T> static smp_status square_as(void *stream, const smp_squares *of, int n)
 {
-    if (elements <= 0)
-        return SMP_OK;
-    SMP_LAUNCH(square_pieces<T>,
-               (int)((elements + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE), SMP_BLOCK, 0,
-               static_cast<cudaStream_t>(stream), values, elements,
-               !smp_misaligned(values, 4 * sizeof(T)), sum);
-    return smp__cuda_launched("square_sums");
+    squares_table table = {};
+    for (int i = 0; i < n;) {
+        int at = 0;
+        for (; i < n && at < table.N; i++) {
+            if (of[i].elements <= 0)
+                continue;
+            table.values[at] = of[i].values;
+            table.sum[at] = of[i].sum;
+            table.elements[at] = of[i].elements;
+            table.first[at + 1] =
+                table.first[at] + (unsigned)((of[i].elements - 1) / SMP_SQUARE_PIECE + 1);
+            at++;
+        }
+        if (at == 0)
+            break;
+        SMP_LAUNCH(square_pieces<T>, table.first[at], SMP_BLOCK, 0,
+                   static_cast<cudaStream_t>(stream), table);
+        SMP_TRY(smp__cuda_launched("square_sums"));
+    }
+    return SMP_OK;
 }
 
-smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const void *values,
-                                 int64_t elements, double *sum)
+smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const smp_squares *of, int n)
 {
-    return dtype == SMP_BF16 ? square_as(stream, static_cast<const bf16 *>(values), elements, sum)
-                             : square_as(stream, static_cast<const float *>(values), elements, sum);
+    return dtype == SMP_BF16 ? square_as<bf16>(stream, of, n) : square_as<float>(stream, of, n);
 }

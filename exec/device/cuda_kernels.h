@@ -5,9 +5,7 @@
 #ifndef SMP_EXEC_DEVICE_CUDA_KERNELS_H
 #define SMP_EXEC_DEVICE_CUDA_KERNELS_H
 
-#include "graph/model/graph.h"
-
-enum { SMP_CUDA_SQUARE_PIECE = 1 << 14 };
+#include "exec/device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,11 +19,9 @@ smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, con
 smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64_t elements,
                               int64_t count, int64_t stride);
 
-/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values, SMP_F32 or
- * SMP_BF16, or what is left, in an order that depends only on how many there are. sum: device
- * memory, or pinned host memory that the device can write to. */
-smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const void *values,
-                                 int64_t elements, double *sum);
+/* As smp_device.square_sums; the sums: device memory, or pinned host memory that the device can
+ * write to. */
+smp_status smp__cuda_square_sums(void *stream, smp_dtype dtype, const smp_squares *of, int n);
 
 /* target16[i] = source[i] rounded to nearest even; target[i] = source16[i], of bf16. */
 smp_status smp__cuda_round16(void *stream, smp_dtype half, void *target16, const float *source,

@@ -14,6 +14,14 @@
 
 enum { SMP_SQUARE_PIECE = 1 << 14 };
 
+/* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values or
+ * what is left, in an order that depends only on how many there are. */
+typedef struct smp_squares {
+    const void *values; /* [elements] */
+    int64_t elements;
+    double *sum;
+} smp_squares;
+
 typedef struct smp_device_options {
     smp_precision precision;
     int node_rank; /* of this process among those on its node: which GPU is its own */
@@ -62,15 +70,13 @@ typedef struct smp_device {
     /* target[i] += source[i], of SMP_F32, SMP_BF16 or SMP_F16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
-    /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values
-     * (SMP_F32 or SMP_BF16) or what is left, in an order that depends only on how many there
-     * are. */
-    smp_status (*square_sums)(void *context, smp_dtype dtype, const void *values, int64_t elements,
-                              double *sum);
+    /* Of each of n arrays of SMP_F32 or SMP_BF16. */
+    smp_status (*square_sums)(void *context, smp_dtype dtype, const smp_squares *of, int n);
     /* target16[i] = source[i] in a format of 16 bits. */
     smp_status (*round16)(void *context, smp_dtype half, void *target16, const float *source,
                           int64_t elements);
-    /* ... or, where update->direction says so, the optimizer's measurement. */
+    /* ... or, where update->direction says so, the optimizer's measurement; and those behind it
+     * (update->next): a GPU makes many in one launch. */
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
     /* NULL: the kind has none here. */
     const smp_op_kernels *(*kernels)(const smp_op_kind *kind, smp_precision precision);

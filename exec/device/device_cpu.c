@@ -153,10 +153,8 @@ static double square_sum(const float *values, int64_t elements)
     return sum;
 }
 
-static smp_status cpu_square_sums(void *context, smp_dtype dtype, const void *values,
-                                  int64_t elements, double *sum)
+static void sum_squares(smp_dtype dtype, const void *values, int64_t elements, double *sum)
 {
-    (void)context;
     float wide[SMP_SQUARE_PIECE];
     for (int64_t at = 0; at < elements; at += SMP_SQUARE_PIECE) {
         const int64_t n = elements - at < SMP_SQUARE_PIECE ? elements - at : SMP_SQUARE_PIECE;
@@ -164,6 +162,13 @@ static smp_status cpu_square_sums(void *context, smp_dtype dtype, const void *va
             smp__from_bf16(wide, (const uint16_t *)values + at, n);
         *sum++ = square_sum(dtype == SMP_BF16 ? wide : (const float *)values + at, n);
     }
+}
+
+static smp_status cpu_square_sums(void *context, smp_dtype dtype, const smp_squares *of, int n)
+{
+    (void)context;
+    for (int i = 0; i < n; i++)
+        sum_squares(dtype, of[i].values, of[i].elements, of[i].sum);
     return SMP_OK;
 }
 
@@ -171,9 +176,11 @@ static smp_status cpu_update(void *context, const smp_optimizer *optimizer,
                              const smp_update *update)
 {
     (void)context;
-    smp_optimizer_apply(optimizer, update);
-    if (update->weight16 && !update->direction)
-        smp__to_half(update->half, update->weight16, update->weight, update->elements);
+    for (; update; update = update->next) {
+        smp_optimizer_apply(optimizer, update);
+        if (update->weight16 && !update->direction)
+            smp__to_half(update->half, update->weight16, update->weight, update->elements);
+    }
     return SMP_OK;
 }
 

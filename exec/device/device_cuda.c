@@ -24,8 +24,6 @@
 #include "graph/cuda/cuda_blas.h"
 #include "graph/cuda/cuda_dnn.h"
 
-_Static_assert((int)SMP_CUDA_SQUARE_PIECE == (int)SMP_SQUARE_PIECE, "as device.h says");
-
 #define WORKSPACE_BYTES ((int64_t)32 << 20)
 #define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
 
@@ -406,10 +404,9 @@ static smp_status cuda_add(void *context, smp_dtype dtype, void *target, const v
     return smp__cuda_accumulate(stream_of(context), dtype, target, source, elements);
 }
 
-static smp_status cuda_square_sums(void *context, smp_dtype dtype, const void *values,
-                                   int64_t elements, double *sum)
+static smp_status cuda_square_sums(void *context, smp_dtype dtype, const smp_squares *of, int n)
 {
-    return smp__cuda_square_sums(stream_of(context), dtype, values, elements, sum);
+    return smp__cuda_square_sums(stream_of(context), dtype, of, n);
 }
 
 static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision precision)

@@ -25,5 +25,7 @@ struct adamw_rule {
 
 smp_status smp__cuda_adamw(const smp_update *u, void *stream)
 {
-    return smp_update_launch(u, stream, "adamw", adamw_rule{smp__adamw_factors_of(u)});
+    return smp_update_launch(u, stream, "adamw", [](const smp_update *of) {
+        return adamw_rule{smp__adamw_factors_of(of)};
+    });
 }

@@ -1,6 +1,6 @@
 /* What the element-wise kernels over a rank's arena share: 16-byte accesses where the addresses
  * allow them, and a grid that depends on the number of elements alone; and the one pass of every
- * optimizer, and its measurement. */
+ * optimizer, and its measurement, over many weights in a launch. */
 #ifndef SMP_EXEC_OPTIMIZER_CUDA_UPDATE_CUH
 #define SMP_EXEC_OPTIMIZER_CUDA_UPDATE_CUH
 
@@ -57,91 +57,145 @@ template <> struct smp_kept<bf16> {
     }
 };
 
-/* One pass over weight, gradient and states, [n] each, that also writes the weight's copy in 16
- * bits (T), which may be NULL. A rule has STATES, and is called with one element of each:
+/* One update of a launch. A rule has STATES, and is called with one element of each array:
  * rule(weight, gradient, state[STATES]). What it makes of the weight goes to `out`: the weight, or
  * a direction that may take the place of the gradient. */
+template <typename T, class State, class Rule> struct smp_update_item {
+    const float *weight, *grad; /* [n], as all else */
+    State *state[2];
+    float *out;
+    T *weight16; /* the weight's copy in 16 bits, or NULL */
+    int64_t n;
+    bool packed; /* 16 bytes at a time */
+    Rule rule;
+    smp_state_rounding rounding;
+};
+
+/* Those that are made in one launch: as many as its parameters hold. Blocks first[i] to
+ * first[i + 1] - 1 make item i, as many as it would have alone. */
+template <typename T, class State, class Rule> struct smp_update_table {
+    enum { BYTES = 4096, N = (BYTES - 8) / (sizeof(smp_update_item<T, State, Rule>) + 4) };
+    smp_update_item<T, State, Rule> item[N];
+    unsigned first[N + 1];
+};
+
 template <typename T, class State, class Rule>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    smp_update_kernel(const float *weight, const float *grad, State *state0, State *state1,
-                      float *out, T *weight16, int64_t n, bool packed, Rule rule,
-                      smp_state_rounding rounding)
+    smp_update_kernel(const __grid_constant__ smp_update_table<T, State, Rule> table)
 {
     constexpr int ROOM = Rule::STATES > 0 ? Rule::STATES : 1;
-    State *const state[2] = {state0, state1};
-    const int64_t quads = packed ? n / 4 : 0;
-    for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
-        smp_pack<float> w = smp_load16(weight + 4 * i);
+    int at = 0;
+    while (blockIdx.x >= table.first[at + 1])
+        at++;
+    const smp_update_item<T, State, Rule> &u = table.item[at];
+    const int64_t thread = (int64_t)(blockIdx.x - table.first[at]) * SMP_BLOCK + threadIdx.x;
+    const int64_t threads = (int64_t)(table.first[at + 1] - table.first[at]) * SMP_BLOCK;
+    const int64_t quads = u.packed ? u.n / 4 : 0;
+    for (int64_t i = thread; i < quads; i += threads) {
+        smp_pack<float> w = smp_load16(u.weight + 4 * i);
         smp_pack<State, 4> s[ROOM];
-        const smp_pack<float> g = smp_load16(grad + 4 * i);
-        const smp_kept<State> kept(rounding, 4 * i, 4);
+        const smp_pack<float> g = smp_load16(u.grad + 4 * i);
+        const smp_kept<State> kept(u.rounding, 4 * i, 4);
         smp_pack<T, 4> w16;
         for (int j = 0; j < Rule::STATES; j++)
-            s[j] = smp_load<4>(state[j] + 4 * i);
+            s[j] = smp_load<4>(u.state[j] + 4 * i);
         for (int k = 0; k < 4; k++) {
             float element[ROOM];
             for (int j = 0; j < Rule::STATES; j++)
                 element[j] = smp_float(s[j].v[k]);
-            rule(w.v[k], g.v[k], element);
+            u.rule(w.v[k], g.v[k], element);
             for (int j = 0; j < Rule::STATES; j++)
                 s[j].v[k] = kept(element[j], k, j);
             w16.v[k] = smp_from<T>(w.v[k]);
         }
-        smp_store(out + 4 * i, w);
+        smp_store(u.out + 4 * i, w);
         for (int j = 0; j < Rule::STATES; j++)
-            smp_store(state[j] + 4 * i, s[j]);
-        if (weight16)
-            smp_store(weight16 + 4 * i, w16);
+            smp_store(u.state[j] + 4 * i, s[j]);
+        if (u.weight16)
+            smp_store(u.weight16 + 4 * i, w16);
     }
-    for (int64_t i = quads * 4 + smp_thread(); i < n; i += smp_threads()) {
-        const smp_kept<State> kept(rounding, i, 1);
+    for (int64_t i = quads * 4 + thread; i < u.n; i += threads) {
+        const smp_kept<State> kept(u.rounding, i, 1);
         float element[ROOM];
         for (int j = 0; j < Rule::STATES; j++)
-            element[j] = smp_float(state[j][i]);
-        float w = weight[i];
-        rule(w, grad[i], element);
+            element[j] = smp_float(u.state[j][i]);
+        float w = u.weight[i];
+        u.rule(w, u.grad[i], element);
         for (int j = 0; j < Rule::STATES; j++)
-            state[j][i] = kept(element[j], 0, j);
-        out[i] = w;
-        if (weight16)
-            weight16[i] = smp_from<T>(w);
+            u.state[j][i] = kept(element[j], 0, j);
+        u.out[i] = w;
+        if (u.weight16)
+            u.weight16[i] = smp_from<T>(w);
     }
 }
 
-template <typename T, class State, class Rule>
-static smp_status smp_update_as(const smp_update *u, State *state0, State *state1, void *stream,
-                                const char *name, Rule rule)
+static inline void smp_update_state(const smp_update *u, int k, float **out)
 {
+    *out = u->state[k];
+}
+static inline void smp_update_state(const smp_update *u, int k, bf16 **out)
+{
+    *out = reinterpret_cast<bf16 *>(u->state16[k]);
+}
+
+template <typename T, class State, class Rule>
+static smp_update_item<T, State, Rule> smp_update_item_of(const smp_update *u, Rule rule)
+{
+    State *state[2];
+    for (int k = 0; k < 2; k++)
+        smp_update_state(u, k, &state[k]);
     float *out = u->direction ? u->direction : u->weight;
     T *copy = u->direction ? NULL : static_cast<T *>(u->weight16);
     const bool packed =
         !(smp_misaligned(u->weight, 16) | smp_misaligned(u->grad, 16) | smp_misaligned(out, 16) |
-          smp_misaligned(copy, 8) | smp_misaligned(state0, 4 * sizeof(State)) |
-          smp_misaligned(state1, 4 * sizeof(State)));
-    if (u->elements <= 0)
-        return SMP_OK;
-    const auto kernel = smp_update_kernel<T, State, Rule>;
-    SMP_LAUNCH(kernel, smp_arena_grid(packed ? u->elements / 4 : u->elements), SMP_BLOCK, 0,
-               static_cast<cudaStream_t>(stream), u->weight, u->grad, state0, state1, out, copy,
-               u->elements, packed, rule, u->rounding);
-    return smp__cuda_launched(name);
+          smp_misaligned(copy, 8) | smp_misaligned(state[0], 4 * sizeof(State)) |
+          smp_misaligned(state[1], 4 * sizeof(State)));
+    return {u->weight, u->grad, {state[0], state[1]}, out, copy, u->elements,
+            packed,    rule,    u->rounding};
 }
 
-template <typename T, class Rule>
-static smp_status smp_update_half(const smp_update *u, void *stream, const char *name, Rule rule)
+/* rule_of(update) makes a rule. */
+template <typename T, class State, class Of>
+static smp_status smp_update_as(const smp_update *u, void *stream, const char *name, Of rule_of)
 {
-    bf16 *const state16[2] = {reinterpret_cast<bf16 *>(u->state16[0]),
-                              reinterpret_cast<bf16 *>(u->state16[1])};
-    if (Rule::STATES > 0 && state16[0])
-        return smp_update_as<T>(u, state16[0], state16[1], stream, name, rule);
-    return smp_update_as<T>(u, u->state[0], u->state[1], stream, name, rule);
+    typedef decltype(rule_of(u)) rule;
+    smp_update_table<T, State, rule> table;
+    while (u) {
+        int n = 0;
+        for (table.first[0] = 0; u && n < table.N; u = u->next) {
+            if (u->elements <= 0)
+                continue;
+            table.item[n] = smp_update_item_of<T, State>(u, rule_of(u));
+            const int64_t items = table.item[n].packed ? u->elements / 4 : u->elements;
+            table.first[n + 1] = table.first[n] + smp_arena_grid(items);
+            n++;
+        }
+        if (n == 0)
+            break;
+        const auto kernel = smp_update_kernel<T, State, rule>;
+        const unsigned blocks = table.first[n];
+        for (int i = n; i < table.N; i++) /* no block looks there, but all of it is copied */
+            table.item[i] = table.item[0], table.first[i + 1] = blocks;
+        SMP_LAUNCH(kernel, blocks, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), table);
+        SMP_TRY(smp__cuda_launched(name));
+    }
+    return SMP_OK;
 }
 
-template <class Rule>
-static smp_status smp_update_launch(const smp_update *u, void *stream, const char *name, Rule rule)
+template <typename T, class Of>
+static smp_status smp_update_half(const smp_update *u, void *stream, const char *name, Of rule_of)
 {
-    return u->half == SMP_F16 ? smp_update_half<fp16>(u, stream, name, rule)
-                              : smp_update_half<bf16>(u, stream, name, rule);
+    return decltype(rule_of(u))::STATES > 0 && u->state16[0]
+               ? smp_update_as<T, bf16>(u, stream, name, rule_of)
+               : smp_update_as<T, float>(u, stream, name, rule_of);
+}
+
+/* An update, or a measurement, and those behind it (smp_update.next). */
+template <class Of>
+static smp_status smp_update_launch(const smp_update *u, void *stream, const char *name, Of rule_of)
+{
+    return u->half == SMP_F16 ? smp_update_half<fp16>(u, stream, name, rule_of)
+                              : smp_update_half<bf16>(u, stream, name, rule_of);
 }
 
 #endif

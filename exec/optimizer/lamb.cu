@@ -34,10 +34,14 @@ struct lamb_update_rule {
 
 smp_status smp__cuda_lamb_measure(const smp_update *u, void *stream)
 {
-    return smp_update_launch(u, stream, "lamb", lamb_measure_rule{smp__lamb_factors_of(u)});
+    return smp_update_launch(u, stream, "lamb", [](const smp_update *of) {
+        return lamb_measure_rule{smp__lamb_factors_of(of)};
+    });
 }
 
 smp_status smp__cuda_lamb(const smp_update *u, void *stream)
 {
-    return smp_update_launch(u, stream, "lamb", lamb_update_rule{smp__lamb_rate(u)});
+    return smp_update_launch(u, stream, "lamb", [](const smp_update *of) {
+        return lamb_update_rule{smp__lamb_rate(of)};
+    });
 }

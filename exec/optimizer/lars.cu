@@ -19,5 +19,7 @@ struct lars_rule {
 
 smp_status smp__cuda_lars(const smp_update *u, void *stream)
 {
-    return smp_update_launch(u, stream, "lars", lars_rule{smp__lars_factors_of(u)});
+    return smp_update_launch(u, stream, "lars", [](const smp_update *of) {
+        return lars_rule{smp__lars_factors_of(of)};
+    });
 }

@@ -19,5 +19,7 @@ struct lion_rule {
 
 smp_status smp__cuda_lion(const smp_update *u, void *stream)
 {
-    return smp_update_launch(u, stream, "lion", lion_rule{smp__lion_factors_of(u)});
+    return smp_update_launch(u, stream, "lion", [](const smp_update *of) {
+        return lion_rule{smp__lion_factors_of(of)};
+    });
 }

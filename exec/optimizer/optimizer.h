@@ -46,6 +46,9 @@ typedef struct smp_update {
     float trust;  /* of `trust` below, 1 where a weight has none */
     int64_t step; /* from 1 */
     const smp_update_settings *settings;
+    /* On a device: another one that is made with it, in the same formats; NULL: none. No array of
+     * one is written by another. */
+    const struct smp_update *next;
 } smp_update;
 
 /* What an optimizer reads besides learning rate and decay. */
@@ -64,7 +67,7 @@ typedef struct smp_optimizer {
     unsigned reads;      /* SMP_READS_..., or-ed */
     /* On the CPU, called by smp_optimizer_apply: states are floats. */
     void (*update)(const smp_update *update);
-    /* On a GPU, enqueued on a cudaStream_t; NULL: not built in. */
+    /* On a GPU, with those behind it, enqueued on a cudaStream_t; NULL: not built in. */
     smp_status (*cuda_update)(const smp_update *update, void *stream);
 
     /* Of optimizers whose rate for a weight depends on all of it; NULL: not this one. From the

@@ -3,17 +3,18 @@
  * as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 
-template <bool NESTEROV> struct sgd_rule {
+struct sgd_rule {
     static constexpr int STATES = 1;
     float scale; /* of the gradient */
     float keep;  /* 1 - lr * decay */
     float momentum, lr;
+    bool nesterov;
 
     __device__ __forceinline__ void operator()(float &weight, float grad, float *buffer) const
     {
         const float g = __fmul_rn(grad, scale);
         const float b = __fmul_rn(*buffer, momentum) + g;
-        const float step = NESTEROV ? g + __fmul_rn(b, momentum) : b;
+        const float step = nesterov ? g + __fmul_rn(b, momentum) : b;
         *buffer = b;
         weight = __fmul_rn(weight, keep) - __fmul_rn(lr, step);
     }
@@ -21,11 +22,9 @@ template <bool NESTEROV> struct sgd_rule {
 
 smp_status smp__cuda_sgd(const smp_update *u, void *stream)
 {
-    const float keep = (float)(1.0 - (double)u->lr * u->settings->weight_decay);
-    const float momentum = u->settings->momentum;
-    if (u->settings->nesterov)
-        return smp_update_launch(u, stream, "sgd",
-                                 sgd_rule<true>{u->grad_scale, keep, momentum, u->lr});
-    return smp_update_launch(u, stream, "sgd",
-                             sgd_rule<false>{u->grad_scale, keep, momentum, u->lr});
+    return smp_update_launch(u, stream, "sgd", [](const smp_update *of) {
+        const float keep = (float)(1.0 - (double)of->lr * of->settings->weight_decay);
+        return sgd_rule{of->grad_scale, keep, of->settings->momentum, of->lr,
+                        of->settings->nesterov};
+    });
 }

@@ -60,10 +60,9 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
     if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
         return smp__device_pace(s); /* its ratio is 1 */
-    SMP_TRY(
-        s->device->square_sums(s->device_context, SMP_F32, update.weight, update.elements, square));
-    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, update.direction, update.elements,
-                                   square + n_piece(s)));
+    const smp_squares both[] = {{update.weight, update.elements, square},
+                                {update.direction, update.elements, square + n_piece(s)}};
+    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both, 2));
     return smp__device_pace(s);
 }
 

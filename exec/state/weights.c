@@ -16,7 +16,7 @@
 _Static_assert((int)SMP_PIECE_ELEMENTS == (int)SMP_SQUARE_PIECE,
                "no piece of squares goes across two parts");
 
-enum { GRADIENT = -1 };
+enum { GRADIENT = -1, AT_ONCE = 64 };
 
 /* Of what is here: all of it, or its part. */
 static smp_status init_param(smp *s, int32_t index)
@@ -84,19 +84,27 @@ static void *array_at(const smp *s, int32_t index, int k, int64_t element)
 }
 
 /* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a
- * state's (k). */
+ * state's (k), of many weights at once. */
 static smp_status sum_squares(smp *s, int k)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
+    const bool far = k > 0 && s->far; /* whether they are finite is all that is asked then */
+    const smp_device *device = far ? smp_device_find("cpu") : s->device;
+    void *context = far ? NULL : s->device_context;
+    const int32_t last = s->memory->n_param - 1;
+    smp_squares batch[AT_ONCE];
+    int n = 0;
+    for (int32_t i = 0; i <= last; i++) {
         const smp__range own = smp__own_range(s, i);
-        if (!counts(s, i) || own.begin == own.end || (k != 0 && smp__is_idle(s, i)))
+        if (counts(s, i) && own.begin != own.end && (k == 0 || !smp__is_idle(s, i)))
+            batch[n++] = (smp_squares){.values = array_at(s, i, k, own.begin),
+                                       .elements = own.end - own.begin,
+                                       .sum = s->square + s->piece_begin[i] +
+                                              own.begin / SMP_PIECE_ELEMENTS};
+        if (n < AT_ONCE && i < last)
             continue;
-        double *pieces = s->square + s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
-        const bool far = k > 0 && s->far; /* whether they are finite is all that is asked then */
-        SMP_TRY((far ? smp_device_find("cpu") : s->device)
-                    ->square_sums(far ? NULL : s->device_context, smp__saved_dtype(s, k),
-                                  array_at(s, i, k, own.begin), own.end - own.begin, pieces));
+        SMP_TRY(device->square_sums(context, smp__saved_dtype(s, k), batch, n));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
+        n = 0;
     }
     return SMP_OK;
 }
@@ -229,18 +237,40 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
     return update;
 }
 
+/* Updates that the device makes at once. */
+typedef struct batch {
+    int n;
+    smp_update update[AT_ONCE];
+} batch;
+
+static smp_status make_batch(smp *s, batch *b)
+{
+    for (int i = 0; i + 1 < b->n; i++)
+        b->update[i].next = &b->update[i + 1];
+    const int n = b->n;
+    b->n = 0;
+    return n > 0 ? s->device->update(s->device_context, s->optimizer, b->update) : SMP_OK;
+}
+
+static smp_status add_to_batch(smp *s, batch *b, const smp_update *update)
+{
+    b->update[b->n++] = *update;
+    return b->n == AT_ONCE ? make_batch(s, b) : SMP_OK;
+}
+
 /* What is not far is enqueued, or done; else it is begun. */
 static smp_status update_all(smp *s, int64_t step, float lr, float grad_scale)
 {
+    batch near = {0};
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range own = smp__own_range(s, i);
         const smp_param *param = &s->graph->param[s->memory->param[i].param];
         if (own.begin == own.end || param->frozen || (s->updates && !param->running))
             continue;
         const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
-        SMP_TRY(param->running ? update_running(s, i, own)
-                               : s->device->update(s->device_context, s->optimizer, &update));
+        SMP_TRY(param->running ? update_running(s, i, own) : add_to_batch(s, &near, &update));
     }
+    SMP_TRY(make_batch(s, &near));
     return s->updates ? smp__updates_begin(s, step, lr, grad_scale) : SMP_OK;
 }
 

@@ -21,7 +21,7 @@
 enum { GUARD = 64 }; /* bytes around an array that must stay as they are */
 
 static const int64_t LENGTHS[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 255, 1024, 1027, 4096, 70001};
-enum { N_LENGTH = sizeof LENGTHS / sizeof *LENGTHS };
+enum { N_LENGTH = sizeof LENGTHS / sizeof *LENGTHS, MANY_WEIGHTS = 150 };
 
 static cudaStream_t stream;
 
@@ -211,13 +211,13 @@ static void test_cuda_round16(void **state)
 /* The pieces' sums, added. */
 static double device_square_sum(const float *x, int64_t n, int shift)
 {
-    const int64_t pieces = (n + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE;
+    const int64_t pieces = (n + SMP_SQUARE_PIECE - 1) / SMP_SQUARE_PIECE;
     double *sum, result = 0.0;
     array values = array_make(x, n * 4, 4 * shift);
     ok(cudaMallocHost((void **)&sum, (size_t)(pieces + 1) * sizeof *sum));
     for (int64_t i = 0; i <= pieces; i++)
         sum[i] = NAN;
-    done(smp__cuda_square_sums(stream, SMP_F32, values.data, n, sum));
+    done(smp__cuda_square_sums(stream, SMP_F32, &(smp_squares){values.data, n, sum}, 1));
     ok(cudaStreamSynchronize(stream));
     for (int64_t i = 0; i < pieces; i++)
         result += sum[i];
@@ -248,18 +248,18 @@ static void test_cuda_square_sum(void **state)
 static void test_cuda_square_sum_of_bf16(void **state)
 {
     (void)state;
-    enum { MANY = SMP_CUDA_SQUARE_PIECE + 1027 };
+    enum { MANY = SMP_SQUARE_PIECE + 1027 };
     static uint16_t narrow[MANY];
     double *sum, expected[2] = {0};
     ok(cudaMallocHost((void **)&sum, 2 * sizeof *sum));
     for (int i = 0; i < MANY; i++) {
         narrow[i] = round16(SMP_BF16, value(8, i));
-        expected[i / SMP_CUDA_SQUARE_PIECE] +=
+        expected[i / SMP_SQUARE_PIECE] +=
             (double)wide(SMP_BF16, narrow[i]) * wide(SMP_BF16, narrow[i]);
     }
     for (int shift = 0; shift < 2; shift++) {
         array values = array_make(narrow, sizeof narrow, 2 * shift);
-        done(smp__cuda_square_sums(stream, SMP_BF16, values.data, MANY, sum));
+        done(smp__cuda_square_sums(stream, SMP_BF16, &(smp_squares){values.data, MANY, sum}, 1));
         ok(cudaStreamSynchronize(stream));
         for (int i = 0; i < 2; i++)
             assert_true(fabs(sum[i] - expected[i]) <= 1e-12 * expected[i]);
@@ -440,6 +440,77 @@ static void test_cuda_bf16_states_match_cpu(void **state)
     }
 }
 
+/* Every one with a length, a learning rate and an alignment of its own. */
+static void make_updates(weights *w, const smp_optimizer *optimizer, bool at_once,
+                         const smp_update_settings settings[2])
+{
+    static smp_update u[MANY_WEIGHTS];
+    for (int i = 0; i < MANY_WEIGHTS; i++) {
+        weights_open(&w[i], LENGTHS[(i + 1) % N_LENGTH], i % 6);
+        u[i] = (smp_update){.weight = w[i].on_device[0].data,
+                            .grad = w[i].on_device[1].data,
+                            .state = {w[i].on_device[2].data, w[i].on_device[3].data},
+                            .weight16 = w[i].copy16.data,
+                            .half = SMP_BF16,
+                            .elements = w[i].n,
+                            .grad_scale = 0.5f,
+                            .lr = 0.01f * (float)(i + 1),
+                            .trust = 0.1f * (float)i,
+                            .step = 1,
+                            .settings = &settings[i % 2],
+                            .next = at_once && i > 0 ? &u[i - 1] : NULL};
+        if (!at_once)
+            done(optimizer->cuda_update(&u[i], stream));
+    }
+    done(at_once ? optimizer->cuda_update(&u[MANY_WEIGHTS - 1], stream) : SMP_OK);
+}
+
+/* Many in a launch: the bits of one after the other, for every optimizer. */
+static void test_cuda_updates_at_once(void **state)
+{
+    (void)state;
+    static weights one[MANY_WEIGHTS], all[MANY_WEIGHTS];
+    const smp_update_settings settings[2] = {
+        {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f, .weight_decay = 0.1f},
+        {.beta1 = 0.8f, .beta2 = 0.9f, .epsilon = 1e-6f, .momentum = 0.5f, .nesterov = true}};
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
+        make_updates(one, *o, false, settings);
+        make_updates(all, *o, true, settings);
+        for (int i = 0; i < MANY_WEIGHTS; i++) {
+            for (int k = 0; k < 4; k++)
+                array_read(&one[i].on_device[k], all[i].host[k]);
+            weights_compare(&all[i], SMP_BF16, (*o)->name);
+            weights_close(&one[i]);
+            weights_close(&all[i]);
+        }
+    }
+}
+
+/* Of many arrays in a launch, some of them empty: the bits of one after the other. */
+static void test_cuda_square_sums_at_once(void **state)
+{
+    (void)state;
+    enum { SUMS = 8 * MANY_WEIGHTS, LONGEST = 70001 };
+    smp_squares of[MANY_WEIGHTS];
+    double *sum;
+    float *x = values_make(6, LONGEST + MANY_WEIGHTS);
+    array values = array_make(x, (LONGEST + MANY_WEIGHTS) * 4, 0);
+    ok(cudaMallocHost((void **)&sum, 2 * SUMS * sizeof *sum));
+    memset(sum, 0, 2 * SUMS * sizeof *sum);
+    for (int i = 0; i < MANY_WEIGHTS; i++) {
+        of[i] = (smp_squares){(float *)values.data + i, LENGTHS[2 * i % N_LENGTH], sum + 8 * i};
+        done(smp__cuda_square_sums(stream, SMP_F32, &of[i], 1));
+        of[i].sum += SUMS;
+    }
+    done(smp__cuda_square_sums(stream, SMP_F32, of, MANY_WEIGHTS));
+    ok(cudaStreamSynchronize(stream));
+    assert_true(sum[8] > 0);
+    assert_memory_equal(sum, sum + SUMS, SUMS * sizeof *sum);
+    ok(cudaFreeHost(sum));
+    array_free(&values);
+    free(x);
+}
+
 static void test_cuda_widen16(void **state)
 {
     (void)state;
@@ -512,6 +583,8 @@ int main(void)
         cmocka_unit_test(test_cuda_widen16),
         cmocka_unit_test(test_cuda_optimizers_match_cpu),
         cmocka_unit_test(test_cuda_bf16_states_match_cpu),
+        cmocka_unit_test(test_cuda_updates_at_once),
+        cmocka_unit_test(test_cuda_square_sums_at_once),
         cmocka_unit_test(test_cuda_adamw_without_gradient),
     };
     int devices = 0;
