@@ -7,7 +7,7 @@
  * where that does not, nothing is added but the highest bound, which costs memory and may save
  * time. When memory is minimised that is the bound of 1. Where it binds the rule's own bound, fewer
  * micro-batches that wait for W come first, half as many each time: a late rank then keeps less,
- * and none runs less far ahead.
+ * and none runs less far ahead. In small graphs lower bounds are looked at with fewer of them too.
  *
  * Orders of devices are those of unequal ones that neither placement has. */
 #include <math.h>
@@ -71,7 +71,7 @@ smp_status smp__search_add_bounds(smp__search *s, int32_t index, bool binds)
     const smp__config *config = &configs->config[index];
     const int lag = next_lag(configs, config);
     if (lag != 0 && binds && request->optimize == SMP_OPTIMIZE_SPEED && request->weight_lag == 0 &&
-        config->active == request->active_microbatches)
+        (config->active == request->active_microbatches || request->graph->n_op <= SMP__SMALL_OPS))
         SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
     config = &configs->config[index];
     if (!config->schedule->takes_active || request->active_microbatches > 0 ||
