@@ -116,6 +116,7 @@ smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet)
 }
 
 typedef struct settling {
+    const smp__nccl_context *of;
     ncclComm_t comm;
     const char *call;
 } settling;
@@ -127,9 +128,10 @@ static void describe_settle(const void *context, char *buffer, size_t size)
 
 static smp_status test_settled(void *context, bool *done)
 {
-    const settling *of = context;
+    const settling *s = context;
     bool busy = false;
-    SMP_TRY(smp_fail_context(look(of->comm, &busy), "%s", of->call));
+    if (look(s->comm, &busy) != SMP_OK)
+        return smp__nccl_look(s->of, done); /* the same, and whose communicator it is */
     *done = !busy;
     return SMP_OK;
 }
@@ -137,7 +139,7 @@ static smp_status test_settled(void *context, bool *done)
 smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
                             const char *call)
 {
-    settling of = {comm, call};
+    settling of = {c, comm, call};
     if (code != ncclInProgress)
         return smp__nccl_check(comm, code, call);
     return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_settled, describe_settle, &of);

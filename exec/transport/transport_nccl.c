@@ -33,8 +33,11 @@ static smp_status start(smp__nccl_context *c, int index, void *data, int64_t byt
     ncclResult_t code =
         l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
                     : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
-    SMP_TRY(smp__nccl_blame(
-        l, smp__nccl_settle(c, l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
+    const char *call = l->outgoing ? "ncclSend" : "ncclRecv";
+    if (code == ncclInProgress)
+        SMP_TRY(smp__nccl_settle(c, l->nccl, code, call));
+    else
+        SMP_TRY(smp__nccl_blame(l, smp__nccl_check(l->nccl, code, call)));
     cudaEvent_t done = l->done[l->posted++ % l->n_message];
     *request = (smp_request){.handle = done, .active = true};
     return SMP_CUDA(cudaEventRecord, done, l->stream);
