@@ -191,7 +191,7 @@ static void test_trace_of_updates(void **state)
     int64_t n = 0;
     made_plan_stages(&made, "1f1b", 2, 1, 4, true, made_chain);
     made.plan.cluster = &cluster;
-    made.plan.offload_states = true;
+    made.plan.sharding.offload_states = true;
     made.plan.optimizer_bytes_per_s = 1e6;
     made.plan.target.backend = SMP_BACKEND_CUDA;
     for (int s = 0; s < 2; s++)
