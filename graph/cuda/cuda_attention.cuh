@@ -24,6 +24,8 @@ template <typename T> struct attention_args {
     float *lse;                         // (B, heads, Tq) log of the sum of exponentials
     float lse_of_none;                  /* of a query that sees no key; backward wants 0 */
     float *delta;                       // (B, heads, Tq) sum of dout * out
+    float *sums;                        // of dQ, as smp__attention_dq_floats says; NULL: none
+    int *turns;                         // behind them, zeroes: places taken, turns of query tiles
     const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
     int64_t mask_keys;                  /* from one sample's mask to the next */
     const float *bias;                  // (heads, Tq + Tk - 1) by key - query + Tq - 1; NULL: none
@@ -43,11 +45,12 @@ struct attention_place {
     int tile, first, last, key_head; /* heads first .. last-1 */
     int64_t sample;
     template <typename T>
-    __device__ __forceinline__ attention_place(const attention_args<T> &args, bool KEYS)
+    __device__ __forceinline__ attention_place(const attention_args<T> &args, bool KEYS,
+                                               unsigned block = blockIdx.x)
     {
-        const int64_t head_of_batch = blockIdx.x / args.tiles;
+        const int64_t head_of_batch = block / args.tiles;
         const int step = KEYS ? args.group : 1, steps = args.heads / step;
-        tile = (int)(blockIdx.x % args.tiles);
+        tile = (int)(block % args.tiles);
         first = (int)(head_of_batch % steps) * step;
         last = first + step;
         key_head = first / args.group;

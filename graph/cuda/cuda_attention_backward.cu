@@ -1,13 +1,18 @@
-/* Attention in 16 bits on a GPU, backward: Dao, "FlashAttention-2" (2023), but in two kernels, one
- * for the gradients of the keys and values and one for those of the queries, so that every block
- * writes its own rows once and in one order. Probabilities are computed again from the scores and
- * the saved logarithms of their sums. Both kernels are one template: a block keeps a tile of its
- * own side (a0, a1) in shared memory, and tiles of the other side (b0, b1) pass by, the next
- * arriving during the products of the last. With the block's rows as rows of P and dS, both are
- * already in the registers where the next product wants them:
+/* Attention in 16 bits on a GPU, backward: Dao, "FlashAttention-2" (2023), but in one order always.
+ * Probabilities are computed again from the scores and the saved logarithms of their sums. A block
+ * keeps a tile of its own side (a0, a1) in shared memory, and tiles of the other side (b0, b1) pass
+ * by, the next arriving during the products of the last. With the block's rows as rows of P and dS,
+ * both are already in the registers where the next product wants them:
  *   KEYS:      a = K, V;  b = Q, dO;  P = exp(K Q^T), dP = V dO^T;  dV += P dO,  dK += dS Q
  *   otherwise: a = Q, dO; b = K, V;   P = exp(Q K^T), dP = dO V^T;  dQ += dS K
- * with dS = P * (dP - delta). O(Tq Tk w) time per head; 7 products, two more than with atomics. */
+ * with dS = P * (dP - delta). Every block writes its own rows once. Two kernels, 7 products.
+ *
+ * DQ: the blocks of keys make dQ too, 5 products in all, and add to its sums in fp32 by turns, from
+ * the last key tile that a tile of queries sees to the first, which rounds (FlashAttention-3 has
+ * such a mode, by rising key tiles). From the diagonal on that order is the one in which blocks
+ * come by, if they begin together: a block's first tile of queries is one that those behind it are
+ * done with. A block takes its place from a counter when it begins, so whoever it waits for has
+ * begun before it, however blocks are scheduled: that cannot deadlock. O(Tq Tk w) time per head. */
 #include "graph/cuda/cuda_attention_half.cuh"
 
 namespace
@@ -62,6 +67,131 @@ template <typename T, int W, bool KEYS, bool SMALL> struct passing {
     }
 };
 
+/* This block's number in the order in which blocks begin. */
+__device__ __forceinline__ unsigned take_place(int *places)
+{
+    __shared__ unsigned place;
+    if (threadIdx.x == 0)
+        place = (unsigned)atomicAdd(places, 1);
+    __syncthreads();
+    return place;
+}
+
+/* What a block of keys adds to dQ. A warp has the rows 16 (warp % ROWS) of a tile of queries, and
+ * of every SIDES * 16 columns its 16; sums lie in memory as they lie in registers. Where columns
+ * are no multiple of that, what is read for the last ones is some other part of the tiles, and
+ * nobody reads their sums. */
+template <typename T, int W> struct query_sums {
+    typedef shape<T, W, true, false> of;
+    static constexpr int ROWS = of::N / 16, SIDES = of::WARPS / ROWS, LD = of::N + 8;
+    static constexpr int PIECES = (W / 16 + SIDES - 1) / SIDES, FLOATS = 8 * PIECES * of::THREADS;
+    static constexpr int AT_ONCE = PIECES == 4 ? 2 : PIECES;
+    static constexpr size_t BYTES = of::BYTES + of::M * LD * sizeof(T);
+    T *ds;          // (M, LD)
+    int tiles, own; /* of queries; this block's tile of keys */
+    int *turn;      /* to be passed on when all threads have written; NULL: none */
+    int value;
+    __device__ __forceinline__ query_sums(const attention_args<T> &args, T *shared, int first)
+        : ds(shared), tiles((args.queries + of::N - 1) / of::N), own(first / of::M), turn(NULL),
+          value(0)
+    {
+    }
+
+    /* By all warps, before a barrier: dS of their rows, rounded. */
+    __device__ __forceinline__ void keep(const float (&dp)[of::MT][of::N / 8][4], int mine) const
+    {
+        const int lane = threadIdx.x % SMP_WARP;
+        T *to = ds + (mine + lane / 4) * LD + lane % 4 * 2;
+        SMP_UNROLL
+        for (int m = 0; m < of::MT; m++)
+            for (int n = 0; n < of::N / 8; n++)
+                for (int half = 0; half < 2; half++)
+                    *reinterpret_cast<uint32_t *>(to + (m * 16 + half * 8) * LD + n * 8) =
+                        smp_pair<T>(dp[m][n][2 * half], dp[m][n][2 * half + 1]);
+    }
+
+    /* Before the same barrier: waits until those behind have added to the tile at `start`. */
+    __device__ __forceinline__ void await(const attention_args<T> &args, int64_t sample, int head,
+                                          int start)
+    {
+        const int seen = (args.before + start + of::N - 1) / of::M;
+        const int last = args.causal ? min(args.tiles - 1, seen) : args.tiles - 1;
+        turn = args.turns + 1 + (sample * args.heads + head) * tiles + start / of::N;
+        value = last - own;
+        if (threadIdx.x == 0 && value > 0)
+            smp_await_turn(turn, value);
+    }
+
+    /* After it. keys: (M, attention_tile's LD). As many pieces at a time as registers hold. */
+    __device__ __forceinline__ void add(const attention_args<T> &args, int64_t sample, int head,
+                                        int start, const T *keys) const
+    {
+        const int warp = threadIdx.x / SMP_WARP;
+        const int row = warp % ROWS * 16, side = warp / ROWS * 16;
+        const int64_t tile = (sample * args.heads + head) * tiles + start / of::N;
+        float *at = args.sums + tile * FLOATS + 4 * threadIdx.x;
+        SMP_UNROLL_BY(1)
+        for (int p = 0; p < PIECES; p += AT_ONCE, at += 8 * AT_ONCE * of::THREADS)
+            add_pieces(args, sample, head, start + row, p * SIDES * 16 + side, ds + row,
+                       keys + p * SIDES * 16 + side, at);
+    }
+
+    /* Those from query `row` and column `column` on; a, b: of the same. */
+    __device__ __forceinline__ void add_pieces(const attention_args<T> &args, int64_t sample,
+                                               int head, int row, int column, const T *a,
+                                               const T *b, float *at) const
+    {
+        const int lane = threadIdx.x % SMP_WARP;
+        a += (lane / 16 * 8 + lane % 8) * LD + lane / 8 % 2 * 8;
+        b += lane % 16 * of::LD + lane / 16 * 8;
+        float sum[AT_ONCE][2][4] = {};
+        SMP_UNROLL
+        for (int k = 0; k < of::M; k += 16) {
+            uint32_t x[4], y[4];
+            smp_ldmatrix_x4_trans(x, a + k * LD);
+            SMP_UNROLL
+            for (int p = 0; p < AT_ONCE; p++) {
+                smp_ldmatrix_x4_trans(y, b + k * of::LD + p * SIDES * 16);
+                smp_mma_m16n8k16<T>(sum[p][0], x, y[0], y[1]);
+                smp_mma_m16n8k16<T>(sum[p][1], x, y[2], y[3]);
+            }
+        }
+        SMP_UNROLL
+        for (int p = 0; p < AT_ONCE; p++)
+            for (int n = 0; n < 2; n++, at += 4 * of::THREADS) {
+                float before[4] = {};
+                if (value > 0)
+                    smp_load_far(before, at);
+                for (int e = 0; e < 4; e++)
+                    sum[p][n][e] += before[e];
+                if (own > 0)
+                    smp_store_far(at, sum[p][n]);
+                else
+                    finish(args, sample, head, row + lane / 4,
+                           column + p * SIDES * 16 + n * 8 + lane % 4 * 2, sum[p][n]);
+            }
+    }
+
+    /* The sums are whole: those of two columns in the rows `row` and row + 8. */
+    __device__ __forceinline__ void finish(const attention_args<T> &args, int64_t sample, int head,
+                                           int row, int column, const float (&sum)[4]) const
+    {
+        T *to = args.dq.head(sample, head, args.width) + column;
+        for (int half = 0; half < 2; half++, row += 8)
+            for (int e = 0; e < 2; e++)
+                if (row < args.queries && column + e < args.width)
+                    to[row * args.dq.stride + e] = smp_from<T>(args.scale * sum[2 * half + e]);
+    }
+
+    /* Behind a barrier after `add`. */
+    __device__ __forceinline__ void pass()
+    {
+        if (turn && threadIdx.x == 0)
+            smp_pass_turn(turn, value + 1);
+        turn = NULL;
+    }
+};
+
 /* s = P and dp = dS from s = scores and dp = dP. lse, delta: of the rows, [MT][2], or, if KEYS, of
  * this lane's columns, at [8 n + e % 2]. */
 template <int MT, int N, bool KEYS>
@@ -78,7 +208,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float 
             }
 }
 
-template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL>
+template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL, bool DQ>
 __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
     attention_backward_kernel(attention_args<T> args)
 {
@@ -87,11 +217,11 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
     SMP_SHARED(T, a0); // (M, LD)
     T *a1 = a0 + M * LD;
     const passing<T, W, KEYS, SMALL> pass(a1 + M * LD);
-    const attention_place place(args, KEYS);
+    const attention_place place(args, KEYS, DQ ? take_place(args.turns) : blockIdx.x);
     const int tile = place.tile / (W / C), from = place.tile % (W / C) * C;
     const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
-    const int first =
-        (KEYS ? tile : args.tiles / (W / C) - 1 - tile) * M; /* causal: the long ones first */
+    /* causal: the long ones first; DQ: whom others wait for */
+    const int first = (KEYS && !DQ ? tile : args.tiles / (W / C) - 1 - tile) * M;
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int mine = warp * MT * 16; /* first row of the warp in the tile */
     const attention_part<T> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
@@ -109,6 +239,8 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
             own, args.width);
     pass.load(args, place, passed, place.first, begin, other, 0);
 
+    /* without DQ it is not used */
+    query_sums<T, DQ ? W : 64> sums(args, reinterpret_cast<T *>(pass.delta + 2 * N), first);
     float out0[MT][C / 8][4] = {}, out1[MT][C / 8][4] = {}, lse[2 * MT], delta[2 * MT];
     for (int i = 0; i < 2 * MT && !KEYS; i++) {
         const int row = first + mine + lane / 4 + 8 * i;
@@ -125,6 +257,8 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
             smp_cp_async_commit();
         smp_cp_async_wait<1>();
         __syncthreads();
+        if constexpr (DQ)
+            sums.pass();
         const T *b0 = pass.b0 + slot * N * LD, *b1 = pass.b1 + slot * N * LD;
         const int lanes_column = lane % 4 * 2;
         float s[MT][N / 8][4], dp[MT][N / 8][4];
@@ -142,7 +276,19 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
         if (KEYS)
             attention_nn<T, MT, N, C, LD>(out1, s, b1 + from);
         attention_nn<T, MT, N, C, LD>(out0, dp, b0 + from);
+        if constexpr (DQ) {
+            sums.keep(dp, mine);
+            if (start < other)
+                sums.await(args, place.sample, head, start);
+        }
         __syncthreads(); /* the slot is free for the next but one, or a0 and a1 for results */
+        if constexpr (DQ)
+            if (start < other)
+                sums.add(args, place.sample, head, start, a0);
+    }
+    if constexpr (DQ) {
+        __syncthreads(); /* a0 is free, too */
+        sums.pass();
     }
 
     const int rows = own - first - mine, columns = args.width - from;
@@ -171,16 +317,34 @@ template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL>
 smp_status launch(const smp_cuda *cuda, const attention_args<T> &args, const char *name)
 {
     typedef shape<T, W, KEYS, SMALL> of;
-    return attention_launch(attention_backward_kernel<T, W, KEYS, EXTRA, SMALL>, name, cuda, args,
-                            KEYS ? args.heads / args.group : args.heads,
+    return attention_launch(attention_backward_kernel<T, W, KEYS, EXTRA, SMALL, false>, name, cuda,
+                            args, KEYS ? args.heads / args.group : args.heads,
                             KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
                             of::BYTES);
+}
+
+/* All three gradients at once. */
+template <typename T, int W>
+smp_status launch_whole(const smp_cuda *cuda, const attention_args<T> &args)
+{
+    typedef shape<T, W, true, false> of;
+    const int64_t turns =
+        1 + (int64_t)args.batch * args.heads * ((args.queries + of::N - 1) / of::N);
+    SMP_TRY(
+        SMP_CUDA(cudaMemsetAsync, args.turns, 0, (size_t)turns * sizeof *args.turns, cuda->stream));
+    return attention_launch(attention_backward_kernel<T, W, true, false, false, true>,
+                            "attention, dQ, dK and dV", cuda, args, args.heads / args.group,
+                            args.keys, of::M, 1, of::THREADS, query_sums<T, W>::BYTES);
 }
 
 template <typename T, int W, bool EXTRA, bool SMALL = false>
 smp_status backward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
-    if (args.dk.at || args.dv.at)
+    const bool keys = args.dk.at || args.dv.at;
+    if constexpr (!EXTRA && !SMALL && W <= SMP__DQ_WIDTH)
+        if (args.sums && args.dq.at && keys && cuda->shared_bytes >= (int)query_sums<T, W>::BYTES)
+            return launch_whole<T, W>(cuda, args);
+    if (keys)
         SMP_TRY((launch<T, W, true, EXTRA, SMALL>(cuda, args, "attention, dK and dV")));
     if (args.dq.at)
         SMP_TRY((launch<T, W, false, EXTRA, SMALL>(cuda, args, "attention, dQ")));

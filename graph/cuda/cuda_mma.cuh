@@ -114,6 +114,35 @@ template <int left> __device__ __forceinline__ void smp_cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
+/* Blocks that take turns: one thread waits until *turn is `value`, and after the next barrier its
+ * block sees what was written, by smp_store_far, before that turn was passed on by one thread
+ * behind a barrier. Whom a block waits for must have begun before it. */
+__device__ __forceinline__ void smp_await_turn(const int *turn, int value)
+{
+    int now;
+    do
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now != value);
+}
+__device__ __forceinline__ void smp_pass_turn(int *turn, int value)
+{
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(value) : "memory");
+}
+/* Past the cache of the multiprocessor, which knows nothing of the others' writes. */
+__device__ __forceinline__ void smp_load_far(float (&x)[4], const float *from)
+{
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void smp_store_far(float *to, const float (&x)[4])
+{
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
+                 "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+
 /* 2^x in one instruction, to about 2 in the last place; results below 2^-126 are 0. */
 __device__ __forceinline__ float smp_exp2(float x)
 {
@@ -239,6 +268,28 @@ template <int left> static inline void smp_cp_async_wait()
         else
             memset(copy.to, 0, copy.bytes);
     copies->pending.resize(kept);
+}
+
+/* Nobody would end the wait. */
+static inline void smp_await_turn(const int *turn, int value)
+{
+    if (*turn != value)
+        __builtin_trap();
+}
+static inline void smp_pass_turn(int *turn, int value)
+{
+    *turn = value;
+}
+static inline void smp_load_far(float (&x)[4], const float *from)
+{
+    const smp_pack<float> pack = smp_load16(from);
+    memcpy(x, pack.v, sizeof x);
+}
+static inline void smp_store_far(float *to, const float (&x)[4])
+{
+    smp_pack<float> pack;
+    memcpy(pack.v, x, sizeof x);
+    smp_store(to, pack);
 }
 
 static inline float smp_exp2(float x)

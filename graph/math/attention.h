@@ -86,6 +86,31 @@ static inline bool smp__attention_is_biased(const smp__attention *at)
     return at->alibi || at->buckets > 0;
 }
 
+/* Is a score nothing but the product and its scale, of all keys or those up to the query? */
+static inline bool smp__attention_is_plain(const smp__attention *at)
+{
+    return at->mask < 0 && !smp__attention_is_biased(at) && at->window >= at->queries &&
+           at->window >= at->keys && (!at->causal || at->window >= at->before + at->queries);
+}
+
+/* Backward in 16 bits on a GPU makes dQ beside dK and dV where it has so many floats of workspace:
+ * sums for tiles of queries, and as many turns as there are tiles of 32, and one, behind them. 0:
+ * it does not. */
+enum { SMP__DQ_TILE = 64, SMP__DQ_WIDTH = 128 };
+static inline int64_t smp__attention_dq_floats(const smp__attention *at, int64_t batch)
+{
+    const int64_t columns = (at->width + 31) / 32 * 32;
+    const int64_t rows = (at->queries + SMP__DQ_TILE - 1) / SMP__DQ_TILE * SMP__DQ_TILE;
+    return smp__attention_is_plain(at) && at->width <= SMP__DQ_WIDTH
+               ? batch * at->heads * rows * columns
+               : 0;
+}
+
+static inline int64_t smp__attention_dq_turns(const smp__attention *at, int64_t batch)
+{
+    return 1 + batch * at->heads * ((at->queries + 31) / 32);
+}
+
 /* Floats of workspace for sums of the learned bias's gradient on a GPU: of every head and every
  * diagonal of tiles of SMP__BIAS_TILE rows and keys, those of its distances. */
 enum { SMP__BIAS_TILE = 32 };

@@ -230,13 +230,19 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
  * workspace takes the row sums of dO * O, which are those of P * dP, and behind them the biases of
- * all heads, (heads, Tq + Tk - 1), and what smp__attention_bias_parts says. */
+ * all heads, (heads, Tq + Tk - 1), and what smp__attention_bias_parts says; or, in 16 bits, from a
+ * multiple of 16 bytes on, the sums and turns of dQ. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     layout at = smp__attention_of(graph, op);
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
     int64_t bias_bytes = at.heads * (at.queries + at.keys - 1) * (int64_t)sizeof(float);
     int64_t part_bytes = smp__attention_bias_parts(&at) * (int64_t)sizeof(float);
+    int64_t sum_bytes = 0;
+    if (smp_dtype_is_half(smp__in(graph, op, 0)->dtype) && smp__attention_dq_floats(&at, batch) > 0)
+        sum_bytes =
+            (4 + smp__attention_dq_floats(&at, batch) + smp__attention_dq_turns(&at, batch)) *
+            (int64_t)sizeof(float);
     uint32_t in = (op->n_in <= 2 ? 1u : 7u) | (at.mask >= 0 ? 1u << at.mask : 0);
     *needs = (smp_op_needs){
         .input_grad_in = in,
@@ -245,8 +251,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
         .input_grad_out = true,
         .input_grad_aux = true,
         .aux_bytes = rows_bytes,
-        .workspace_bytes =
-            batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0) + part_bytes,
+        .workspace_bytes = batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0) +
+                           part_bytes + sum_bytes,
     };
 }
 

@@ -178,6 +178,11 @@ static smp_status make_args(const smp_op_call *call, float *const *din, attentio
             *grad[i] = attention_input(call, at, i, reinterpret_cast<T *>(din[at.input[i]]));
     args.lse = static_cast<float *>(call->aux);
     args.delta = static_cast<float *>(call->workspace);
+    const int64_t sums = smp__attention_dq_floats(&at, call->batch);
+    if (din && sizeof(T) == 2 && sums > 0) {
+        args.sums = args.delta + (call->batch * at.heads * at.queries + 3) / 4 * 4;
+        args.turns = reinterpret_cast<int *>(args.sums + sums);
+    }
     /* the biases of all heads, behind the deltas in the workspace */
     SMP_TRY(attention_fill_bias(call, at, args.delta + call->batch * at.heads * at.queries,
                                 &args.bias));
