@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(SMP_BLOCK) attention_fill(T *to, int64_t n, ui
     }
 }
 
-/* Half of the distance that rounding may put between two results: each rounds P and the sum, of
+/* Twice the distance that rounding may put between two results: each rounds P and the sum, of
  * values up to 2. */
 template <typename T> static constexpr float attention_allowed = 0x1p-8f; // fp16
 template <> constexpr float attention_allowed<bf16> = 0x1p-5f;

@@ -499,8 +499,11 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
             const setup is = {2, 300, 300, 3, widths[i], causal, true, 2, SMP_PRECISION_BF16, 1};
+            const setup grouped = {
+                2, 200, 200, 4, widths[i], causal > 0, false, 2, SMP_PRECISION_FP16, 2};
             setenv("SMP_ATTENTION", "cudnn", 1);
             check_setup(&is);
+            check_setup(&grouped);
             setenv("SMP_ATTENTION", "tiled", 1);
             check_setup(&is);
         }
