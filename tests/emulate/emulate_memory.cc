@@ -2,9 +2,13 @@
  * a page before the memory and one of at least a page behind it, all bytes 0xff at first (a NaN in
  * every format). Between calls the host has no access to it (mostly, where there is much of it):
  * what a GPU would not let it read stops the program here too. Freed memory is gone, so is access
- * to it. */
+ * to it.
+ *
+ * Traffic is counted by closing it to kernels too: the first access to a page is a fault, which
+ * notes it and opens the page. */
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +18,7 @@
 #include <map>
 
 #include "emulate_state.h"
+#include "emulate_traffic.h"
 
 namespace
 {
@@ -90,10 +95,32 @@ const char *damage(const char *memory, const pinned_block &block)
                                                                    : nullptr;
 }
 
-/* A bad access of the host, most often to device memory: said, then left to the default. */
-void bad_access(int signal_number, siginfo_t *info, void *)
+bool is_counting, is_counted; /* in this process; the item that runs */
+emulate_traffic traffic;
+
+/* Opens the page for what was tried. A page that is written first may be read unnoticed: what a
+ * kernel wrote itself. */
+bool count_access(char *address, const ucontext_t *context)
 {
-    const char *address = static_cast<char *>(info->si_addr);
+#ifdef REG_ERR
+    const bool writes = context->uc_mcontext.gregs[REG_ERR] & 2;
+    if (!is_counted || containing(device_blocks, address) == device_blocks.end())
+        return false;
+    (writes ? traffic.written : traffic.read) += static_cast<long>(page());
+    char *start = address - reinterpret_cast<uintptr_t>(address) % page();
+    return mprotect(start, page(), writes ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
+#else
+    (void)address, (void)context;
+    return false;
+#endif
+}
+
+/* A bad access of the host, most often to device memory: said, then left to the default. */
+void bad_access(int signal_number, siginfo_t *info, void *context)
+{
+    char *address = static_cast<char *>(info->si_addr);
+    if (count_access(address, static_cast<ucontext_t *>(context)))
+        return;
     for (const auto &[memory, block] : device_blocks)
         if (address >= memory - page() && address < memory - page() + block.span) {
             static const char text[] = "CUDA emulator: the host touched device memory\n";
@@ -103,17 +130,27 @@ void bad_access(int signal_number, siginfo_t *info, void *)
     signal(signal_number, SIG_DFL);
 }
 
-void watch_accesses()
+void watch_accesses(struct sigaction *before)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    static char stack[1 << 16]; /* those of fibers are small */
+    const stack_t own = {stack, 0, sizeof stack};
+    sigaltstack(&own, nullptr);
+    action.sa_sigaction = bad_access;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, before);
+}
+
+/* Once, unless the program has a handler of its own. */
+void watch_host()
 {
     static bool watched;
     struct sigaction action;
     if (watched || sigaction(SIGSEGV, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
         return;
     watched = true;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = bad_access;
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGSEGV, &action, nullptr);
+    watch_accesses(nullptr);
 }
 
 bool libraries_loaded;
@@ -164,6 +201,25 @@ void emulate_memory_forget_libraries()
     libraries_loaded = false;
 }
 
+void emulate_traffic_begin()
+{
+    if (!is_counting)
+        return;
+    is_counted = true;
+    traffic.launches++;
+    for (const auto &[memory, block] : device_blocks)
+        set_access(memory, block, false);
+}
+
+void emulate_traffic_end()
+{
+    if (!is_counted)
+        return;
+    is_counted = false;
+    for (const auto &[memory, block] : device_blocks)
+        set_access(memory, block, true);
+}
+
 emulate_place emulate_where(const void *memory, size_t bytes)
 {
     const char *start = static_cast<const char *>(memory);
@@ -199,6 +255,30 @@ size_t emulate_damaged_allocations()
 
 extern "C" {
 
+bool emulate_traffic_count(bool on)
+{
+#ifdef REG_ERR
+    cudaDeviceSynchronize();
+    emulate_call call(false);
+    static struct sigaction before;
+    if (on && !is_counting && emulate_setting().protect)
+        watch_accesses(&before);
+    if (!on && is_counting)
+        sigaction(SIGSEGV, &before, nullptr);
+    is_counting = on && emulate_setting().protect;
+    if (on)
+        traffic = {0, 0, 0};
+    return is_counting == on;
+#else
+    return !on;
+#endif
+}
+
+emulate_traffic emulate_traffic_counted(void)
+{
+    return traffic;
+}
+
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
     emulate_call call;
@@ -222,7 +302,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     const device_block block = {bytes, span + 2 * page(), emulate_current_device()};
     device_blocks.emplace(start + page(), block);
     if (emulate_setting().protect) {
-        watch_accesses();
+        watch_host();
         set_access(start + page(), block, is_open);
     }
     return cudaSuccess;

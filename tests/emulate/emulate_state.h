@@ -62,6 +62,8 @@ void emulate_memory_close();
 /* What libraries take, once; false: there is not so much. */
 bool emulate_memory_load_libraries();
 void emulate_memory_forget_libraries();
+void emulate_traffic_begin(); /* of an item that touches device memory, if traffic is counted */
+void emulate_traffic_end();
 
 /* emulate_stream.cc */
 struct emulate_item {

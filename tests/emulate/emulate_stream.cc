@@ -87,11 +87,14 @@ bool run_head(CUstream_st &stream)
         if (*other.finished < other.needed)
             return false;
     head.after.clear();
-    if (head.item.touches_memory)
+    if (head.item.touches_memory) {
         emulate_memory_open();
+        emulate_traffic_begin();
+    }
     emulate_running_item = true;
     const bool done = head.item.run();
     emulate_running_item = false;
+    emulate_traffic_end();
     if (!done)
         return false;
     stream.queue.pop_front();
