@@ -215,8 +215,11 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
     }
     if (op->n_param > 0)
         SMP_TRY(op->kind->cpu.backward_weight(&call));
-    if (wanted)
+    if (wanted && !op->kind->passes_dout)
         SMP_TRY(op->kind->cpu.backward_input(&call));
+    for (int32_t k = 0; k < op->n_in && op->kind->passes_dout; k++)
+        if (din[k])
+            memcpy(din[k], dout[0], (size_t)smp_tensor_bytes(s->graph, op->in[k], s->batch));
     for (int32_t k = 0; k < op->n_in; k++)
         if (din[k] && !direct[k])
             SMP_TRY(s->device->add(s->device_context, SMP_F32, s->gradient[op->in[k]], din[k],

@@ -172,23 +172,6 @@ smp_status smp__weights_check(smp *s)
     return SMP_OK;
 }
 
-bool smp__gradients_begin(const smp *s, int chunk)
-{
-    return s->memory->bucket[chunk].lives || s->updates;
-}
-
-/* Accumulators start the next step at zero (a single use's accumulator is its gradient). */
-smp_status smp__weights_keep(smp *s)
-{
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-        if (bucket->elements > 0 && !smp__gradients_begin(s, chunk))
-            SMP_TRY(s->device->zero(s->device_context, s->arena + bucket->offset,
-                                    bucket->elements * (int64_t)sizeof(float)));
-    }
-    return SMP_OK;
-}
-
 /* A running statistic changes by its accumulator; its states of the optimizer stay zero. */
 static smp_status update_running(smp *s, int32_t index, smp__range own)
 {
@@ -280,7 +263,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     SMP_TRY(update_all(s, step, lr, grad_scale));
     s->stale = s->comm.shard_size > 1;
-    return smp__weights_keep(s);
+    return SMP_OK;
 }
 
 /* A weight's hash is the sum, modulo 2^64, of a mix of each value with its place in the whole

@@ -16,13 +16,8 @@ smp_status smp__region_round(smp *s, int32_t index);
  * sum over all ranks. */
 smp_status smp__weights_square(smp *s);
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm);
-/* Enqueued: the optimizer, and zero for the accumulators; or only that. Updates of states in host
- * memory are begun (exec/state/updates.h). */
+/* Enqueued: the optimizer. Updates of states in host memory are begun (exec/state/updates.h). */
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
-smp_status smp__weights_keep(smp *s);
-/* Are the chunk's accumulators zeroed when its first backward begins? Those that do not live for
- * ever; all that updates beside the step still read. */
-bool smp__gradients_begin(const smp *s, int chunk);
 
 /* The update of this rank's own part of memory->param[index]; trust 1 or what was found. */
 smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale);

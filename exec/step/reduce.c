@@ -269,6 +269,20 @@ static smp_status sum_uses(smp *s, int32_t index)
     return SMP_OK;
 }
 
+/* Accumulators that no backward writes to, in memory that others had before. */
+static smp_status zero_unused(smp *s, int chunk)
+{
+    for (int32_t i = 0; i < s->memory->n_use; i++) {
+        const smp_memory_use *use = &s->memory->use[i];
+        const int32_t op = s->graph->use[use->use].op;
+        if (use->chunk == chunk &&
+            !(s->flow->backward[op] && smp_op_has_trained(s->graph, &s->graph->op[op])))
+            SMP_TRY(s->device->zero(s->device_context, at(s, smp_memory_use_at(s->memory, use)),
+                                    use_bytes(s, use->use)));
+    }
+    return SMP_OK;
+}
+
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
@@ -276,10 +290,12 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
         for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
              i++)
             s->reducer.left[i] = s->reducer.weights[i];
-    if (!smp__gradients_begin(s, chunk) || microbatch > 0)
-        return SMP_OK;
-    return s->device->zero(s->device_context, at(s, bucket->offset),
-                           bucket->elements * (int64_t)sizeof(float));
+    return bucket->lives && microbatch == 0 ? zero_unused(s, chunk) : SMP_OK;
+}
+
+int smp__reduce_block_size(const smp *s)
+{
+    return s->microbatches * s->comm.ddp_size / s->plan->gradient_blocks;
 }
 
 /* The block of micro-batch `microbatch` is complete: a binary counter. Level k holds the sum of 2^k
@@ -288,7 +304,8 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, int64_t end)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    const int blocks = s->plan->gradient_blocks / s->comm.ddp_size, size = s->microbatches / blocks;
+    const int blocks = s->plan->gradient_blocks / s->comm.ddp_size;
+    const int size = smp__reduce_block_size(s);
     const int done = (microbatch + 1) / size;
     if (blocks == 1 || (microbatch + 1) % size != 0 || begin == end)
         return SMP_OK;
@@ -299,9 +316,7 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
             SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level, end - begin));
     if (done == blocks)
         return SMP_OK;
-    const int64_t bytes = (end - begin) * (int64_t)sizeof(float);
-    SMP_TRY(s->device->copy(s->device_context, level, sum, bytes));
-    return s->device->zero(s->device_context, sum, bytes);
+    return s->device->copy(s->device_context, level, sum, (end - begin) * (int64_t)sizeof(float));
 }
 
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch)

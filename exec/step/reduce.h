@@ -10,6 +10,8 @@ void smp__reduce_free(smp *s);
 smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */
 /* Before the weight gradients of a micro-batch: room that others had may have to be zero. */
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch);
+/* How many micro-batches are a block of gradients: the first of them writes accumulators. */
+int smp__reduce_block_size(const smp *s);
 /* The micro-batch's weight gradients are added: if a block of them ends, it joins the others. */
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch);
 /* An operator's gradients of its weights are added: if those of a bucket are final now, it is

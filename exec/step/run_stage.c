@@ -103,6 +103,19 @@ static smp_status input_call(const smp__call *call, smp_instr_kind kind, const s
                                              : kernels->backward_input(args);
 }
 
+/* backward_weight. Of the first micro-batch of a block accumulators hold nothing yet. */
+static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_call *args)
+{
+    const bool first = microbatch % smp__reduce_block_size(s) == 0;
+    args->fresh = first && call->kernels->writes_fresh;
+    for (int32_t k = 0; first && !args->fresh && k < call->op->n_param; k++)
+        if (call->dparam[k])
+            SMP_TRY(s->device->zero(s->device_context, call->dparam[k],
+                                    s->graph->param[call->op->param[k]].elements *
+                                        (int64_t)sizeof(float)));
+    return call->kernels->backward_weight(args);
+}
+
 /* backward_input of B or I or a half of it, in B after backward_weight. */
 static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
                                 smp_instr_kind kind)
@@ -120,10 +133,11 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
         of.out[k] = smp__job_address(s, chunk, call->layout->backward_out[k], microbatch);
     args.out = of.out[0];
     set_douts(s, chunk, microbatch, call, &of, &args);
+    args.plus = smp__job_address(s, chunk, call->layout->plus, microbatch);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
     if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
-        SMP_TRY(call->kernels->backward_weight(&args));
+        SMP_TRY(weigh(s, microbatch, call, &args));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));
     }
@@ -142,7 +156,7 @@ static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call
     set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
-    return call->kernels->backward_weight(&args);
+    return weigh(s, microbatch, call, &args);
 }
 
 static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)

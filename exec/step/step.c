@@ -18,8 +18,7 @@
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
  *                          optimizer is done, then the host reads losses and the gradient norm
- *   state/weights.c        the norm; if all is finite the update; accumulators to zero (enqueued:
- *                          no wait)
+ *   state/weights.c        the norm; if all is finite the update (enqueued: no wait)
  *   transport/comm.c       the losses and times of all ranks
  *
  * A failure anywhere ends in fail_step: the others get a notice, and their waits end. */
@@ -235,9 +234,7 @@ static smp_status update(smp *s, smp_step_result *result)
         scale = (float)((double)limit / result->grad_norm) / scaled;
     SMP_TRY(smp__stamp_begin(s));
     SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
-    if (unsound)
-        SMP_TRY(smp__weights_keep(s));
-    else
+    if (!unsound)
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
     SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_UPDATE));
     return smp__stamp_end(s);

@@ -175,7 +175,7 @@ static smp_status smp_launch_column_sums(const smp_cuda *cuda, const T *x, float
     return smp__cuda_launched("sums of columns");
 }
 
-/* to[columns] += column sums of dout (rows, columns), through the sums of chunks of rows in the
+/* to[columns] += column sums of dout (rows, columns), or = (fresh), through the sums of chunks of rows in the
  * workspace (chunks, columns), in an order that the sizes alone decide: dout is read once. */
 template <typename T>
 static smp_status smp_add_column_sums(const smp_op_call *call, float *to, int64_t rows,
@@ -189,7 +189,9 @@ static smp_status smp_add_column_sums(const smp_op_call *call, float *to, int64_
         SMP_TRY((smp_launch_column_sums<T, N, false>(cuda, dout, partial, rows, columns, chunks)));
     else
         SMP_TRY((smp_launch_column_sums<T, 1, false>(cuda, dout, partial, rows, columns, chunks)));
-    return smp_launch_column_sums<float, 1, true>(cuda, partial, to, chunks, columns, 1);
+    return call->fresh
+               ? smp_launch_column_sums<float, 1, false>(cuda, partial, to, chunks, columns, 1)
+               : smp_launch_column_sums<float, 1, true>(cuda, partial, to, chunks, columns, 1);
 }
 
 /* A block takes a plane's place `c`, a thread every SMP_BLOCK-th value of every slab, in order. */

@@ -34,8 +34,8 @@ template <> struct alignas(4) smp_norm_stats<false> {
     }
 };
 
-/* The tensors of a call: in, out, dout, din (rows, columns), weight, bias (columns), and stats
- * (rows). */
+/* The tensors of a call: in, out, dout, din, plus (rows, columns), weight, bias (columns), and
+ * stats (rows). plus may be NULL, or din. */
 template <typename T, bool CENTERED> struct smp_norm {
     const T *in;
     const float *weight, *bias;
@@ -43,6 +43,7 @@ template <typename T, bool CENTERED> struct smp_norm {
     smp_norm_stats<CENTERED> *stats;
     const T *dout;
     T *din;
+    const T *plus;
     int64_t rows, columns;
     float eps;
 };
@@ -75,6 +76,18 @@ __device__ __forceinline__ float smp_norm_gradient(float x, smp_norm_stats<CENTE
 {
     const float xhat = (x - s.mean) * s.rstd;
     return s.rstd * ((CENTERED ? g - mean_g : g) - xhat * mean_gx);
+}
+
+/* `values`, and what else comes to the same tensor: rounded as if in two passes. */
+template <int N, typename T>
+__device__ __forceinline__ smp_pack<T, N> smp_plus(smp_pack<T, N> values, const T *plus, int64_t at)
+{
+    if (!plus)
+        return values;
+    const smp_pack<T, N> more = smp_load<N>(plus + at);
+    for (int k = 0; k < N; k++)
+        values.v[k] = smp_from<T>(smp_float(more.v[k]) + smp_float(values.v[k]));
+    return values;
 }
 
 /* The mean over a row from the lanes' shares; not asked for unless WANTED. */
@@ -163,7 +176,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             for (int k = 0; k < N; k++)
                 x[i].v[k] = smp_from<T>(smp_norm_gradient<CENTERED>(
                     smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]) * w.v[k], mean_g, mean_gx));
-            smp_store(a.din + r * columns + p * N, x[i]);
+            smp_store(a.din + r * columns + p * N, smp_plus<N>(x[i], a.plus, r * columns + p * N));
         }
     }
 }
@@ -206,9 +219,13 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_backward_any(smp_norm<T, C
         }
         const float mean_g = smp_row_mean<CENTERED, ONE_WARP>(sum, a.columns, scratch);
         const float mean_gx = smp_row_sum<ONE_WARP>(dot, scratch) * s.rstd / (float)a.columns;
-        for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
-            a.din[r * a.columns + c] = smp_from<T>(smp_norm_gradient<CENTERED>(
+        for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
+            const T gradient = smp_from<T>(smp_norm_gradient<CENTERED>(
                 smp_float(x[c]), s, smp_float(dy[c]) * a.weight[c], mean_g, mean_gx));
+            const int64_t at = r * a.columns + c;
+            a.din[at] =
+                a.plus ? smp_from<T>(smp_float(a.plus[at]) + smp_float(gradient)) : gradient;
+        }
     }
 }
 
@@ -250,10 +267,11 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-/* Adds the parts to the accumulator of the weight (blockIdx.y 0) or the bias (1). */
+/* Adds the parts to the accumulator of the weight (blockIdx.y 0) or the bias (1), or, `fresh`, there
+ * is nothing to add them to. */
 static __global__ void __launch_bounds__(SMP_TILE_LANES *SMP_FOLD_ROWS)
-    smp_norm_weight_sum(const float *part, int parts, float *dweight, float *dbias,
-                        int64_t columns) // (parts, gridDim.y, columns), (columns)
+    smp_norm_weight_sum(const float *part, int parts, float *dweight, float *dbias, int64_t columns,
+                        bool fresh) // (parts, gridDim.y, columns), (columns)
 {
     __shared__ float sums[SMP_FOLD_ROWS][SMP_TILE_LANES];
     const int64_t column = (int64_t)blockIdx.x * SMP_TILE_LANES + threadIdx.x;
@@ -266,7 +284,8 @@ static __global__ void __launch_bounds__(SMP_TILE_LANES *SMP_FOLD_ROWS)
         return;
     for (int y = 1; y < SMP_FOLD_ROWS; y++)
         sum += sums[y][threadIdx.x];
-    (blockIdx.y == 0 ? dweight : dbias)[column] += sum;
+    float *to = (blockIdx.y == 0 ? dweight : dbias) + column;
+    *to = fresh ? sum : *to + sum;
 }
 
 /* Host side: a call of an operator with input, output, weight and bias in slots 0 and 1, stats as
@@ -283,6 +302,7 @@ static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
     a.stats = static_cast<smp_norm_stats<CENTERED> *>(call->aux);
     a.dout = reinterpret_cast<const T *>(call->dout);
     a.din = call->din ? reinterpret_cast<T *>(call->din[0]) : NULL;
+    a.plus = reinterpret_cast<const T *>(call->plus);
     a.columns = in->shape.dim[in->shape.n_dim - 1];
     a.rows = in->elements / a.columns * call->batch;
     a.eps = (float)call->op->attr[0].f;
@@ -360,7 +380,7 @@ static smp_status smp_norm_backward_weight(const smp_op_call *call)
     SMP_LAUNCH(smp_norm_weight_sum,
                dim3((unsigned)((a.columns + SMP_TILE_LANES - 1) / SMP_TILE_LANES), SUMS),
                dim3(SMP_TILE_LANES, SMP_FOLD_ROWS), 0, stream, static_cast<const float *>(part),
-               parts, call->dparam[0], CENTERED ? call->dparam[1] : NULL, a.columns);
+               parts, call->dparam[0], CENTERED ? call->dparam[1] : NULL, a.columns, call->fresh);
     return smp__cuda_launched(call->op->kind->name);
 }
 

@@ -7,7 +7,8 @@
  * `backward_weight` any number of times; `release`.
  *
  * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
- * accumulated (+=). Fan-out is summed by the executor, never by an operator. An output that adds
+ * accumulated (+=), but for the first one of a block, which may be written (fresh). Fan-out is summed by the executor, never by an operator; dout may be the array
+ * of other gradients too, and is only read. An output that adds
  * nothing to the loss has a gradient of zeroes, which the executor provides. Int32 outputs are
  * together the values of the int32 inputs, rearranged; some may be left out. Results depend on the
  * values passed alone: not on addresses (all buffers are 64-byte aligned), threads or ranks. */
@@ -69,6 +70,9 @@ typedef struct smp_op_needs {
      * reads it: forward has none, nor has backward_input where no weight is trained. An op whose
      * input takes no gradient must not ask for it. */
     bool aux_of_backward;
+    /* backward_input of an op with one input adds the gradient, rounded to its type, to `plus`,
+     * and rounds the sum: the bits of two passes. */
+    bool input_grad_adds;
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
     /* Values that a call adds up over the replicas (smp_op_joint): of a training forward, of
@@ -221,7 +225,10 @@ typedef struct smp_op_call {
     const float *dout;          /* douts[0] */
     const float *const *douts;  /* [n_out] gradients of the outputs; NULL of int32 ones */
     float *const *din;          /* [n_in]; NULL where no gradient is wanted */
+    const float *plus;          /* where needs say input_grad_adds: din[0] is this and the gradient;
+                                   NULL: the gradient alone. May be din[0] */
     float *const *dparam;       /* [n_param] accumulators of this use */
+    bool fresh;                 /* backward_weight: they hold nothing yet, and are written (=) */
     uint64_t seed;              /* of the job */
     int64_t step;               /* from 1 */
     int64_t microbatch;         /* index in the global batch: replica * microbatches + m */
@@ -249,7 +256,8 @@ typedef struct smp_op_kernels {
                           void **state);
     void (*release)(void *state);
     smp_status (*forward)(const smp_op_call *call);
-    smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
+    /* NULL: no float input, or passes_dout */
+    smp_status (*backward_input)(const smp_op_call *call);
     smp_status (*backward_weight)(const smp_op_call *call); /* of ops with weights; NULL: none */
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
      * one kernel; both outputs are written. For the ops of smp_op_fused, and no others. */
@@ -259,18 +267,23 @@ typedef struct smp_op_kernels {
      * without them makes the whole call at its beginning. */
     smp_status (*backward_input_begin)(const smp_op_call *call);
     smp_status (*backward_input_end)(const smp_op_call *call);
+    /* backward_weight heeds `fresh`; else who calls it fills accumulators with zeroes first. */
+    bool writes_fresh;
 } smp_op_kernels;
 
 struct smp_op_kind {
     const char *name;
-    const char *summary;        /* what it computes, in one line */
-    const char *sample;         /* `inputs:` and `ops:` of a small model whose last op is of this
+    const char *summary;  /* what it computes, in one line */
+    const char *sample;   /* `inputs:` and `ops:` of a small model whose last op is of this
                                    kind: how it is written, and what its tests start from; NULL of
                                    registered ones */
-    bool registered;            /* a user's own (smp_op_register), not one of graph/ops/ */
-    int min_in, max_in;         /* max_in -1: any number */
-    int max_out;                /* at most SMP_OP_MAX_OUT; 0: one */
-    bool accepts_unknown;       /* inputs of unknown shape are fine (opaque) */
+    bool registered;      /* a user's own (smp_op_register), not one of graph/ops/ */
+    int min_in, max_in;   /* max_in -1: any number */
+    int max_out;          /* at most SMP_OP_MAX_OUT; 0: one */
+    bool accepts_unknown; /* inputs of unknown shape are fine (opaque) */
+    /* The gradient of every input is dout, value for value: there is no backward_input, and who
+     * reads the one may read the other. */
+    bool passes_dout;
     const smp_attr_desc *attrs; /* terminated by a NULL name */
     smp_status (*infer)(smp_infer *infer);
     /* Static description of memory, after the graph is complete; NULL: needs nothing. */
@@ -310,7 +323,7 @@ struct smp_op_kind {
 /* Do inputs get gradients? A kind without kernels is planned as if all of them did. */
 static inline bool smp_op_kind_passes_gradients(const smp_op_kind *kind)
 {
-    return !kind->cpu.forward || kind->cpu.backward_input;
+    return !kind->cpu.forward || kind->cpu.backward_input || kind->passes_dout;
 }
 
 /* NULL if unknown. */

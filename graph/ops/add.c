@@ -1,8 +1,6 @@
 /* add: a + b + .., from left to right, of one shape. All gradients are dout. */
 #include "graph/ops/ops.h"
 
-#include <string.h>
-
 #include "graph/math/vector.h"
 
 static const smp_attr_desc ATTRS[] = {{0}};
@@ -18,15 +16,6 @@ static smp_status forward(const smp_op_call *call)
     smp__add(call->out, call->in[0], call->in[1], n);
     for (int32_t i = 2; i < call->op->n_in; i++)
         smp__accumulate(call->out, call->in[i], n);
-    return SMP_OK;
-}
-
-static smp_status backward_input(const smp_op_call *call)
-{
-    int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    for (int32_t i = 0; i < call->op->n_in; i++)
-        if (call->din[i])
-            memcpy(call->din[i], call->dout, (size_t)n * sizeof(float));
     return SMP_OK;
 }
 
@@ -49,9 +38,10 @@ const smp_op_kind smp__op_add = {
               "  - {op: add, name: op, in: [a, b], out: y}\n",
     .min_in = 2,
     .max_in = SMP_OP_MAX_IN,
+    .passes_dout = true,
     .attrs = ATTRS,
     .infer = smp__infer_alike,
     .work = work,
     .split = SPLITS,
-    .cpu = {.forward = forward, .backward_input = backward_input},
+    .cpu = {.forward = forward},
 };

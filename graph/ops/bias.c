@@ -85,11 +85,10 @@ const smp_op_kind smp__op_bias = {
               "  - {op: bias, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
+    .passes_dout = true,
     .attrs = ATTRS,
     .infer = infer,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.forward = forward,
-            .backward_input = smp__copy_backward,
-            .backward_weight = backward_weight},
+    .cpu = {.forward = forward, .backward_weight = backward_weight},
 };

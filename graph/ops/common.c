@@ -73,7 +73,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
         if (i < 32 && (needs.weight_grad_in >> i & 1))
             work->backward_weight_bytes += bytes;
     }
-    if (input_grads == 0)
+    if (input_grads == 0 || op->kind->passes_dout)
         work->backward_input_bytes = 0;
     else
         work->backward_input_bytes += input_grads + out + read +
@@ -135,6 +135,7 @@ void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batc
 {
     const smp_tensor *in = smp__in(graph, op, 0);
     smp__needs_norm(graph, op, statistics, needs);
+    needs->input_grad_adds = true;
     needs->workspace_bytes =
         smp__weight_parts(in, batch) * op->n_param * smp__columns(in) * (int64_t)sizeof(float);
 }
@@ -202,11 +203,3 @@ const smp_split_rule smp__split_rows[] = {
      .param = {SMP_CELL_SHARED, SMP_CELL_SHARED}, .allows = smp__split_allows_row},
     {0},
 };
-
-smp_status smp__copy_backward(const smp_op_call *call)
-{
-    const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    if (call->din[0])
-        memcpy(call->din[0], call->dout, (size_t)smp__count(in, call->batch) * 4);
-    return SMP_OK;
-}

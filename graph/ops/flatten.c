@@ -25,9 +25,10 @@ const smp_op_kind smp__op_flatten = {
               "  - {op: flatten, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
+    .passes_dout = true,
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
     .split = SPLITS,
-    .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
+    .cpu = {.forward = smp__copy_forward},
 };

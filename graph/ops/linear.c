@@ -124,18 +124,25 @@ static int64_t piece_of(const smp_op_call *call, int64_t rows, int64_t in, int64
     return n < least ? least : n / least * least;
 }
 
+static void add_columns(const smp_op_call *call, int64_t rows, int64_t features)
+{
+    if (call->fresh)
+        memset(call->dparam[1], 0, (size_t)features * sizeof(float));
+    smp__column_sums(call->dparam[1], call->dout, rows, features, features);
+}
+
 static smp_status backward_weight(const smp_op_call *call)
 {
     int64_t rows = row_count(call->graph, call->op, call->batch);
     int64_t in = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t features = call->op->attr[FEATURES].i;
     if (call->op->attr[BIAS].i)
-        smp__column_sums(call->dparam[1], call->dout, rows, features, features);
+        add_columns(call, rows, features);
     const int64_t piece = piece_of(call, rows, in, features);
     for (int64_t f = 0; f < features; f += piece) {
         const int64_t n = features - f < piece ? features - f : piece;
         SMP_TRY(smp_math_gemm(true, false, n, in, rows, 1, call->dout + f, features, call->in[0],
-                              in, 1, call->dparam[0] + f * in, in));
+                              in, call->fresh ? 0 : 1, call->dparam[0] + f * in, in));
         if (n < features)
             SMP_TRY(call->group->look(call->group->context));
     }
@@ -286,7 +293,8 @@ const smp_op_kind smp__op_linear = {
     .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
-            .backward_weight = backward_weight},
+            .backward_weight = backward_weight,
+            .writes_fresh = true},
     .cpu16 = &HALF,
     .rounded = 1,
 };

@@ -2,7 +2,7 @@
  *
  *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
  *   dx[rows, in]        = dy[rows, features] W
- *   dW[features, in]   += dy^T x                  fp32 whatever the factors, beta 1
+ *   dW[features, in]   += dy^T x                  fp32 whatever the factors, beta 1 (0 if fresh)
  *   db[features]       += column sums of dy       two kernels of ours (cuda_axis.cuh)
  */
 #include "graph/cuda/cuda_axis.cuh"
@@ -138,8 +138,8 @@ static smp_status backward_weight(const smp_op_call *call)
     if (s->chunks > 0)
         SMP_TRY(SMP_AS(smp_dtype_of_call(call), smp_add_column_sums, call, call->dparam[1], s->rows,
                        s->features, s->chunks));
-    return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0], 1,
-                         call->dparam[0], NULL, NULL);
+    return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0],
+                         call->fresh ? 0 : 1, call->dparam[0], NULL, NULL);
 }
 
 static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
@@ -155,5 +155,5 @@ static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next
     return smp_op_cuda_kernels(next->op->kind)->forward(next);
 }
 
-SMP_CUDA_KERNELS(linear) = {prepare,        release,         forward,
-                            backward_input, backward_weight, forward_fused};
+SMP_CUDA_KERNELS(linear) = {
+    prepare, release, forward, backward_input, backward_weight, forward_fused, NULL, NULL, true};

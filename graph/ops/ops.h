@@ -141,9 +141,8 @@ bool smp__split_allows_row(const smp_graph *graph, const smp_op *op, smp_split_c
 /* Is it a gelu in the tanh approximation? */
 bool smp__is_gelu_tanh(const smp_op *op);
 
-/* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
+/* Kernel of operators that only rename a shape: out = in[0]. */
 smp_status smp__copy_forward(const smp_op_call *call);
-smp_status smp__copy_backward(const smp_op_call *call);
 
 #ifdef __cplusplus
 }

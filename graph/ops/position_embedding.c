@@ -66,11 +66,10 @@ const smp_op_kind smp__op_position_embedding = {
               "  - {op: position_embedding, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
+    .passes_dout = true,
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
     .split = SPLITS,
-    .cpu = {.forward = forward,
-            .backward_input = smp__copy_backward,
-            .backward_weight = backward_weight},
+    .cpu = {.forward = forward, .backward_weight = backward_weight},
 };

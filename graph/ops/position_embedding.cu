@@ -34,4 +34,4 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(position_embedding) = {
-    NULL, NULL, SMP_TYPED(forward), smp_copy_backward, SMP_TYPED(smp_batch_sums), NULL};
+    NULL, NULL, SMP_TYPED(forward), NULL, SMP_TYPED(smp_batch_sums), NULL};

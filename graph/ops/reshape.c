@@ -60,8 +60,9 @@ const smp_op_kind smp__op_reshape = {
               "  - {op: reshape, name: op, in: x, out: y, shape: [6, -1]}\n",
     .min_in = 1,
     .max_in = 1,
+    .passes_dout = true,
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
-    .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
+    .cpu = {.forward = smp__copy_forward},
 };

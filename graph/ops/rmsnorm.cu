@@ -16,5 +16,12 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     return smp_norm_backward_weight<T, false>(call);
 }
 
-SMP_CUDA_KERNELS(rmsnorm) = {
-    NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};
+SMP_CUDA_KERNELS(rmsnorm) = {NULL,
+                             NULL,
+                             SMP_TYPED(forward),
+                             SMP_TYPED(backward_input),
+                             SMP_TYPED(backward_weight),
+                             NULL,
+                             NULL,
+                             NULL,
+                             true};

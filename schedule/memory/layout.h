@@ -96,6 +96,7 @@ typedef struct smp_layout_call {
     const smp_ref *dout; /* of I and W too; NONE of int32 outputs, and if the op has no backward */
     const smp_ref *din;  /* NONE where no gradient is wanted */
     smp_ref backward_workspace;
+    smp_ref plus; /* what backward_input adds its gradient to */
 } smp_layout_call;
 
 /* Addresses of a forward call that the backward action repeats. */

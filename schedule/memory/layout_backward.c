@@ -2,15 +2,12 @@
  * fold its input gradients into those of other consumers (partition/problem/flow.h gives the
  * order).
  *
- * The first contribution to a fold is written where the sum lives, later ones go through a
- * temporary. A sum that another stage needs lives in its border buffer; one that starts with a
- * received partial sum and is used here grows in the buffer it was received in; others live in the
- * work area until the producer's backward call, or, if weight gradients of a split backward read
- * them, in a stash block. All received sums are there before the first instruction. Forward calls
- * to be repeated come first, their values living in the same way. A weight gradient that is put off
- * keeps what it reads until then; one that reads what the input gradient leaves comes behind it.
+ * Sums and their places: layout_sums.h. All received sums are there before the first instruction.
+ * Forward calls to be repeated come first, their values living in the same way. A weight gradient
+ * that is put off keeps what it reads until then; one that reads what the input gradient leaves
+ * comes behind it.
  * O(ops + edges) and the packing. */
-#include "schedule/memory/layout_build.h"
+#include "schedule/memory/layout_sums.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,186 +15,8 @@
 #include "graph/split/overlap.h"
 #include "schedule/memory/bytes.h"
 
-/* A fold while its sources are added. */
-typedef struct fold_state {
-    int32_t next; /* source to add next */
-    bool placed;
-    smp_ref sum;
-} fold_state;
-
-typedef struct backward_build {
-    smp__layout_build *base;
-    int32_t fold_first;  /* of this stage, in flow->fold */
-    fold_state *state;   /* [folds of the stage] */
-    int32_t *home;       /* [n_value] fold of its gradient here, or -1 */
-    int64_t *slot_begin; /* [n_call + 1] into the next two */
-    int32_t *slot_fold;  /* fold that an input gradient belongs to, or -1 */
-    int32_t *slot_source;
-    smp_ref **backward_in;     /* [n_call] call[i].backward_in, still to be resolved */
-    smp_ref **backward_out;    /* [n_call] likewise */
-    smp_ref **dout;            /* [n_call] likewise */
-    smp_layout_redo *redo;     /* [n_call] or NULL */
-    smp_layout_weight *weight; /* [n_call] or NULL */
-    bool late;                 /* weight gradients are put off, in B */
-    smp_instr *instr;          /* malloc'ed */
-    size_t n_instr, capacity;
-    smp__work work;
-} backward_build;
-
-static smp_ref border_ref(const backward_build *b, int32_t transfer)
-{
-    return (smp_ref){.space = SMP_SPACE_BORDER, .index = b->base->border_of[transfer]};
-}
-
-/* For each input slot and each output of the stage, the fold it belongs to. */
-static smp_status index_folds(backward_build *b)
-{
-    smp__layout_build *base = b->base;
-    const smp_flow *flow = base->flow;
-    int32_t n_call = base->layout->n_call, first = flow->fold_begin[base->stage];
-    int32_t n_fold = flow->fold_begin[base->stage + 1] - first;
-    b->fold_first = first;
-    b->state = SMP_ARENA_NEW(base->scratch, fold_state, (size_t)n_fold);
-    b->home = SMP_ARENA_NEW(base->scratch, int32_t, (size_t)base->n_value);
-    b->slot_begin = SMP_ARENA_NEW(base->scratch, int64_t, (size_t)n_call + 1);
-    if (!b->state || !b->home || !b->slot_begin)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t v = 0; v < base->n_value; v++)
-        b->home[v] = -1;
-    for (int32_t i = 0; i < n_call; i++)
-        b->slot_begin[i + 1] = b->slot_begin[i] + base->graph->op[base->call[i].op].n_in;
-    size_t n_slot = (size_t)b->slot_begin[n_call];
-    b->slot_fold = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
-    b->slot_source = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
-    if (!b->slot_fold || !b->slot_source)
-        return SMP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < n_slot; i++)
-        b->slot_fold[i] = -1;
-    for (int32_t f = first; f < first + n_fold; f++) {
-        const smp_fold *fold = &flow->fold[f];
-        b->state[f - first].next = fold->source_begin;
-        if (fold->transfer_out < 0)
-            b->home[base->local[fold->tensor] - 1] = f;
-        for (int32_t k = fold->source_begin; k < fold->source_end; k++) {
-            const smp_fold_source *source = &flow->source[k];
-            if (source->op < 0)
-                continue;
-            int32_t call = base->maker[base->local[base->graph->op[source->op].out] - 1];
-            b->slot_fold[b->slot_begin[call] + source->slot] = f;
-            b->slot_source[b->slot_begin[call] + source->slot] = k;
-        }
-    }
-    return SMP_OK;
-}
-
-static smp_status emit(backward_build *b, smp_instr instr)
-{
-    smp__work_extend(&b->work, instr.dst, (int64_t)b->n_instr);
-    smp__work_extend(&b->work, instr.src, (int64_t)b->n_instr);
-    if (!b->base->measure) {
-        SMP_TRY(smp_array_reserve(&b->instr, &b->capacity, sizeof *b->instr, b->n_instr + 1));
-        b->instr[b->n_instr] = instr;
-    }
-    b->n_instr++;
-    return SMP_OK;
-}
-
-static smp_status emit_sum(backward_build *b, smp_instr_kind kind, int32_t tensor, smp_ref dst,
-                           smp_ref src)
-{
-    int64_t bytes = smp_tensor_bytes(b->base->graph, tensor, b->base->flow->batch);
-    smp_dtype dtype = b->base->graph->tensor[tensor].dtype;
-    return emit(b, (smp_instr){.kind = kind,
-                               .call = -1,
-                               .dst = dst,
-                               .src = src,
-                               .elements = bytes / smp_dtype_bytes(dtype),
-                               .dtype = dtype});
-}
-
-/* Room for a value born at an instruction: read by W too, or by this action only. */
-static smp_status add_place(backward_build *b, bool weight, int64_t bytes, int64_t time,
-                            smp_ref *ref)
-{
-    if (b->base->split && weight)
-        return smp__layout_stash(b->base, SMP_BLOCK_GRAD, bytes, ref);
-    return smp__work_add(&b->work, bytes, time, ref);
-}
-
-/* Where the sum of a fold lives; in the work area it is born at the next instruction. */
-static smp_status place_sum(backward_build *b, int32_t f)
-{
-    const smp_flow *flow = b->base->flow;
-    const smp_fold *fold = &flow->fold[f];
-    fold_state *state = &b->state[f - b->fold_first];
-    if (state->placed)
-        return SMP_OK;
-    state->placed = true;
-    const smp_fold_source *source = &flow->source[fold->source_begin];
-    if (fold->transfer_out >= 0 || source->transfer >= 0) {
-        state->sum = border_ref(b, fold->transfer_out >= 0 ? fold->transfer_out : source->transfer);
-        return SMP_OK;
-    }
-    int64_t bytes = smp_tensor_bytes(b->base->graph, fold->tensor, flow->batch);
-    int32_t maker = b->base->maker[b->base->local[fold->tensor] - 1];
-    bool weight = smp__layout_weighs(b->base, maker);
-    return add_place(b, weight, bytes, (int64_t)b->n_instr, &state->sum);
-}
-
-/* Adds the received partial sums that are next in order. */
-static smp_status add_received(backward_build *b, int32_t f)
-{
-    const smp_flow *flow = b->base->flow;
-    const smp_fold *fold = &flow->fold[f];
-    fold_state *state = &b->state[f - b->fold_first];
-    for (; state->next < fold->source_end && flow->source[state->next].transfer >= 0;
-         state->next++) {
-        SMP_TRY(place_sum(b, f));
-        smp_ref from = border_ref(b, flow->source[state->next].transfer);
-        bool begins = state->next == fold->source_begin;
-        if (begins && fold->transfer_out < 0)
-            continue; /* the sum grows where it was received */
-        SMP_TRY(
-            emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor, state->sum, from));
-    }
-    return SMP_OK;
-}
-
-/* Before the backward call: a place for the gradient of one input. */
-static smp_status place_input_gradient(backward_build *b, int32_t i, int32_t slot, smp_ref *din)
-{
-    const smp_flow *flow = b->base->flow;
-    int64_t at = b->slot_begin[i] + slot;
-    int32_t f = b->slot_fold[at];
-    if (f < 0)
-        return SMP_OK;
-    SMP_TRY(add_received(b, f));
-    if (b->slot_source[at] != flow->fold[f].source_begin) {
-        int64_t bytes = smp_tensor_bytes(b->base->graph, flow->fold[f].tensor, flow->batch);
-        return smp__work_add(&b->work, bytes, (int64_t)b->n_instr, din);
-    }
-    SMP_TRY(place_sum(b, f));
-    *din = b->state[f - b->fold_first].sum;
-    return SMP_OK;
-}
-
-/* After the backward call: adds it to the sum, unless it began the sum. */
-static smp_status add_input_gradient(backward_build *b, int32_t i, int32_t slot, smp_ref din)
-{
-    const smp_flow *flow = b->base->flow;
-    int64_t at = b->slot_begin[i] + slot;
-    int32_t f = b->slot_fold[at];
-    if (f < 0)
-        return SMP_OK;
-    fold_state *state = &b->state[f - b->fold_first];
-    if (b->slot_source[at] != flow->fold[f].source_begin)
-        SMP_TRY(emit_sum(b, SMP_INSTR_ADD, flow->fold[f].tensor, state->sum, din));
-    state->next++;
-    return add_received(b, f);
-}
-
 /* One forward call again. */
-static smp_status redo_call(backward_build *b, int32_t i)
+static smp_status redo_call(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     smp_layout_redo *redo = &b->redo[i];
@@ -217,18 +36,19 @@ static smp_status redo_call(backward_build *b, int32_t i)
     int32_t first = smp__layout_first(base, i);
     for (int32_t k = 0; k < op->n_out; k++) {
         int64_t bytes = smp_tensor_bytes(base->graph, op->out + k, base->flow->batch);
-        SMP_TRY(add_place(b, base->need_weight[first + k], bytes, begin, &base->back[first + k]));
+        SMP_TRY(smp__backward_place(b, base->need_weight[first + k], bytes, begin,
+                                    &base->back[first + k]));
     }
     redo->out = &base->back[first];
     if (aux > 0)
-        SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
+        SMP_TRY(smp__backward_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, begin, &redo->workspace));
-    return emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
+    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
 }
 
 /* What the backward call of B or I reads of the forward pass. */
-static void find_reads(backward_build *b, int32_t i)
+static void find_reads(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     smp_layout_call *call = &base->call[i];
@@ -253,7 +73,7 @@ static void find_reads(backward_build *b, int32_t i)
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
 
-static smp_status place_input_gradients(backward_build *b, int32_t i)
+static smp_status place_input_gradients(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     smp_layout_call *call = &base->call[i];
@@ -261,19 +81,20 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
     smp_ref *din = base->din[i];
     for (int32_t slot = 0; slot < n_in; slot++)
         din[slot] = (smp_ref){0};
-    for (int32_t slot = 0; slot < n_in; slot++)
-        SMP_TRY(place_input_gradient(b, i, slot, &din[slot]));
+    for (int32_t slot = 0; slot < n_in && !b->base->graph->op[call->op].kind->passes_dout; slot++)
+        SMP_TRY(smp__sums_place(b, i, slot, &din[slot]));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
                               &call->backward_workspace));
     if (smp__layout_input_first(base, i))
-        SMP_TRY(add_place(b, true, base->needs[i].aux_bytes * base->flow->batch,
-                          (int64_t)b->n_instr, &call->backward_aux));
+        SMP_TRY(smp__backward_place(b, true, base->needs[i].aux_bytes * base->flow->batch,
+                                    (int64_t)b->n_instr, &call->backward_aux));
     /* Received sums may have been added since these buffers were placed: all live until the
      * call. */
     for (int32_t slot = 0; slot < n_in; slot++)
         smp__work_extend(&b->work, din[slot], (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_workspace, (int64_t)b->n_instr);
+    smp__work_extend(&b->work, call->plus, (int64_t)b->n_instr);
     for (int32_t k = 0; k < smp__layout_n_out(base, i); k++)
         smp__work_extend(&b->work, b->dout[i][k], (int64_t)b->n_instr);
     find_reads(b, i);
@@ -281,16 +102,17 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
 }
 
 /* The gradient of an output, which is complete. */
-static smp_status find_output_gradient(backward_build *b, int32_t i, int32_t tensor, smp_ref *dout)
+static smp_status find_output_gradient(smp__backward_build *b, int32_t i, int32_t tensor,
+                                       smp_ref *dout)
 {
     smp__layout_build *base = b->base;
     const smp_graph *graph = base->graph;
     int32_t f = b->home[base->local[tensor] - 1];
     if (f >= 0) {
-        SMP_TRY(add_received(b, f));
+        SMP_TRY(smp__sums_receive(b, f));
         *dout = b->state[f - b->fold_first].sum;
         if (dout->space == SMP_SPACE_BORDER)
-            base->border[dout->index].in_weight = base->split && smp__layout_weighs(base, i);
+            base->border[dout->index].in_weight |= base->split && b->in_weight[i];
         return SMP_OK;
     }
     *dout = (smp_ref){0};
@@ -301,12 +123,12 @@ static smp_status find_output_gradient(backward_build *b, int32_t i, int32_t ten
         return SMP_OK;
     }
     int64_t bytes = smp_tensor_bytes(graph, tensor, base->flow->batch);
-    SMP_TRY(add_place(b, smp__layout_weighs(base, i), bytes, (int64_t)b->n_instr, dout));
-    return emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
+    SMP_TRY(smp__backward_place(b, b->in_weight[i], bytes, (int64_t)b->n_instr, dout));
+    return smp__emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
 }
 
 /* The weight gradient of a call, put off until now. */
-static smp_status late_weight_call(backward_build *b, int32_t i)
+static smp_status late_weight_call(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     const smp_layout_call *call = &base->call[i];
@@ -324,11 +146,11 @@ static smp_status late_weight_call(backward_build *b, int32_t i)
         smp__work_extend(&b->work, weight->aux, now);
     for (int32_t k = 0; k < op->n_out; k++)
         smp__work_extend(&b->work, b->dout[i][k], now);
-    return emit(b, (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i});
+    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i});
 }
 
 /* All that the call has is its own until now. */
-static void keep_call(backward_build *b, int32_t i)
+static void keep_call(smp__backward_build *b, int32_t i)
 {
     const smp__layout_build *base = b->base;
     const smp_layout_call *call = &base->call[i];
@@ -346,13 +168,13 @@ static void keep_call(backward_build *b, int32_t i)
     smp__work_extend(&b->work, call->backward_workspace, now);
 }
 
-static bool is_beside(const backward_build *b, int32_t exchange, int32_t i)
+static bool is_beside(const smp__backward_build *b, int32_t exchange, int32_t i)
 {
     return b->base->beside[i] == exchange;
 }
 
 /* The call itself: an exchange with what runs beside it, its weight gradient put off, or whole. */
-static smp_status emit_call(backward_build *b, int32_t i)
+static smp_status emit_call(smp__backward_build *b, int32_t i)
 {
     const smp__layout_build *base = b->base;
     const int32_t n = base->layout->n_call;
@@ -360,23 +182,23 @@ static smp_status emit_call(backward_build *b, int32_t i)
     while (last > i && !is_beside(b, i, last))
         last--;
     if (base->split || (last == i && base->beside[i] >= 0))
-        return emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
+        return smp__emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
     if (smp__layout_input_first(base, i)) {
-        SMP_TRY(emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i}));
+        SMP_TRY(smp__emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i}));
         return late_weight_call(b, i);
     }
     if (last == i)
-        return emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
-    SMP_TRY(emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
+        return smp__emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
+    SMP_TRY(smp__emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
     for (; last > i; last--)
         if (is_beside(b, i, last))
             SMP_TRY(late_weight_call(b, last));
     keep_call(b, i);
-    return emit(b, (smp_instr){.kind = SMP_INSTR_END, .call = i});
+    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_END, .call = i});
 }
 
 /* The call of B or I. I has none of an op that passes no gradient on. */
-static smp_status backward_call(backward_build *b, int32_t i)
+static smp_status backward_call(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     const smp_op *op = &base->graph->op[base->call[i].op];
@@ -387,15 +209,19 @@ static smp_status backward_call(backward_build *b, int32_t i)
         wanted = b->slot_fold[b->slot_begin[i] + slot] >= 0;
     if (!wanted)
         return SMP_OK;
-    SMP_TRY(place_input_gradients(b, i));
-    SMP_TRY(emit_call(b, i));
+    const bool passes = op->kind->passes_dout;
+    if (!passes || (!base->split && smp__layout_weighs(base, i))) {
+        SMP_TRY(place_input_gradients(b, i));
+        SMP_TRY(emit_call(b, i));
+    }
     for (int32_t slot = 0; slot < op->n_in; slot++)
-        SMP_TRY(add_input_gradient(b, i, slot, base->din[i][slot]));
+        SMP_TRY(passes ? smp__sums_pass(b, i, slot, b->dout[i][0])
+                       : smp__sums_add(b, i, slot, base->din[i][slot]));
     return SMP_OK;
 }
 
 /* Calls of W read nothing of the work area and share it for scratch, one after another. */
-static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
+static smp_status weight_call(smp__backward_build *b, int32_t i, smp_instr *instr)
 {
     smp__layout_build *base = b->base;
     smp_layout_call *call = &base->call[i];
@@ -424,7 +250,7 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
     return SMP_OK;
 }
 
-static smp_status weight_calls(backward_build *b)
+static smp_status weight_calls(smp__backward_build *b)
 {
     smp_layout *layout = b->base->layout;
     smp_instr unused;
@@ -440,7 +266,7 @@ static smp_status weight_calls(backward_build *b)
     return SMP_OK;
 }
 
-static smp_status finish(backward_build *b)
+static smp_status finish(smp__backward_build *b)
 {
     smp__layout_build *base = b->base;
     smp_layout *layout = base->layout;
@@ -461,6 +287,7 @@ static smp_status finish(backward_build *b)
         smp_layout_redo *redo = b->redo ? &b->redo[i] : NULL;
         smp__layout_resolve(&b->work, &call->backward_aux);
         smp__layout_resolve(&b->work, &call->backward_workspace);
+        smp__layout_resolve(&b->work, &call->plus);
         for (int32_t slot = 0; slot < base->graph->op[call->op].n_in; slot++) {
             smp__layout_resolve(&b->work, &base->din[i][slot]);
             smp__layout_resolve(&b->work, &b->backward_in[i][slot]);
@@ -488,7 +315,7 @@ static smp_status finish(backward_build *b)
 }
 
 /* Does B put off weight gradients? Then base->beside says which. */
-static bool find_late(backward_build *b)
+static bool find_late(smp__backward_build *b)
 {
     smp__layout_build *base = b->base;
     const smp_flow *flow = base->flow;
@@ -509,7 +336,7 @@ static bool find_late(backward_build *b)
 
 /* Arrays of the calls' addresses; whoever only measures needs those of one call at a time, and of
  * those that come back later. */
-static smp_status allocate(backward_build *b)
+static smp_status allocate(smp__backward_build *b)
 {
     smp__layout_build *base = b->base;
     smp_arena *arena = base->layout->arena;
@@ -553,11 +380,11 @@ static smp_status allocate(backward_build *b)
     return SMP_OK;
 }
 
-static smp_status layout_calls(backward_build *b)
+static smp_status layout_calls(smp__backward_build *b)
 {
     smp__layout_build *base = b->base;
     SMP_TRY(allocate(b));
-    SMP_TRY(index_folds(b));
+    SMP_TRY(smp__sums_open(b));
     for (int32_t i = 0; i < base->layout->n_call; i++)
         if (base->again[i])
             SMP_TRY(redo_call(b, i));
@@ -571,7 +398,7 @@ static smp_status layout_calls(backward_build *b)
 
 smp_status smp__layout_backward(smp__layout_build *base)
 {
-    backward_build b = {.base = base};
+    smp__backward_build b = {.base = base};
     smp_status status = layout_calls(&b);
     free(b.instr);
     smp__work_free(&b.work);

@@ -73,7 +73,7 @@ typedef struct smp_memory_use {
  * those of weights with several uses. */
 typedef struct smp_memory_bucket {
     int64_t offset;   /* -1 without training */
-    int64_t elements; /* floats, padded with zeroes to a multiple of 16 * ddp */
+    int64_t elements; /* floats, padded to a multiple of 16 * ddp */
     int64_t level;    /* offset of [levels][elements]: sums of earlier blocks of gradients */
     bool shared;      /* has accumulators of weights with several uses */
     bool lives;       /* only from the chunk's first backward to A.c, or O if it is shared */

@@ -86,6 +86,48 @@ static int values_of(const smp__layout_build *all, int32_t op, int32_t *reader, 
     return it->n_out + 1;
 }
 
+/* The op whose output's gradient may be the very array of that of this op's output: the only one
+ * that reads it, if that passes on what it gets. -1: none. */
+static int32_t passes_to(const smp__layout_build *all, int32_t op)
+{
+    const smp_graph *graph = all->graph;
+    const int32_t out = graph->op[op].out;
+    int32_t reader = -1;
+    for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
+        const smp_consumer *to = &graph->consumer[c];
+        if (!smp_flow_contributes(graph, all->flow->backward, to->op, to->slot))
+            continue;
+        if (reader >= 0)
+            return -1;
+        reader = to->op;
+    }
+    return reader >= 0 && graph->op[reader].kind->passes_dout ? reader : -1;
+}
+
+/* bytes [n_op]: the gradient of the output of an op with weights; of several outputs some may be
+ * zeroes. An array that several ops have as theirs counts once. */
+static smp_status list_late(const smp__layout_build *all, smp_arena *arena, const int64_t **bytes)
+{
+    const smp_graph *graph = all->graph;
+    const int32_t n = graph->n_op;
+    int64_t *late = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    int32_t *root = SMP_ARENA_NEW(all->scratch, int32_t, (size_t)n);
+    bool *counted = SMP_ARENA_NEW(all->scratch, bool, (size_t)n);
+    if (!late || !root || !counted)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t op = n - 1; op >= 0; op--) {
+        const int32_t reader = passes_to(all, op);
+        root[op] = reader >= 0 ? root[reader] : op;
+        if (!smp__layout_weighs(all, op) || graph->op[op].out == graph->loss ||
+            graph->op[op].n_out > 1 || counted[root[op]])
+            continue;
+        counted[root[op]] = true;
+        late[op] = smp_tensor_bytes(graph, graph->op[op].out, all->flow->batch);
+    }
+    *bytes = late;
+    return SMP_OK;
+}
+
 /* The whole model laid out as one stage says what backwards read: calls are ops. */
 static smp_status list_kept(const smp__layout_build *all, smp_arena *arena, smp__least_memory *out)
 {
@@ -94,14 +136,9 @@ static smp_status list_kept(const smp__layout_build *all, smp_arena *arena, smp_
     size_t most = (size_t)n + (size_t)all->graph->n_tensor; /* aux and output of every op */
     smp__kept *list = SMP_ARENA_NEW(arena, smp__kept, most);
     int64_t *begin = SMP_ARENA_NEW(arena, int64_t, (size_t)n + 2);
-    int64_t *late_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
-    if (!list || !begin || !late_bytes)
+    if (!list || !begin)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t op = 0; op < n;
-         op++) /* the gradient of its output; of several some may be zeroes */
-        if (smp__layout_weighs(all, op) && all->graph->op[op].out != all->graph->loss &&
-            all->graph->op[op].n_out == 1)
-            late_bytes[op] = smp_tensor_bytes(all->graph, all->graph->op[op].out, all->flow->batch);
+    SMP_TRY(list_late(all, arena, &out->late_bytes));
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t op = 0; op < n; op++) {
             int n_value = values_of(all, op, reader, kept);
@@ -114,7 +151,6 @@ static smp_status list_kept(const smp__layout_build *all, smp_arena *arena, smp_
         for (int32_t op = 0; pass == 0 && op < n; op++)
             begin[op + 2] += begin[op + 1];
     }
-    out->late_bytes = late_bytes;
     out->kept_begin = begin;
     out->kept = list;
     return SMP_OK;

@@ -7,6 +7,7 @@
  *
  * Runs on the emulator and on a GPU. */
 #include "tests/cuda/test_cuda_ops_cases.h"
+#include "tests/cuda/op_shortcuts.h"
 #include "tests/cuda/test_cuda_ops_harness.h"
 
 enum { ROUNDS = 16, DIFFERENCES = 4 };
@@ -153,7 +154,7 @@ static void check_gradients(comparison *c, const device_results *got, bool diffe
     const op_run *host = &c->host;
     char what[32];
     for (int i = 0; i < host->op->n_in; i++) {
-        if (!host->op->kind->cpu.backward_input || !got->din[i])
+        if (!smp_op_kind_passes_gradients(host->op->kind) || !got->din[i])
             continue;
         smp_dtype dtype = c->graph->tensor[host->op->in[i]].dtype;
         snprintf(what, sizeof what, "gradient of input %d", i);
@@ -217,6 +218,7 @@ static void check_model(const op_case *of, smp_precision precision, const model_
     comparison_open(&c, of, precision, m, &rng);
     device_results got = run_device(&c, 0, ~0u);
     check_again(&c, &got, 1, 1, -1);
+    check_shortcuts(c.graph, &c.host, got.din[0]);
     int n_in = c.host.op->n_in;
     check_again(&c, &got, 7, 0, n_in > 0 ? (int)(rng % (uint64_t)n_in) : -1);
     run_host(&c); /* now: the device starts from the host's accumulators */

@@ -31,6 +31,8 @@ typedef struct device_run {
     device_buffer param[SMP_OP_MAX_PARAM], param16[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
     device_buffer out, dout, aux, workspace; /* outputs as in op_run */
     device_buffer outs[SMP_OP_MAX_OUT], douts[SMP_OP_MAX_OUT];
+    const void *plus; /* of calls of backward_input; maybe din[0].data */
+    bool fresh;       /* of calls of backward_weight */
 } device_run;
 
 /* What the calls of an op left behind, byte for byte. */
@@ -314,21 +316,27 @@ static inline void device_forward(device_run *run, const op_run *host)
 /* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
 static inline void device_backward_input(device_run *run, const op_run *host, uint32_t wanted)
 {
+    for (int i = 0; run->op->kind->passes_dout && i < run->op->n_in; i++)
+        if (wanted >> i & 1 && run->din[i].data)
+            cuda_ok(cudaMemcpy(run->din[i].data, run->dout.data, (size_t)run->din[i].bytes,
+                               cudaMemcpyDeviceToDevice));
     if (!run->kernels->backward_input)
         return;
     device_arrays arrays;
     smp_op_call call = device_call(run, host, &arrays);
     for (int i = 0; i < run->op->n_in; i++) {
         arrays.in[i] = run->needs.input_grad_in >> i & 1 ? run->in[i].data : NULL;
-        device_buffer_poison(&run->din[i]);
+        if (!run->plus || run->plus != run->din[i].data)
+            device_buffer_poison(&run->din[i]);
         arrays.din[i] = wanted >> i & 1 ? run->din[i].data : NULL;
     }
     device_backward_outs(run, run->needs.input_grad_out, &arrays, &call);
     call.aux = run->needs.input_grad_aux ? run->aux.data : NULL;
+    call.plus = run->plus;
     device_wait(run->kernels->backward_input(&call));
 }
 
-/* Adds to run->dparam. */
+/* Adds to run->dparam, or writes it. */
 static inline void device_backward_weight(device_run *run, const op_run *host)
 {
     if (!run->kernels->backward_weight || run->op->n_param == 0)
@@ -341,6 +349,7 @@ static inline void device_backward_weight(device_run *run, const op_run *host)
         arrays.dparam[i] = run->dparam[i].data;
     device_backward_outs(run, 0, &arrays, &call);
     call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
+    call.fresh = run->fresh;
     device_wait(run->kernels->backward_weight(&call));
 }
 

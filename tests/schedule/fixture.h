@@ -59,6 +59,7 @@ static inline void fixture_needs(const smp_graph *graph, const smp_op *op, int64
         if (needs->weight_grad_aux && (bits >> 47 & 1) && graph->tensor[op->in[i]].needs_grad)
             needs->aux_of_backward = true;
     needs->input_grad_aux = needs->input_grad_aux && !needs->aux_of_backward;
+    needs->input_grad_adds = op->n_in == 1 && !op->kind->work && (bits >> 49 & 1);
 }
 
 /* On CUDA, of ops in a row, some. */
@@ -78,6 +79,16 @@ static const smp_op_kind fixture_kind = {
     .cpu = {.forward = fixture_kernel,
             .backward_input = fixture_kernel,
             .backward_weight = fixture_kernel},
+};
+
+/* Of inputs as large as the output. */
+static const smp_op_kind fixture_passes = {
+    .name = "pass",
+    .min_in = 1,
+    .max_in = 3,
+    .passes_dout = true,
+    .fuses = fixture_fuses,
+    .cpu = {.forward = fixture_kernel, .backward_weight = fixture_kernel},
 };
 
 static inline void fixture_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
@@ -219,6 +230,14 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
         }
         for (int32_t k = 0; k < op[u].n_out; k++)
             tensor[op[u].out + k].producer = u;
+        if (u + 1 < n_op && op[u].n_out == 1 && smp_random_mix(seed * 37 + (uint64_t)u) % 4 == 0) {
+            const int64_t elements = tensor[in[0]].elements;
+            op[u].kind = &fixture_passes;
+            tensor[op[u].out].elements = tensor[op[u].out].shape.dim[0] = elements;
+            for (int32_t i = 1; i < n_in; i++)
+                while (tensor[in[i]].elements != elements) /* the input that comes last is in[0] */
+                    in[i] = in[i] > in[0] ? in[i] - 1 : in[0];
+        }
         for (int32_t i = 0; i < n_param; i++) {
             if (g->n_param > 0 && fixture_chance(&random, 30)) {
                 held[i] = (int32_t)fixture_below(&random, g->n_param);

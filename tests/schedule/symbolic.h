@@ -1,6 +1,6 @@
 /* Operators on tags instead of numbers, and a plain evaluation of a graph with them: what a memory
- * plan must reproduce. A result is a hash of all that the operator reads; adding is an
- * order-sensitive hash, so that a sum in another order is another value. */
+ * plan must reproduce. A result is a hash of all that the operator reads; adding is a hash that does
+ * not tell a + b from b + a, as floats do not, but (a + b) + c from a + (b + c). */
 #ifndef SMP_TESTS_SCHEDULE_SYMBOLIC_H
 #define SMP_TESTS_SCHEDULE_SYMBOLIC_H
 
@@ -24,10 +24,15 @@ static inline void fill(uint64_t *words, int64_t n, uint64_t hash)
         words[i] = mix(hash, (uint64_t)i);
 }
 
+static inline uint64_t sum_of(uint64_t a, uint64_t b)
+{
+    return a < b ? mix(a + 1, b) : mix(b + 1, a);
+}
+
 static inline void add(uint64_t *sum, const uint64_t *words, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        sum[i] = mix(sum[i] + 1, words[i]);
+        sum[i] = sum_of(sum[i], words[i]);
 }
 
 static inline int64_t words_of(int64_t bytes)
@@ -42,7 +47,7 @@ typedef struct symbolic_call {
     int64_t batch;
     const uint64_t *in[3];
     uint64_t *out[FIXTURE_OUT], *aux, *workspace, *din[3];
-    const uint64_t *dout[FIXTURE_OUT];
+    const uint64_t *dout[FIXTURE_OUT], *plus;
 } symbolic_call;
 
 static inline int64_t tensor_words(const smp_graph *graph, int32_t tensor, int64_t batch)
@@ -120,9 +125,14 @@ static inline void symbolic_input(const symbolic_call *c)
             hash = digest(hash, c->out[k], tensor_words(c->graph, op->out + k, c->batch));
     if (needs.aux_of_backward && c->aux) /* not there where no weight is trained */
         fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 77));
-    for (int32_t i = 0; i < op->n_in; i++)
-        if (c->din[i])
-            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(hash, (uint64_t)i));
+    for (int32_t i = 0; i < op->n_in; i++) {
+        const int64_t n = tensor_words(c->graph, op->in[i], c->batch);
+        hash = op->kind->passes_dout ? hash : mix(hash, (uint64_t)i);
+        for (int64_t e = 0; c->din[i] && e < n; e++) {
+            const uint64_t own = op->kind->passes_dout ? c->dout[0][e] : mix(hash, (uint64_t)e);
+            c->din[i][e] = c->plus ? sum_of(c->plus[e], own) : own;
+        }
+    }
 }
 
 typedef struct plain {

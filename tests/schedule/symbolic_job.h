@@ -125,6 +125,7 @@ static inline void run_backward_call(job *j, int rank, int chunk, int m,
                        .op = call->op,
                        .batch = j->batch,
                        .aux = address(j, rank, chunk, m, call->backward_aux),
+                       .plus = address(j, rank, chunk, m, call->plus),
                        .workspace = address(j, rank, chunk, m, call->backward_workspace)};
     for (int32_t k = 0; k < op->n_out; k++) {
         c.out[k] = address(j, rank, chunk, m, call->backward_out[k]);

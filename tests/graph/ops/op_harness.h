@@ -309,6 +309,11 @@ static inline smp_status op_run_forward(op_run *run)
 /* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
 static inline void op_run_backward_input(op_run *run, uint32_t wanted)
 {
+    for (int i = 0; run->op->kind->passes_dout && i < run->op->n_in; i++)
+        if (!(wanted >> i & 1))
+            buffer_poison(&run->din[i]);
+        else if (run->din[i].data)
+            memcpy(run->din[i].data, run->dout.data, run->din[i].bytes);
     if (!run->op->kind->cpu.backward_input)
         return;
     op_arrays arrays = {0};
@@ -324,8 +329,7 @@ static inline void op_run_backward_input(op_run *run, uint32_t wanted)
     assert_int_equal(run->op->kind->cpu.backward_input(&call), SMP_OK);
 }
 
-/* Adds to run->dparam. */
-static inline void op_run_backward_weight(op_run *run)
+static inline void op_run_weight_gradient(op_run *run, bool fresh)
 {
     if (!run->op->kind->cpu.backward_weight || run->op->n_param == 0)
         return;
@@ -338,7 +342,14 @@ static inline void op_run_backward_weight(op_run *run)
     smp_op_call call = op_run_call(run, &arrays);
     op_run_backward_outs(run, 0, &arrays, &call);
     call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
+    call.fresh = fresh;
     assert_int_equal(run->op->kind->cpu.backward_weight(&call), SMP_OK);
+}
+
+/* Adds to run->dparam. */
+static inline void op_run_backward_weight(op_run *run)
+{
+    op_run_weight_gradient(run, false);
 }
 
 #endif

@@ -73,6 +73,26 @@ static void check_gradients(op_run *run, const op_case *c, doubles *d, uint64_t 
     }
 }
 
+/* What is written where nothing was yet: as if it had been added to zeroes. */
+static void check_fresh(const op_run *run, const model_text *m)
+{
+    op_run twice[2];
+    for (int fresh = 0; run->op->kind->cpu.writes_fresh && fresh <= 1; fresh++) {
+        op_run_open(&twice[fresh], m->yaml, "op", m->batch, 0);
+        op_run_copy_values(&twice[fresh], run);
+        for (int i = 0; i < run->op->n_param; i++)
+            memset(twice[fresh].dparam[i].data, fresh ? 0xff : 0, run->dparam[i].bytes);
+        assert_int_equal(op_run_forward(&twice[fresh]), SMP_OK);
+        op_run_weight_gradient(&twice[fresh], fresh);
+    }
+    for (int i = 0; run->op->kind->cpu.writes_fresh && i < run->op->n_param; i++)
+        for (size_t e = 0; e < run->dparam[i].bytes / 4; e++)
+            assert_true(((float *)twice[0].dparam[i].data)[e] ==
+                        ((float *)twice[1].dparam[i].data)[e]);
+    for (int k = 0; run->op->kind->cpu.writes_fresh && k <= 1; k++)
+        op_run_close(&twice[k]);
+}
+
 /* The same model in other buffers, with one input gradient at a time left out: the same bits. */
 static void check_other_buffers(const op_run *run, const model_text *m)
 {
@@ -160,6 +180,7 @@ static void test_ops_match_reference_and_differences(void **state)
         check_forward(&run, c, &d);
         check_gradients(&run, c, &d, &rng);
         check_other_buffers(&run, &m);
+        check_fresh(&run, &m);
         check_work(&run, c);
         doubles_free(&run, &d);
         op_run_close(&run);

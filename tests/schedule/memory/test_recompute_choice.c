@@ -127,13 +127,13 @@ static void test_recompute_choice_against_all_masks(void **state)
 {
     (void)state;
     tally t = compare_with_all_masks(1, 300, 1);
-    /* Measured: 379 of 411 as fast as the best, 1.034 times its time on average. */
-    assert_true(t.n > 400 && t.missed == 0);
+    /* Measured: 333 of 353 as fast as the best, 1.034 times its time on average. */
+    assert_true(t.n > 340 && t.missed == 0);
     assert_true(t.best >= 0.9 * t.n);
     assert_true(t.sum / t.n < 1.05);
-    /* Of ops with several outputs, which are let go together: 290 of 322, 1.053 times its time. */
+    /* Of ops with several outputs, which are let go together: 268 of 290, 1.048 times its time. */
     t = compare_with_all_masks(301, 500, FIXTURE_OUT);
-    assert_true(t.n > 300 && t.missed == 0);
+    assert_true(t.n > 280 && t.missed == 0);
     assert_true(t.best >= 0.89 * t.n);
     assert_true(t.sum / t.n < 1.06);
 }
