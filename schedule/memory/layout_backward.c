@@ -44,7 +44,7 @@ static smp_status redo_call(smp__backward_build *b, int32_t i)
         SMP_TRY(smp__backward_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, begin, &redo->workspace));
-    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
+    return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
 }
 
 /* What the backward call of B or I reads of the forward pass. */
@@ -124,7 +124,7 @@ static smp_status find_output_gradient(smp__backward_build *b, int32_t i, int32_
     }
     int64_t bytes = smp_tensor_bytes(graph, tensor, base->flow->batch);
     SMP_TRY(smp__backward_place(b, b->in_weight[i], bytes, (int64_t)b->n_instr, dout));
-    return smp__emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
+    return smp__sums_emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
 }
 
 /* The weight gradient of a call, put off until now. */
@@ -146,7 +146,7 @@ static smp_status late_weight_call(smp__backward_build *b, int32_t i)
         smp__work_extend(&b->work, weight->aux, now);
     for (int32_t k = 0; k < op->n_out; k++)
         smp__work_extend(&b->work, b->dout[i][k], now);
-    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i});
+    return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i});
 }
 
 /* All that the call has is its own until now. */
@@ -182,19 +182,19 @@ static smp_status emit_call(smp__backward_build *b, int32_t i)
     while (last > i && !is_beside(b, i, last))
         last--;
     if (base->split || (last == i && base->beside[i] >= 0))
-        return smp__emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
+        return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
     if (smp__layout_input_first(base, i)) {
-        SMP_TRY(smp__emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i}));
+        SMP_TRY(smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i}));
         return late_weight_call(b, i);
     }
     if (last == i)
-        return smp__emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
-    SMP_TRY(smp__emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
+        return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
+    SMP_TRY(smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
     for (; last > i; last--)
         if (is_beside(b, i, last))
             SMP_TRY(late_weight_call(b, last));
     keep_call(b, i);
-    return smp__emit(b, (smp_instr){.kind = SMP_INSTR_END, .call = i});
+    return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_END, .call = i});
 }
 
 /* The call of B or I. I has none of an op that passes no gradient on. */

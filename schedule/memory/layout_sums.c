@@ -80,7 +80,7 @@ smp_status smp__sums_open(smp__backward_build *b)
     return SMP_OK;
 }
 
-smp_status smp__emit(smp__backward_build *b, smp_instr instr)
+smp_status smp__sums_emit(smp__backward_build *b, smp_instr instr)
 {
     smp__work_extend(&b->work, instr.dst, (int64_t)b->n_instr);
     smp__work_extend(&b->work, instr.src, (int64_t)b->n_instr);
@@ -92,17 +92,17 @@ smp_status smp__emit(smp__backward_build *b, smp_instr instr)
     return SMP_OK;
 }
 
-smp_status smp__emit_sum(smp__backward_build *b, smp_instr_kind kind, int32_t tensor, smp_ref dst,
-                         smp_ref src)
+smp_status smp__sums_emit_sum(smp__backward_build *b, smp_instr_kind kind, int32_t tensor,
+                              smp_ref dst, smp_ref src)
 {
     int64_t bytes = smp_tensor_bytes(b->base->graph, tensor, b->base->flow->batch);
     smp_dtype dtype = b->base->graph->tensor[tensor].dtype;
-    return smp__emit(b, (smp_instr){.kind = kind,
-                                    .call = -1,
-                                    .dst = dst,
-                                    .src = src,
-                                    .elements = bytes / smp_dtype_bytes(dtype),
-                                    .dtype = dtype});
+    return smp__sums_emit(b, (smp_instr){.kind = kind,
+                                         .call = -1,
+                                         .dst = dst,
+                                         .src = src,
+                                         .elements = bytes / smp_dtype_bytes(dtype),
+                                         .dtype = dtype});
 }
 
 smp_status smp__backward_place(smp__backward_build *b, bool weight, int64_t bytes, int64_t time,
@@ -147,7 +147,7 @@ static smp_status add_to_shared(smp__backward_build *b, int32_t f, smp_ref own)
     const smp_ref shared = state->sum;
     state->sum = own;
     state->shared = false;
-    return smp__emit_sum(b, SMP_INSTR_ADD, b->base->flow->fold[f].tensor, own, shared);
+    return smp__sums_emit_sum(b, SMP_INSTR_ADD, b->base->flow->fold[f].tensor, own, shared);
 }
 
 smp_status smp__sums_receive(smp__backward_build *b, int32_t f)
@@ -166,8 +166,8 @@ smp_status smp__sums_receive(smp__backward_build *b, int32_t f)
             SMP_TRY(add_to_shared(b, f, from)); /* likewise */
             continue;
         }
-        SMP_TRY(smp__emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor, state->sum,
-                              from));
+        SMP_TRY(smp__sums_emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor,
+                                   state->sum, from));
     }
     return SMP_OK;
 }
@@ -212,7 +212,7 @@ smp_status smp__sums_add(smp__backward_build *b, int32_t i, int32_t slot, smp_re
     } else if (state->shared)
         SMP_TRY(add_to_shared(b, f, din));
     else if (b->slot_source[at] != flow->fold[f].source_begin)
-        SMP_TRY(smp__emit_sum(b, SMP_INSTR_ADD, flow->fold[f].tensor, state->sum, din));
+        SMP_TRY(smp__sums_emit_sum(b, SMP_INSTR_ADD, flow->fold[f].tensor, state->sum, din));
     state->next++;
     return smp__sums_receive(b, f);
 }
@@ -234,13 +234,13 @@ smp_status smp__sums_pass(smp__backward_build *b, int32_t i, int32_t slot, smp_r
         state->sum = dout;
     } else if (begins) {
         SMP_TRY(place_sum(b, f));
-        SMP_TRY(smp__emit_sum(b, SMP_INSTR_COPY, fold->tensor, state->sum, dout));
+        SMP_TRY(smp__sums_emit_sum(b, SMP_INSTR_COPY, fold->tensor, state->sum, dout));
     } else if (state->shared) {
         SMP_TRY(place_own(b, f, &copy));
-        SMP_TRY(smp__emit_sum(b, SMP_INSTR_COPY, fold->tensor, copy, dout));
+        SMP_TRY(smp__sums_emit_sum(b, SMP_INSTR_COPY, fold->tensor, copy, dout));
         SMP_TRY(add_to_shared(b, f, copy));
     } else
-        SMP_TRY(smp__emit_sum(b, SMP_INSTR_ADD, fold->tensor, state->sum, dout));
+        SMP_TRY(smp__sums_emit_sum(b, SMP_INSTR_ADD, fold->tensor, state->sum, dout));
     state->next++;
     return smp__sums_receive(b, f);
 }

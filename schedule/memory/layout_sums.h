@@ -46,9 +46,9 @@ typedef struct smp__backward_build {
 /* For each input slot and each output of the stage, the fold it belongs to. */
 smp_status smp__sums_open(smp__backward_build *b);
 
-smp_status smp__emit(smp__backward_build *b, smp_instr instr);
-smp_status smp__emit_sum(smp__backward_build *b, smp_instr_kind kind, int32_t tensor, smp_ref dst,
-                         smp_ref src);
+smp_status smp__sums_emit(smp__backward_build *b, smp_instr instr);
+smp_status smp__sums_emit_sum(smp__backward_build *b, smp_instr_kind kind, int32_t tensor,
+                              smp_ref dst, smp_ref src);
 
 /* Room for a value born at an instruction: read by W too, or by this action only. */
 smp_status smp__backward_place(smp__backward_build *b, bool weight, int64_t bytes, int64_t time,
