@@ -175,8 +175,9 @@ static smp_status smp_launch_column_sums(const smp_cuda *cuda, const T *x, float
     return smp__cuda_launched("sums of columns");
 }
 
-/* to[columns] += column sums of dout (rows, columns), or = (fresh), through the sums of chunks of rows in the
- * workspace (chunks, columns), in an order that the sizes alone decide: dout is read once. */
+/* to[columns] += column sums of dout (rows, columns), or = (fresh), through the sums of chunks of
+ * rows in the workspace (chunks, columns), in an order that the sizes alone decide: dout is read
+ * once. */
 template <typename T>
 static smp_status smp_add_column_sums(const smp_op_call *call, float *to, int64_t rows,
                                       int64_t columns, int64_t chunks)

@@ -267,8 +267,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-/* Adds the parts to the accumulator of the weight (blockIdx.y 0) or the bias (1), or, `fresh`, there
- * is nothing to add them to. */
+/* Adds the parts to the accumulator of the weight (blockIdx.y 0) or the bias (1); fresh: to
+ * nothing. */
 static __global__ void __launch_bounds__(SMP_TILE_LANES *SMP_FOLD_ROWS)
     smp_norm_weight_sum(const float *part, int parts, float *dweight, float *dbias, int64_t columns,
                         bool fresh) // (parts, gridDim.y, columns), (columns)

@@ -7,11 +7,12 @@
  * `backward_weight` any number of times; `release`.
  *
  * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
- * accumulated (+=), but for the first one of a block, which may be written (fresh). Fan-out is summed by the executor, never by an operator; dout may be the array
- * of other gradients too, and is only read. An output that adds
- * nothing to the loss has a gradient of zeroes, which the executor provides. Int32 outputs are
- * together the values of the int32 inputs, rearranged; some may be left out. Results depend on the
- * values passed alone: not on addresses (all buffers are 64-byte aligned), threads or ranks. */
+ * accumulated (+=), but for the first one of a block, which may be written (fresh). Fan-out is
+ * summed by the executor, or by an operator that is given the sum so far (plus); dout may be the
+ * array of other gradients too, and is only read. An output that adds nothing to the loss has a
+ * gradient of zeroes, which the executor provides. Int32 outputs are together the values of the
+ * int32 inputs, rearranged; some may be left out. Results depend on the values passed alone: not on
+ * addresses (all buffers are 64-byte aligned), threads or ranks. */
 #ifndef SMP_GRAPH_MODEL_OP_H
 #define SMP_GRAPH_MODEL_OP_H
 
@@ -71,7 +72,7 @@ typedef struct smp_op_needs {
      * input takes no gradient must not ask for it. */
     bool aux_of_backward;
     /* backward_input of an op with one input adds the gradient, rounded to its type, to `plus`,
-     * and rounds the sum: the bits of two passes. */
+     * and rounds the sum: the bits of two passes. Not of one with backward_input_begin. */
     bool input_grad_adds;
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */

@@ -6,10 +6,10 @@
  * call makes one. A sum that begins so is shared with who else reads the array, and nothing is
  * written to it: what comes next is added in a place of its own.
  *
- * A sum that another stage needs lives in its border buffer; one that starts with a received partial
- * sum and is used here grows in the buffer it was received in; others live in the work area until
- * the producer's backward call, or, if weight gradients of a split backward read them, in a stash
- * block. */
+ * A sum that another stage needs lives in its border buffer; one that starts with a received
+ * partial sum and is used here grows in the buffer it was received in; others live in the work area
+ * until the producer's backward call, or, if weight gradients of a split backward read them, in a
+ * stash block. */
 #ifndef SMP_SCHEDULE_MEMORY_LAYOUT_SUMS_H
 #define SMP_SCHEDULE_MEMORY_LAYOUT_SUMS_H
 

@@ -3,12 +3,10 @@
  * against the CPU's kernels; in every precision, over the random models of the CPU's tests and
  * large ones. And the promises of graph/model/op.h: what is overwritten and accumulated, what may
  * be left out, bits that depend neither on addresses nor on how many blocks a launch has (nor on
- * the order of threads and blocks, which the emulator changes from launch to launch).
- *
- * Runs on the emulator and on a GPU. */
+ * the order of threads and blocks, which the emulator changes from launch to launch). Runs on the
+ * emulator and on a GPU. */
 #include "tests/cuda/test_cuda_ops_cases.h"
 #include "tests/cuda/op_shortcuts.h"
-#include "tests/cuda/test_cuda_ops_harness.h"
 
 enum { ROUNDS = 16, DIFFERENCES = 4 };
 

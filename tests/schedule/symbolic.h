@@ -1,6 +1,6 @@
 /* Operators on tags instead of numbers, and a plain evaluation of a graph with them: what a memory
- * plan must reproduce. A result is a hash of all that the operator reads; adding is a hash that does
- * not tell a + b from b + a, as floats do not, but (a + b) + c from a + (b + c). */
+ * plan must reproduce. A result is a hash of all that the operator reads; adding is a hash that
+ * does not tell a + b from b + a, as floats do not, but (a + b) + c from a + (b + c). */
 #ifndef SMP_TESTS_SCHEDULE_SYMBOLIC_H
 #define SMP_TESTS_SCHEDULE_SYMBOLIC_H
 
