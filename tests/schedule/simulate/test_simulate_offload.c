@@ -99,8 +99,12 @@ static void test_simulate_updates_beside(void **state)
             s.backward_us[stage] = BACKWARD_US;
             s.weight_bytes[stage] = stage == 0 ? 100 : 50;
         }
-        s.input.optimizer_bytes_per_s = cases[i].bytes_per_s;
-        s.input.updates_beside = cases[i].beside;
+        s.input.optimizer_bytes_per_s = cases[i].beside ? 1 : cases[i].bytes_per_s;
+        smp_graph graph = *s.input.graph;
+        graph.target.backend = SMP_BACKEND_CUDA;
+        s.input.graph = &graph;
+        s.input.sharding.offload_states = cases[i].beside;
+        s.cluster.host.bytes_per_s = 2 * cases[i].bytes_per_s; /* gradients come down, too */
         smp_simulation *got = simulate(&s.input);
         assert_action(got, 0, 0, cases[i].first_us);
         assert_action(got, 1, cases[i].first_us, cases[i].second_us);
