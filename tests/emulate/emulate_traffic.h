@@ -1,7 +1,7 @@
-/* What kernels, products and copies read and write of device memory: of each of them every page that
- * it touches once, seen by the processor's memory protection, so nothing that a kernel says of
- * itself is trusted. What it reads again is taken to come from caches. Arrays that are pages of their own
- * are counted exactly. For C and C++. */
+/* What kernels, products and copies read and write of device memory: of each of them every page
+ * that it touches once, seen by the processor's memory protection, so nothing that a kernel says of
+ * itself is trusted. What it reads again is taken to come from caches. Arrays that are pages of
+ * their own are counted exactly. For C and C++. */
 #ifndef SMP_TESTS_EMULATE_EMULATE_TRAFFIC_H
 #define SMP_TESTS_EMULATE_EMULATE_TRAFFIC_H
 
