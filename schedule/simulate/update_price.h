@@ -10,7 +10,8 @@
  *
  * Where a GPU's states lie in host memory, gradients and weights come down in pieces, while the
  * host updates the piece before and the weights of the one before that go up: the longest of the
- * three counts. It goes on beside the next step (smp_updates_beside). A CPU's memory is the host's. */
+ * three counts. It goes on beside the next step (smp_updates_beside). A CPU's memory is the
+ * host's. */
 double smp_update_us_per_byte(const smp_cluster *cluster, smp_target target, smp_sharding sharding,
                               double bytes_per_s);
 
