@@ -5,37 +5,20 @@
 
 #include "graph/model/choice.h"
 
-/* What all ranks have, one after the other: *total of them. Buffers that MPI may still use after a
- * failure stay. */
 static smp_status gather(smp *s, const smp__choices *own, smp__choice **all, int *total)
 {
-    smp_comm *comm = &s->comm;
-    const int ranks = comm->world_size, each = (int)sizeof(smp__choice);
-    int *counts = calloc(2 * (size_t)ranks + 1, sizeof *counts), *at = counts + ranks;
     smp__choice *mine = calloc((size_t)own->n + 1, sizeof *mine);
-    smp_status status =
-        counts && mine ? SMP_OK : smp_fail_memory((size_t)(own->n + ranks) * sizeof *mine);
-    SMP_TRY(smp__comm_agree(comm, status));
+    char *bytes = NULL;
+    size_t n = 0;
+    SMP_TRY(
+        smp__comm_agree(&s->comm, mine ? SMP_OK : smp_fail_memory((size_t)own->n * sizeof *mine)));
     for (int i = 0; i < own->n; i++)
         mine[i] = *own->choice[i];
-    const int bytes = own->n * each;
-    SMP_TRY(smp__comm_finish(
-        comm,
-        MPI_Iallgather(&bytes, 1, MPI_INT, counts, 1, MPI_INT, comm->world, &comm->collective),
-        "the other ranks to choose"));
-    for (int rank = 0; rank < ranks; rank++)
-        at[rank + 1] = at[rank] + counts[rank];
-    *total = at[ranks] / each;
-    *all = calloc((size_t)*total + 1, sizeof **all);
-    status = *all ? SMP_OK : smp_fail_memory((size_t)*total * sizeof **all);
-    SMP_TRY(smp__comm_agree(comm, status));
-    SMP_TRY(smp__comm_finish(comm,
-                             MPI_Iallgatherv(mine, bytes, MPI_BYTE, *all, counts, at, MPI_BYTE,
-                                             comm->world, &comm->collective),
-                             "the choices of the other ranks"));
-    free(counts);
+    smp_status status = smp__comm_gather(&s->comm, mine, (size_t)own->n * sizeof *mine, &bytes, &n);
     free(mine);
-    return SMP_OK;
+    *all = (smp__choice *)(void *)bytes;
+    *total = (int)(n / sizeof *mine);
+    return status;
 }
 
 /* A way that another rank does not have is refused there. */

@@ -49,10 +49,11 @@ static smp_status gather(smp *s, const smp_products *products,
                          void (*write)(const smp_products *, smp_text *), char **all)
 {
     smp_text own = {0};
+    size_t total;
     write(products, &own);
     smp_status status = smp__comm_agree(&s->comm, own.failed ? smp_fail_memory(1) : SMP_OK);
     if (status == SMP_OK)
-        status = smp__comm_gather_text(&s->comm, own.data ? own.data : "", all);
+        status = smp__comm_gather(&s->comm, own.data ? own.data : "", own.length, all, &total);
     smp_text_free(&own);
     return status;
 }

@@ -144,8 +144,10 @@ smp_status smp__comm_hand(smp_comm *comm, void *data, int64_t bytes, int from, i
 smp_status smp__comm_max(smp_comm *comm, int *value);
 /* Every rank of this machine gets what each of them has, by rising rank: *all is malloc'ed. */
 smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all);
-/* The texts of all ranks, one behind the other by rising rank: *all is malloc'ed. */
-smp_status smp__comm_gather_text(smp_comm *comm, const char *own, char **all);
+/* What all ranks have, `bytes` of it here, one behind the other by rising rank: *all is malloc'ed
+ * and ends with a zero behind its *total bytes. */
+smp_status smp__comm_gather(smp_comm *comm, const void *own, size_t bytes, char **all,
+                            size_t *total);
 /* The lowest rank of the machine of each rank: *node_of is [world_size], malloc'ed. */
 smp_status smp__comm_nodes(smp_comm *comm, int **node_of);
 

@@ -208,26 +208,25 @@ smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, voi
 
 /* Of the bytes of each rank in count[ranks]: where they begin, behind them. SMP_ERR_FAILED if MPI
  * cannot count them all. */
-static smp_status place_texts(int *count, int ranks, size_t *total)
+static smp_status place_parts(int *count, int ranks, size_t *total)
 {
     *total = 0;
     for (int rank = 0; rank < ranks; rank++) {
         count[ranks + rank] = (int)*total;
         *total += (size_t)count[rank];
         if (*total > INT_MAX)
-            return smp_fail(SMP_ERR_FAILED, "texts of %d ranks: more than %d bytes", ranks,
+            return smp_fail(SMP_ERR_FAILED, "what %d ranks have: more than %d bytes", ranks,
                             INT_MAX);
     }
     return SMP_OK;
 }
 
-smp_status smp__comm_gather_text(smp_comm *comm, const char *own, char **all)
+smp_status smp__comm_gather(smp_comm *comm, const void *own, size_t bytes, char **all,
+                            size_t *total)
 {
-    static const char what[] = "the other ranks with their texts";
+    static const char what[] = "what the other ranks have";
     const int ranks = comm->world_size;
-    const size_t bytes = strlen(own);
     char *buffer = NULL; /* all, then own; MPI keeps both after a failure */
-    size_t total = 0;
     int *count = malloc((2 * (size_t)ranks + 1) * sizeof *count);
     SMP_TRY(smp__comm_agree(comm, count ? SMP_OK : smp_fail_memory((size_t)ranks * 8)));
     count[2 * ranks] = bytes < INT_MAX ? (int)bytes : INT_MAX;
@@ -235,18 +234,18 @@ smp_status smp__comm_gather_text(smp_comm *comm, const char *own, char **all)
                              MPI_Iallgather(&count[2 * ranks], 1, MPI_INT, count, 1, MPI_INT,
                                             comm->world, &comm->collective),
                              what));
-    smp_status status = place_texts(count, ranks, &total);
-    if (status == SMP_OK && !(buffer = malloc(total + bytes + 1)))
-        status = smp_fail_memory(total);
+    smp_status status = place_parts(count, ranks, total);
+    if (status == SMP_OK && !(buffer = malloc(*total + bytes + 1)))
+        status = smp_fail_memory(*total);
     status = smp__comm_agree(comm, status);
     if (status == SMP_OK) {
-        memcpy(buffer + total + 1, own, bytes);
+        memcpy(buffer + *total + 1, own, bytes);
         SMP_TRY(smp__comm_finish(comm,
-                                 MPI_Iallgatherv(buffer + total + 1, (int)bytes, MPI_BYTE, buffer,
+                                 MPI_Iallgatherv(buffer + *total + 1, (int)bytes, MPI_BYTE, buffer,
                                                  count, count + ranks, MPI_BYTE, comm->world,
                                                  &comm->collective),
                                  what));
-        buffer[total] = '\0';
+        buffer[*total] = '\0';
         *all = buffer;
     } else {
         free(buffer);

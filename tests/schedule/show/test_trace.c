@@ -190,12 +190,13 @@ static void test_trace_of_updates(void **state)
     smp_text json = {0};
     int64_t n = 0;
     made_plan_stages(&made, "1f1b", 2, 1, 4, true, made_chain);
-    made.plan.cluster = &cluster;
+    smp_cluster linked = cluster;
+    linked.host.bytes_per_s = 2e6; /* a byte of weights an us, since gradients come down, too */
+    made.plan.cluster = &linked;
     made.plan.sharding.offload_states = true;
-    made.plan.optimizer_bytes_per_s = 1e6;
-    made.plan.target.backend = SMP_BACKEND_CUDA;
+    made.plan.target.backend = made.graph->target.backend = SMP_BACKEND_CUDA;
     for (int s = 0; s < 2; s++)
-        made.stage[s].weight_bytes = 7 + s; /* a byte an us */
+        made.stage[s].weight_bytes = 7 + s;
     made_plan_lower(&made);
     if (smp_simulate_plan(&made.plan, made.graph, made.flow, &simulation) ||
         smp_trace_predicted(&made.plan, simulation, &events, &n) ||
