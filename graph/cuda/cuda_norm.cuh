@@ -35,7 +35,7 @@ template <> struct alignas(4) smp_norm_stats<false> {
 };
 
 /* The tensors of a call: in, out, dout, din, plus (rows, columns), weight, bias (columns), and
- * stats (rows). plus may be NULL, or din. */
+ * stats (rows). plus, which is added to din as if in a second pass, may be NULL, or din. */
 template <typename T, bool CENTERED> struct smp_norm {
     const T *in;
     const float *weight, *bias;
@@ -76,18 +76,6 @@ __device__ __forceinline__ float smp_norm_gradient(float x, smp_norm_stats<CENTE
 {
     const float xhat = (x - s.mean) * s.rstd;
     return s.rstd * ((CENTERED ? g - mean_g : g) - xhat * mean_gx);
-}
-
-/* `values`, and what else comes to the same tensor: rounded as if in two passes. */
-template <int N, typename T>
-__device__ __forceinline__ smp_pack<T, N> smp_plus(smp_pack<T, N> values, const T *plus, int64_t at)
-{
-    if (!plus)
-        return values;
-    const smp_pack<T, N> more = smp_load<N>(plus + at);
-    for (int k = 0; k < N; k++)
-        values.v[k] = smp_from<T>(smp_float(more.v[k]) + smp_float(values.v[k]));
-    return values;
 }
 
 /* The mean over a row from the lanes' shares; not asked for unless WANTED. */
@@ -173,10 +161,14 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             if (p >= packs)
                 break;
             const smp_pack_weights<N> w(a.weight, p * N);
-            for (int k = 0; k < N; k++)
-                x[i].v[k] = smp_from<T>(smp_norm_gradient<CENTERED>(
+            const smp_pack<T, N> more =
+                a.plus ? smp_load16(a.plus + r * columns + p * N) : smp_pack<T, N>{};
+            for (int k = 0; k < N; k++) {
+                const T own = smp_from<T>(smp_norm_gradient<CENTERED>(
                     smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]) * w.v[k], mean_g, mean_gx));
-            smp_store(a.din + r * columns + p * N, smp_plus<N>(x[i], a.plus, r * columns + p * N));
+                x[i].v[k] = a.plus ? smp_from<T>(smp_float(more.v[k]) + smp_float(own)) : own;
+            }
+            smp_store(a.din + r * columns + p * N, x[i]);
         }
     }
 }
