@@ -314,7 +314,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
         status = kernels.backward_input(&call);
     for (int i = 0; i < op->n_in && !forward && op->kind->passes_dout; i++)
         if (din[i])
-            memcpy(din[i], dout[0], (size_t)smp_tensor_bytes(g, op->in[i], d->batch));
+            memcpy(din[i], dout[0], (size_t)tensor_values(g, op->in[i], d->batch) * sizeof(float));
     if (status == SMP_OK)
         status = check_sent(d, op, forward);
     call.hits = d->hits;
