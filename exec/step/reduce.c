@@ -269,7 +269,8 @@ static smp_status sum_uses(smp *s, int32_t index)
     return SMP_OK;
 }
 
-/* Accumulators that no backward writes to, in memory that others had before. */
+/* Accumulators that no backward writes to. In a step nothing but zeroes is added to them, but
+ * others may have had their memory before, or an optimizer has left a direction there (LAMB). */
 static smp_status zero_unused(smp *s, int chunk)
 {
     for (int32_t i = 0; i < s->memory->n_use; i++) {
@@ -285,12 +286,11 @@ static smp_status zero_unused(smp *s, int chunk)
 
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 {
-    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
     if (microbatch + 1 == s->microbatches) /* micro-batches are added in their order */
         for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
              i++)
             s->reducer.left[i] = s->reducer.weights[i];
-    return bucket->lives && microbatch == 0 ? zero_unused(s, chunk) : SMP_OK;
+    return microbatch == 0 ? zero_unused(s, chunk) : SMP_OK;
 }
 
 int smp__reduce_block_size(const smp *s)

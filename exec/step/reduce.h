@@ -8,7 +8,7 @@ smp_status smp__reduce_ties(smp *s); /* lists the messages of tied weights, in s
 smp_status smp__reduce_build(smp *s);
 void smp__reduce_free(smp *s);
 smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */
-/* Before the weight gradients of a micro-batch: room that others had may have to be zero. */
+/* Before the weight gradients of a micro-batch: accumulators that no backward writes become 0. */
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch);
 /* How many micro-batches are a block of gradients: the first of them writes accumulators. */
 int smp__reduce_block_size(const smp *s);
