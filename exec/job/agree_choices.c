@@ -1,9 +1,20 @@
 /* Choices of all ranks: each tells the others what it can choose from and what it has refused, and
  * strikes out of its own what others have refused of the same. What stands first after that is the
- * same everywhere, however the operators are spread over the ranks. */
+ * same everywhere, however the operators are spread over the ranks.
+ *
+ * A way that stands first now may never have run on a rank that had nothing against the one before
+ * it. So the kernels run again where a way has changed anywhere, and are agreed upon again. Ways
+ * are only struck out, so there are at most as many rounds as ways in all choices; commonly there
+ * is one. */
 #include "exec/job/agree_choices.h"
 
+#include "exec/job/agree_products.h"
 #include "graph/model/choice.h"
+
+static smp__choices *choices_of(const smp *s)
+{
+    return s->device->choices ? s->device->choices(s->device_context) : NULL;
+}
 
 static smp_status gather(smp *s, const smp__choices *own, smp__choice **all, int *total)
 {
@@ -34,15 +45,23 @@ static void join(smp__choice *own, const smp__choice *other)
 }
 
 /* The first of all ranks, so that every rank has the same note. */
-static void note(smp *s, const smp__choice *all, int total)
+static smp_status note(smp *s)
 {
-    for (int i = 0; i < total; i++)
-        if (all[i].why[0] != '\0') {
-            const size_t used = strlen(s->device_note);
-            snprintf(s->device_note + used, sizeof s->device_note - used, "%s%s: %s",
-                     used > 0 ? "; " : "", all[i].about, all[i].why);
-            return;
-        }
+    const smp__choices *list = choices_of(s);
+    smp__choice *all = NULL;
+    int total = 0;
+    if (!list)
+        return SMP_OK;
+    SMP_TRY(gather(s, list, &all, &total));
+    int i = 0;
+    while (i < total && all[i].why[0] == '\0')
+        i++;
+    const size_t used = strlen(s->device_note);
+    if (i < total)
+        snprintf(s->device_note + used, sizeof s->device_note - used, "%s%s: %s",
+                 used > 0 ? "; " : "", all[i].about, all[i].why);
+    free(all);
+    return SMP_OK;
 }
 
 static smp_status check(const smp__choices *list)
@@ -56,19 +75,39 @@ static smp_status check(const smp__choices *list)
     return SMP_OK;
 }
 
-smp_status smp__agree_choices(smp *s)
+/* After a run of the kernels, with the device idle: what one rank has refused nobody takes.
+ * *changed: some rank takes another way than it has run. */
+static smp_status agree(smp *s, bool *changed)
 {
-    smp__choices *list = s->device->choices ? s->device->choices(s->device_context) : NULL;
+    smp__choices *list = choices_of(s);
     smp__choice *all = NULL;
-    int total = 0;
+    int total = 0, any;
+    *changed = false;
     if (!list)
         return SMP_OK; /* the device is the same on all ranks */
-    smp__choices_judge(list);
+    any = smp__choices_judge(list);
     SMP_TRY(gather(s, list, &all, &total));
-    for (int i = 0; i < list->n; i++)
+    for (int i = 0; i < list->n; i++) {
+        const int way = smp__choice_way(list->choice[i]);
         for (int k = 0; k < total; k++)
             join(list->choice[i], &all[k]);
-    note(s, all, total);
+        any |= smp__choice_way(list->choice[i]) != way;
+    }
     free(all);
-    return smp__comm_agree(&s->comm, check(list));
+    SMP_TRY(smp__comm_agree(&s->comm, check(list)));
+    SMP_TRY(smp__comm_max(&s->comm, &any));
+    *changed = any;
+    return SMP_OK;
+}
+
+smp_status smp__agree_kernels(smp *s, smp_status (*run)(smp *))
+{
+    bool again;
+    SMP_TRY(smp__products_list(s));
+    do {
+        SMP_TRY(run(s));
+        SMP_TRY(agree(s, &again));
+        SMP_TRY(smp__products_settle(s, &again));
+    } while (again);
+    return note(s);
 }

@@ -74,14 +74,13 @@ smp_status smp__products_settle(smp *s, bool *again)
 {
     smp_products *products = products_of(s);
     char *all;
-    *again = false;
     if (!products)
         return SMP_OK;
     SMP_TRY(gather(s, products, smp_products_say, &all));
     int changed = smp_products_agree(products, all);
     free(all);
     SMP_TRY(smp__comm_max(&s->comm, &changed));
-    *again = changed;
-    products->settled = !changed;
+    *again = *again || changed;
+    products->settled = !*again;
     return SMP_OK;
 }

@@ -12,7 +12,7 @@ smp_status smp__products_ask(smp *s);
 /* After that: one list of algorithms for each product, that of the lowest rank that has it. */
 smp_status smp__products_list(smp *s);
 /* After kernels have run: what was refused on one rank is taken on none. *again: kernels have to
- * run again, on all ranks; else it is settled. */
+ * run again, on all ranks; else it is settled. In: they do for another reason. */
 smp_status smp__products_settle(smp *s, bool *again);
 
 #endif

@@ -270,18 +270,6 @@ static smp_status run_kernels(smp *s)
     return status;
 }
 
-/* The kernels once, or until all ranks can run the same ones. */
-static smp_status warm_up(smp *s)
-{
-    bool again;
-    SMP_TRY(smp__products_list(s));
-    do {
-        SMP_TRY(run_kernels(s));
-        SMP_TRY(smp__products_settle(s, &again));
-    } while (again);
-    return SMP_OK;
-}
-
 /* In flight at once: R, A and G of every chunk, an item for each of its regions, and those that
  * several chunks have in common. */
 static int most_sums(const smp *s)
@@ -311,8 +299,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__device_check_memory(s));
     SMP_TRY(smp__products_ask(s));
     SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
-    SMP_TRY(warm_up(s));
-    SMP_TRY(smp__agree_choices(s));
+    SMP_TRY(smp__agree_kernels(s, run_kernels));
     SMP_TRY(smp__comm_agree(&s->comm, smp__device_note_libraries(s)));
     return smp__comm_agree(&s->comm, smp__weights_init(s));
 }

@@ -1,8 +1,11 @@
 /* Choices among ways to compute the same, which are right but differ in their bits, and of which a
  * library may fail to do one: every rank of a job takes the same way, or bits would depend on the
- * split. What `prepare` finds is tried once, in the first run of the kernels, where a rank refuses
- * what fails; then all ranks agree (exec/job/agree_choices.c), before the first step, and nothing
- * is chosen later. The order of the ways is their order of preference. */
+ * split. What `prepare` finds is tried in the first run of the kernels, where a rank refuses what
+ * fails and goes on with the next way; then all ranks agree (exec/job/agree_choices.c). Where that
+ * gives a rank a way that it has not run, all run the kernels again, until each has run what it
+ * takes: a call tries the way that stands first then, and may find that tried before. All that is
+ * before the first step, and nothing is chosen later. The order of the ways is their order of
+ * preference. */
 #ifndef SMP_GRAPH_MODEL_CHOICE_H
 #define SMP_GRAPH_MODEL_CHOICE_H
 
@@ -24,8 +27,8 @@ typedef struct smp__choice {
     int ways;
     uint32_t refused;          /* bit i: way i; once agreed, of any rank */
     char why[SMP__CHOICE_WHY]; /* of the first refusal here; empty: none */
-    const float *differs;      /* memory that the host can read, written by the device in the first
-                                  run: how far way 0 is from the last one, in units of what is
+    const float *differs;      /* memory that the host can read, written by the device in a run:
+                                  how far way 0 is from the last one, in units of what is
                                   allowed; NULL: not compared */
     void *made;                /* what was made for it, owned: */
     void (*release)(void *made);
@@ -34,7 +37,7 @@ typedef struct smp__choice {
 typedef struct smp__choices {
     smp__choice **choice; /* [n], by the order in which operators asked */
     int n;
-    bool trying; /* the first run: calls try ways and refuse */
+    bool trying; /* a run before the first step: calls try ways and refuse */
 } smp__choices;
 
 /* The way that is taken: the first that is not refused; `ways` if there is none. */
@@ -84,16 +87,20 @@ static inline smp_status smp__choice_find(smp__choices *list, const char *about,
     return SMP_OK;
 }
 
-/* After the first run, with the device idle: refuses what differs too much. */
-static inline void smp__choices_judge(smp__choices *list)
+/* After a run, with the device idle: refuses what differs too much. Does that change a way? */
+static inline bool smp__choices_judge(smp__choices *list)
 {
+    bool changed = false;
     for (int i = 0; i < list->n; i++) {
         smp__choice *choice = list->choice[i];
+        const int way = smp__choice_way(choice);
         if (choice->differs && !(*choice->differs <= 1))
             smp__choice_refuse(choice, 0, "its results are %.3g times what is allowed from ours",
                                (double)*choice->differs);
         choice->differs = NULL;
+        changed |= smp__choice_way(choice) != way;
     }
+    return changed;
 }
 
 static inline void smp__choices_free(smp__choices *list)

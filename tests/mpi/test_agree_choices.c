@@ -1,6 +1,6 @@
 /* Of several ways to compute something all ranks take the same: what one refuses, or lacks, or
  * finds to differ, nobody takes; choices that others do not have stand alone; no way left ends the
- * job on all. Run on four ranks. */
+ * job on all. The kernels run until every rank has run what it takes. Run on four ranks. */
 #include <mpi.h>
 #include <math.h>
 #include <setjmp.h>
@@ -36,6 +36,32 @@ static void close_job(smp *s)
     smp__choices_free(&choices);
 }
 
+/* The kernels: what every choice has first that does not fail here, as calls do it. */
+static uint32_t fails;  /* bit i: way i of every choice */
+static uint32_t ran[8]; /* of choice k: bit i: way i has run here */
+static int runs;
+
+static smp_status run_kernels(smp *s)
+{
+    (void)s;
+    runs++;
+    for (int k = 0; k < choices.n; k++) {
+        smp__choice *c = choices.choice[k];
+        while (smp__choice_way(c) < c->ways && (fails >> smp__choice_way(c) & 1))
+            smp__choice_refuse(c, smp__choice_way(c), "rank %d cannot", rank);
+        ran[k] |= UINT32_C(1) << smp__choice_way(c);
+    }
+    return SMP_OK;
+}
+
+static smp_status agree(smp *s, uint32_t fails_here)
+{
+    fails = fails_here;
+    memset(ran, 0, sizeof ran);
+    runs = 0;
+    return smp__agree_kernels(s, run_kernels);
+}
+
 static smp__choice *add(const char *about, int ways)
 {
     smp__choice *c = NULL;
@@ -62,12 +88,12 @@ static void test_what_one_rank_refuses_nobody_takes(void **state)
         smp__choice_refuse(shared, 1, "not this one");
     if (rank == 1)
         smp__choice_refuse(fewer, 1, "not needed");
-    assert_int_equal(smp__agree_choices(&s), SMP_OK);
+    assert_int_equal(agree(&s, 0), SMP_OK);
     assert_int_equal(smp__choice_way(shared), 2);
     assert_int_equal(smp__choice_way(fewer), 0);
     if (own)
         assert_int_equal(smp__choice_way(own), 0);
-    assert_string_equal(s.device_note, "fewer: not needed");
+    assert_string_equal(s.device_note, "shared: call 7 failed");
     close_job(&s);
 }
 
@@ -81,7 +107,7 @@ static void test_what_differs_on_one_rank_is_refused_on_all(void **state)
     good->differs = &near;
     bad->differs = rank == 1 ? &far : &near;
     worse->differs = rank == 3 ? &nan : NULL;
-    assert_int_equal(smp__agree_choices(&s), SMP_OK);
+    assert_int_equal(agree(&s, 0), SMP_OK);
     assert_int_equal(smp__choice_way(good), 0);
     assert_int_equal(smp__choice_way(bad), 1);
     assert_int_equal(smp__choice_way(worse), 1);
@@ -99,8 +125,54 @@ static void test_no_way_left_ends_the_job_on_all(void **state)
         smp__choice_refuse(c, 0, "first");
     if (rank == 1)
         smp__choice_refuse(c, 1, "second");
-    assert_int_equal(smp__agree_choices(&s), SMP_ERR_FAILED);
+    assert_int_equal(agree(&s, 0), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "product: none of 2 ways to compute it is left"));
+    close_job(&s);
+}
+
+static void test_every_rank_has_run_what_it_takes(void **state)
+{
+    (void)state;
+    smp s;
+    static const uint32_t ways[] = {1 << 2, 0, 1 << 0, 1 << 1}; /* which fail, by rank */
+    open_job(&s);
+    smp__choice *first = add("first", 4), *second = rank == 1 ? add("second", 4) : NULL;
+    assert_int_equal(agree(&s, ways[rank]), SMP_OK);
+    assert_int_equal(runs, 4); /* a way more is struck out in each of the first three */
+    assert_int_equal(smp__choice_way(first), 3);
+    assert_true(ran[0] >> 3 & 1);
+    if (second)
+        assert_int_equal(ran[1], 1);
+    assert_string_equal(s.device_note, "first: rank 2 cannot");
+    close_job(&s);
+}
+
+static void test_kernels_run_once_where_nothing_is_refused_or_all_refuse_alike(void **state)
+{
+    (void)state;
+    smp s;
+    for (uint32_t alike = 0; alike < 2; alike++) {
+        open_job(&s);
+        smp__choice *c = add("alike", 2);
+        assert_int_equal(agree(&s, alike), SMP_OK);
+        assert_int_equal(runs, 1);
+        assert_int_equal(smp__choice_way(c), alike);
+        close_job(&s);
+    }
+}
+
+/* What differs is known behind the run in which it was taken. */
+static void test_what_stands_in_for_what_differs_is_run(void **state)
+{
+    (void)state;
+    smp s;
+    const float far = 3.0f;
+    open_job(&s);
+    smp__choice *c = add("differs", 2);
+    c->differs = &far;
+    assert_int_equal(agree(&s, 0), SMP_OK);
+    assert_int_equal(runs, 2);
+    assert_int_equal(ran[0], 1 << 0 | 1 << 1);
     close_job(&s);
 }
 
@@ -110,6 +182,9 @@ int main(void)
         cmocka_unit_test(test_what_one_rank_refuses_nobody_takes),
         cmocka_unit_test(test_what_differs_on_one_rank_is_refused_on_all),
         cmocka_unit_test(test_no_way_left_ends_the_job_on_all),
+        cmocka_unit_test(test_every_rank_has_run_what_it_takes),
+        cmocka_unit_test(test_kernels_run_once_where_nothing_is_refused_or_all_refuse_alike),
+        cmocka_unit_test(test_what_stands_in_for_what_differs_is_run),
     };
     setenv("CMOCKA_TEST_ABORT", "1",
            1); /* else the other ranks would wait for the one that failed */
