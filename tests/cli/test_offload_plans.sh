@@ -17,6 +17,7 @@ CLUSTER
 }
 cluster with.yaml '  host: {bandwidth: 4GB/s, latency_us: 10}'
 cluster without.yaml ''
+# A refusal with advice has a time limit, since without one every change is planned until it is proven: 7 to 14 s.
 shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 8 --pipeline simple --time-limit none)
 plan() { # cluster, plan, option...
     expect_exit 0 smp-partition "$model" --cluster "$1" "${shape[@]}" -o "$2" "${@:3}"
@@ -52,7 +53,8 @@ expect_match two.yaml '^loading_horizon: 2$'
 
 # As little as fits, where nothing does without.
 limit=$(($(peak all.yaml) + 1000000))
-expect_exit 3 smp-partition "$model" --cluster with.yaml "${shape[@]}" --offload none --recompute none --memory "$limit"
+expect_exit 3 smp-partition "$model" --cluster with.yaml "${shape[@]}" --offload none --recompute none --memory "$limit" \
+    --time-limit 2
 plan with.yaml tight.yaml --recompute none --memory "$limit" --explain
 expect_match out '^what it bought +step +peak +fits'
 expect_match out '^nothing .* no *$'
@@ -101,7 +103,8 @@ expect_less "step with states on the device" "$(step here.yaml)" "$(step named.y
 states with.yaml named.yaml --memory 13MiB --offload-states none
 expect_less "step with states away" "$(step away.yaml)" "$(step named.yaml)"
 smallest=(--recompute none --memory 17MiB --offload-states)
-expect_exit 3 smp-partition "$model" --cluster slow.yaml "${shape[@]}" --device cuda --pipeline interleaved --offload none "${smallest[@]}" none
+expect_exit 3 smp-partition "$model" --cluster slow.yaml "${shape[@]}" --device cuda --pipeline interleaved --offload none \
+    --time-limit 2 "${smallest[@]}" none
 states slow.yaml only.yaml "${smallest[@]}" auto
 expect_match only.yaml 'offload_states: true'
 expect_bad '--offload-states: got .some.' smp-partition "$model" --offload-states=some
