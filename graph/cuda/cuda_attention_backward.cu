@@ -97,8 +97,10 @@ template <typename T, int W> struct query_sums {
     {
     }
 
-    /* By all warps, before a barrier: dS of their rows, rounded. */
-    __device__ __forceinline__ void keep(const float (&dp)[of::MT][of::N / 8][4], int mine) const
+    /* By all warps, before a barrier: dS of their rows, rounded. Of `rows` keys: behind them there
+     * are none, and what scores of 0 make of a query's logarithm may be no number. */
+    __device__ __forceinline__ void keep(const float (&dp)[of::MT][of::N / 8][4], int mine,
+                                         int rows) const
     {
         const int lane = threadIdx.x % SMP_WARP;
         T *to = ds + (mine + lane / 4) * LD + lane % 4 * 2;
@@ -108,6 +110,12 @@ template <typename T, int W> struct query_sums {
                 for (int half = 0; half < 2; half++)
                     *reinterpret_cast<uint32_t *>(to + (m * 16 + half * 8) * LD + n * 8) =
                         smp_pair<T>(dp[m][n][2 * half], dp[m][n][2 * half + 1]);
+        if (mine + of::MT * 16 <= rows)
+            return;
+        SMP_UNROLL_BY(1) /* behind the others, whose registers are free by now */
+        for (int row = 0; row < of::MT * 16; row += 8)
+            for (int n = 0; n < of::N && mine + lane / 4 + row >= rows; n += 8)
+                *reinterpret_cast<uint32_t *>(to + row * LD + n) = 0;
     }
 
     /* Before the same barrier: waits until those behind have added to the tile at `start`. */
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
             attention_nn<T, MT, N, C, LD>(out1, s, b1 + from);
         attention_nn<T, MT, N, C, LD>(out0, dp, b0 + from);
         if constexpr (DQ) {
-            sums.keep(dp, mine);
+            sums.keep(dp, mine, own - first);
             if (start < other)
                 sums.await(args, place.sample, head, start);
         }

@@ -424,6 +424,38 @@ static void test_cuda_attention_stands_large_scores(void **state)
         }
 }
 
+/* Scores near `score`, so that the logarithms of their sums are, too. */
+static void lower_scores(run *r, float score)
+{
+    const float side = sqrtf(-score / sqrtf((float)r->is.width));
+    for (int i = 0; i < 2; i++) {
+        for (int64_t e = 0; e < r->in[i].n; e++) {
+            const float x = (i == 0 ? side : -side) * (1 + r->in[i].host[e] / 16);
+            r->in[i].host[e] = half_value(r->in[i].type, half_bits(r->in[i].type, x));
+        }
+        to_device(&r->in[i]);
+    }
+}
+
+/* Of rows behind the last key scores are 0, and the exponential of that less such a logarithm is
+ * infinite in the type of the activations: they add nothing to dQ. */
+static void test_cuda_attention_stands_low_scores(void **state)
+{
+    (void)state;
+    static const int widths[] = {32, 64, 96, 112, 128, 256}, keys[] = {1, 70, 150};
+    for (int i = 0; i < 6 * 3 * 2; i++) {
+        const smp_precision type = i % 2 ? SMP_PRECISION_FP16 : SMP_PRECISION_BF16;
+        const setup is = {1, 33, keys[i / 2 % 3], 1, widths[i / 6], false, false, 1, type, 1};
+        run r = open_run(&is, 0);
+        lower_scores(&r, i % 2 ? -20 : -100);
+        reference ref = make_reference(&r);
+        run_all(&r, 7);
+        check_run(&r, &ref);
+        drop_reference(&ref);
+        close_run(&r);
+    }
+}
+
 static void test_cuda_attention_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -550,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_knows_its_positions),
         cmocka_unit_test(test_cuda_attention_fits_every_gpu),
         cmocka_unit_test(test_cuda_attention_stands_large_scores),
+        cmocka_unit_test(test_cuda_attention_stands_low_scores),
         cmocka_unit_test(test_cuda_attention_gives_the_same_bits),
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),
         cmocka_unit_test(test_cuda_attention_says_what_it_cannot_do),
