@@ -5,8 +5,10 @@
 # nothing: the libraries must be there, from Debian's packages or from a folder whose env.sh has been
 # sourced.
 #   tests/gpu.sh [--results DIR] [--build DIR] [--tests | --bench]
-#   tests/gpu.sh --dry BUILD [...]    on the emulator of a build that exists: tiny models, no ctest, no
-#                                     sanitizer; tries this script, its figures mean nothing
+# All of it takes longer than ten minutes. Where a command may not, --tests and --bench are two of them;
+# each writes a page, so give each a DIR of its own, and the second builds nothing again.
+#   tests/gpu.sh --dry BUILD [...]    on the emulator of a build that exists: tiny models, no ctest, few
+#                                     tests, no sanitizer; tries this script, its figures mean nothing
 # Exit code: 0; 1 if something failed; 77 if there is no GPU. A part that fails does not keep the
 # others from running: the page says so.
 # shellcheck disable=SC2317 # functions are called through `part`
@@ -27,7 +29,7 @@ while [ $# -gt 0 ]; do
     --tests) parts=tests ;;
     --bench) parts=bench ;;
     *)
-        sed -n '2,11p' "${BASH_SOURCE[0]}" >&2
+        sed -n '2,13p' "${BASH_SOURCE[0]}" >&2
         exit 2
         ;;
     esac
@@ -162,18 +164,34 @@ compute_together() {
 megatron=(--split '*.ln_?:positions@0' --split '*.qkv:columns/3' --split 'h?.attn:packed heads' --split '*.proj:rows'
     --split '*.res_?:elements@0' --split '*.fc:columns' --split '*.gelu:elements@1' --split 'lm_head:columns')
 
+# A program that runs no test proves nothing, whatever its exit code.
+sanitize() { # TOOL, PROGRAM [FILTER]; TOOL none: the emulated program alone
+    local command=("$bin/test_cuda_$2")
+    [ "$1" = none ] || command=(compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/test_cuda_${2}_gpu")
+    env -u SMP_TEST_FILTER ${3:+"SMP_TEST_FILTER=$3"} "${command[@]}" >sanitized 2>&1
+    local code=$?
+    cat sanitized
+    [ "$code" = 0 ] && grep -Eq '^\[  PASSED  \] [1-9][0-9]* test' sanitized
+}
+
+# Of attention, whose tests are long: kernels for little shared memory, and those for much of it.
+sanitize_all() { # TOOL
+    part "compute-sanitizer $1, ops" sanitize "$1" ops ${dry:+'*gelu*'}
+    part "compute-sanitizer $1, exec_kernels" sanitize "$1" exec_kernels
+    part "compute-sanitizer $1, attention, little shared memory" sanitize "$1" attention '*fits_every_gpu*'
+    part "compute-sanitizer $1, attention, low scores" sanitize "$1" attention '*low_scores*'
+}
+
 if [[ $parts == *tests* ]]; then
     part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
     part 'bits equal with states whole and in shards' shard_equally
     part 'ranks that compute operators together' compute_together
     [ -n "$dry" ] || part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2
-    if [ -z "$dry" ] && command -v compute-sanitizer >/dev/null; then
+    if [ -n "$dry" ]; then
+        sanitize_all none
+    elif command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
-            for program in ops exec_kernels attention; do
-                SMP_TEST_FILTER=$([ "$program" != attention ] || echo '*fits_every_gpu*') \
-                    part "compute-sanitizer $tool, $program" compute-sanitizer --tool "$tool" \
-                    --error-exitcode 9 "$bin/test_cuda_${program}_gpu"
-            done
+            sanitize_all "$tool"
         done
     else
         say '- compute-sanitizer: not here'
