@@ -61,6 +61,14 @@ template <int N> struct smp_pack_weights {
     }
 };
 
+/* Says that the values may be others by now: what was made of them is made again where it is
+ * wanted, and not kept in registers meanwhile, where floats take twice the room of a pack. */
+template <typename T> __device__ __forceinline__ void smp_hold(smp_pack<T> &values)
+{
+    uint32_t(&word)[4] = reinterpret_cast<uint32_t(&)[4]>(values);
+    asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
+}
+
 template <bool CENTERED>
 __device__ __forceinline__ float smp_normalized(float x, smp_norm_stats<CENTERED> s, float weight,
                                                 float bias)
@@ -107,6 +115,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
         const float mean = smp_row_mean<CENTERED, ONE_WARP>(sum, columns, scratch);
         for (int i = 0; i < PACKS; i++) {
             const int p = threadIdx.x + i * blockDim.x;
+            smp_hold(x[i]);
             for (int k = 0; k < N; k++) {
                 const float d = smp_float(x[i].v[k]) - mean;
                 squares += p < packs ? d * d : 0.0f;
@@ -120,6 +129,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             const int p = threadIdx.x + i * blockDim.x;
             if (p >= packs)
                 break;
+            smp_hold(x[i]);
             const smp_pack_weights<N> w(a.weight, p * N), b(a.bias, p * N);
             for (int k = 0; k < N; k++)
                 x[i].v[k] =
@@ -160,13 +170,16 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             const int p = threadIdx.x + i * blockDim.x;
             if (p >= packs)
                 break;
+            smp_hold(x[i]);
+            smp_hold(dy[i]);
             const smp_pack_weights<N> w(a.weight, p * N);
-            const smp_pack<T, N> more =
-                a.plus ? smp_load16(a.plus + r * columns + p * N) : smp_pack<T, N>{};
-            for (int k = 0; k < N; k++) {
-                const T own = smp_from<T>(smp_norm_gradient<CENTERED>(
+            for (int k = 0; k < N; k++)
+                x[i].v[k] = smp_from<T>(smp_norm_gradient<CENTERED>(
                     smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]) * w.v[k], mean_g, mean_gx));
-                x[i].v[k] = a.plus ? smp_from<T>(smp_float(more.v[k]) + smp_float(own)) : own;
+            if (a.plus) { /* rounded as if in two passes */
+                const smp_pack<T, N> more = smp_load16(a.plus + r * columns + p * N);
+                for (int k = 0; k < N; k++)
+                    x[i].v[k] = smp_from<T>(smp_float(more.v[k]) + smp_float(x[i].v[k]));
             }
             smp_store(a.din + r * columns + p * N, x[i]);
         }
