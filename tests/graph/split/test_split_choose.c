@@ -16,11 +16,12 @@
 #include "graph/split/split_choose.h"
 #include "graph/split/split_text.h"
 
-enum { MOST_OPS = 8, LEFT = 4 /* choices of an op that are not barred */ };
+enum { MOST_OPS = 8 };
 
 typedef struct pricing {
     const smp_graph *graph;
     int devices;
+    int left; /* choices of an op that are not barred, at most */
     uint64_t seed;
 } pricing;
 
@@ -59,7 +60,7 @@ static double price_made(const smp_graph *g, const smp_op *op)
     return 0;
 }
 
-/* Random; all but LEFT choices of an op are barred. */
+/* Random; all but `left` choices of an op are barred. */
 static double price_op(void *context, int32_t o, smp_split_choice choice)
 {
     const pricing *p = context;
@@ -69,7 +70,7 @@ static double price_op(void *context, int32_t o, smp_split_choice choice)
         k++;
     uint64_t h = smp_random_mix(p->seed + smp_random_mix((uint64_t)(o * 100 + k)));
     int first = (int)(smp_random_mix(p->seed + (uint64_t)o) % (uint64_t)n);
-    if (k != 0 && (k - first + n) % n >= LEFT - 1)
+    if (k != 0 && (k - first + n) % n >= p->left - 1)
         return INFINITY;
     return (double)(h % 1000) * (choice.rule < 0 ? 2 : 1);
 }
@@ -80,7 +81,7 @@ static double random_below(uint64_t *random, double n)
     return floor((double)(*random >> 11) * 0x1p-53 * n);
 }
 
-static smp_graph *random_graph(uint64_t *random)
+static smp_graph *random_graph(uint64_t *random, int ops)
 {
     static const char *const lines[] = {
         "op: linear, in: %s, features: 12",
@@ -91,7 +92,7 @@ static smp_graph *random_graph(uint64_t *random)
         "op: mul, in: [%s, %s]",
         "op: linear, in: %s, features: 12, bias: false, weight: n0.weight"};
     char text[4096], line[256], name[2][16];
-    int n = 3 + (int)random_below(random, MOST_OPS - 4), used = 0;
+    int n = ops - 1, used = 0; /* the loss is one, too */
     used += snprintf(text, sizeof text,
                      "smp: 1\ninputs: {x: {dtype: float32, shape: [4, 12]}, y: {dtype: float32, "
                      "shape: [4, 12]}}\nops:\n  - {op: linear, name: n0, in: x, out: t0, "
@@ -129,47 +130,87 @@ static double price_split(const smp_graph *graph, pricing *p, const smp_split_ch
     return us;
 }
 
-static double best_of_all(const smp_graph *graph, pricing *p, smp_split_choice *choice, int32_t o)
+/* Of all splittings: how many there are, and how many had to be made into graphs. */
+typedef struct census {
+    double all;
+    int64_t made;
+} census;
+
+/* The cheapest of the splittings that begin with choice[0 .. o), whose ops take `us`, or `best`.
+ * If ops alone take as long as `best`, none of them is cheaper, since no message takes less than
+ * nothing. */
+static double best_of_all(const smp_graph *graph, pricing *p, smp_split_choice *choice, int32_t o,
+                          double us, double best, census *count)
 {
     smp_split_choice all[SMP_SPLIT_CHOICES];
-    double best = INFINITY;
-    if (o == graph->n_op)
-        return price_split(graph, p, choice);
+    if (us >= best)
+        return best;
+    if (o == graph->n_op) {
+        count->made++;
+        return fmin(best, price_split(graph, p, choice));
+    }
     int n = smp_split_choices(graph, o, p->devices, all);
     for (int k = 0; k < n; k++) {
         choice[o] = all[k];
-        if (price_op(p, o, all[k]) < INFINITY)
-            best = fmin(best, best_of_all(graph, p, choice, o + 1));
+        best = best_of_all(graph, p, choice, o + 1, us + price_op(p, o, all[k]), best, count);
     }
     return best;
 }
 
+static double number_of_all(const smp_graph *graph, pricing *p)
+{
+    smp_split_choice all[SMP_SPLIT_CHOICES];
+    double number = 1;
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        int n = smp_split_choices(graph, o, p->devices, all), left = 0;
+        for (int k = 0; k < n; k++)
+            left += price_op(p, o, all[k]) < INFINITY;
+        number *= left;
+    }
+    return number;
+}
+
+/* How many of the ops of the choice are split. */
+static int check_against_all(const smp_graph *graph, pricing *p, int number, census *count)
+{
+    smp_split_choice choice[MOST_OPS] = {0}, tried[MOST_OPS] = {0};
+    const smp_split_costs costs = {p, price_op, price_move};
+    double us;
+    bool exact;
+    int split = 0;
+    assert_int_equal(smp_split_choose(graph, p->devices, &costs, NULL, choice, &us, &exact),
+                     SMP_OK);
+    assert_true(exact);
+    double own = price_split(graph, p, choice);
+    double best = best_of_all(graph, p, tried, 0, 0, INFINITY, count);
+    if (fabs(us - own) > 1e-6 * us || fabs(us - best) > 1e-6 * us)
+        fail_msg("graph %d: chosen %g, which is %g, the best is %g", number, us, own, best);
+    for (int32_t o = 0; o < graph->n_op; o++)
+        split += choice[o].rule >= 0;
+    count->all += number_of_all(graph, p);
+    return split;
+}
+
+/* Graphs of 4 to 8 ops, with few choices of each op, so that it is not always the same that is
+ * best; then some with all. */
 static void test_against_all(void **state)
 {
     (void)state;
+    static const int graphs[] = {40, 20}, left[] = {4, SMP_SPLIT_CHOICES};
     uint64_t random = 3;
-    int split = 0;
-    for (int i = 0; i < 40; i++) {
-        smp_graph *graph = random_graph(&random);
-        smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
-        smp_split_choice *tried = calloc((size_t)graph->n_op, sizeof *tried);
-        pricing p = {graph, i % 2 ? 2 : 4, (uint64_t)i};
-        const smp_split_costs costs = {&p, price_op, price_move};
-        double us;
-        bool exact;
-        assert_int_equal(smp_split_choose(graph, p.devices, &costs, NULL, choice, &us, &exact),
-                         SMP_OK);
-        assert_true(exact);
-        double own = price_split(graph, &p, choice), best = best_of_all(graph, &p, tried, 0);
-        if (fabs(us - own) > 1e-6 * us || fabs(us - best) > 1e-6 * us)
-            fail_msg("graph %d: chosen %g, which is %g, the best is %g", i, us, own, best);
-        for (int32_t o = 0; o < graph->n_op; o++)
-            split += choice[o].rule >= 0;
-        free(choice);
-        free(tried);
-        smp_graph_destroy(graph);
+    for (int k = 0; k < 2; k++) {
+        census count = {0};
+        int split = 0;
+        for (int i = 0; i < graphs[k]; i++) {
+            smp_graph *graph = random_graph(&random, 4 + i % (MOST_OPS - 3));
+            pricing p = {graph, i % 2 ? 2 : 4, left[k], (uint64_t)i};
+            split += check_against_all(graph, &p, i, &count);
+            smp_graph_destroy(graph);
+        }
+        printf("%d graphs, at most %d choices of an op: %.3g splittings, %lld of them made\n",
+               graphs[k], left[k], count.all, (long long)count.made);
+        assert_true(split > 20);
     }
-    assert_true(split > 20);
 }
 
 static smp_graph *read_example(const char *name)

@@ -9,7 +9,7 @@
 #include "graph/split/split_text.h"
 #include "schedule/tensor/tensor_plan.h"
 
-enum { DEVICES = 8, LEFT = 3 /* choices of an op that are tried */ };
+enum { DEVICES = 8, MOST_OPS = 8 };
 
 typedef struct setting {
     smp_graph *graph;
@@ -53,12 +53,12 @@ static double random_below(uint64_t *random, double n)
     return floor((double)(*random >> 11) * 0x1p-53 * n);
 }
 
-static void random_model(uint64_t *random, smp_text *text)
+static void random_model(uint64_t *random, int ops, smp_text *text)
 {
     static const char *const lines[] = {
         "op: linear, in: %s, features: 256", "op: linear, in: %s, features: 256, bias: false",
         "op: layernorm, in: %s", "op: gelu, in: %s", "op: add, in: [%s, %s]"};
-    const int n = 3 + (int)random_below(random, 2);
+    const int n = ops - 1; /* the loss is one, too */
     text->length = 0;
     smp_text_append(text, "smp: 1\nname: random\n"
                           "inputs: {x: {dtype: float32, shape: [64, 256]}, y: {dtype: float32, "
@@ -75,13 +75,6 @@ static void random_model(uint64_t *random, smp_text *text)
                     n - 1);
 }
 
-/* Some of an op's choices, the whole first. */
-static int choices_of(const smp_graph *graph, int32_t op, int devices, smp_split_choice *out)
-{
-    const int n = smp_split_choices(graph, op, devices, out);
-    return n < LEFT ? n : LEFT;
-}
-
 /* Microseconds of a step in which every op is split as `entry` says; INFINITY: not to be had. */
 static double step_of(const setting *s, const smp_split_entry *entry, int32_t n)
 {
@@ -96,44 +89,65 @@ static double step_of(const setting *s, const smp_split_entry *entry, int32_t n)
     return us;
 }
 
-static double best_of_all(const setting *s, smp_split_entry *entry, smp_text *as, int32_t op)
+/* Splittings that are planned one by one. */
+typedef struct every {
+    const setting *s;
+    int left; /* choices of an op that are tried, the whole first */
+    smp_split_entry entry[MOST_OPS];
+    smp_text as[MOST_OPS];
+    int64_t planned;
+} every;
+
+static double best_of_all(every *e, int32_t op)
 {
+    const smp_graph *graph = e->s->graph;
     smp_split_choice choice[SMP_SPLIT_CHOICES];
     double best = INFINITY;
-    if (op == s->graph->n_op)
-        return step_of(s, entry, op);
-    const int n = choices_of(s->graph, op, s->request.devices, choice);
-    for (int k = 0; k < n; k++) {
-        as[op].length = 0;
-        smp_split_format(s->graph, op, choice[k], &as[op]);
-        entry[op] = (smp_split_entry){.op = s->graph->op[op].name, .as = as[op].data};
-        best = fmin(best, best_of_all(s, entry, as, op + 1));
+    if (op == graph->n_op) {
+        e->planned++;
+        return step_of(e->s, e->entry, op);
+    }
+    const int n = smp_split_choices(graph, op, e->s->request.devices, choice);
+    for (int k = 0; k < n && k < e->left; k++) {
+        e->as[op].length = 0;
+        smp_split_format(graph, op, choice[k], &e->as[op]);
+        e->entry[op] = (smp_split_entry){.op = graph->op[op].name, .as = e->as[op].data};
+        best = fmin(best, best_of_all(e, op + 1));
     }
     return best;
 }
 
-/* The search has all choices, the comparison the first of each op: so it may only be faster. */
+/* The search has all choices, the comparison the first `left` of each op: it may only be faster. */
+static int64_t plan_every_splitting(uint64_t *random, int number, int ops, int left)
+{
+    setting s;
+    smp_text text = {0};
+    every e = {.s = &s, .left = left};
+    random_model(random, ops, &text);
+    open_setting(&s, text.data, number % 2 ? 2 : 4, 1 << 30, number % 3 ? 1e11 : 1e9);
+    const double found = step_of(&s, NULL, 0), best = best_of_all(&e, 0);
+    assert_true(best < INFINITY);
+    if (!(found <= best * 1.0001))
+        fail_msg("graph %d: a step of %g us was found, there is one of %g\n%s", number, found, best,
+                 text.data);
+    for (int k = 0; k < MOST_OPS; k++)
+        smp_text_free(&e.as[k]);
+    smp_graph_destroy(s.graph);
+    smp_text_free(&text);
+    return e.planned;
+}
+
 static void test_tensor_no_splitting_is_faster(void **state)
 {
     (void)state;
     uint64_t random = 11;
-    smp_text text = {0};
-    for (int i = 0; i < 10; i++) {
-        setting s;
-        smp_split_entry entry[8];
-        smp_text as[8] = {0};
-        random_model(&random, &text);
-        open_setting(&s, text.data, i % 2 ? 2 : 4, 1 << 30, i % 3 ? 1e11 : 1e9);
-        const double found = step_of(&s, NULL, 0), best = best_of_all(&s, entry, as, 0);
-        assert_true(best < INFINITY);
-        if (!(found <= best * 1.0001))
-            fail_msg("graph %d: a step of %g us was found, there is one of %g\n%s", i, found, best,
-                     text.data);
-        for (int k = 0; k < 8; k++)
-            smp_text_free(&as[k]);
-        smp_graph_destroy(s.graph);
-    }
-    smp_text_free(&text);
+    int64_t planned[2] = {0};
+    for (int i = 0; i < 10; i++)
+        planned[0] += plan_every_splitting(&random, i, 4 + i % (MOST_OPS - 3), 3);
+    for (int i = 0; i < 10; i++)
+        planned[1] += plan_every_splitting(&random, i, 3 + i % 3, SMP_SPLIT_CHOICES);
+    printf("%lld splittings planned of at most 3 choices of an op, %lld of all\n",
+           (long long)planned[0], (long long)planned[1]);
 }
 
 static const char gpt[] =
