@@ -1,6 +1,7 @@
 /* Plans of models whose operators are split: on small graphs none of all splittings has a shorter
  * step; on a GPT whose weights do not fit the pattern of Megatron-LM comes out, with positions
- * split in between; groups are as large as it takes, and what is fixed stays. */
+ * split in between, or with sums where they cannot be; groups are as large as it takes, and what is
+ * fixed stays. */
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
@@ -177,29 +178,79 @@ static const char *as_of(const smp_plan *plan, const char *op)
     return "whole";
 }
 
-/* All weights and their states take 1.1 GB; a device has 0.36. Nothing travels beside compute. */
-static void test_tensor_finds_megatrons_pattern(void **state)
+/* Where nothing travels beside compute and memory is short: all weights and their states take
+ * 1.1 GB. */
+static void plan_megatron(const char *text, int64_t memory_bytes, smp_tensor_result *made,
+                          const char *const (*wanted)[2])
 {
-    (void)state;
-    static const char *const wanted[][2] = {
-        {"h1.ln_1", "positions@0"}, {"h1.qkv", "columns/3"},    {"h1.attn", "packed heads"},
-        {"h1.proj", "rows"},        {"h1.res_1", "elements@0"}, {"h1.ln_2", "positions@0"},
-        {"h1.fc", "columns"},       {"h1.gelu", "elements@1"},  {"h1.down", "rows"},
-        {"h1.res_2", "elements@0"}, {"head", "columns"},        {"loss", "classes"}};
     setting s;
-    smp_tensor_result made;
-    open_setting(&s, gpt, DEVICES, 340 << 20, 3e11);
+    open_setting(&s, text, DEVICES, memory_bytes, 3e11);
     s.cluster.overlap = false;
     s.request.stages = s.request.ddp = 1;
     s.request.microbatch_size = 1;
     const smp_tensor_request how = {.tensor = DEVICES};
-    if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
+    if (smp_tensor_plan(&s.request, &how, "model.yaml", made) != SMP_OK)
         fail_msg("%s", smp_last_error());
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        assert_string_equal(as_of(made.result.plan, wanted[i][0]), wanted[i][1]);
-    assert_int_equal(smp_plan_processes(made.result.plan), DEVICES);
-    smp_tensor_result_destroy(&made);
+    for (; (*wanted)[0]; wanted++)
+        assert_string_equal(as_of(made->result.plan, (*wanted)[0]), (*wanted)[1]);
+    assert_int_equal(smp_plan_processes(made->result.plan), DEVICES);
     smp_graph_destroy(s.graph);
+}
+
+static void test_tensor_finds_megatrons_pattern(void **state)
+{
+    (void)state;
+    static const char *const wanted[][2] = {{"h1.ln_1", "positions@0"},
+                                            {"h1.qkv", "columns/3"},
+                                            {"h1.attn", "packed heads"},
+                                            {"h1.proj", "rows"},
+                                            {"h1.res_1", "elements@0"},
+                                            {"h1.ln_2", "positions@0"},
+                                            {"h1.fc", "columns"},
+                                            {"h1.gelu", "elements@1"},
+                                            {"h1.down", "rows"},
+                                            {"h1.res_2", "elements@0"},
+                                            {"head", "columns"},
+                                            {"loss", "classes"},
+                                            {NULL, NULL}};
+    smp_tensor_result made;
+    plan_megatron(gpt, 340 << 20, &made, wanted);
+    smp_tensor_result_destroy(&made);
+}
+
+static int count_kind(const smp_graph *graph, const char *kind)
+{
+    int n = 0;
+    for (int32_t o = 0; o < graph->n_op; o++)
+        n += strcmp(graph->op[o].kind->name, kind) == 0;
+    return n;
+}
+
+/* Positions that the devices do not divide are whole: then it is the pattern of Shoeybi et al. 2019,
+ * in each layer two sums of values and two of gradients, one each in attention and in the MLP. */
+static void test_tensor_finds_megatrons_sums(void **state)
+{
+    (void)state;
+    static const char *const wanted[][2] = {
+        {"h1.ln_1", "whole"},  {"h1.qkv", "columns/3"},   {"h1.attn", "packed heads"},
+        {"h1.proj", "rows"},   {"h1.res_1", "whole"},     {"h1.ln_2", "whole"},
+        {"h1.fc", "columns"},  {"h1.gelu", "elements@1"}, {"h1.down", "rows"},
+        {"h1.res_2", "whole"}, {"head", "columns"},       {"loss", "classes"},
+        {NULL, NULL}};
+    smp_tensor_result made;
+    smp_graph *part;
+    char text[sizeof gpt];
+    memcpy(text, gpt, sizeof gpt);
+    memcpy(strstr(text, "T: 1024"), "T: 1023", 7);
+    plan_megatron(text, 440 << 20, &made, wanted);
+    assert_int_equal(smp_graph_parse("model.yaml", text, strlen(text), &part), SMP_OK);
+    assert_int_equal(smp_splitting_apply(&made.result.plan->splitting, 0, &part), SMP_OK);
+    assert_int_equal(count_kind(part, "all_reduce"), 4 * 4 + 1); /* and of the head's input */
+    assert_int_equal(count_kind(part, "all_gather"), 1);         /* of the table's features */
+    assert_int_equal(count_kind(part, "reduce_scatter"), 0);
+    assert_int_equal(count_kind(part, "all_to_all"), 0);
+    smp_graph_destroy(part);
+    smp_tensor_result_destroy(&made);
 }
 
 /* Products that exchange in pieces, by columns and by rows, of the plan for a GPT of width d. */
@@ -296,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_no_splitting_is_faster),
         cmocka_unit_test(test_tensor_finds_megatrons_pattern),
+        cmocka_unit_test(test_tensor_finds_megatrons_sums),
         cmocka_unit_test(test_tensor_cuts_products_where_that_pays),
         cmocka_unit_test(test_tensor_auto_takes_what_fits),
         cmocka_unit_test(test_tensor_fixed_stays),
