@@ -7,7 +7,8 @@
  * where that does not, nothing is added but the highest bound, which costs memory and may save
  * time. When memory is minimised that is the bound of 1. Where it binds the rule's own bound, fewer
  * micro-batches that wait for W come first, half as many each time: a late rank then keeps less,
- * and none runs less far ahead. In small graphs lower bounds are looked at with fewer of them too.
+ * and none runs less far ahead. In small graphs lower bounds are looked at with fewer of them too,
+ * and when memory is minimised the lowest is, with 1 that waits and with none.
  *
  * Orders of devices are those of unequal ones that neither placement has. */
 #include <math.h>
@@ -52,16 +53,29 @@ static int next_bound(const smp__configs *configs, const smp__config *config)
     return next <= own && now > own ? 0 : next;
 }
 
-/* Half as many micro-batches that wait for W as it has, after one whole backwards; 0: there are no
- * fewer, or the rule takes no such bound. */
+/* Half as many micro-batches that wait for W as it has, or one where the least memory is asked for,
+ * after one whole backwards; 0: there are no fewer, or the rule takes no such bound. */
 static int next_lag(const smp__configs *configs, const smp__config *config)
 {
     const smp_schedule_shape shape = smp__config_shape(configs, config);
-    if (!config->schedule->most_lag || config->lag == SMP_LAG_WHOLE)
+    const int most = config->schedule->most_lag ? config->schedule->most_lag(&shape) : 0;
+    const int now = config->lag > 0 && config->lag < most ? config->lag : most;
+    if (most == 0 || config->lag == SMP_LAG_WHOLE)
         return 0;
-    if (config->lag == 1)
+    if (now == 1)
         return SMP_LAG_WHOLE;
-    return (config->lag > 0 ? config->lag : config->schedule->most_lag(&shape)) / 2;
+    return configs->request->optimize == SMP_OPTIMIZE_MEMORY ? 1 : now / 2;
+}
+
+/* Whether fewer that wait for W are looked at beside a bound on live micro-batches: the request's,
+ * in small graphs any, and where the least memory is asked for the lowest there is. */
+static bool lags_matter(const smp_search_request *request, int active)
+{
+    if (request->weight_lag != 0)
+        return false;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return active == 1 || request->active_microbatches > 0;
+    return active == request->active_microbatches || request->graph->n_op <= SMP__SMALL_OPS;
 }
 
 smp_status smp__search_add_bounds(smp__search *s, int32_t index, bool binds)
@@ -70,8 +84,7 @@ smp_status smp__search_add_bounds(smp__search *s, int32_t index, bool binds)
     const smp_search_request *request = configs->request;
     const smp__config *config = &configs->config[index];
     const int lag = next_lag(configs, config);
-    if (lag != 0 && binds && request->optimize == SMP_OPTIMIZE_SPEED && request->weight_lag == 0 &&
-        (config->active == request->active_microbatches || request->graph->n_op <= SMP__SMALL_OPS))
+    if (lag != 0 && binds && lags_matter(request, config->active))
         SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
     config = &configs->config[index];
     if (!config->schedule->takes_active || request->active_microbatches > 0 ||
@@ -156,8 +169,10 @@ static smp_status list_others(smp__search *s, int32_t index)
         if (config->chunks == tried->chunks && config->schedule == tried->schedule &&
             config->microbatches == tried->microbatches && config->active == tried->active &&
             config->lag == tried->lag &&
-            smp__compare_shardings(config->sharding, tried->sharding) == 0)
+            smp__compare_shardings(config->sharding, tried->sharding) == 0) {
             config->outcome = SMP__UNNEEDED;
+            config->binds = tried->binds; /* those that it is the `wholer` one of ask */
+        }
     }
     return SMP_OK;
 }

@@ -142,6 +142,55 @@ static void test_planner_choices_what_fits_missed_by_more(void **state)
     assert_int_equal(0, tally.worse);
 }
 
+/* 0: nothing fits. */
+static int64_t peak_of(const smp_search_request *request)
+{
+    smp_planner_result result;
+    if (!plan(request, &result))
+        return 0;
+    const int64_t bytes = result.search.best->peak_bytes;
+    smp_planner_result_destroy(&result);
+    return bytes;
+}
+
+/* Zero-bubble in the least memory takes no more than with any number of micro-batches that wait for
+ * W, nor, with as many alive as ranks, than 1F1B, which is what its whole backwards are: but for
+ * the 1 % by which partitions may be fuller than they have to be. */
+static void test_planner_choices_least_memory(void **state)
+{
+    (void)state;
+    int n = case_count(16), by_lag = 0, by_whole = 0;
+    for (int seed = 0; seed < n; seed++) {
+        fixture_random random = {(uint64_t)seed << 32 | 2};
+        setting s = {0};
+        const int p = 2 + fixture_below(&random, 3);
+        open_setting(&s, &random, p, MAX_OPS);
+        s.request.schedule = "zero-bubble";
+        s.request.chunks = 1;
+        s.request.optimize = SMP_OPTIMIZE_MEMORY;
+        s.request.active_microbatches = fixture_chance(&random, 70) ? p : 0;
+        const int64_t bytes = peak_of(&s.request);
+        assert_true(bytes > 0);
+        smp_search_request other = s.request;
+        for (int lag = 1; lag <= p; lag++) {
+            other.weight_lag = lag;
+            const int64_t least = peak_of(&other);
+            if ((double)least * 1.01 < (double)bytes)
+                fail_msg("seed %d: %lld bytes, with a lag of %d %lld", seed, (long long)bytes, lag,
+                         (long long)least);
+            by_lag += lag == p && (double)bytes * 1.01 < (double)least;
+        }
+        other.schedule = "interleaved";
+        const int64_t whole = peak_of(&other);
+        if ((double)whole * 1.01 < (double)bytes)
+            fail_msg("seed %d: %lld bytes, 1F1B %lld", seed, (long long)bytes, (long long)whole);
+        by_whole += other.active_microbatches == p && (double)bytes > 0.99 * (double)whole;
+        close_setting(&s);
+    }
+    print_message("%d of %d in less than the rule's own, %d as 1F1B\n", by_lag, n, by_whole);
+    assert_true(by_lag >= n / 4);
+}
+
 /* One choice of everything, simulated. */
 typedef struct choice {
     const smp_schedule_kind *kind;
@@ -335,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planner_choices_no_named_rule_is_better),
         cmocka_unit_test(test_planner_choices_what_fits_missed_by_more),
+        cmocka_unit_test(test_planner_choices_least_memory),
         cmocka_unit_test(test_planner_choices_all_of_small_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
