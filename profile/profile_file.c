@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/yaml/yaml_field.h"
@@ -172,6 +173,42 @@ static smp_status read_choice(const smp_yaml_node *map, smp_arena *arena, smp_pr
     return read_us(map, what, "us", &out->us);
 }
 
+typedef struct named_choice {
+    const char *product;
+    int index;
+} named_choice;
+
+static int compare_named(const void *left, const void *right)
+{
+    const named_choice *a = left, *b = right;
+    const int order = strcmp(a->product, b->product);
+    return order ? order : (a->index > b->index) - (a->index < b->index);
+}
+
+/* A product is chosen for once. O(n log n). */
+static smp_status check_different(const smp_yaml_node *list, const smp_product_choice *choice,
+                                  int n)
+{
+    named_choice *named = calloc((size_t)n + 1, sizeof *named);
+    if (!named)
+        return smp_fail_memory((size_t)n * sizeof *named);
+    for (int i = 0; i < n; i++)
+        named[i] = (named_choice){choice[i].product, i};
+    qsort(named, (size_t)n, sizeof *named, compare_named);
+    smp_status status = SMP_OK;
+    for (int i = 1; i < n && status == SMP_OK; i++) {
+        if (strcmp(named[i].product, named[i - 1].product) != 0)
+            continue;
+        const smp_where first = smp_yaml_where(smp_yaml_list_at(list, named[i - 1].index));
+        const smp_yaml_node *second = smp_yaml_list_at(list, named[i].index);
+        status = smp_fail_at(smp_yaml_where(smp_yaml_get(second, "product")),
+                             "products: chosen: product '%s': got it twice, first at line %d",
+                             named[i].product, first.line);
+    }
+    free(named);
+    return status;
+}
+
 smp_status smp_product_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
                                     smp_product_choices *out)
 {
@@ -193,6 +230,7 @@ smp_status smp_product_choices_read(const smp_yaml_node *top, const char *what, 
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < n; i++)
         SMP_TRY(read_choice(smp_yaml_list_at(list, i), arena, &choice[i]));
+    SMP_TRY(check_different(list, choice, n));
     out->n = n;
     out->choice = choice;
     return SMP_OK;
