@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plans of SMP under the cost model of Piper (Tarnawski et al., NeurIPS 2021), beside its optimum.
 
-    python3 tests/bench/bench_piper.py BIN [--devices K ...] [--memory GIB ...] [--batch N]
+    python3 tests/bench/bench_piper.py BIN [--devices K ...] [--memory GIB ...] [--batch N] [--no-slower]
 
-BIN: the folder of the programs. Needs PyYAML. The model is Piper's own example, profiled on A100 for
+BIN: the folder of the programs. The model is Piper's own example, profiled on A100 for
 every degree of tensor parallelism (tests/data/piper-bert32.txt), with its bandwidth of 25 GiB/s, the
 devices and memories of its figure 1 (8 devices of 8 GiB unless told), and batches of 1920.
 
@@ -24,12 +24,11 @@ rules, here written anew from its description. Columns, as the slowest stage in 
 import argparse
 import collections
 import itertools
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
-
-import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEGREES = (1, 2, 4, 8)
@@ -247,33 +246,33 @@ class Smp:
         self.programs, self.instance, self.folder = programs, instance, pathlib.Path(folder)
 
     def plan(self, judge, devices, t, replicas, memory, first):
-        model, cluster, plan = (self.folder / f"{x}.yaml" for x in ("model", "cluster", "plan"))
-        model.write_text(yaml.safe_dump(model_of(self.instance, t, first), sort_keys=False))
-        cluster.write_text(yaml.safe_dump({
+        model, cluster, plan = (self.folder / x for x in ("model.yaml", "cluster.yaml", "plan.json"))
+        model.write_text(json.dumps(model_of(self.instance, t, first)))  # which is YAML, too
+        cluster.write_text(json.dumps({
             "smp": 1, "nodes": 1, "devices_per_node": devices // t, "overlap": False,
             "device": {"memory": int(memory), "compute": {"fp32": "19.5TFLOP/s"},
                        "bandwidth": "2039GB/s"},
-            "links": {"intra_node": {"bandwidth": BANDWIDTH, "latency_us": 0}}}, sort_keys=False))
+            "links": {"intra_node": {"bandwidth": BANDWIDTH, "latency_us": 0}}}))
         done = subprocess.run([str(x) for x in (
             self.programs / "smp-partition", model, "--cluster", cluster, "-n", devices // t,
             "--ddp", replicas, "--chunks", 1, "--pipeline", "1f1b", "--objective", "bottleneck",
-            "--microbatches", min(judge.batch // replicas, 64), "-o", plan)],
+            "--microbatches", min(judge.batch // replicas, 64), "--export", f"json:{plan}")],
             capture_output=True, text=True, check=False)
         if done.returncode == 3:
             return None
         if done.returncode:
             raise SystemExit(f"bench_piper.py: smp-partition: {done.stderr}")
         stages = []
-        for stage in yaml.safe_load(plan.read_text())["stages"]:
+        for stage in json.loads(plan.read_text())["stages"]:
             again = stage.get("recompute", False)
             again = set(stage["ops"]) if again is True else set(again or [])
             stages.append((stage["ops"], t, replicas, again))
         stages[0][0].append("mask")
         return stages
 
-    def best(self, judge, devices):
+    def best(self, judge, devices, least_s):
         """Value, stages, per cent of the memory that SMP was told: it counts a little more or less
-        than Piper's rules, which say what fits."""
+        than Piper's rules, which say what fits. Nothing is better than `least_s`."""
         best = (None, None, None)
         for t, replicas in itertools.product(DEGREES, range(1, devices + 1)):
             if devices % (t * replicas) or judge.batch % replicas:
@@ -288,6 +287,8 @@ class Smp:
                     value = judge.plan(stages)
                     if value is not None and (best[0] is None or value < best[0]):
                         best = value, stages, percent
+                    if best[0] is not None and best[0] <= least_s:
+                        return best
         return best
 
 
@@ -305,6 +306,7 @@ def main():
     parser.add_argument("--memory", type=float, nargs="+", default=[8], metavar="GIB")
     parser.add_argument("--batch", type=int, default=1920)
     parser.add_argument("--data", type=pathlib.Path, default=ROOT / "tests/data/piper-bert32.txt")
+    parser.add_argument("--no-slower", action="store_true", help="fail if SMP's plan is slower")
     options = parser.parse_args()
     instance = Instance(options.data)
     print("| devices | GiB | piper | one degree | equal layers | smp | over piper | memory |\n"
@@ -317,7 +319,8 @@ def main():
             shapes = [(t, d) for t in DEGREES for d in range(1, devices + 1)
                       if devices % (t * d) == 0 and options.batch % d == 0]
             made = [least(judge, devices), least(judge, devices, shapes),
-                    equal_layers(judge, devices), smp.best(judge, devices)]
+                    equal_layers(judge, devices)]
+            made.append(smp.best(judge, devices, made[0][0] or 0))
             cells = [f"{1e3 * m[0]:.3f}" if m[0] else "-" for m in made]
             over = f"{100 * (made[3][0] / made[0][0] - 1):.2f} %" if made[0][0] and made[3][0] else "-"
             print(f"| {devices} | {gib:g} | {' | '.join(cells)} | {over} | "
@@ -327,6 +330,8 @@ def main():
             for value, stages, *_ in made:
                 if stages and (judge.plan(stages) != value or value < made[0][0]):
                     sys.exit("bench_piper.py: a plan is worth something else, or more than the best")
+            if options.no_slower and made[0][0] and made[3][0] != made[0][0]:
+                sys.exit("bench_piper.py: SMP's plan is slower than Piper's")
     print("\nstages, tensor x data: layers (recomputed):", *details, sep="\n")
 
 
