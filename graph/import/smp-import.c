@@ -148,7 +148,7 @@ static smp_status run(const arguments *a)
 #else
 static smp_status run(const arguments *a)
 {
-    return smp_fail(SMP_ERR_FAILED,
+    return smp_fail(SMP_ERR_INPUT,
                     "%s: this smp-import was built without ONNX (libprotobuf-c-dev, "
                     "protobuf-c-compiler, libonnx-dev)",
                     a->model);

@@ -8,7 +8,7 @@ SMP_SOURCE_DIR=${SMP_SOURCE_DIR:-$(dirname "$tests_dir")}
 SMP_BIN_DIR=${SMP_BIN_DIR:-$SMP_SOURCE_DIR/build/test/bin}
 export SMP_EXAMPLES=$SMP_SOURCE_DIR/examples
 PATH=$SMP_BIN_DIR:$PATH
-for program in smp-profile smp-partition smp-run smp-export; do
+for program in smp-profile smp-partition smp-run smp-import smp-export; do
     [ -x "$SMP_BIN_DIR/$program" ] || {
         echo "$SMP_BIN_DIR/$program is not built" >&2
         exit 1

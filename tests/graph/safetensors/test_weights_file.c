@@ -76,36 +76,37 @@ static const struct hostile {
     size_t values;
     const char *where, *reason;
 } hostile[] = {
-    {"", 0, "byte 8", "expected '{'"},
-    {"[]", 0, "byte 8", "expected '{'"},
-    {"{\"a\":", 0, "byte 13", "ends inside an entry"},
-    {"{\"a\":" T("[1]", "[0,4]") "} x", 4, "byte 63", "behind the header's '}'"},
-    {"{\"a\":" T("[1]", "[0,4]") ",}", 4, "byte 62", "one entry between two commas"},
-    {"{\"a\":" T("[1]", "[0,8]") "}", 4, "byte 9", "the file has 4 bytes of values"},
-    {"{\"a\":" T("[1]", "[4,0]") "}", 4, "byte 9", "data_offsets [4, 0]"},
-    {"{\"a\":" T("[1]", "[0,4]") "}", 5, "byte 66", "1 bytes behind the values"},
-    {"{\"a\":" T("[1]", "[4,8]") "}", 8, "byte 62", "a hole before it"},
-    {"{\"a\":" T("[2]", "[0,8]") ",\"b\":" T("[1]", "[4,8]") "}", 8, "tensor 'b'", "overlap"},
-    {"{\"a\":" T("[3]", "[0,8]") "}", 8, "byte 9", "8 bytes for F32 of shape 3"},
-    {"{\"a\":" T("[4294967296,4294967296]", "[0,0]") "}", 0, "tensor 'a'", "more than 2^60"},
-    {"{\"a\":" T("[1152921504606846976,4]", "[0,0]") "}", 0, "tensor 'a'", "more than 2^60"},
-    {"{\"a\":" T("[-1]", "[0,4]") "}", 4, "tensor 'a'", "shape: expected a list"},
-    {"{\"a\":" T("[1.0]", "[0,4]") "}", 4, "tensor 'a'", "shape: expected a list"},
-    {"{\"a\":" T("[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, "tensor 'a'", "at most 8"},
-    {"{\"a\":" T("[99999999999999999999]", "[0,4]") "}", 4, "byte ", "too big"},
-    {"{\"a\":" T("[1]", "[0,4,8]") "}", 4, "tensor 'a'", "two whole numbers"},
-    {"{\"a\":{\"dtype\":\"F12\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "tensor 'a'", "'F12'"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4],\"x\":1}}", 4, "byte 9",
-     "expected the keys"},
-    {"{\"a\":1}", 4, "byte 9", "expected the keys"},
-    {"{\"a\":{\"x\":[[1]]}}", 0, "byte 19", "nested deeper"},
-    {"{\"a\":" T("[1]", "[0,4]") ",\"a\":" T("[1]", "[4,8]") "}", 8, "byte 62", "is there twice"},
-    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "byte ", "duplicate"},
-    {"{\"__metadata__\":{\"a\":1}}", 0, "byte 9", "object of texts"},
-    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "byte 27", "is there twice"},
-    {"{\"\xff\":" T("[1]", "[0,4]") "}", 4, "byte 10", "decode byte 0xff"},
-    {"{\"a\\u0000b\":" T("[1]", "[0,4]") "}", 4, "byte ", "\\u0000"},
-    {"{\"a\" " T("[1]", "[0,4]") "}", 4, "byte ", "':' expected"},
+    {"", 0, "byte 8:", "expected '{'"},
+    {"[]", 0, "byte 8:", "expected '{'"},
+    {"{\"a\":", 0, "byte 13:", "ends inside an entry"},
+    {"{\"a\":" T("[1]", "[0,4]") "} x", 4, "byte 63:", "behind the header's '}'"},
+    {"{\"a\":" T("[1]", "[0,4]") ",}", 4, "byte 62:", "one entry between two commas"},
+    {"{\"a\":" T("[1]", "[0,8]") "}", 4, "byte 9:", "the file has 4 bytes of values"},
+    {"{\"a\":" T("[1]", "[4,0]") "}", 4, "byte 9:", "data_offsets [4, 0]"},
+    {"{\"a\":" T("[1]", "[0,4]") "}", 5, "byte 66:", "1 bytes behind the values"},
+    {"{\"a\":" T("[1]", "[4,8]") "}", 8, "byte 62:", "a hole before it"},
+    {"{\"a\":" T("[2]", "[0,8]") ",\"b\":" T("[1]", "[4,8]") "}", 8,
+     "byte 123:", "tensors overlap"},
+    {"{\"a\":" T("[3]", "[0,8]") "}", 8, "byte 9:", "8 bytes for F32 of shape 3"},
+    {"{\"a\":" T("[4294967296,4294967296]", "[0,0]") "}", 0, "byte 9:", "more than 2^60"},
+    {"{\"a\":" T("[1152921504606846976,4]", "[0,0]") "}", 0, "byte 9:", "more than 2^60"},
+    {"{\"a\":" T("[-1]", "[0,4]") "}", 4, "byte 9:", "shape: expected a list"},
+    {"{\"a\":" T("[1.0]", "[0,4]") "}", 4, "byte 9:", "shape: expected a list"},
+    {"{\"a\":" T("[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, "byte 9:", "at most 8"},
+    {"{\"a\":" T("[99999999999999999999]", "[0,4]") "}", 4, "byte 57:", "too big"},
+    {"{\"a\":" T("[1]", "[0,4,8]") "}", 4, "byte 9:", "two whole numbers"},
+    {"{\"a\":{\"dtype\":\"F12\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "byte 9:", "'F12'"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4],\"x\":1}}", 4,
+     "byte 9:", "expected the keys"},
+    {"{\"a\":1}", 4, "byte 9:", "expected the keys"},
+    {"{\"a\":{\"x\":[[1]]}}", 0, "byte 19:", "nested deeper"},
+    {"{\"a\":" T("[1]", "[0,4]") ",\"a\":" T("[1]", "[4,8]") "}", 8, "byte 62:", "is there twice"},
+    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "byte 35:", "duplicate"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, "byte 9:", "object of texts"},
+    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "byte 27:", "is there twice"},
+    {"{\"\xff\":" T("[1]", "[0,4]") "}", 4, "byte 10:", "decode byte 0xff"},
+    {"{\"a\\u0000b\":" T("[1]", "[0,4]") "}", 4, "byte 19:", "\\u0000"},
+    {"{\"a\" " T("[1]", "[0,4]") "}", 4, "byte 14:", "':' expected"},
 };
 
 static void test_weights_file_hostile_heads_are_refused(void **state)
@@ -118,11 +119,11 @@ static void test_weights_file_hostile_heads_are_refused(void **state)
         expect_refused("a.safetensors", h->where, h->reason);
     }
     put("a.safetensors", "1234567", 7);
-    expect_refused("a.safetensors", "byte 7", "the file ends");
+    expect_refused("a.safetensors", "byte 7:", "the file ends");
     put_head("a.safetensors", 3, "{}", "", 0);
-    expect_refused("a.safetensors", "byte 0", "a header of 3 bytes, the file has 10");
+    expect_refused("a.safetensors", "byte 0:", "a header of 3 bytes, the file has 10");
     put_head("a.safetensors", UINT64_MAX, "{}", "", 0);
-    expect_refused("a.safetensors", "byte 0", "at most 100000000");
+    expect_refused("a.safetensors", "byte 0:", "at most 100000000");
     expect_refused("absent", "absent", "cannot open");
     smp_weights_file *file = NULL;
     assert_int_equal(smp_weights_file_open("/dev/zero", &file), SMP_ERR_INPUT);
