@@ -248,6 +248,20 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     return SMP_OK;
 }
 
+/* Of a GPU: what libraries take was measured, or is the plan's, which, like the memory, says it of
+ * its own kind of device. */
+static void set_memory(const smp *s, smp_profile *profile)
+{
+    const bool planned = s->plan->target.backend == s->device->backend;
+    if (s->device->host_memory)
+        return;
+    if (planned && s->plan->cluster)
+        profile->memory_bytes = s->plan->cluster->device[0].memory_bytes;
+    profile->library_bytes = s->library_bytes;
+    if (planned && profile->library_bytes == 0)
+        profile->library_bytes = s->plan->library_bytes;
+}
+
 /* By rank 0. A core switch, and the link where no message could be timed: what the plan was made
  * with if that was measured. */
 static smp_status write_profile(smp *s, merged *m, const char *path)
@@ -266,9 +280,7 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     if (status == SMP_OK && s->device->products)
         status = smp_products_choices(s->device->products(s->device_context), device, profile.arena,
                                       &profile.products);
-    if (!s->device->host_memory && s->plan->cluster)
-        profile.memory_bytes = s->plan->cluster->device[0].memory_bytes;
-    profile.library_bytes = s->library_bytes > 0 ? s->library_bytes : s->plan->library_bytes;
+    set_memory(s, &profile);
     if (s->plan->cluster && s->plan->cluster->cores_per_node > 0 &&
         s->plan->cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
         profile.core_switch_us = s->plan->cluster->core_switch_us;

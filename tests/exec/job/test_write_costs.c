@@ -216,6 +216,22 @@ static void test_write_costs_of_a_shared_core(void **state)
     }
 }
 
+/* A plan for a GPU, run on the CPU: what it says of the GPU's memory is not of the CPU. */
+static void test_write_costs_of_a_gpu_plan_on_the_cpu(void **state)
+{
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    smp *job = open_job("simple", true);
+    take_step(job);
+    ((smp_plan *)job->plan)->target.backend = SMP_BACKEND_CUDA;
+    ((smp_plan *)job->plan)->library_bytes = 1 << 20;
+    smp_profile *profile = written(job, path);
+    assert_true(profile->library_bytes == 0 && profile->memory_bytes == 0);
+    smp_profile_destroy(profile);
+    smp_finalize(job);
+}
+
 static void test_write_costs_refuses(void **state)
 {
     (void)state;
@@ -242,6 +258,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_costs_of_many_steps),
         cmocka_unit_test(test_write_costs_keeps_the_core_switch),
         cmocka_unit_test(test_write_costs_of_a_shared_core),
+        cmocka_unit_test(test_write_costs_of_a_gpu_plan_on_the_cpu),
         cmocka_unit_test(test_write_costs_refuses),
     };
     open_ranks(&argc, &argv);
