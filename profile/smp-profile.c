@@ -45,7 +45,8 @@ static const char usage[] =
     "                       without mpirun, two ranks are started for it\n"
     "  --link-time SECONDS  about so long for that (default 10): messages grow while there is "
     "time\n"
-    "  --offload-to DIR     the link to a file in DIR instead of host memory, as of smp-run (cpu)\n"
+    "  --offload-to DIR     with --links: the link to a file in DIR instead of host memory, as of\n"
+    "                       smp-run (cpu)\n"
     "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
     "repeatable\n"
     "  --help, --version\n"
@@ -144,6 +145,11 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
                         argc - optind);
     a->model = argv[optind];
+    if (a->offload_to && !a->links)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--offload-to %s: nothing is measured of that without "
+                        "--links",
+                        a->offload_to);
     if (smp_target_check(a->target) == SMP_OK)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,

@@ -62,6 +62,8 @@ bad_value smp-profile --microbatch-size 0
 bad_value smp-profile --microbatch-size three
 bad_value smp-profile --device abacus
 bad_value smp-profile --dtype fp7
+expect_bad '--offload-to here: nothing is measured of that without --links' \
+    smp-profile "$SMP_EXAMPLES/mlp.yaml" --offload-to here
 for option in --stages --ddp --chunks --microbatches --microbatch-size -n; do
     bad_value smp-partition "$option" -1
     bad_value smp-partition "$option" 99999999999999999999
