@@ -91,20 +91,33 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
             100 * plan->predicted.step_gap);
 }
 
+/* The bound on micro-batches that wait for W, where the schedule takes one; 0: there is none. */
+static int lag_of(const smp_candidate *c)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(c->schedule);
+    const smp_schedule_shape shape = {.pipeline = c->pipeline,
+                                      .chunks = c->chunks,
+                                      .microbatches = c->microbatches,
+                                      .training = true,
+                                      .active = c->active};
+    return kind && kind->most_lag && kind->most_lag(&shape) > 0 ? c->lag : 0;
+}
+
 static void explain_order(const smp_planner_result *result, smp_text *text)
 {
     const smp_auto_outcome *order = &result->order;
     const smp_candidate *best = result->search.best;
+    const int lag = lag_of(best);
     char rule[32], found[32], bound[32];
     if (best->active > 0)
         smp_text_append(text, "schedule: the rule is %s, bound to %d live micro-batches\n",
                         best->schedule, best->active);
-    if (best->lag > 0)
+    if (lag > 0)
         smp_text_append(text,
                         "schedule: of %s, with weight gradients of at most %d micro-batches to "
                         "come\n",
-                        best->schedule, best->lag);
-    if (best->lag == SMP_LAG_WHOLE)
+                        best->schedule, lag);
+    if (lag == SMP_LAG_WHOLE)
         smp_text_append(text, "schedule: of %s, with whole backwards, for memory\n",
                         best->schedule);
     if (!order->tried)
@@ -253,11 +266,12 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "%d", c->ddp);
     smp__table_put(t, "%d", c->chunks);
     char live[32] = "", lag[32] = "";
+    const int most = lag_of(c);
     if (c->active > 0)
         snprintf(live, sizeof live, ", %d live", c->active);
-    if (c->lag > 0)
-        snprintf(lag, sizeof lag, ", lag %d", c->lag);
-    if (c->lag == SMP_LAG_WHOLE)
+    if (most > 0)
+        snprintf(lag, sizeof lag, ", lag %d", most);
+    if (most == SMP_LAG_WHOLE)
         snprintf(lag, sizeof lag, ", whole");
     smp__table_put(t, "<%s%s%s", c->schedule, live, lag);
     smp__table_put(t, "%d", c->microbatches);

@@ -31,6 +31,13 @@ expect_equal "h3.ln_1" "$(stage_of h3.ln_1 fixed.yaml)" 2
 expect_exit 0 smp-partition "$model" --fix sketch.yaml:0,2 --stages 4 --microbatches 4 --time-limit 5 -o fixed.yaml
 expect_match fixed.yaml 'pipeline: 4'
 expect_equal "h3.ln_1" "$(stage_of h3.ln_1 fixed.yaml)" 2
+# A bound on what waits for weight gradients is named of schedules that take one.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --weight-lag 1 --time-limit 5 --explain
+expect_match out 'zero-bubble, lag 1'
+expect_no_match out '(simple|interleaved|breadth-first)[^ ]*, lag'
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline interleaved --weight-lag 1 \
+    --time-limit 5 --explain
+expect_no_match out 'lag 1|micro-batches to come'
 # A whole plan fixed is that plan.
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 2 --microbatches 4 --pipeline interleaved --time-limit 5 -o whole.yaml
 expect_exit 0 smp-partition "$model" --fix whole.yaml --time-limit 5 -o same.yaml
