@@ -74,6 +74,10 @@ smp_recompute smp__check_treatment(const smp_partition *partition);
 /* Whether it makes a difference which device does what. */
 bool smp__check_devices_differ(const smp_cluster *cluster);
 
+/* A finding where a rank's program goes beyond a bound that was asked for: on live micro-batches,
+ * or on those that wait for W (schedule/check/check_bounds.c). program: [pipeline], verified. */
+smp_status smp__check_bounds(const smp__check_build *b, const smp_program *program);
+
 /* By how much each part of a plan that is legal and fits falls short
  * (schedule/check/check_parts.c). */
 smp_status smp__check_parts(smp__check_build *b);

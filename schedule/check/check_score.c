@@ -244,6 +244,8 @@ static smp_status make_programs(const smp__scoring *s, smp_program *program)
     if (written && s->planner.any_travels && b->request.offload == SMP_OFFLOAD_ALL)
         SMP_TRY(add_transfers(s, program));
     smp_status status = verify_programs(s, program);
+    if (status == SMP_OK)
+        return smp__check_bounds(b, program);
     if (status != SMP_ERR_INPUT)
         return status;
     return SMP__FIND(&b->out->findings, ILLEGAL, "programs", sketch->programs_where, "%s",

@@ -25,6 +25,16 @@ expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,
     <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
 expect_exit 0 smp-partition check again.yaml --time-limit 5
 
+# Bounds hold of programs that a plan brings along, whatever its rule would order.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline zero-bubble \
+    --time-limit 5 -o bubble.yaml
+expect_exit 2 smp-partition check bubble.yaml --time-limit 1 --weight-lag 2
+expect_match out 'bubble\.yaml:.*on rank 1 weight gradients of 3 micro-batches are still to come at a time, --weight-lag allows 2'
+expect_exit 2 smp-partition check bubble.yaml --time-limit 1 --active-microbatches 2
+expect_match out 'rank [01] keeps 3 micro-batches alive, --active-microbatches allows 2'
+run smp-partition check bubble.yaml --time-limit 1 --weight-lag 3 --active-microbatches 3
+expect_no_match out 'micro-batches (alive|are still to come)'
+
 # More devices than the cluster has are a finding like any other.
 sed 's/parallel: {devices: 2, pipeline: 2, ddp: 1/parallel: {devices: 6, pipeline: 2, ddp: 3/' plan.yaml >large.yaml
 expect_exit 2 smp-partition check large.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
