@@ -172,6 +172,8 @@ static smp_status keep_numbers(const smp_partition_options *o, const inputs *in,
     if (!o->has_placement && sketch->has_placement && (!sketch->device || same_ranks))
         r->placement = sketch->placement;
     r->device = sketch->device;
+    r->products = &sketch->products;
+    r->library_bytes = sketch->library_bytes;
     if (r->devices == 0 && r->ddp > 0)
         r->devices = local_devices(r, in);
     return keep_schedule(sketch, r);

@@ -127,6 +127,8 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
     if (!use_placement || r->placement == SMP_PLACEMENT_AUTO)
         r->placement = sketch->has_placement ? sketch->placement : SMP_PLACEMENT_CLUSTER;
     r->device = sketch->device;
+    r->products = &sketch->products;
+    r->library_bytes = sketch->library_bytes;
     SMP_TRY(pick_schedule(b));
     b->same_numbers = b->kind && p == sketch->pipeline && v == sketch->chunks &&
                       m == sketch->microbatches && sketch->schedule &&

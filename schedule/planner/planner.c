@@ -122,6 +122,17 @@ static smp_status expose(smp_plan *plan, const smp__planner *planner, const smp_
     return SMP_OK;
 }
 
+/* What is known of a GPU besides costs: from the profile, else from a plan that is kept. */
+static smp_status fill_device(smp_plan *plan, const smp_search_request *request)
+{
+    const smp_profile *profile = request->profile;
+    const smp_product_choices *products = profile ? &profile->products : request->products;
+    if (request->graph->target.backend == SMP_BACKEND_CPU)
+        return SMP_OK;
+    plan->library_bytes = profile ? profile->library_bytes : request->library_bytes;
+    return products ? smp_product_choices_copy(products, plan->arena, &plan->products) : SMP_OK;
+}
+
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
@@ -153,8 +164,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->gradient_blocks = smp__planner_blocks(planner, best->ddp);
     plan->training = graph->training;
     plan->target = graph->target;
-    if (planner->request.profile && graph->target.backend != SMP_BACKEND_CPU)
-        plan->library_bytes = planner->request.profile->library_bytes;
+    SMP_TRY(fill_device(plan, &planner->request));
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
@@ -164,9 +174,6 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
                                 planner->offload_bytes));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
-    if (planner->request.profile)
-        SMP_TRY(smp_product_choices_copy(&planner->request.profile->products, plan->arena,
-                                         &plan->products));
     SMP_TRY(expose(plan, planner, best));
     return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
 }

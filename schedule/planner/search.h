@@ -41,6 +41,9 @@ typedef struct smp_search_request {
     int weight_lag;          /* bound on those that wait for W, likewise; 0: auto */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
+    /* What a plan that is kept says of its GPUs, for plans made without a profile; NULL, 0: nothing. */
+    const smp_product_choices *products;
+    int64_t library_bytes;
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
     bool advise;       /* where nothing fits: plan changes of the request and name those that do */
     const int *device; /* [devices] of SMP_PLACEMENT_LISTED: each once, of replica d, rank r at

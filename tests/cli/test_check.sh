@@ -35,6 +35,21 @@ expect_match out 'rank [01] keeps 3 micro-batches alive, --active-microbatches a
 run smp-partition check bubble.yaml --time-limit 1 --weight-lag 3 --active-microbatches 3
 expect_no_match out 'micro-batches (alive|are still to come)'
 
+# What a plan says of its GPUs stays, unless a profile says it anew.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --device cuda \
+    --cluster "$SMP_EXAMPLES/cluster-h100.yaml" --time-limit 5 -o gpu.yaml
+sed -i 's/precision: fp32}/precision: fp32, libraries: 123456789}/' gpu.yaml
+echo 'products: {format: 1, device: "A GPU", library: lib, chosen: [{product: p, algorithm: a}]}' >>gpu.yaml
+for command in "check gpu.yaml" "$model --fix gpu.yaml"; do
+    # shellcheck disable=SC2086 # words
+    expect_exit 0 smp-partition $command --time-limit 5 -o kept.yaml
+    expect_match kept.yaml 'libraries: 123456789'
+    expect_match kept.yaml '^products: .*chosen: \[\{product: p, algorithm: a\}\]'
+    # shellcheck disable=SC2086
+    expect_exit 0 smp-partition $command --device cpu --time-limit 5 -o kept.yaml
+    expect_no_match kept.yaml 'libraries|products'
+done
+
 # More devices than the cluster has are a finding like any other.
 sed 's/parallel: {devices: 2, pipeline: 2, ddp: 1/parallel: {devices: 6, pipeline: 2, ddp: 3/' plan.yaml >large.yaml
 expect_exit 2 smp-partition check large.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
