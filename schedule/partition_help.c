@@ -112,9 +112,10 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_LOADING_HORIZON, "loading-horizon", "K|auto", IN_BOTH,
      "compute actions that each transfer has to hide behind (default auto: 1, 2 or 4)"},
     {FLAG_OFFLOAD_STATES, "offload-states", "none|auto|all", IN_BOTH,
-     "the optimizer's states lie in host memory, and are updated there, on a GPU beside the next "
-     "step (default auto: where that is the shortest step that fits, and the cluster has `links: "
-     "host`; check: what the plan says; without a value: all)"},
+     "the optimizer's states, and fp32 values of weights that a GPU reads in 16 bits alone, lie in "
+     "host memory, and are updated there, on a GPU beside the next step (default auto: where that "
+     "is the shortest step that fits, and the cluster has `links: host`; check: what the plan "
+     "says; without a value: all)"},
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
      "one partitioner instead of the best of all: "},
     {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,

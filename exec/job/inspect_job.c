@@ -113,8 +113,7 @@ static smp_status set_weight(smp *s, const weight_copy *c, const float *values)
     const int32_t held = smp__job_find_param(s, c->param);
     if (held < 0)
         return SMP_OK;
-    const smp__range here =
-        smp__weights_in_parts(s) ? smp__own_range(s, held) : (smp__range){0, param->elements};
+    const smp__range here = smp__held_range(s, held);
     for (int64_t at = here.begin, n; at < here.end; at += n) {
         n = here.end - at < SLICE_ELEMENTS ? here.end - at : SLICE_ELEMENTS;
         smp__runs_take(smp__runs_of(param), c->slice, at, n, values, 0);

@@ -58,7 +58,7 @@ static smp_status find_weights(smp *s, smp__call *call)
                             op->name, k);
         const smp_memory_param *param = &s->memory->param[index];
         const smp_memory_region *region = &s->memory->region[param->region];
-        if (!s->memory->part_weight)
+        if (!s->memory->part_weight && !region->far)
             call->param[k] = smp__weight_at(s, index, 0);
         if (call->param16 && region->weight16 >= 0)
             call->param16[k] = s->arena + region->weight16 + 2 * param->at;

@@ -117,15 +117,13 @@ static smp_status read_split(smp *s, reading *r, int32_t index, int k)
 
 static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
 {
-    const int64_t n = s->graph->param[s->memory->param[index].param].elements;
-    const bool all = k == 0 && !smp__weights_in_parts(s);
     if (k > 0 && smp__is_idle(s, index))
         return SMP_OK;
     if (smp__is_split(s, index))
         return read_split(s, r, index, k);
     if (r->parts.status == SMP_OK)
-        r->parts.status =
-            read_array(s, r, index, k, all ? (smp__range){0, n} : smp__own_range(s, index));
+        r->parts.status = read_array(s, r, index, k,
+                                     k == 0 ? smp__held_range(s, index) : smp__own_range(s, index));
     return SMP_OK;
 }
 

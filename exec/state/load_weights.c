@@ -109,8 +109,7 @@ static smp_status read_weight(loading *l, int32_t index)
     smp *s = l->s;
     const smp_param *param = &s->graph->param[s->memory->param[index].param];
     const smp_weight_sources *sources = &l->sources[param->number];
-    const smp__range here =
-        smp__weights_in_parts(s) ? smp__own_range(s, index) : (smp__range){0, param->elements};
+    const smp__range here = smp__held_range(s, index);
     if (sources->n == 0 || here.begin == here.end)
         return SMP_OK;
     const bool by_run = smp_weight_in_order(sources) && smp__runs_of(param).run >= SHORT_RUN;

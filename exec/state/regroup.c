@@ -91,7 +91,8 @@ static smp__runs runs_of(const smp__regroup *r, int32_t index, int member)
 static smp__range slice(const smp__regroup *r, int32_t index, int k, int member, smp__range window)
 {
     const smp *s = r->s;
-    const bool all = !r->copies_share && k == 0 && !smp__weights_in_parts(s);
+    const bool all =
+        !r->copies_share && k == 0 && !smp__weights_in_parts(s) && !smp__weight_is_far(s, index);
     const smp__range part = all ? (smp__range){0, param_of(s, index)->elements}
                                 : smp__range_of(s, index, member / s->comm.tensor_size);
     const smp__runs runs = runs_of(r, index, member);

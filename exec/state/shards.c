@@ -76,6 +76,18 @@ bool smp__weights_in_parts(const smp *s)
     return s->memory->part_weight;
 }
 
+bool smp__weight_is_far(const smp *s, int32_t index)
+{
+    return region_of(s, index)->far;
+}
+
+smp__range smp__held_range(const smp *s, int32_t index)
+{
+    if (smp__weights_in_parts(s) || smp__weight_is_far(s, index))
+        return smp__own_range(s, index);
+    return (smp__range){0, s->graph->param[s->memory->param[index].param].elements};
+}
+
 static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_dtype dtype,
                    bool part, int64_t at)
 {
@@ -88,7 +100,8 @@ static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_
 float *smp__weight_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return (float *)place(s, s->arena, index, region->weight, SMP_F32, s->memory->part_weight, at);
+    return (float *)place(s, region->far ? s->far : s->arena, index, region->weight, SMP_F32,
+                          region->far || s->memory->part_weight, at);
 }
 
 float *smp__grad_at(const smp *s, int32_t index, int64_t at)

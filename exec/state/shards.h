@@ -32,6 +32,12 @@ smp__range smp__holding_slice(const smp__holding *holding, int64_t begin, int64_
 /* Are the weights outside of a step in parts? */
 bool smp__weights_in_parts(const smp *s);
 
+/* Does memory->param[index] lie in the host area, of which the device has a copy in 16 bits alone?
+ * What is there is this rank's part, whatever is sharded. */
+bool smp__weight_is_far(const smp *s, int32_t index);
+/* What is here of its values: all, or the part. */
+smp__range smp__held_range(const smp *s, int32_t index);
+
 /* Is memory->param[index] frozen and so without a gradient and states? */
 bool smp__is_idle(const smp *s, int32_t index);
 

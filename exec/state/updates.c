@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "exec/state/far_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 #include "exec/transport/own_core.h"
@@ -26,7 +27,10 @@ enum {
 
 typedef struct piece {
     smp_update update; /* as the host makes it */
-    void *target;      /* where on the device what is new goes */
+    void *target;      /* where on the device what is new goes, */
+    const void *made;  /* from here, */
+    int64_t bytes;
+    uint16_t *rounded; /* of a weight that stays here: what goes up; else NULL */
     bool last;         /* of its update */
     double begin_s, end_s;
 } piece;
@@ -77,6 +81,8 @@ static smp_status make(void *of, int64_t number)
     if (u->delay_s > 0.0)
         nanosleep(&delay, NULL);
     const smp_status status = smp_device_find("cpu")->update(NULL, u->optimizer, &p->update);
+    if (status == SMP_OK && p->rounded)
+        smp__far_round(p->update.half, p->rounded, p->update.weight, p->update.elements);
     p->end_s = smp_clock_s();
     return status;
 }
@@ -184,6 +190,8 @@ static smp_update part_of(const smp *s, const smp_update *update, int64_t begin)
     part.grad += begin;
     if (update->direction)
         part.direction += begin;
+    if (update->weight16)
+        part.weight16 = (uint16_t *)part.weight16 + begin;
     for (int k = 0; k < SMP_MAX_OPTIMIZER_STATES; k++)
         if (update->state16[k])
             part.state16[k] += begin;
@@ -193,20 +201,26 @@ static smp_update part_of(const smp *s, const smp_update *update, int64_t begin)
     return part;
 }
 
-/* Weights, then gradients, in the piece's place of s->piece; the copies are begun. */
+/* Weights that do not lie here, then gradients, in the piece's place of s->piece; the copies are
+ * begun. Of the former the piece's place has what goes up. */
 static smp_status bring_down(smp *s, const smp__updates *u, int64_t number, piece *p)
 {
     const smp_update there = p->update;
     const int64_t bytes = there.elements * (int64_t)sizeof(float);
     float *here = (float *)(void *)s->piece + number % u->places * (2 * PIECE_FLOATS);
     float *grad = here + PIECE_FLOATS;
-    p->update.weight = here;
+    const bool far = smp__weight_is_far(s, u->index[u->bringing]);
+    p->rounded = far && !there.direction ? (uint16_t *)here : NULL;
+    p->target = there.direction ? there.direction : far ? there.weight16 : there.weight;
+    p->made = there.direction ? grad : here;
+    p->bytes = p->rounded ? bytes / 2 : bytes;
+    p->update.weight = far ? there.weight : here;
     p->update.weight16 = NULL;
     p->update.grad = grad;
     p->update.direction = there.direction ? grad : NULL;
-    p->target = there.direction ? there.direction : there.weight;
-    SMP_TRY(s->device->travel_out(s->device_context, travel_of(u, number, WEIGHT_DOWN), here,
-                                  there.weight, bytes));
+    if (!far)
+        SMP_TRY(s->device->travel_out(s->device_context, travel_of(u, number, WEIGHT_DOWN), here,
+                                      there.weight, bytes));
     return s->device->travel_out(s->device_context, travel_of(u, number, GRAD_DOWN), grad,
                                  there.grad, bytes);
 }
@@ -231,12 +245,12 @@ static smp_status bring_next(smp *s, smp__updates *u)
     p->update = part_of(s, &u->list[u->bringing], u->at);
     u->at += p->update.elements;
     p->last = u->at == u->list[u->bringing].elements;
+    if (!s->device->host_memory)
+        SMP_TRY(bring_down(s, u, u->down, p));
     if (p->last) {
         u->bringing++;
         u->at = 0;
     }
-    if (!s->device->host_memory)
-        SMP_TRY(bring_down(s, u, u->down, p));
     u->down++;
     return SMP_OK;
 }
@@ -261,8 +275,7 @@ static smp_status send_back(smp *s, smp__updates *u)
     const piece *p = &u->piece[u->up % u->places];
     if (!s->device->host_memory)
         SMP_TRY(s->device->travel_back(s->device_context, travel_of(u, u->up, UP), p->target,
-                                       p->update.direction ? p->update.direction : p->update.weight,
-                                       p->update.elements * (int64_t)sizeof(float)));
+                                       p->made, p->bytes));
     if (u->begin_s == 0.0)
         u->begin_s = p->begin_s;
     u->end_s = p->end_s;
@@ -289,14 +302,15 @@ smp_status smp__updates_look(smp *s)
     return SMP_OK;
 }
 
-/* Copies in 16 bits, which are the device's own, are of what has come back. */
+/* Copies in 16 bits are the device's own, of what has come back, unless they are that. */
 static smp_status join(smp *s, smp__updates *u)
 {
     if (!s->device->host_memory)
         SMP_TRY(s->device->travel_join(s->device_context, travel_of(u, u->up - 1, UP)));
     for (; u->joined < u->made; u->joined++) {
         const smp_update *update = &u->list[u->joined];
-        if (!s->device->host_memory && update->weight16 && !update->direction)
+        if (!s->device->host_memory && update->weight16 && !update->direction &&
+            !smp__weight_is_far(s, u->index[u->joined]))
             SMP_TRY(s->device->round16(s->device_context, update->half, update->weight16,
                                        update->weight, update->elements));
     }

@@ -3,8 +3,9 @@
  *
  * A thread beside the rank makes them in the order in which the forward of a step uses the weights,
  * and an operator of the next one waits for its own weights alone. Of a GPU, weights and gradients
- * come down in pieces, and weights go back, each way on its stream beside the compute stream; the
- * rank asks for these copies whenever it looks. Where no core is spare, on a CPU, or the costs of a
+ * come down in pieces, and weights go back, each way on its stream beside the compute stream; of
+ * weights that lie in host memory themselves gradients come, and copies in 16 bits go. The rank
+ * asks for all of it whenever it looks. Where no core is spare, on a CPU, or the costs of a
  * step are measured, there is no thread, and they are made when they are begun: one code.
  *
  * From `begin` on weights, their gradients and their states are not the rank's until it has waited

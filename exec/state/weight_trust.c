@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/far_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
@@ -62,7 +63,10 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
         return smp__device_pace(s); /* its ratio is 1 */
     const smp_squares both[] = {{update.weight, update.elements, square},
                                 {update.direction, update.elements, square + n_piece(s)}};
-    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both, 2));
+    const bool far = smp__weight_is_far(s, index);
+    if (far)
+        smp__far_squares(update.weight, update.elements, square);
+    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both + far, 2 - far));
     return smp__device_pace(s);
 }
 

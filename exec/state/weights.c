@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/far_values.h"
 #include "exec/state/initial_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
@@ -23,12 +24,11 @@ static smp_status init_param(smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
     const smp_param *p = &s->graph->param[param->param];
-    const smp__range here =
-        smp__weights_in_parts(s) ? smp__own_range(s, index) : (smp__range){0, p->elements};
+    const smp__range here = smp__held_range(s, index);
     const uint64_t seed = s->options.seed;
     if (here.begin == here.end)
         return SMP_OK;
-    if (s->device->host_memory) {
+    if (s->device->host_memory || smp__weight_is_far(s, index)) {
         smp__initial_values(p, seed, here.begin, here.end, smp__weight_at(s, index, here.begin));
         return SMP_OK;
     }
@@ -51,11 +51,34 @@ smp_status smp__weights_init(smp *s)
     return smp__weights_round(s);
 }
 
+/* From host memory, a piece at a time. Of what is sharded the other parts are gathered: when they
+ * are read. */
+static smp_status round_far(smp *s, const smp_memory_region *region)
+{
+    const smp_dtype half = smp_precision_dtype(s->target.precision);
+    const int own = s->comm.shard_rank;
+    const int64_t begin = region->cut[own], n = region->cut[own + 1] - begin;
+    const float *values = (const float *)(s->far + region->weight) + region->at[own];
+    const int64_t piece = SMP__PIECE_BYTES / 2;
+    SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
+    for (int64_t at = 0, m; at < n; at += m) {
+        m = n - at < piece ? n - at : piece;
+        smp__far_round(half, s->piece, values + at, m);
+        SMP_TRY(s->device->upload(s->device_context, s->arena + region->weight16 + 2 * (begin + at),
+                                  s->piece, 2 * m));
+        SMP_TRY(smp__device_idle(s));
+    }
+    s->stale = s->stale || s->comm.shard_size > 1;
+    return SMP_OK;
+}
+
 smp_status smp__region_round(smp *s, int32_t index)
 {
     const smp_memory_region *region = &s->memory->region[index];
     if (region->weight16 < 0 || region->elements == 0)
         return SMP_OK;
+    if (region->far)
+        return round_far(s, region);
     return s->device->round16(s->device_context, smp_precision_dtype(s->target.precision),
                               s->arena + region->weight16,
                               (const float *)(s->arena + region->weight), region->elements);
@@ -83,13 +106,16 @@ static void *array_at(const smp *s, int32_t index, int k, int64_t element)
     return k == GRADIENT ? smp__grad_at(s, index, element) : smp__saved_at(s, index, k, element);
 }
 
+static bool is_far(const smp *s, int32_t index, int k)
+{
+    return k == 0 ? smp__weight_is_far(s, index) : k > 0 && s->far;
+}
+
 /* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a
  * state's (k), of many weights at once. */
 static smp_status sum_squares(smp *s, int k)
 {
-    const bool far = k > 0 && s->far; /* whether they are finite is all that is asked then */
-    const smp_device *device = far ? smp_device_find("cpu") : s->device;
-    void *context = far ? NULL : s->device_context;
+    const smp_dtype dtype = smp__saved_dtype(s, k);
     const int32_t last = s->memory->n_param - 1;
     smp_squares batch[AT_ONCE];
     int n = 0;
@@ -100,9 +126,11 @@ static smp_status sum_squares(smp *s, int k)
                                        .elements = own.end - own.begin,
                                        .sum = s->square + s->piece_begin[i] +
                                               own.begin / SMP_PIECE_ELEMENTS};
+        if (n > 0 && is_far(s, i, k)) /* whether they are finite is all that is asked then */
+            SMP_TRY(smp_device_find("cpu")->square_sums(NULL, dtype, &batch[--n], 1));
         if (n < AT_ONCE && i < last)
             continue;
-        SMP_TRY(device->square_sums(context, smp__saved_dtype(s, k), batch, n));
+        SMP_TRY(s->device->square_sums(s->device_context, dtype, batch, n));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
         n = 0;
     }

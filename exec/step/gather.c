@@ -1,5 +1,6 @@
 /* Gathers of sharded weights. Weights that are whole outside of steps, where each rank has updated
- * its part, are gathered where they stand; those that are in parts, in the buffer that the memory
+ * its part, are gathered where they stand: in fp32, or as the copies in 16 bits that alone are on
+ * the device; those that are in parts, in the buffer that the memory
  * plan has for this run of the chunk's actions, and its operators are told where that is. */
 #include "exec/step/gather.h"
 
@@ -39,6 +40,18 @@ static void place_weights(smp *s, int chunk, int64_t base)
     }
 }
 
+/* A region's copy in 16 bits, two values as a float that nobody looks at: places in a region are
+ * multiples of 32. */
+static smp_status list_copy(smp *s, smp__sum_list *list, int32_t index)
+{
+    const smp_memory_region *region = &s->memory->region[index];
+    const smp_sum gather = {.reach = SMP_REACH_GROUP, .gather = true};
+    SMP_TRY(smp__sum_list_add(s, list, &gather, region->weight16 / 4, index, region->elements / 2));
+    for (int p = 0; p <= s->comm.shard_size; p++)
+        list->item[list->n - 1].cut[p] = region->cut[p] / 2;
+    return SMP_OK;
+}
+
 static smp_status list_regions(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
@@ -49,6 +62,10 @@ static smp_status list_regions(smp *s, int chunk)
         if (memory->part_weight ? at < 0 : region->chunk != chunk)
             continue;
         smp_sum sum = gather;
+        if (region->far) {
+            SMP_TRY(list_copy(s, &s->reducer.gather[chunk], i));
+            continue;
+        }
         sum.cut = region->cut;
         SMP_TRY(smp__sum_list_add(s, &s->reducer.gather[chunk], &sum,
                                   memory->part_weight ? at : region->weight / 4, i, 0));
@@ -124,7 +141,8 @@ smp_status smp__gather_wait(smp *s, int chunk)
                                   values + 4 * elements, (const float *)values, elements);
     }
     for (int i = 0; i < list->n; i++)
-        SMP_TRY(smp__region_round(s, list->item[i].region));
+        if (!s->memory->region[list->item[i].region].far)
+            SMP_TRY(smp__region_round(s, list->item[i].region));
     return SMP_OK;
 }
 

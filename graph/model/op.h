@@ -17,7 +17,7 @@
 #define SMP_GRAPH_MODEL_OP_H
 
 #include "graph/model/graph.h"
-
+#define SMP_ROUNDED_ON_GPU(bits) ((uint32_t)(bits) << SMP_OP_MAX_PARAM) /* in smp_op_kind.rounded */
 enum { SMP_OP_MAX_PARAM = 8, SMP_OP_MAX_OUT = 32 };
 enum { SMP_OP_MAX_IN = 32 }; /* of runnable operators; opaque: no limit */
 
@@ -302,8 +302,8 @@ struct smp_op_kind {
      * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
-    /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, on
-     * widened values. */
+    /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, widened.
+     * Of `rounded` weights, these or ON_GPU, kernels of a GPU in 16 bits read param16 alone. */
     const smp_op_kernels *cpu16;
     uint32_t rounded; /* weights, a bit each, that these multiply as rounded to 16 bits */
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in

@@ -284,5 +284,5 @@ const smp_op_kind smp__op_conv2d = {
     .split = SPLITS,
     .cpu = KERNELS,
     .cpu16 = &HALF,
-    .rounded = 1,
+    .rounded = 1 | SMP_ROUNDED_ON_GPU(2),
 };

@@ -119,4 +119,5 @@ const smp_op_kind smp__op_expert_linear = {
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},
+    .rounded = SMP_ROUNDED_ON_GPU(1),
 };

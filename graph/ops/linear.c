@@ -296,5 +296,5 @@ const smp_op_kind smp__op_linear = {
             .backward_weight = backward_weight,
             .writes_fresh = true},
     .cpu16 = &HALF,
-    .rounded = 1,
+    .rounded = 1 | SMP_ROUNDED_ON_GPU(2),
 };

@@ -48,14 +48,15 @@ typedef struct smp_memory_region {
     int64_t in_chunk; /* element of the chunk's accumulators at which its own begin; -1: several */
     const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
     const int64_t *at;  /* [shard] */
-    int64_t weight;     /* offset of the values */
+    int64_t weight;     /* offset of the values; far: in the host area, of the part alone */
     int64_t weight16;   /* offset of their whole copy in 16 bits; -1 unless the target is that, or
                            where weights are sharded: behind what is gathered */
-    int64_t state[2];   /* offsets of the part of the optimizer's states, or -1; in bf16 where the
+    bool far; /* all that the device has of them is `weight16`. Of a chunk, the first regions */
+    int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; in bf16 where the
                          target says so: 2 for 4 in the above; offloaded: in the host area */
-    int64_t grad;       /* of the summed gradient; -1 without training */
-    bool part_grad;     /* `grad`: the part alone */
-    bool idle; /* of frozen weights without gradient and states (smp_param): the last of its
+    int64_t grad;     /* of the summed gradient; -1 without training */
+    bool part_grad;   /* `grad`: the part alone */
+    bool idle;        /* of frozen weights without gradient and states (smp_param): the last of its
                          chunk's, behind all that has accumulators, or a weight with several uses */
 } smp_memory_region;
 
@@ -107,7 +108,7 @@ typedef struct smp_memory_rank {
                                         1 ..., then those of single weights */
     const int32_t *chunk_region;     /* [chunks + 1] those of chunk c: [c] .. [c + 1] - 1; one at
                                         least that is not idle */
-    bool part_weight;                /* `weight`, of all regions: the part alone */
+    bool part_weight;                /* `weight`, of all regions: the part alone; none is far */
     const smp_memory_bucket *bucket; /* [chunks] */
     /* Where weights are sharded: element of what chunk c gathers at which a region begins, at c *
      * n_region + region; -1: it does not need it. In 16 bits the copy lies behind all of that. */
@@ -147,9 +148,16 @@ typedef struct smp_memory_input {
     int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;
 
+/* Has a job weights whose fp32 values lie beside their states, in the host area (smp_weights_away)?
+ * Does a use of a weight leave it there: is it trained, and is what the use reads rounded? */
+bool smp_memory_far_weights(const smp_graph *graph, smp_sharding sharding);
+bool smp_memory_use_is_far(const smp_graph *graph, int32_t use);
+
 /* Bytes that a rank keeps for ever on its device for each element of a weight, in the mean over its
  * shard group. */
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
+/* The same of a weight that may be far, in a job that has such; else as above. */
+double smp_memory_far_bytes(const smp_graph *graph, smp_sharding sharding);
 /* The same of an idle weight, which has neither gradient nor states. */
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);
 

@@ -11,6 +11,7 @@
 #include "profile/costs.h"
 #include "schedule/memory/bytes.h"
 #include "schedule/plan/gradient_blocks.h"
+#include "schedule/rules/offload.h"
 
 static int stage_of_use(const smp_memory_input *input, int32_t use)
 {
@@ -75,16 +76,37 @@ static int64_t alignment(const smp__memory_build *build)
            smp_dtype_bytes(smp_precision_dtype(build->input->graph->target.precision));
 }
 
-/* The bucket of its chunk that each weight with one use falls into, from the last weight on, idle
- * ones into one behind these; how many a chunk has. */
-static void fill_buckets(const smp__memory_build *build, smp_memory_param *param, int32_t *n,
-                         int64_t *bytes)
+/* Do all that use it on this rank read it in 16 bits alone? */
+static bool is_far(const smp__memory_build *build, int32_t index)
+{
+    const smp_graph *graph = build->input->graph;
+    const smp_param *param = graph_param(build, index);
+    if (!smp_memory_far_weights(graph, build->input->sharding))
+        return false;
+    for (int32_t u = param->use_begin; u < param->use_end; u++)
+        if (chunk_of_use(build, u) >= 0 && !smp_memory_use_is_far(graph, u))
+            return false;
+    return true;
+}
+
+/* Regions are of weights of one class. */
+enum { FAR, NEAR, IDLE, N_CLASS };
+
+static int class_of(const smp__memory_build *build, int32_t index)
+{
+    return graph_param(build, index)->idle ? IDLE : is_far(build, index) ? FAR : NEAR;
+}
+
+/* The bucket of its chunk that each weight of a class with one use falls into, from the last weight
+ * on; idle ones share one. n: how many a chunk has, bytes: 0; both are counted on. */
+static void fill_class(const smp__memory_build *build, smp_memory_param *param, int kind,
+                       int32_t *n, int64_t *bytes)
 {
     for (int32_t k = build->rank->n_param - 1; k >= 0; k--) {
         const int c = param[k].chunk;
-        if (!has_one_use(build, k) || graph_param(build, k)->idle)
+        if (!has_one_use(build, k) || class_of(build, k) != kind)
             continue;
-        if (smp_bucket_is_full(build->input->sharding, bytes[c])) {
+        if (kind != IDLE && smp_bucket_is_full(build->input->sharding, bytes[c])) {
             n[c]++;
             bytes[c] = 0;
         }
@@ -92,17 +114,9 @@ static void fill_buckets(const smp__memory_build *build, smp_memory_param *param
         param[k].region = n[c];
     }
     for (int c = 0; c < build->input->chunks; c++) {
-        n[c]++;
+        n[c] += bytes[c] > 0 || (kind == NEAR && n[c] == 0);
         bytes[c] = 0;
     }
-    for (int32_t k = 0; k < build->rank->n_param; k++) {
-        if (!has_one_use(build, k) || !graph_param(build, k)->idle)
-            continue;
-        param[k].region = n[param[k].chunk];
-        bytes[param[k].chunk] = 1;
-    }
-    for (int c = 0; c < build->input->chunks; c++)
-        n[c] += bytes[c] > 0;
 }
 
 static smp_status number_regions(smp__memory_build *build, smp_memory_param *param)
@@ -113,7 +127,8 @@ static smp_status number_regions(smp__memory_build *build, smp_memory_param *par
     int64_t *bytes = SMP_ARENA_NEW(build->scratch, int64_t, (size_t)chunks);
     if (!begin || !bytes)
         return SMP_ERR_NO_MEMORY;
-    fill_buckets(build, param, begin + 1, bytes);
+    for (int kind = 0; kind < N_CLASS; kind++)
+        fill_class(build, param, kind, begin + 1, bytes);
     for (int c = 0; c < chunks; c++)
         begin[c + 1] += begin[c];
     rank->chunk_region = begin;
@@ -143,6 +158,7 @@ static smp_status list_regions(smp__memory_build *build, smp_memory_param *param
         if (!has_one_use(build, k))
             *region = (smp_memory_region){.chunk = param[k].chunk, .param = k, .in_chunk = -1};
         region->idle = graph_param(build, k)->idle;
+        region->far = is_far(build, k);
         param[k].at = region->elements;
         SMP_TRY(smp__bytes_add(&bytes, (n + unit - 1) / unit * unit * 4));
         region->elements = bytes / 4;
@@ -242,39 +258,48 @@ static smp_status cut_regions(smp__memory_build *build)
     return SMP_OK;
 }
 
-/* The room for the longest part that a member has of region i and, of a chunk, of all its regions,
- * without idle ones if `summed`; *next: the region behind these. */
-static int64_t part_elements(const smp__memory_build *build, int32_t i, bool summed, int32_t *next)
+/* Regions that have an array. */
+typedef enum kept { ALL, SUMMED /* not idle ones */, FAR_ONES } kept;
+
+static bool keeps(const smp_memory_region *region, kept of)
+{
+    return of == ALL || (of == SUMMED ? !region->idle : region->far);
+}
+
+/* The room for the longest part that a member has of region i and, of a chunk, of all its regions
+ * that are meant, the first ones; *next: the region behind these. */
+static int64_t part_elements(const smp__memory_build *build, int32_t i, kept of, int32_t *next)
 {
     const int parts = build->input->sharding.shard;
     const smp_memory_rank *rank = build->rank;
     const bool chunk = rank->region[i].param < 0;
     *next = chunk ? rank->chunk_region[rank->region[i].chunk + 1] : i + 1;
-    const smp_memory_region *last = &rank->region[*next - 1];
-    int64_t most = 0;
-    if (summed && last->idle && !chunk)
+    int32_t end = *next;
+    while (end > i && !keeps(&rank->region[end - 1], of))
+        end--;
+    if (end == i)
         return 0;
-    last -= summed && last->idle;
+    const smp_memory_region *last = &rank->region[end - 1];
+    int64_t most = 0;
     for (int p = 0; p < parts; p++) {
-        const int64_t end = last->at[p] + last->cut[p + 1] - last->cut[p];
-        most = end > most ? end : most;
+        const int64_t elements = last->at[p] + last->cut[p + 1] - last->cut[p];
+        most = elements > most ? elements : most;
     }
     return most;
 }
 
-static smp_status place_parts(smp__memory_build *build, int state)
+/* The weights (state -1), or a state, of which each member has its part. */
+static smp_status place_parts(smp__memory_build *build, kept of, int state, bool far)
 {
+    const int64_t element = state < 0 ? 4 : smp_target_state_bytes(build->input->graph->target);
     int32_t next;
     for (int32_t i = 0; i < build->rank->n_region; i = next) {
-        int64_t offset;
-        const int64_t element = state < 0 ? 4 : smp_target_state_bytes(build->input->graph->target);
-        const int64_t bytes = element * part_elements(build, i, state >= 0, &next);
-        const bool far = state >= 0 && build->input->sharding.offload_states;
         int64_t *top = far ? &build->far_top : &build->top;
-        offset = *top;
-        SMP_TRY(smp__bytes_add(top, bytes));
-        for (int32_t k = i; k < next && !(state >= 0 && build->region[k].idle); k++)
-            *(state < 0 ? &build->region[k].weight : &build->region[k].state[state]) = offset;
+        const int64_t offset = *top;
+        SMP_TRY(smp__bytes_add(top, element * part_elements(build, i, of, &next)));
+        for (int32_t k = i; k < next; k++)
+            if (keeps(&build->region[k], of))
+                *(state < 0 ? &build->region[k].weight : &build->region[k].state[state]) = offset;
     }
     return SMP_OK;
 }
@@ -290,15 +315,14 @@ static smp_status place_weights(smp__memory_build *build)
     build->rank->part_weight = parts;
     for (int32_t i = 0; i < n; i++) {
         region[i].weight16 = region[i].state[0] = region[i].state[1] = region[i].grad = -1;
-        if (!parts)
+        if (!parts && !region[i].far)
             SMP_TRY(smp__memory_place(build, 4 * region[i].elements, &region[i].weight));
     }
-    if (parts)
-        SMP_TRY(place_parts(build, -1));
+    SMP_TRY(place_parts(build, parts ? ALL : FAR_ONES, -1, !parts));
     for (int32_t i = 0; i < n && copies && !parts; i++)
         SMP_TRY(smp__memory_place(build, 2 * region[i].elements, &region[i].weight16));
     for (int state = 0; state < input->optimizer_states; state++)
-        SMP_TRY(place_parts(build, state));
+        SMP_TRY(place_parts(build, SUMMED, state, input->sharding.offload_states));
     return SMP_OK;
 }
 
@@ -330,7 +354,8 @@ static smp_status place_grads(smp__memory_build *build, int chunk, int64_t accum
     int32_t next;
     int64_t part = -1;
     if (accumulators < 0)
-        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, of[chunk], true, &next), &part));
+        SMP_TRY(
+            smp__memory_place(build, 4 * part_elements(build, of[chunk], SUMMED, &next), &part));
     for (int32_t i = of[chunk]; i < smp_memory_summed_end(build->rank, chunk); i++) {
         smp_memory_region *region = &build->region[i];
         region->part_grad = part >= 0;
@@ -397,7 +422,8 @@ static smp_status place_gradients(smp__memory_build *build)
         if (region->idle)
             continue;
         region->part_grad = sharded;
-        const int64_t elements = sharded ? part_elements(build, i, true, &next) : region->elements;
+        const int64_t elements =
+            sharded ? part_elements(build, i, SUMMED, &next) : region->elements;
         SMP_TRY(smp__memory_place(build, 4 * elements, &region->grad));
     }
     return SMP_OK;
@@ -452,6 +478,18 @@ smp_status smp__memory_place_states(smp__memory_build *build)
     return place_gradients(build);
 }
 
+bool smp_memory_far_weights(const smp_graph *graph, smp_sharding sharding)
+{
+    return smp_weights_away(sharding, graph->target, graph->training);
+}
+
+bool smp_memory_use_is_far(const smp_graph *graph, int32_t use)
+{
+    const smp_use *u = &graph->use[use];
+    const uint32_t rounded = graph->op[u->op].kind->rounded;
+    return !graph->param[u->param].idle && ((rounded | rounded >> SMP_OP_MAX_PARAM) >> u->slot & 1);
+}
+
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding)
 {
     if (smp_shards(sharding, SMP_SHARD_WEIGHTS, graph->training))
@@ -468,4 +506,10 @@ double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding)
     if (training)
         bytes += smp_shards(sharding, SMP_SHARD_GRADIENTS, training) ? 4.0 * part : 4.0;
     return bytes + smp_memory_idle_bytes(graph, sharding);
+}
+
+double smp_memory_far_bytes(const smp_graph *graph, smp_sharding sharding)
+{
+    const double near = smp_memory_state_bytes(graph, sharding);
+    return smp_memory_far_weights(graph, sharding) ? near - 4.0 : near;
 }

@@ -305,7 +305,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
                       .active = request->active_microbatches,
                       .lag = request->weight_lag,
                       .sharding = sharding,
-                      .state_factor = 0.25 * smp_memory_state_bytes(request->graph, sharding),
+                      .state_factor = 0.25 * smp_memory_far_bytes(request->graph, sharding),
                       .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
                       .schedule = l->schedule,
                       .recompute = request->recompute,

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "graph/model/target.h"
+#include "schedule/rules/shard.h"
 
 /* Which ops' stashes travel: a request. */
 typedef enum smp_offload {
@@ -26,6 +27,15 @@ typedef struct smp_offloading {
 static inline bool smp_updates_beside(bool offload_states, smp_target target)
 {
     return offload_states && target.backend == SMP_BACKEND_CUDA;
+}
+
+/* Do the fp32 values of weights that a GPU reads in 16 bits alone lie there too, where the update
+ * is made? Where weights are sharded all stay on the device: they are gathered in fp32. */
+static inline bool smp_weights_away(smp_sharding sharding, smp_target target, bool training)
+{
+    return training && smp_updates_beside(sharding.offload_states, target) &&
+           smp_precision_is_half(target.precision) &&
+           !smp_shards(sharding, SMP_SHARD_WEIGHTS, training);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "schedule/show/stage_table.h"
 #include "schedule/show/text_table.h"
 
 enum { SHOWN_CONFIGURATIONS = 10 };
@@ -173,7 +174,7 @@ static void explain_offload(const smp_plan *plan, smp_text *text)
     for (int r = 0; r < plan->pipeline && plan->predicted.host_bytes; r++)
         host = plan->predicted.host_bytes[r] > host ? plan->predicted.host_bytes[r] : host;
     if (plan->sharding.offload_states)
-        smp_text_append(text, "offload: the optimizer's states\n");
+        smp_text_append(text, "offload: %s\n", smp_show_offloaded_states(plan));
     if (n_offload > 0)
         smp_text_append(text,
                         "offload: %d of %d stages, loading horizon %d; host memory of a rank at "

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "schedule/rules/offload.h"
 #include "schedule/show/text_table.h"
 
 /* First and last op of a stage in graph order, their names cut where they are long. */
@@ -55,6 +56,14 @@ static const char *plural(int64_t n, const char *more)
     return n == 1 ? "" : more;
 }
 
+const char *smp_show_offloaded_states(const smp_plan *plan)
+{
+    const smp_sharding sharding = plan->sharding;
+    if (smp_weights_away(sharding, plan->target, plan->training))
+        return "the optimizer's states, with weights in fp32 that are read in 16 bits alone";
+    return sharding.offload_states ? "the optimizer's states" : "";
+}
+
 /* What lies in host memory, and how much that is. */
 static void put_host(const smp_plan *plan, smp_text *text)
 {
@@ -70,8 +79,7 @@ static void put_host(const smp_plan *plan, smp_text *text)
                         plan->loading_horizon);
     smp_text_append(text, "%s%s; at most %s of a rank\n",
                     plan->travels && plan->sharding.offload_states ? ", " : "",
-                    plan->sharding.offload_states ? "the optimizer's states" : "",
-                    smp_format_bytes(bytes, sizeof bytes, most));
+                    smp_show_offloaded_states(plan), smp_format_bytes(bytes, sizeof bytes, most));
 }
 
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,

@@ -8,4 +8,7 @@
 smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
                            const smp_graph *graph, smp_text *text);
 
+/* What of the optimizer lies in host memory; "" if nothing does. */
+const char *smp_show_offloaded_states(const smp_plan *plan);
+
 #endif

@@ -195,11 +195,17 @@ static smp_status create_runners(smp__sim *sim)
     return shared ? create_cores(sim) : SMP_OK;
 }
 
-static double update_us(const smp__sim *sim, int64_t bytes)
+/* Of so many bytes of weights, `far` of which have their fp32 values in host memory alone. */
+static double update_us(const smp__sim *sim, int64_t bytes, int64_t far)
 {
     const smp_simulation_input *input = sim->input;
-    return (double)bytes * smp_update_us_per_byte(input->cluster, input->graph->target,
-                                                  input->sharding, input->optimizer_bytes_per_s);
+    const smp_target target = input->graph->target;
+    const double near_us =
+        (double)(bytes - far) * smp_update_us_per_byte(input->cluster, target, input->sharding,
+                                                       input->optimizer_bytes_per_s);
+    return far == 0 ? near_us
+                    : near_us + (double)far * smp_far_update_us_per_byte(input->cluster, target,
+                                                                         input->sharding);
 }
 
 /* A weight that several chunks have is made for the first of them. */
@@ -211,10 +217,12 @@ static smp_status set_updates(smp__sim *sim)
         return SMP_ERR_NO_MEMORY;
     for (int rank = 0; rank < n_rank; rank++) {
         const int64_t most = smp__sim_rank_bytes(sim, rank);
-        int64_t bytes = 0;
+        int64_t bytes = 0, far = 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
             bytes += sim->trained_bytes[smp__sim_stage(sim, rank, chunk)];
-            sim->updated_us[rank * chunks + chunk] = update_us(sim, bytes < most ? bytes : most);
+            far += sim->far_bytes[smp__sim_stage(sim, rank, chunk)];
+            const int64_t all = bytes < most ? bytes : most;
+            sim->updated_us[rank * chunks + chunk] = update_us(sim, all, far < all ? far : all);
         }
     }
     return SMP_OK;
@@ -256,7 +264,7 @@ static smp_status set_costs(smp__sim *sim)
     if (smp_updates_beside(input->sharding.offload_states, input->graph->target))
         SMP_TRY(set_updates(sim));
     for (int rank = 0; rank < input->pipeline && !sim->updated_us; rank++)
-        sim->optimizer_us[rank] = update_us(sim, smp__sim_rank_bytes(sim, rank));
+        sim->optimizer_us[rank] = update_us(sim, smp__sim_rank_bytes(sim, rank), 0);
     return smp__sim_add_summands(sim);
 }
 

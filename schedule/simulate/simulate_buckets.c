@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "graph/model/op.h"
+#include "schedule/memory/memory.h"
 
 /* The stage of a weight with one use, or -1. */
 static int stage_of(const smp_simulation_input *input, int32_t param)
@@ -15,14 +16,21 @@ static int stage_of(const smp_simulation_input *input, int32_t param)
     return input->flow->stage_of_op[input->graph->use[p->use_begin].op];
 }
 
-/* Goes through the weights as backwards finish them. bucket: NULL to count alone. number, bytes:
- * [n_stage], zero; of the bucket in progress. */
+/* Of one that has a stage. */
+static bool is_far(const smp_simulation_input *input, int32_t param)
+{
+    return smp_memory_far_weights(input->graph, input->sharding) &&
+           smp_memory_use_is_far(input->graph, input->graph->param[param].use_begin);
+}
+
+/* Goes through the weights as backwards finish them, first through those that are far. bucket: NULL
+ * to count alone. number, bytes: [n_stage], zero; of the bucket in progress. */
 static void fill(const smp_simulation_input *input, const int32_t *begin, smp__sim_bucket *bucket,
-                 int32_t *number, int64_t *bytes)
+                 int32_t *number, int64_t *bytes, bool far)
 {
     for (int32_t p = input->graph->n_param - 1; p >= 0; p--) {
         const int stage = stage_of(input, p);
-        if (stage < 0)
+        if (stage < 0 || is_far(input, p) != far)
             continue;
         if (smp_bucket_is_full(input->sharding, bytes[stage])) {
             number[stage]++;
@@ -34,6 +42,19 @@ static void fill(const smp_simulation_input *input, const int32_t *begin, smp__s
                 .bytes = bytes[stage],
                 .first_op = input->graph->use[input->graph->param[p].use_begin].op};
     }
+}
+
+static void fill_both(const smp_simulation_input *input, const int32_t *begin,
+                      smp__sim_bucket *bucket, int32_t *number, int64_t *bytes)
+{
+    fill(input, begin, bucket, number, bytes, true);
+    for (int s = 0; s < input->flow->n_stage; s++) {
+        number[s] += bytes[s] > 0;
+        bytes[s] = 0;
+    }
+    fill(input, begin, bucket, number, bytes, false);
+    for (int s = 0; s < input->flow->n_stage; s++) /* there is one, and the last has something */
+        number[s] -= bytes[s] == 0 && number[s] > 0;
 }
 
 /* `at` of a stage's buckets, which are started in their order. */
@@ -73,13 +94,13 @@ smp_status smp__sim_buckets(smp__sim *sim)
     double *done_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->graph->n_op);
     if (!number || !bytes || !done_us)
         return SMP_ERR_NO_MEMORY;
-    fill(input, NULL, NULL, number, bytes);
+    fill_both(input, NULL, NULL, number, bytes);
     for (size_t s = 0; s < n_stage; s++) /* one alone is what R reduces */
         sim->bucket_begin[s + 1] = sim->bucket_begin[s] + number[s] + 1;
     sim->bucket = SMP_ARENA_NEW(sim->arena, smp__sim_bucket, (size_t)sim->bucket_begin[n_stage]);
     if (!sim->bucket)
         return SMP_ERR_NO_MEMORY;
-    fill(input, sim->bucket_begin, sim->bucket, number + n_stage, bytes + n_stage);
+    fill_both(input, sim->bucket_begin, sim->bucket, number + n_stage, bytes + n_stage);
     for (int s = 0; s < (int)n_stage; s++) {
         if (number[s] == 0)
             sim->bucket[sim->bucket_begin[s]].at = 1.0;

@@ -8,6 +8,8 @@
  * possible. */
 #include "schedule/simulate/simulate_state.h"
 
+#include "schedule/memory/memory.h"
+
 #include <math.h>
 
 #include "graph/model/op.h"
@@ -125,6 +127,33 @@ static void stage_reduced(smp__sim *sim, int stage, double end_us)
         sim->reduce_end_us[stage] = end_us;
 }
 
+/* Does a stage read the weight, and in 16 bits alone? */
+static bool is_far(const smp__sim *sim, const smp_param *param, int32_t stage)
+{
+    const smp_simulation_input *input = sim->input;
+    bool reads = false;
+    for (int32_t u = param->use_begin; u < param->use_end; u++) {
+        if (sim->crossing.flow->stage_of_op[input->graph->use[u].op] != stage)
+            continue;
+        if (!smp_memory_use_is_far(input->graph, u))
+            return false;
+        reads = true;
+    }
+    return reads;
+}
+
+static void count_far(smp__sim *sim, int32_t *seen)
+{
+    const smp_graph *g = sim->input->graph;
+    for (int32_t p = 0; p < g->n_param; p++)
+        for (int32_t u = g->param[p].use_begin; u < g->param[p].use_end; u++) {
+            const int32_t s = sim->crossing.flow->stage_of_op[g->use[u].op];
+            if (seen[s] != -p - 1 && is_far(sim, &g->param[p], s))
+                sim->far_bytes[s] += g->param[p].elements * (int64_t)sizeof(float);
+            seen[s] = -p - 1;
+        }
+}
+
 /* All weights of a stage but for idle ones, each counted once: nobody sums or updates these. */
 smp_status smp__sim_count_trained(smp__sim *sim)
 {
@@ -132,8 +161,9 @@ smp_status smp__sim_count_trained(smp__sim *sim)
     const smp_flow *flow = sim->crossing.flow;
     const size_t n_stage = (size_t)flow->n_stage;
     sim->trained_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
+    sim->far_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
     int32_t *seen = SMP_ARENA_NEW(sim->arena, int32_t, n_stage); /* the last weight, from 1 */
-    if (!sim->trained_bytes || !seen)
+    if (!sim->trained_bytes || !sim->far_bytes || !seen)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++)
         sim->trained_bytes[s] = sim->input->weight_bytes[s];
@@ -146,6 +176,8 @@ smp_status smp__sim_count_trained(smp__sim *sim)
         }
     for (size_t s = 0; s < n_stage; s++) /* the file may say less of a stage */
         sim->trained_bytes[s] = sim->trained_bytes[s] > 0 ? sim->trained_bytes[s] : 0;
+    if (smp_memory_far_weights(g, sim->input->sharding))
+        count_far(sim, seen);
     return SMP_OK;
 }
 
@@ -238,9 +270,9 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     r->channel_free_us = fmax(r->channel_free_us, smp__sim_updated_us(sim, r, chunk));
     if (++at->reached < sim->n_replica)
         return;
-    at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, smp__ring_of_group(sim->input),
-                                                         smp__ring_turns_us, 1, 1,
-                                                         sim->input->weight_bytes[stage]);
+    at->end_us = channel_us(sim, r->rank) +
+                 all_turns_us(sim, stage, smp__ring_of_group(sim->input), smp__ring_turns_us, 1, 1,
+                              sim->input->weight_bytes[stage] - sim->far_bytes[stage] / 2);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;

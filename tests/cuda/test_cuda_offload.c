@@ -189,12 +189,14 @@ static void test_cuda_offload_states(void **state)
     (void)state;
     char path[96];
     snprintf(path, sizeof path, "%s/saved", folder);
+    static const char *const precisions[] = {"bf16", "fp16", "fp32"};
     for (int k = 0; smp_optimizers()[k]; k++) {
-        const char *name = smp_optimizers()[k]->name, *precision = k % 2 ? "fp32" : "bf16";
+        const char *name = smp_optimizers()[k]->name, *precision = precisions[k % 3];
         plan_changes changes = {.seed = 1, .offload_states = true, .offload_percent = 50 * k};
         double with[2 * STEPS] = {0}, without[2 * STEPS] = {0};
         smp *far = open_job(precision, 1, name, changes);
         assert_non_null(far->far);
+        assert_int_equal(far->memory->region[0].far, k % 3 < 2);
         changes.offload_states = false;
         smp *near = open_job(precision, 1, name, changes);
         assert_null(near->far);

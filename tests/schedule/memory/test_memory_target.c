@@ -147,11 +147,108 @@ static void test_memory_target_frozen(void **state)
     smp_graph_destroy(graph);
 }
 
+enum { MATRIX = 64 * 64 };
+
+/* The last one of a group of `shard` whose states are offloaded. */
+static smp_memory_rank *far_memory(const smp_graph *graph, int shard, smp_shard_what what)
+{
+    int32_t stage[6] = {0};
+    smp_program program = {0};
+    smp_flow *flow;
+    smp_layout *layout;
+    smp_memory_rank *memory;
+    static const smp_action_kind kinds[] = {SMP_ACTION_GATHER,  SMP_ACTION_F,   SMP_ACTION_B,
+                                            SMP_ACTION_REDUCE,  SMP_ACTION_ALL, SMP_ACTION_DROP,
+                                            SMP_ACTION_OPTIMIZE};
+    assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (shard > 1 || kinds[i] == SMP_ACTION_F || kinds[i] == SMP_ACTION_B)
+            assert_int_equal(SMP_OK, smp_program_push(&program, kinds[i], 0, 0));
+    const smp_sharding sharding = {.shard = shard, .what = what, .offload_states = true};
+    const smp_status status =
+        smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                            .flow = flow,
+                                            .program = &program,
+                                            .stage_of_chunk = (int[]){0},
+                                            .stage_rank = (int[]){0},
+                                            .layout = (const smp_layout *const[]){layout},
+                                            .chunks = 1,
+                                            .microbatches = 1,
+                                            .ddp = shard,
+                                            .blocks = 1,
+                                            .sharding = sharding,
+                                            .optimizer_states = 2},
+                        &memory);
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    smp_layout_destroy(layout);
+    smp_flow_destroy(flow);
+    smp_program_free(&program);
+    return memory;
+}
+
+/* In 16 bits a GPU reads a and b, which stand first, as rounded alone, but norm and its bias in
+ * fp32; the tied matrix too, in one of its two uses. Where states are offloaded the former's fp32
+ * values lie beside them, in host memory; unless weights are sharded. */
+static void test_memory_target_far(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: far\n"
+        "inputs: {x: {dtype: int32, shape: [8]}, y: {dtype: float32, shape: [8, 64]}}\n"
+        "ops:\n"
+        "  - {op: embedding, name: table, in: x, out: h, rows: 64, features: 64}\n"
+        "  - {op: layernorm, name: norm, in: h, out: h}\n"
+        "  - {op: linear, name: a, in: h, out: h, features: 64}\n"
+        "  - {op: linear, name: b, in: h, out: h, features: 64, bias: false}\n"
+        "  - {op: linear, name: head, in: h, out: h, features: 64, bias: false, weight: "
+        "table.weight}\n"
+        "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
+    static const smp_target targets[] = {{SMP_BACKEND_CUDA, SMP_PRECISION_BF16},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_FP16},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_TF32},
+                                         {SMP_BACKEND_CPU, SMP_PRECISION_BF16}};
+    const int64_t far = 2 * MATRIX + 64, near = MATRIX + 2 * 64;
+    smp_graph *graph = NULL;
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
+    for (int t = 0; t < 4; t++) {
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[t]));
+        const bool has = t < 2;
+        const smp_sharding offload = {.offload_states = true};
+        assert_int_equal(has, smp_memory_far_weights(graph, offload));
+        assert_false(smp_memory_far_weights(graph, (smp_sharding){0}));
+        assert_true(smp_memory_far_bytes(graph, offload) ==
+                    smp_memory_state_bytes(graph, offload) - (has ? 4 : 0));
+        smp_memory_rank *memory = far_memory(graph, 1, SMP_SHARD_OPTIMIZER);
+        assert_int_equal(memory->far_bytes, 8 * (far + near) + (has ? 4 * far : 0));
+        assert_int_equal(memory->n_region, has ? 3 : 2);
+        for (int32_t i = 0; i < memory->n_region; i++)
+            assert_int_equal(memory->region[i].far, has && i == 0);
+        for (int32_t k = 0; k < memory->n_param && has; k++) {
+            const char first = graph->param[memory->param[k].param].name[0];
+            assert_int_equal(memory->region[memory->param[k].region].far,
+                             first == 'a' || first == 'b');
+        }
+        smp_memory_destroy(memory);
+    }
+    assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[0]));
+    for (int what = SMP_SHARD_OPTIMIZER; what <= SMP_SHARD_WEIGHTS; what++) {
+        smp_memory_rank *memory = far_memory(graph, 2, (smp_shard_what)what);
+        assert_int_equal(memory->region[0].far, what != SMP_SHARD_WEIGHTS);
+        /* A piece is longer than any of these: one rank has all of a region, or nothing. */
+        assert_true(memory->far_bytes <= 8 * (far + near) + (memory->region[0].far ? 4 * far : 0));
+        smp_memory_destroy(memory);
+    }
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_target_weights),
         cmocka_unit_test(test_memory_target_frozen),
+        cmocka_unit_test(test_memory_target_far),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
