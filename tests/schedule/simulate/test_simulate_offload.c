@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "graph/model/op.h"
+
 enum { FORWARD_US = 10, BACKWARD_US = 20 };
 
 static const char order[] =
@@ -116,6 +118,49 @@ static void test_simulate_updates_beside(void **state)
     }
 }
 
+/* The same, at a byte an us. The 25 values of the first chunk are those of a weight that its op
+ * reads in 16 bits alone, and lie with the host in such a run: they take half of the time. */
+static void test_simulate_updates_of_far_weights(void **state)
+{
+    (void)state;
+    static const smp_precision precisions[] = {SMP_PRECISION_BF16, SMP_PRECISION_FP16,
+                                               SMP_PRECISION_TF32};
+    for (int i = 0; i < 3; i++) {
+        made_plan made;
+        setting s;
+        made_plan_stages(&made, "simple", 1, 2, 1, true, made_chain);
+        made_plan_write(&made, 0, "F0.0 F0.1 B0.1 R.1 B0.0 R.0 O");
+        setting_open(&s, &made, 1, 1);
+        smp_op op[8];
+        smp_param param = {.name = "w", .elements = 25, .use_end = 1};
+        const smp_use use = {.param = 0, .op = 0, .slot = 0};
+        smp_graph graph = *s.input.graph;
+        assert_true((size_t)graph.n_op <= sizeof op / sizeof *op);
+        memcpy(op, graph.op, (size_t)graph.n_op * sizeof *op);
+        op[0].kind = smp_op_kind_find("linear");
+        graph.op = op;
+        graph.param = &param;
+        graph.use = &use;
+        graph.n_param = graph.n_use = 1;
+        graph.target = (smp_target){SMP_BACKEND_CUDA, precisions[i], false};
+        s.input.graph = &graph;
+        for (int stage = 0; stage < 2; stage++) {
+            s.forward_us[stage] = FORWARD_US;
+            s.backward_us[stage] = BACKWARD_US;
+            s.weight_bytes[stage] = stage == 0 ? 100 : 50;
+        }
+        s.input.sharding.offload_states = true;
+        s.cluster.host.bytes_per_s = 2e6;
+        smp_simulation *got = simulate(&s.input);
+        const double first_us = i < 2 ? 50 : 100;
+        assert_action(got, 0, 0, first_us);
+        assert_action(got, 1, first_us, first_us + 50);
+        assert_true(fabs(got->updated_us[0] - (first_us + 50)) < 1e-9);
+        smp_simulation_destroy(got);
+        made_plan_free(&made);
+    }
+}
+
 static void test_simulate_offload_needs_a_link(void **state)
 {
     (void)state;
@@ -136,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_simulate_offload_hides),
         cmocka_unit_test(test_simulate_offload_times),
         cmocka_unit_test(test_simulate_updates_beside),
+        cmocka_unit_test(test_simulate_updates_of_far_weights),
         cmocka_unit_test(test_simulate_offload_needs_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
