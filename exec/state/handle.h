@@ -231,6 +231,7 @@ struct smp {
     int64_t at;           /* in the program: the action in progress */
     int64_t passed;       /* ... of which the device has done at least so many */
     int64_t calls;        /* operators enqueued, for smp__device_pace */
+    double moved_s;       /* when messages moved on last, between operators */
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
     smp_trace_event *event;          /* [program n], with record_trace */

@@ -14,6 +14,8 @@
 #include "exec/step/sum_list.h"
 #include "exec/step/tap.h"
 
+static const double MOVE_EVERY_S = 10e-6;
+
 static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
     out->graph = s->graph;
@@ -210,6 +212,19 @@ static smp_status await_weights(smp *s, const smp__call *call, bool pair)
                                                                         : call->updates);
 }
 
+/* MPI moves nothing unless it is called, and a call takes up to a microsecond (it yields the core
+ * where ranks may outnumber cores): as much as a small operator. */
+static smp_status move_messages(smp *s)
+{
+    if (!s->transport_context)
+        return SMP_OK;
+    const double now_s = smp_clock_s();
+    if (now_s - s->moved_s < MOVE_EVERY_S)
+        return SMP_OK;
+    s->moved_s = now_s;
+    return s->transport->progress(s->transport_context);
+}
+
 /* After an operator: messages move on, and the host does not run away from the device. */
 static smp_status after_operator(smp *s)
 {
@@ -219,7 +234,7 @@ static smp_status after_operator(smp *s)
     SMP_TRY(smp__sum_lists_look(s));
     if (s->tensor_group)
         SMP_TRY(smp__op_group_look(s->tensor_group));
-    return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
+    return move_messages(s);
 }
 
 /* Whose time an instruction takes: a sum of gradients is of the last call whose gradients it may
