@@ -46,6 +46,8 @@ write("cut", SEEDS["onnx/linear"][:-9])
 write("deep", field(7, deep))
 write("twice", model([x], [y], one, [w]) + field(7, b""))
 write("newer", model([x], [y], one, [w], opset=99))
+write("last", model([x], [y], [node("Gemm", "x w b", "h"), node("LayerNormalization", "h b b", "n"), node("Gelu", "n", "y")],
+                    [w, floats("b", 3)], opset=21))
 write("short", model([x], [y], one, [w[:-3] + field(9, b"")[:0] + w[-3:] + field(9, b"123")]))
 write("same", model([x], [y], one, [w, w]))
 write("unmade", model([x], [y], [node("Relu", "z", "y")], [w]))
@@ -101,6 +103,9 @@ EOF
 expect_exit 0 smp-import linear.onnx --loss cross_entropy
 expect_match out 'op: cross_entropy, name: loss'
 expect_bad 'cross_entropy or mse' smp-import linear.onnx --loss crossentropy
+expect_exit 0 smp-import last.onnx
+expect_match out 'op: gelu, '
+expect_no_match out 'op: opaque'
 expect_exit 0 smp-import opaque.onnx
 expect_match out '# Softplus: no operator of SMP does this'
 expect_match out 'op: opaque, name: Softplusf'
