@@ -47,7 +47,7 @@ smp_torch_peers() {
     (
         flock 9
         cmp -s "$smp_peers_list" "$smp_peers_folder/peers.txt" && exit 0
-        echo "installing torchtitan, Megatron-LM and DeepSpeed into $smp_peers_folder"
+        echo "installing torchtitan, Megatron-LM, DeepSpeed, ONNX and transformers into $smp_peers_folder"
         rm -rf "$smp_peers_folder"
         DS_BUILD_OPS=0 "$smp_torch_python" -m pip install -q --disable-pip-version-check --no-deps --use-pep517 \
             --no-build-isolation --target "$smp_peers_folder" -r "$smp_peers_list" &&
