@@ -172,6 +172,15 @@ static smp_status try_open(advice *a)
     if (request->recompute != SMP_RECOMPUTE_AUTO && request->graph->training)
         SMP_TRY(try_change(a, &r, &fits, "--recompute auto"));
     r = *request;
+    r.offload_states = SMP_OFFLOAD_AUTO;
+    if (request->offload_states == SMP_OFFLOAD_NONE && request->graph->training &&
+        request->cluster->host.bytes_per_s > 0.0)
+        SMP_TRY(try_change(a, &r, &fits, "--offload-states auto"));
+    r = *request;
+    r.weight_lag = 0;
+    if (request->weight_lag > 0 && request->graph->training)
+        SMP_TRY(try_change(a, &r, &fits, "--weight-lag auto"));
+    r = *request;
     r.schedule = NULL;
     if (request->schedule)
         SMP_TRY(try_change(a, &r, &fits, "--pipeline auto"));

@@ -95,7 +95,7 @@ static void close_setting(setting *s)
 }
 
 /* What options are advised, and how often. */
-enum { OPEN, ACTIVE, SHARDS, SIZE, RANKS, DEVICES, LESS, MEMORY, N_ADVICE };
+enum { OPEN, ACTIVE, STATES, LAG, SHARDS, SIZE, RANKS, DEVICES, LESS, MEMORY, N_ADVICE };
 
 /* One option as printed; its kind. */
 static int apply_option(const char *option, const char *value, smp_search_request *request)
@@ -111,6 +111,10 @@ static int apply_option(const char *option, const char *value, smp_search_reques
         request->chunks = 0;
     else if (strcmp(option, "--microbatches") == 0 && automatic)
         request->microbatches = 0;
+    else if (strcmp(option, "--offload-states") == 0 && automatic)
+        return request->offload_states = SMP_OFFLOAD_AUTO, STATES;
+    else if (strcmp(option, "--weight-lag") == 0 && automatic)
+        return request->weight_lag = 0, LAG;
     else if (strcmp(option, "--shard") == 0 && automatic)
         return request->sharding.shard = SMP_SHARD_AUTO, request->any_shard_what = true, SHARDS;
     else if (strcmp(option, "--stages") == 0 && automatic)
@@ -175,9 +179,9 @@ static int follow(const smp_search_request *request, char *item)
 /* What was planned and is not advised does not fit. */
 static void check_rest(const smp_search_request *request, const char *message)
 {
-    static const char *const options[] = {"--recompute auto",  "--pipeline auto",
-                                          "--chunks auto",     "--microbatches auto",
-                                          "--optimize memory", "--shard auto"};
+    static const char *const options[] = {
+        "--recompute auto",  "--pipeline auto", "--chunks auto",         "--microbatches auto",
+        "--optimize memory", "--shard auto",    "--offload-states auto", "--weight-lag auto"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         smp_search_request changed = *request;
         smp_planner_result result;
@@ -230,6 +234,10 @@ static void test_advice_fits(void **state)
         smp_planner_result result;
         setting s;
         open_setting(&s, &random, fixture_below(&random, 3));
+        if (i % 2 == 1) { /* states may lie in host memory, and a schedule may be bound */
+            s.f.cluster.host = (smp_link_spec){.latency_us = 1, .bytes_per_s = 1e9};
+            s.request.weight_lag = 1 + i % 3;
+        }
         bool exists = limit_memory(&s.request, 0.3 + 0.01 * fixture_below(&random, 70));
         s.request.objective =
             fixture_chance(&random, 20) ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
@@ -245,12 +253,13 @@ static void test_advice_fits(void **state)
         }
         close_setting(&s);
     }
-    print_message("%d refusals, %d pieces of advice: %d open numbers, %d live micro-batches, %d "
-                  "shards, %d ranks, %d devices, %d for memory, %d memory\n",
-                  refused, advised, count[OPEN], count[ACTIVE], count[SHARDS], count[RANKS],
-                  count[DEVICES], count[LESS], count[MEMORY]);
+    print_message(
+        "%d refusals, %d pieces of advice: %d open numbers, %d live micro-batches, %d "
+        "states away, %d lags, %d shards, %d ranks, %d devices, %d for memory, %d memory\n",
+        refused, advised, count[OPEN], count[ACTIVE], count[STATES], count[LAG], count[SHARDS],
+        count[RANKS], count[DEVICES], count[LESS], count[MEMORY]);
     assert_true(refused >= n * 3 / 10 && count[MEMORY] >= refused * 9 / 10);
-    assert_true(count[SHARDS] >= n / 60);
+    assert_true(count[SHARDS] >= n / 60 && (count[LAG] > 0 || n < 80));
     assert_true(count[OPEN] >= n / 25 && count[RANKS] >= n / 40 && count[DEVICES] >= n / 40);
 }
 
@@ -280,6 +289,39 @@ static void test_advice_microbatch_size(void **state)
     assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
     assert_true(follow_all(&s.request, count) >= 3);
     assert_true(count[SIZE] == 1 && count[MEMORY] == 1);
+    smp_cluster_destroy(cluster);
+    close_setting(&s);
+}
+
+/* Nothing fits with the optimizer's states on the devices. */
+static void test_advice_states(void **state)
+{
+    (void)state;
+    smp_cluster *cluster = NULL;
+    smp_planner_result result;
+    int count[N_ADVICE] = {0};
+    setting s = {0};
+    if (smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml", &s.graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_cluster_local(4, &cluster));
+    cluster->host = (smp_link_spec){.latency_us = 10, .bytes_per_s = 4e9};
+    s.request = (smp_search_request){.graph = s.graph,
+                                     .cluster = cluster,
+                                     .devices = 4,
+                                     .stages = 4,
+                                     .ddp = 1,
+                                     .chunks = 1,
+                                     .microbatches = 1,
+                                     .microbatch_size = 1,
+                                     .memory_bytes = (int64_t)3300 << 10,
+                                     .recompute = SMP_RECOMPUTE_NONE,
+                                     .schedule = "simple",
+                                     .partitioner = "linear",
+                                     .advise = true,
+                                     .seed = 1};
+    assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
+    (void)follow_all(&s.request, count);
+    assert_int_equal(1, count[STATES]);
     smp_cluster_destroy(cluster);
     close_setting(&s);
 }
@@ -381,6 +423,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_advice_fits),
         cmocka_unit_test(test_advice_microbatch_size),
+        cmocka_unit_test(test_advice_states),
         cmocka_unit_test(test_advice_gains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
