@@ -228,6 +228,8 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
         else if (computes(kind))
             us[SMP_TIME_BACKWARD] += took_us;
     }
+    us[SMP_TIME_FORWARD] -= m->late_us[rank];
+    us[SMP_TIME_OFFLOAD] = m->offload_us[rank];
     us[SMP_TIME_SUMS] = m->reduction_us[rank];
     us[SMP_TIME_MESSAGES] =
         m->warmup_us[rank] + m->drain_us[rank] + m->transfer_us[rank] + m->imbalance_us[rank];

@@ -210,7 +210,7 @@ static void put_time_row(smp_text *html, const smp_run_record *run, int i, doubl
     if (t->has_predicted) {
         const double *us = t->predicted_us;
         put_us(html, us[SMP_TIME_FORWARD] + us[SMP_TIME_BACKWARD] + us[SMP_TIME_OPTIMIZER]);
-        put_us(html, us[SMP_TIME_MESSAGES] + us[SMP_TIME_SUMS]);
+        put_us(html, us[SMP_TIME_MESSAGES] + us[SMP_TIME_OFFLOAD] + us[SMP_TIME_SUMS]);
     } else {
         smp_text_append(html, "<td>&ndash;</td><td>&ndash;</td>");
     }

@@ -260,7 +260,8 @@ static void fill_waits(const smp_simulation *simulation, int rank, smp__lane *la
 {
     lane->busy_us = simulation->busy_us[rank];
     lane->wait_us[SMP__WAIT_WARMUP] = simulation->warmup_us[rank];
-    lane->wait_us[SMP__WAIT_TRANSFER] = simulation->transfer_us[rank];
+    lane->wait_us[SMP__WAIT_TRANSFER] =
+        simulation->transfer_us[rank] + simulation->offload_us[rank];
     lane->wait_us[SMP__WAIT_IMBALANCE] = simulation->imbalance_us[rank];
     lane->wait_us[SMP__WAIT_REDUCTION] = simulation->reduction_us[rank];
     lane->wait_us[SMP__WAIT_DRAIN] = simulation->drain_us[rank];

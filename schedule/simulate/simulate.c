@@ -34,8 +34,9 @@ static smp_status create_result(const smp_simulation_input *input, smp_simulatio
     if (!owned->arena)
         goto failed;
     s->pipeline = input->pipeline;
-    double **totals[] = {&s->updated_us, &s->busy_us,     &s->idle_us,      &s->warmup_us,
-                         &s->drain_us,   &s->transfer_us, &s->imbalance_us, &s->reduction_us};
+    double **totals[] = {&s->updated_us,   &s->busy_us,     &s->idle_us,    &s->warmup_us,
+                         &s->drain_us,     &s->transfer_us, &s->offload_us, &s->late_us,
+                         &s->imbalance_us, &s->reduction_us};
     for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++)
         if (!(*totals[i] = SMP_ARENA_NEW(owned->arena, double, n_rank)))
             goto failed;
@@ -356,6 +357,7 @@ static void complete_result(smp__sim *sim)
                 s->step_us = s->end_us[rank][i];
         }
         s->busy_us[rank] = runner[rank].compute_us + runner[rank].optimizer_us;
+        s->late_us[rank] = s->offload_us[rank] = runner[rank].late_us;
         s->updated_us[rank] = smp__sim_updated_us(sim, &runner[rank], sim->input->chunks - 1);
         if (compute_end_us > 0.0)
             idle += 1.0 - runner[rank].compute_us / compute_end_us;

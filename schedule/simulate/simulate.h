@@ -37,8 +37,10 @@ typedef struct smp_simulation {
     double *idle_us;
     double *warmup_us;    /* nothing to do yet: up to the first backward (inference: forward) */
     double *drain_us;     /* nothing left to do: from the last forward on, to the end of the step */
-    double *transfer_us;  /* data on its way, to and from the host too (overlap false: and every
-                             send and receive) */
+    double *transfer_us;  /* data on its way (overlap false: and every send and receive) */
+    double *offload_us;   /* copies to and from the host; updates there, between the operators of a
+                             forward too: */
+    double *late_us;      /* of offload_us, in forwards, from whose start to whose end they count */
     double *imbalance_us; /* in between: data not made yet; a core held by another rank */
     double *reduction_us; /* between the last compute action and O */
 } smp_simulation;

@@ -80,22 +80,32 @@ static double between(double value, double low, double high)
     return value < low ? low : value > high ? high : value;
 }
 
+/* When the host has done what an action waits for: copies, and updates of weights that are gathered
+ * for it; of those that are not it waits as it goes on. */
+static double host_done_us(const idle_walk *w, int64_t at, const smp_action *a)
+{
+    const smp__sim *sim = w->sim;
+    const smp__sim_runner *r = &sim->runner[sim->shown * sim->input->pipeline + w->rank];
+    const double copied_us = smp__sim_offloaded_us(sim, r, at);
+    return r->gathered_us ? fmax(copied_us, smp__sim_updated_us(sim, r, a->chunk)) : copied_us;
+}
+
 /* Idle from the end of what was done before until a compute action: for the sender, for the
- * message, for a core. */
+ * message, for the host, for a core or for weights. */
 static void before_compute(idle_walk *w, int64_t at, const smp_action *a, double start_us)
 {
     double sent_us, arrival_us;
     if (start_us <= w->busy_until_us)
         return;
+    smp_simulation *s = w->sim->result;
     last_input(w, a, &sent_us, &arrival_us);
-    const smp__sim *sim = w->sim;
-    const smp__sim_runner *r = &sim->runner[sim->shown * sim->input->pipeline + w->rank];
-    arrival_us = fmax(arrival_us, smp__sim_offloaded_us(sim, r, at));
     sent_us = between(sent_us, w->busy_until_us, start_us);
     arrival_us = between(arrival_us, sent_us, start_us);
+    const double host_us = between(host_done_us(w, at, a), arrival_us, start_us);
     add_upstream(w, at, sent_us - w->busy_until_us);
-    w->sim->result->transfer_us[w->rank] += arrival_us - sent_us;
-    w->sim->result->imbalance_us[w->rank] += start_us - arrival_us;
+    s->transfer_us[w->rank] += arrival_us - sent_us;
+    s->offload_us[w->rank] += host_us - arrival_us;
+    s->imbalance_us[w->rank] += start_us - host_us;
 }
 
 /* Without overlap a rank does nothing else while it sends or receives. */
@@ -135,7 +145,7 @@ static void walk_rank(const smp__sim *sim, int rank)
     if (s->step_us > w.busy_until_us)
         s->drain_us[rank] += s->step_us - w.busy_until_us;
     s->idle_us[rank] = s->warmup_us[rank] + s->drain_us[rank] + s->transfer_us[rank] +
-                       s->imbalance_us[rank] + s->reduction_us[rank];
+                       s->offload_us[rank] + s->imbalance_us[rank] + s->reduction_us[rank];
 }
 
 void smp__sim_idle(const smp__sim *sim)

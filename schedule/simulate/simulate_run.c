@@ -104,15 +104,20 @@ static bool inputs_arrive(const smp__sim *sim, const smp__sim_runner *r, const s
     return true;
 }
 
-/* A forward ends no earlier than the update of the last of its weights. */
-static double cost_us(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
+/* A forward ends no earlier than the update of the last of its weights: what is more than its own
+ * time is waiting. */
+static double cost_us(const smp__sim *sim, smp__sim_runner *r, const smp_action *a)
 {
     int64_t first = (int64_t)r->replica * sim->crossing.flow->n_stage;
     const double own_us = sim->cost_us[a->kind][first + smp__sim_stage(sim, r->rank, a->chunk)];
     if (!sim->updated_us || a->kind != SMP_ACTION_F)
         return own_us;
     const double left_us = smp__sim_updated_us(sim, r, a->chunk) - sim->now_us;
-    return left_us > own_us ? left_us : own_us;
+    if (left_us <= own_us)
+        return own_us;
+    r->late_us += left_us - own_us;
+    r->compute_us -= left_us - own_us;
+    return left_us;
 }
 
 /* Likewise of the weights that are being gathered. */

@@ -35,7 +35,8 @@ typedef struct smp__sim_runner {
     bool ready;   /* in the queue */
     bool begun;   /* its action has had the core, if they are shared */
     double started_us;
-    double compute_us;      /* time spent in F, B, I, W so far */
+    double compute_us;      /* time spent in F, B, I, W so far, but for: */
+    double late_us;         /* waiting there for the updates of the step before */
     double optimizer_us;    /* time spent in O */
     double done_us;         /* end of its last action */
     int reductions_left;    /* whose time is not known yet */

@@ -101,6 +101,8 @@ for pid in 1 2; do
     done
 done
 expect_match page.html 'offload'
+expect_exit 0 mpirun -n 2 smp-run far.yaml --data text.txt --steps 2 --log log.csv --json
+expect_match out '"predicted": \{[^}]*"offload_us": [0-9]'
 
 # Without a folder, a disk that is full in the middle.
 expect_exit 2 mpirun -n 2 smp-run far.yaml --data text.txt --offload-to none

@@ -443,8 +443,8 @@ static void test_simulate_idle_adds_up(void **state)
         for (int r = 0; r < shape.pipeline; r++) {
             assert_us(got->idle_us[r] + got->busy_us[r], got->step_us);
             assert_true(got->idle_us[r] == got->warmup_us[r] + got->drain_us[r] +
-                                               got->transfer_us[r] + got->imbalance_us[r] +
-                                               got->reduction_us[r]);
+                                               got->transfer_us[r] + got->offload_us[r] +
+                                               got->imbalance_us[r] + got->reduction_us[r]);
             assert_true(got->warmup_us[r] >= 0 && got->drain_us[r] >= 0 &&
                         got->transfer_us[r] >= 0 && got->imbalance_us[r] >= 0 &&
                         got->reduction_us[r] >= 0);

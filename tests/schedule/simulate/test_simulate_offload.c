@@ -36,7 +36,7 @@ static double step_us(int64_t bytes)
     setting s;
     open_one_rank(&s, &made, &bytes);
     smp_simulation *got = simulate(&s.input);
-    const double us = got->step_us, idle_us = got->transfer_us[0];
+    const double us = got->step_us, idle_us = got->offload_us[0];
     assert_true(fabs(us - idle_us - 4 * (FORWARD_US + BACKWARD_US)) < 1e-9);
     smp_simulation_destroy(got);
     made_plan_free(&made);
@@ -111,6 +111,13 @@ static void test_simulate_updates_beside(void **state)
         assert_action(got, 0, 0, cases[i].first_us);
         assert_action(got, 1, cases[i].first_us, cases[i].second_us);
         assert_true(fabs(got->step_us - cases[i].step_us) < 1e-9);
+        /* waiting is no work */
+        const double late_us = cases[i].second_us - 2 * FORWARD_US;
+        assert_true(fabs(got->offload_us[0] - late_us) < 1e-9 &&
+                    got->late_us[0] == got->offload_us[0]);
+        assert_true(fabs(got->busy_us[0] + late_us - got->step_us) < 1e-9);
+        const double compute_us = cases[i].second_us + 2 * BACKWARD_US;
+        assert_true(fabs(got->bubble - late_us / compute_us) < 1e-9);
         assert_true(
             fabs(got->updated_us[0] - (cases[i].beside ? 150e6 / cases[i].bytes_per_s : 0)) < 1e-9);
         smp_simulation_destroy(got);
