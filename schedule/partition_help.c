@@ -78,8 +78,8 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
      "most live micro-batches; a schedule that keeps more alive is refused"},
     {FLAG_WEIGHT_LAG, "weight-lag", "K|auto", IN_BOTH,
-     "zero-bubble: most micro-batches that wait for their weight gradients; 1: none does (default "
-     "auto: fewer where memory asks for it)"},
+     "zero-bubble of one chunk: most micro-batches whose weight gradients are still to come, that "
+     "at hand too; 1: each follows at once (default auto: fewer where memory asks for it)"},
     {FLAG_GROUP, "group", "G", IN_BOTH,
      "micro-batches per group of chunked schedules (default: ranks)"},
     {FLAG_HEADING, "what is kept", NULL, 0, NULL},
@@ -113,9 +113,10 @@ const smp__option_entry smp__partition_entries[] = {
      "compute actions that each transfer has to hide behind (default auto: 1, 2 or 4)"},
     {FLAG_OFFLOAD_STATES, "offload-states", "none|auto|all", IN_BOTH,
      "the optimizer's states, and fp32 values of weights that a GPU reads in 16 bits alone, lie in "
-     "host memory, and are updated there, on a GPU beside the next step (default auto: where that "
-     "is the shortest step that fits, and the cluster has `links: host`; check: what the plan "
-     "says; without a value: all)"},
+     "host memory, and are updated there, on a GPU beside the next step (default auto: where memory "
+     "is short and no plan with them on the device is faster by more than 1 %, and the cluster has "
+     "`links: host`; all, or no value: anyway, without that link as if their travel took no time; "
+     "check: what the plan says)"},
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
      "one partitioner instead of the best of all: "},
     {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,

@@ -5,8 +5,10 @@
  * then weights, then weights gathered right before they are used each save more memory and no time:
  * they are looked at where memory binds the one before them, the `wholer` one. Weights in so many
  * chunks that nothing else has them have no such one. States in host memory cost the travel of
- * gradients and weights, and the host's update: any of these is looked at with them where memory
- * binds the one without. Where the least memory is asked for all are looked at. O(n log n). */
+ * gradients and weights, and the host's update, or on a GPU what of these forwards do not hide: if
+ * they hide all, the device's own update is saved, well below 1 % of a step, as the host takes a
+ * hundred times as long for it. Any of these is looked at with them where memory binds the one
+ * without. Where the least memory is asked for all are looked at. O(n log n). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

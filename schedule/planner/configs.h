@@ -75,8 +75,9 @@ typedef struct smp__config {
     bool offload;            /* and whether stashes may travel, */
     int horizon;             /* so far ahead */
     int32_t smallest;        /* of those that differ in micro-batches alone, that with the fewest */
-    int32_t wholer; /* that which shards less for the same time or less, so that this one is only
-                         looked at where memory binds there; -1: none */
+    int32_t wholer; /* that which shards less for the same time or less, or by far less than 1 %
+                       more (states in host memory), so that this one is only looked at where memory
+                       binds there; -1: none */
     smp__outcome outcome;
     bool binds;             /* looked at: memory keeps it from what it might be */
     bool misses;            /* it does not fit, by far, */

@@ -31,8 +31,9 @@ typedef struct smp_search_request {
     smp_recompute recompute;
     smp_offload offload; /* auto: where a rank does not fit without, and the cluster has a link */
     int loading_horizon; /* of what travels; 0: auto */
-    smp_offload offload_states; /* those of the optimizer; auto: where that is faster than what else
-                                   fits and the cluster has a link; or as sharding says, kept */
+    smp_offload offload_states; /* those of the optimizer; auto: where memory is short and no plan
+                                   with them on the device is faster by more than 1 %, and the
+                                   cluster has a link; or as sharding says, kept */
     double deadline_s;          /* smp_clock_s() at which the best so far is taken; 0: never */
     const int32_t *pin;         /* see smp_problem.pin */
     const smp_where *pin_where; /* see smp_problem.pin_where */

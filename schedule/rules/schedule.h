@@ -18,8 +18,8 @@ typedef struct smp_schedule_shape {
     int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_sharding sharding;
     smp_offloading offloading;
-    int lag; /* most micro-batches of a chunk whose I is done and W is not, for schedules that take
-                this bound; 0: as many as `active` allows */
+    int lag; /* most micro-batches of a chunk whose I is done and W is not, that at hand too, for
+                schedules that take this bound; 0: as many as `active` allows */
 } smp_schedule_shape;
 
 /* What others need to know of a schedule stands here: nobody asks for its name. */
@@ -41,7 +41,8 @@ typedef struct smp_schedule_kind {
     bool no_training;  /* it has no backward */
     bool no_inference; /* it is nothing without one */
     bool takes_active; /* keeps to any shape.active */
-    /* The least shape.lag that changes nothing; 0: none does. NULL: it takes no such bound. */
+    /* The least shape.lag that changes nothing; 0: none changes anything. NULL: it takes no such
+     * bound. */
     int (*most_lag)(const smp_schedule_shape *shape);
     bool any_placement; /* plans of this name may place their stages at will, `chunks` on a rank */
     /* "auto" without costs stands for the rule, of those that can run a shape with its stages in
