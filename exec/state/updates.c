@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "exec/state/far_values.h"
+#include "exec/device/far_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 #include "exec/transport/own_core.h"

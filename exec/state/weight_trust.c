@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/device/far_values.h"
 #include "exec/state/device_wait.h"
-#include "exec/state/far_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"

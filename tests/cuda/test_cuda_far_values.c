@@ -13,7 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "exec/device/cuda_kernels.h"
-#include "exec/state/far_values.h"
+#include "exec/device/far_values.h"
 #include "graph/base/random.h"
 
 enum { MOST = 2 * SMP_SQUARE_PIECE + 1027 };

@@ -1,7 +1,7 @@
 /* Values of weights that lie in host memory alone, seen as a GPU sees them: what has been on the
  * device, or is measured there where they are not far, has the same bits made here. */
-#ifndef SMP_EXEC_STATE_FAR_VALUES_H
-#define SMP_EXEC_STATE_FAR_VALUES_H
+#ifndef SMP_EXEC_DEVICE_FAR_VALUES_H
+#define SMP_EXEC_DEVICE_FAR_VALUES_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* Values in host memory as a GPU sees them; see the header. */
-#include "exec/state/far_values.h"
+#include "exec/device/far_values.h"
 
 #include <string.h>
 
