@@ -6,9 +6,10 @@
  *   dU[taps, places] = W^T dy                 fp32; folded back onto dx, rounded once
  *   dW[out, taps]   += dy U^T                 fp32, samples in order
  *
- * Of a pointwise convolution (1 x 1, no stride, no padding) U is x itself and dU is dx. Folding
- * gathers: a thread adds up one pixel, tap by tap in order. Narrow groups make narrow products: a
- * depthwise convolution is bound by their overhead. */
+ * Of a pointwise convolution (1 x 1, no stride, no padding) U is x itself and dU is dx; without
+ * groups the products of all samples are one launch, but for dW. Folding gathers: a thread adds up
+ * one pixel, tap by tap in order. Narrow groups make narrow products: a depthwise convolution is
+ * bound by their overhead. */
 #include "graph/cuda/cuda_axis.cuh"
 
 #include <stdlib.h>
@@ -21,6 +22,7 @@ typedef struct conv2d_state {
     smp_convolution_shape shape;
     int64_t pixels, taps, places; /* of a plane, of a group, of a plane of the output */
     bool pointwise;
+    bool together; /* forward and dx of all samples are one launch */
     smp__gemm *forward, *input, *weight;
 } conv2d_state;
 
@@ -100,7 +102,8 @@ static int64_t alignment_of(const conv2d_state *s, int64_t value_bytes)
     return alignment;
 }
 
-static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, conv2d_state *s)
+static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, int64_t batch,
+                                conv2d_state *s)
 {
     const smp_dtype type = smp_precision_dtype(graph->target.precision);
     const int64_t out = s->shape.out[SMP_CHANNELS] / s->shape.groups;
@@ -114,6 +117,8 @@ static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, co
     forward.m = out, forward.n = s->places, forward.k = s->taps;
     forward.lda = s->taps, forward.ldb = s->places, forward.ldc = s->places;
     forward.step[0] = of_w, forward.step[1] = of_u, forward.step[2] = of_y;
+    if (s->together)
+        forward.count = batch, forward.step[0] = 0;
     SMP_TRY(smp__gemm_create(cuda, &forward, &s->forward));
     if (!graph->training)
         return SMP_OK;
@@ -124,6 +129,8 @@ static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, co
     input.m = s->taps, input.n = s->places, input.k = out;
     input.lda = s->taps, input.ldb = s->places, input.ldc = s->places;
     input.step[0] = of_w, input.step[1] = of_y, input.step[2] = of_u;
+    if (s->together)
+        input.count = batch, input.step[0] = 0;
     SMP_TRY(smp__gemm_create(cuda, &input, &s->input));
 
     smp__gemm_shape weight = shape;
@@ -158,7 +165,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     s->taps = smp_convolution_taps(&s->shape);
     s->places = smp_convolution_places(&s->shape);
     s->pointwise = smp_convolution_is_pointwise(&s->shape);
-    smp_status status = make_products(graph, static_cast<const smp_cuda *>(device), s);
+    s->together = s->pointwise && s->shape.groups == 1;
+    smp_status status = make_products(graph, static_cast<const smp_cuda *>(device), batch, s);
     if (status == SMP_OK)
         *state = s;
     else
@@ -198,7 +206,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
                    s->places);
         SMP_TRY(smp__cuda_launched("conv2d bias"));
     }
-    for (int64_t b = 0; b < call->batch; b++) {
+    for (int64_t b = 0; b < (s->together ? 1 : call->batch); b++) {
         const T *u;
         SMP_TRY(unfold(call, s, b, &u));
         SMP_TRY(smp__gemm_run(cuda, s->forward, 1, smp_factor(call, 0), u, bias ? 1 : 0, y + b * n,
@@ -217,7 +225,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const T *dy = reinterpret_cast<const T *>(call->dout);
     T *dx = reinterpret_cast<T *>(call->din[0]);
     float *u = static_cast<float *>(call->workspace);
-    for (int64_t b = 0; dx && b < call->batch; b++) {
+    for (int64_t b = 0; dx && b < (s->together ? 1 : call->batch); b++) {
         void *to = s->pointwise ? static_cast<void *>(dx + b * image) : u;
         SMP_TRY(smp__gemm_run(cuda, s->input, 1, weight, dy + b * n, 0, to, NULL, NULL));
         if (s->pointwise)

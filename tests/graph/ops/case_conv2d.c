@@ -117,6 +117,7 @@ static const large_case LARGE[] = {
     {2, 2, "a: float32 [5, 33, 41]", "channels: 6, kernel: 3, padding: 1"},
     {2, 100, "a: float32 [16, 24, 24]", "channels: 32, kernel: [1, 3], stride: 2, padding: [0, 1]"},
     {3, 2, "a: float32 [12, 17, 16]", "channels: 24, kernel: 1, bias: false"},
+    {3, 2, "a: float32 [12, 9, 7]", "channels: 24, kernel: 1"},
     {1, 2, "a: float32 [24, 20, 21]", "channels: 24, kernel: 3, groups: 24, dilation: 2"},
     {0},
 };
