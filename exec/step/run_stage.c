@@ -105,8 +105,10 @@ static smp_status input_call(const smp__call *call, smp_instr_kind kind, const s
                                              : kernels->backward_input(args);
 }
 
-/* backward_weight. Of the first micro-batch of a block accumulators hold nothing yet. */
-static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_call *args)
+/* backward_weight, or `backward`. Of the first micro-batch of a block accumulators hold nothing
+ * yet. */
+static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_call *args,
+                        smp_status (*kernel)(const smp_op_call *))
 {
     const bool first = microbatch % smp__reduce_block_size(s) == 0;
     args->fresh = first && call->kernels->writes_fresh;
@@ -115,10 +117,10 @@ static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_ca
             SMP_TRY(s->device->zero(s->device_context, call->dparam[k],
                                     s->graph->param[call->op->param[k]].elements *
                                         (int64_t)sizeof(float)));
-    return call->kernels->backward_weight(args);
+    return kernel(args);
 }
 
-/* backward_input of B or I or a half of it, in B after backward_weight. */
+/* backward_input of B or I or a half of it, in B after backward_weight or with it. */
 static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
                                 smp_instr_kind kind)
 {
@@ -139,7 +141,9 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
     if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
-        SMP_TRY(weigh(s, microbatch, call, &args));
+        if (wanted && call->kernels->backward)
+            return weigh(s, microbatch, call, &args, call->kernels->backward);
+        SMP_TRY(weigh(s, microbatch, call, &args, call->kernels->backward_weight));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));
     }
@@ -158,7 +162,7 @@ static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call
     set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
-    return weigh(s, microbatch, call, &args);
+    return weigh(s, microbatch, call, &args, call->kernels->backward_weight);
 }
 
 static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)

@@ -270,6 +270,9 @@ typedef struct smp_op_kernels {
     smp_status (*backward_input_end)(const smp_op_call *call);
     /* backward_weight heeds `fresh`; else who calls it fills accumulators with zeroes first. */
     bool writes_fresh;
+    /* Optional, of ops with weights: backward_weight and backward_input as one call with all that
+     * both get, where both are wanted at once; the bits are those of two. */
+    smp_status (*backward)(const smp_op_call *call);
 } smp_op_kernels;
 
 struct smp_op_kind {

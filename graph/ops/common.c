@@ -93,16 +93,12 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
     work->backward_input_flops = backward * n;
 }
 
-/* Enough parts to fill a large device, none too short to pay. */
+/* Enough parts to fill a large device with blocks that hold whole rows; none so short that writing
+ * and reading the sums costs more than an eighth of what not reading the rows again saves. */
 int64_t smp__weight_parts(const smp_tensor *in, int64_t batch)
 {
-    const int64_t columns = smp__columns(in);
-    const int64_t rows = smp__count(in, batch) / columns;
-    const int64_t pack = 16 / smp_dtype_bytes(in->dtype);
-    const int64_t tile = columns % pack == 0 ? 32 * pack : 32; /* columns of a block */
-    const int64_t tiles = (columns + tile - 1) / tile;
-    const int64_t wanted = (512 + tiles - 1) / tiles;
-    const int64_t most = (rows + 63) / 64;
+    const int64_t rows = smp__count(in, batch) / smp__columns(in);
+    const int64_t wanted = 512, most = (rows + 31) / 32;
     return wanted < most ? wanted : most;
 }
 

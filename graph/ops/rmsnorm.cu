@@ -16,6 +16,11 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     return smp_norm_backward_weight<T, false>(call);
 }
 
+template <typename T> static smp_status backward(const smp_op_call *call)
+{
+    return smp_norm_backward<T, false>(call);
+}
+
 SMP_CUDA_KERNELS(rmsnorm) = {NULL,
                              NULL,
                              SMP_TYPED(forward),
@@ -24,4 +29,5 @@ SMP_CUDA_KERNELS(rmsnorm) = {NULL,
                              NULL,
                              NULL,
                              NULL,
-                             true};
+                             true,
+                             SMP_TYPED(backward)};

@@ -47,6 +47,43 @@ static inline void check_fresh(const op_run *host, device_run *run)
     }
 }
 
+/* What backward finds: accumulators with something in them, or nothing if fresh; what comes to the
+ * input's gradient besides in another array (1), in place (2), or nothing (0). */
+static inline void prepare_backward(const op_run *host, device_run *run, int plus, bool fresh)
+{
+    run->fresh = fresh;
+    for (int i = 0; i < host->op->n_param; i++)
+        if (fresh)
+            device_buffer_poison(&run->dparam[i]);
+        else
+            device_put(&run->dparam[i], SMP_F32, &host->dparam[i]);
+    if (plus == 2)
+        device_put(&run->din[0], device_dtype(run, run->op->in[0]), &host->in[0]);
+    run->plus = plus == 0 ? NULL : plus == 1 ? run->in[0].data : run->din[0].data;
+}
+
+/* Two backward calls and both as one: the same bits. */
+static inline void check_backward(const op_run *host, device_run *run)
+{
+    assert_true(run->kernels->backward_input && run->kernels->backward_weight);
+    for (int plus = 0; plus < (run->needs.input_grad_adds ? 3 : 1); plus++)
+        for (int fresh = 0; fresh <= (int)run->kernels->writes_fresh; fresh++) {
+            prepare_backward(host, run, plus, fresh);
+            device_backward_weight(run, host);
+            device_backward_input(run, host, ~0u);
+            device_results apart = device_results_get(run);
+            prepare_backward(host, run, plus, fresh);
+            device_backward(run, host);
+            device_results whole = device_results_get(run);
+            for (int i = 0; i < host->op->n_in; i++)
+                assert_memory_equal(whole.din[i], apart.din[i], (size_t)run->din[i].bytes);
+            for (int i = 0; i < host->op->n_param; i++)
+                assert_memory_equal(whole.dparam[i], apart.dparam[i], (size_t)run->dparam[i].bytes);
+            device_results_free(&apart);
+            device_results_free(&whole);
+        }
+}
+
 /* first: the gradient of the first input. */
 static inline void check_shortcuts(const smp_graph *graph, const op_run *host, const void *first)
 {
@@ -57,6 +94,8 @@ static inline void check_shortcuts(const smp_graph *graph, const op_run *host, c
     check_plus(host, &run, first);
     if (run.kernels->writes_fresh)
         check_fresh(host, &run);
+    if (run.kernels->backward)
+        check_backward(host, &run);
     device_run_close(&run);
 }
 

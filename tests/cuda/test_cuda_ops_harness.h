@@ -353,6 +353,28 @@ static inline void device_backward_weight(device_run *run, const op_run *host)
     device_wait(run->kernels->backward_weight(&call));
 }
 
+/* Both as one call. */
+static inline void device_backward(device_run *run, const op_run *host)
+{
+    const smp_op_needs *needs = &run->needs;
+    device_arrays arrays;
+    smp_op_call call = device_call(run, host, &arrays);
+    for (int i = 0; i < run->op->n_in; i++) {
+        const uint32_t read = needs->input_grad_in | needs->weight_grad_in;
+        arrays.in[i] = read >> i & 1 ? run->in[i].data : NULL;
+        if (!run->plus || run->plus != run->din[i].data)
+            device_buffer_poison(&run->din[i]);
+        arrays.din[i] = run->din[i].data;
+    }
+    for (int i = 0; i < run->op->n_param; i++)
+        arrays.dparam[i] = run->dparam[i].data;
+    device_backward_outs(run, needs->input_grad_out, &arrays, &call);
+    call.aux = needs->input_grad_aux || needs->weight_grad_aux ? run->aux.data : NULL;
+    call.plus = run->plus;
+    call.fresh = run->fresh;
+    device_wait(run->kernels->backward(&call));
+}
+
 static inline device_results device_results_get(const device_run *run)
 {
     device_results r = {.out = device_get(&run->out)};

@@ -110,13 +110,20 @@ typedef struct least {
     int64_t read, written;
 } least;
 
+enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, BACKWARD, PARTS };
+
 static least least_of(const smp_graph *graph, const smp_op *op, const smp_op_needs *needs, int part)
 {
     const int64_t out = pages(smp_tensor_bytes(graph, op->out, BATCH));
     const int64_t aux = pages(needs->aux_bytes * BATCH);
-    if (part == 0)
+    if (part == FORWARD)
         return (least){input_bytes(graph, op, ~0u) + weight_bytes(graph, op), out + aux};
-    if (part == 2) {
+    if (part == BACKWARD) { /* what both read, once */
+        const least input = least_of(graph, op, needs, BACKWARD_INPUT);
+        const least weight = least_of(graph, op, needs, BACKWARD_WEIGHT);
+        return (least){input.read + weight.written, input.written + weight.written};
+    }
+    if (part == BACKWARD_WEIGHT) {
         least l = {out + input_bytes(graph, op, needs->weight_grad_in) +
                        (needs->weight_grad_aux ? aux : 0),
                    0};
@@ -140,7 +147,8 @@ static least least_of(const smp_graph *graph, const smp_op *op, const smp_op_nee
 static void count(const char *name, int part, const least *l,
                   smp_status (*run)(const smp_op_call *), const smp_op_call *call)
 {
-    static const char *const parts[] = {"forward", "backward_input", "backward_weight"};
+    static const char *const parts[PARTS] = {"forward", "backward_input", "backward_weight",
+                                             "backward"};
     char row[160];
     assert_true(emulate_traffic_count(true));
     check(run(call));
@@ -186,11 +194,11 @@ static void count_op(const char *name, const char *inputs, const char *ops)
                         .step = 1,
                         .training = true,
                         .step_samples = BATCH};
-    smp_status (*const run[])(const smp_op_call *) = {kernels->forward, kernels->backward_input,
-                                                      kernels->backward_weight};
-    for (int part = 0; part < 3; part++) {
+    smp_status (*const run[PARTS])(const smp_op_call *) = {
+        kernels->forward, kernels->backward_input, kernels->backward_weight, kernels->backward};
+    for (int part = 0; part < PARTS; part++) {
         const least l = least_of(graph, op, &a.needs, part);
-        if (run[part] && (part < 2 || op->n_param > 0))
+        if (run[part] && (part < BACKWARD_WEIGHT || op->n_param > 0))
             count(name, part, &l, run[part], &call);
     }
     if (kernels->release)

@@ -38,6 +38,9 @@ static const large_case LARGE[] = {
     {1, 1e4, "a: float32 [5, 1027]", ""},
     {3, 2, "a: float32 [101, 64]", ""},
     {1, 2, "a: float32 [2, 8192]", ""},
+    {2, 2, "a: float32 [75, 264]", ""}, /* on a GPU parts of the rows, and rows of so many warps */
+    {1, 2, "a: float32 [70, 1304]", ""},
+    {1, 2, "a: float32 [37, 2056]", ""},
     {0},
 };
 
