@@ -17,7 +17,8 @@
 #ifdef SMP_HAVE_ONNX
 #include "graph/import/import.h"
 
-/* Counts as of onnx 1.12; they may rise, but for those of our operators that nothing is compared of. */
+/* Counts as of onnx 1.12; they may rise, but for models whose operators are all ours and of which
+ * nothing is compared. */
 enum { LEAST_RUN = 129, LEAST_PLANNED = 953, MODELS = 1072, MOST_UNCOMPARED = 0 };
 #define FOLDER "/usr/share/libonnx-testdata/data"
 #define TOLERANCE 1e-4

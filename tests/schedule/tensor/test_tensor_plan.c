@@ -226,8 +226,8 @@ static int count_kind(const smp_graph *graph, const char *kind)
     return n;
 }
 
-/* Positions that the devices do not divide are whole: then it is the pattern of Shoeybi et al. 2019,
- * in each layer two sums of values and two of gradients, one each in attention and in the MLP. */
+/* Positions that the devices do not divide are whole: then it is the pattern of Shoeybi et al.
+ * 2019, in each layer two sums of values and two of gradients: attention's and the MLP's. */
 static void test_tensor_finds_megatrons_sums(void **state)
 {
     (void)state;
