@@ -42,7 +42,7 @@ typedef struct smp_search_request {
     int weight_lag;          /* bound on those that wait for W, likewise; 0: auto */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
-    /* What a plan that is kept says of its GPUs, for plans made without a profile; NULL, 0: nothing. */
+    /* What a plan that is kept says of its GPUs, for one without a profile; NULL, 0: nothing. */
     const smp_product_choices *products;
     int64_t library_bytes;
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */

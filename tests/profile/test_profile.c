@@ -232,6 +232,12 @@ static const broken broken_files[] = {
      "10:89", "bytes"},
     {10, "links: {intra_node: {latency_us: 1, bytes_per_s: 1, points: [{bytes: 8}]}}", "10:62",
      "'us' is missing"},
+    {10, "libraries: -1", "10:12", "libraries"},
+    {10, "products: {format: 2, device: g, library: l, chosen: []}", "10:20", "format"},
+    {10,
+     "products: {format: 1, device: g, library: l, chosen: [{product: p, algorithm: a},\n"
+     "  {product: q, algorithm: a}, {product: p, algorithm: b}]}",
+     "11:41", "product 'p': got it twice, first at line 10"},
 };
 
 static void test_profile_refuses_broken_files(void **state)
