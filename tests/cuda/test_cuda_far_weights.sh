@@ -104,4 +104,11 @@ steps=2
 train given.near 2 near.yaml --weights near.safetensors
 train given.far 2 far.yaml --weights near.safetensors
 same given.far given.near
+
+# Before any step a rank has rounded its own part alone: what reads all gathers.
+for plan in near far; do
+    expect_exit 0 mpirun -n 2 smp-run-emulated "$plan.yaml" --device cuda --steps 0 --weights near.safetensors \
+        --predict "$plan.npy" --tensor logits --predict-data held.txt
+done
+expect_equal 'predictions' "$(cmp far.npy near.npy && echo same)" same
 finish
