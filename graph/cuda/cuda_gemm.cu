@@ -3,7 +3,8 @@
  * The library reads memory column by column, in which a row-major matrix is its own transpose with
  * the same leading dimension. So C = op(A) op(B) is asked for as C^T = op(B)^T op(A)^T: the factors
  * change places and keep their transposes, and nothing is copied. Its bias runs along the rows of
- * C^T, which are the columns of C.
+ * C^T, which are the columns of C; its sums over k of the second factor are those of the rows of
+ * op(A), of which they have C's type and are neither scaled nor added to what is there.
  *
  * Results have the same bits in every run. The library's heuristic gives algorithms for the shape,
  * the device and buffers aligned to 64 bytes (or as the shape says), once for each product; they
@@ -61,7 +62,7 @@ static bool has_bias(const smp__gemm_shape *s)
     return s->epilogue == SMP__GEMM_BIAS || s->epilogue == SMP__GEMM_GELU_BIAS;
 }
 
-static bool has_aux(const smp__gemm_shape *s)
+static bool has_gelu(const smp__gemm_shape *s)
 {
     return s->epilogue == SMP__GEMM_GELU || s->epilogue == SMP__GEMM_GELU_BIAS;
 }
@@ -112,7 +113,9 @@ static smp_status set_pointers(const smp__gemm *gemm, const void *bias, const vo
 {
     if (has_bias(&gemm->shape))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
-    if (has_aux(&gemm->shape))
+    if (gemm->shape.epilogue == SMP__GEMM_BIAS_GRADIENT)
+        SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aux));
+    if (has_gelu(&gemm->shape))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux));
     return SMP_OK;
 }
@@ -124,6 +127,7 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
         CUBLASLT_EPILOGUE_BIAS,     /* SMP__GEMM_BIAS */
         CUBLASLT_EPILOGUE_GELU_AUX, /* SMP__GEMM_GELU */
         CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_BGRADB, /* of the library's second factor, which is A */
     };
     const smp__gemm_shape *s = &gemm->shape;
     const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
@@ -134,7 +138,7 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)first));
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)second));
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue[s->epilogue]));
-    if (has_aux(s))
+    if (has_gelu(s))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->ldc));
     /* The heuristic reads the alignment off these two, and nothing else. */
     const void *aligned = reinterpret_cast<const void *>((uintptr_t)ALIGNMENT);
@@ -262,7 +266,7 @@ static smp_status list_algorithms(const smp_cuda *cuda, smp__gemm *gemm)
  * plain: row strides, how many products at what distances, alignment. */
 static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
 {
-    static const char *const epilogue[] = {"", " bias", " gelu", " gelu_bias"};
+    static const char *const epilogue[] = {"", " bias", " gelu", " gelu_bias", " bias_gradient"};
     const smp__gemm_shape *s = &gemm->shape;
     const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
     smp_text name = {};
@@ -420,8 +424,10 @@ static smp_status run_apart(const smp_cuda *cuda, smp__gemm *gemm, float alpha, 
                             const void *b, float beta, void *c, const void *bias, void *aux)
 {
     gemm->product->runs++;
-    if (has_aux(&gemm->shape))
+    if (has_gelu(&gemm->shape))
         return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 0, aux, bias, NULL);
+    if (gemm->shape.epilogue == SMP__GEMM_BIAS_GRADIENT)
+        return smp__gemm_run(cuda, gemm->apart, alpha, a, b, beta, c, NULL, NULL);
     SMP_TRY(SMP_AS(gemm->shape.out, launch_spread, cuda, &gemm->shape, bias, beta, c));
     return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 1, c, NULL, NULL);
 }

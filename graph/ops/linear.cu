@@ -3,21 +3,18 @@
  *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
  *   dx[rows, in]        = dy[rows, features] W
  *   dW[features, in]   += dy^T x                  fp32 whatever the factors, beta 1 (0 if fresh)
- *   db[features]       += column sums of dy       two kernels of ours (cuda_axis.cuh)
+ *   db[features]       += column sums of dy       in the epilogue of dW: out of what that reads
  */
-#include "graph/cuda/cuda_axis.cuh"
+#include "graph/ops/linear.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/cuda/cuda_gemm.cuh"
-#include "graph/ops/ops.h"
-
 typedef struct linear_state {
-    smp__gemm *forward, *input, *weight;
+    smp__gemm *forward, *input;
     smp__gemm *pair; /* with the GELU that follows; NULL: as two calls */
+    smp_linear_weight weight;
     int64_t rows, in, features;
-    int64_t chunks; /* of rows, for the bias gradient; 0 without bias */
 } linear_state;
 
 static smp_dtype activation_type(const smp_graph *graph)
@@ -37,20 +34,16 @@ static smp__gemm_shape forward_shape(const smp_graph *graph, const smp_op *op,
     return shape;
 }
 
-static smp_status make_backward(const smp_graph *graph, const smp_cuda *cuda, linear_state *s)
+static smp_status make_backward(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                                linear_state *s)
 {
-    smp__gemm_shape input = {}, weight = {};
+    smp__gemm_shape input = {};
     input.m = s->rows, input.n = s->in, input.k = s->features;
     input.lda = s->features, input.ldb = s->in, input.ldc = s->in;
     input.in = input.out = activation_type(graph);
     SMP_TRY(smp__gemm_create(cuda, &input, &s->input));
-
-    weight.trans_a = true;
-    weight.m = s->features, weight.n = s->in, weight.k = s->rows;
-    weight.lda = s->features, weight.ldb = s->in, weight.ldc = s->in;
-    weight.in = activation_type(graph);
-    weight.out = SMP_F32;
-    return smp__gemm_create(cuda, &weight, &s->weight);
+    return smp_linear_weight_create(cuda, input.in, s->rows, s->in, s->features, op->n_param > 1,
+                                    &s->weight);
 }
 
 /* Before Hopper the library's product with GELU and a second output takes longer than a product and
@@ -73,7 +66,7 @@ static smp_status make_plans(const smp_graph *graph, const smp_op *op, const smp
     const smp__gemm_shape shape = forward_shape(graph, op, s);
     SMP_TRY(smp__gemm_create(cuda, &shape, &s->forward));
     SMP_TRY(make_pair(graph, op, cuda, s));
-    return graph->training ? make_backward(graph, cuda, s) : SMP_OK;
+    return graph->training ? make_backward(graph, op, cuda, s) : SMP_OK;
 }
 
 static void release(void *state)
@@ -84,7 +77,7 @@ static void release(void *state)
     smp__gemm_destroy(s->forward);
     smp__gemm_destroy(s->pair);
     smp__gemm_destroy(s->input);
-    smp__gemm_destroy(s->weight);
+    smp__gemm_destroy(s->weight.product);
     free(s);
 }
 
@@ -92,16 +85,13 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                           void **state)
 {
     const smp_tensor *in = smp__in(graph, op, 0);
-    smp_op_needs needs;
     linear_state *s = static_cast<linear_state *>(calloc(1, sizeof *s));
     *state = NULL;
     if (!s)
         return smp_fail_memory(sizeof *s);
-    smp_op_needs_get(graph, op, batch, &needs);
     s->in = smp__columns(in);
     s->rows = smp__count(in, batch) / s->in;
     s->features = smp__columns(smp__out(graph, op));
-    s->chunks = needs.workspace_bytes / ((int64_t)sizeof(float) * s->features);
     smp_status status = make_plans(graph, op, static_cast<const smp_cuda *>(device), s);
     if (status == SMP_OK)
         *state = s;
@@ -135,11 +125,7 @@ static smp_status backward_input(const smp_op_call *call)
 static smp_status backward_weight(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
-    if (s->chunks > 0)
-        SMP_TRY(SMP_AS(smp_dtype_of_call(call), smp_add_column_sums, call, call->dparam[1], s->rows,
-                       s->features, s->chunks));
-    return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0],
-                         call->fresh ? 0 : 1, call->dparam[0], NULL, NULL);
+    return smp_linear_weigh(call, &s->weight, call->dout, call->in[0]);
 }
 
 static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)

@@ -1,18 +1,18 @@
 /* ring_linear on a GPU: products of blocks of rows in cuBLASLt on the compute stream, while blocks,
  * or products, travel on the group's. Summands travel in the type of the activations, as those of a
  * reduce_scatter do (collective.cuh), and are added by rising device, in float, rounded once. */
-#include "graph/cuda/cuda_axis.cuh"
+#include "graph/ops/linear.cuh"
 
 #include <stdlib.h>
 
-#include "graph/cuda/cuda_gemm.cuh"
 #include "graph/ops/collective.cuh"
 extern "C" {
 #include "graph/ops/ring_linear.h"
 }
 
 typedef struct ring_products {
-    smp__gemm *forward, *input, *weight; /* the last two in training */
+    smp__gemm *forward, *input;
+    smp_linear_weight weight; /* this and `input` in training */
 } ring_products;
 
 /* to (n, columns) = the sum of rows by rising device, and a bias [columns] unless NULL. Rows begin
@@ -178,15 +178,13 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp__linear_ring r = smp__linear_ring_of(call->graph, call->op, call->batch);
     const ring_products *products = static_cast<const ring_products *>(call->state);
-    const int64_t rows = r.rows * (r.scatters ? 1 : r.devices), features = r.columns[1];
-    const int64_t chunks =
-        smp__column_sum_bytes(rows, features) / (features * (int64_t)sizeof(float));
-    if (call->op->n_param > 1)
-        SMP_TRY(smp_add_column_sums<T>(call, call->dparam[1], rows, features, chunks));
-    return smp__gemm_run(smp_cuda_of(call), products->weight, 1,
-                         r.scatters ? call->aux : static_cast<const void *>(call->dout),
-                         r.devices > 1 && !r.scatters ? call->aux : call->in[0], 1, call->dparam[0],
-                         NULL, NULL);
+    const int64_t features = r.columns[1], row_bytes = features * (int64_t)sizeof(float);
+    if (call->op->n_param > 1 && r.scatters)
+        SMP_TRY(smp_add_column_sums<T>(call, call->dparam[1], r.rows, features,
+                                       smp__column_sum_bytes(r.rows, features) / row_bytes));
+    return smp_linear_weigh(call, &products->weight,
+                            r.scatters ? call->aux : static_cast<const void *>(call->dout),
+                            r.devices > 1 && !r.scatters ? call->aux : call->in[0]);
 }
 
 static void release(void *state)
@@ -196,7 +194,7 @@ static void release(void *state)
         return;
     smp__gemm_destroy(products->forward);
     smp__gemm_destroy(products->input);
-    smp__gemm_destroy(products->weight);
+    smp__gemm_destroy(products->weight.product);
     free(products);
 }
 
@@ -204,7 +202,7 @@ static smp_status make_products(const smp_graph *graph, const smp_op *op, const 
                                 const smp_cuda *cuda, ring_products *products)
 {
     const int64_t in = r.columns[0], features = r.columns[1];
-    smp__gemm_shape forward = {}, input = {}, weight = {};
+    smp__gemm_shape forward = {}, input = {};
     forward.trans_b = true;
     forward.m = r.rows, forward.n = features, forward.k = in;
     forward.lda = in, forward.ldb = in, forward.ldc = features;
@@ -217,12 +215,8 @@ static smp_status make_products(const smp_graph *graph, const smp_op *op, const 
     input.lda = features, input.ldb = in, input.ldc = in;
     input.in = input.out = forward.in;
     SMP_TRY(smp__gemm_create(cuda, &input, &products->input));
-    weight.trans_a = true;
-    weight.m = features, weight.n = in, weight.k = r.rows * r.devices;
-    weight.lda = features, weight.ldb = in, weight.ldc = in;
-    weight.in = forward.in;
-    weight.out = SMP_F32;
-    return smp__gemm_create(cuda, &weight, &products->weight);
+    return smp_linear_weight_create(cuda, forward.in, r.rows * r.devices, in, features,
+                                    op->n_param > 1 && !r.scatters, &products->weight);
 }
 
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,

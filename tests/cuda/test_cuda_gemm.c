@@ -9,6 +9,21 @@ static double gelu(double x)
     return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
+static bool has_gelu(const smp__gemm_shape *s)
+{
+    return s->epilogue == SMP__GEMM_GELU || s->epilogue == SMP__GEMM_GELU_BIAS;
+}
+
+static bool has_bias(const smp__gemm_shape *s)
+{
+    return s->epilogue == SMP__GEMM_BIAS || s->epilogue == SMP__GEMM_GELU_BIAS;
+}
+
+static bool has_sums(const smp__gemm_shape *s)
+{
+    return s->epilogue == SMP__GEMM_BIAS_GRADIENT;
+}
+
 /* `scale`: the sum of the magnitudes that went into `want`. */
 static void check_value(double got, double want, double scale, const smp__gemm_shape *s)
 {
@@ -17,7 +32,7 @@ static void check_value(double got, double want, double scale, const smp__gemm_s
         bound = 1e-6 + 0x1p-9 * scale;
     if (smp_dtype_is_half(s->out))
         bound += (s->out == SMP_F16 ? 0x1p-11 : 0x1p-8) * fabs(want);
-    if (s->epilogue >= SMP__GEMM_GELU)
+    if (has_gelu(s))
         bound += 2e-3; /* the device's tanh */
     if (!(fabs(got - want) <= bound))
         fail_msg("got %.9g, expected %.9g within %.3g: m %d n %d k %d, types %d %d, epilogue %d",
@@ -42,8 +57,8 @@ static smp__gemm_shape random_shape(int round)
     s.k = 1 + (int64_t)(bits >> 24) % 70;
     s.in = bits & 4 ? bits & 16 ? SMP_F16 : SMP_BF16 : SMP_F32;
     s.out = bits & 8 ? s.in : SMP_F32;
-    s.epilogue = (smp__gemm_epilogue)(more % 4);
-    if (s.epilogue >= SMP__GEMM_GELU)
+    s.epilogue = (smp__gemm_epilogue)(more % 5);
+    if (has_gelu(&s))
         s.n = (s.n + 7) / 8 * 8;
     s.lda = (s.trans_a ? s.m : s.k) + (int64_t)(more >> 16) % 5;
     s.ldb = (s.trans_b ? s.k : s.n) + (int64_t)(more >> 24) % 5;
@@ -73,7 +88,7 @@ static product make_product(const smp__gemm_shape *s, float alpha, float beta, i
     p.of[B] = make(s->in, (s->trans_b ? s->n : s->k) * s->ldb + steps(s, B), 2, 2 * shift);
     p.of[C] = make(s->out, s->m * s->ldc + steps(s, C), beta == 0 ? 0 : 3, 3 * shift);
     p.of[BIAS] = make(s->out, s->n, 4, shift);
-    p.of[AUX] = make(s->out, s->m * s->ldc, 0, shift);
+    p.of[AUX] = make(s->out, has_sums(s) ? s->m : s->m * s->ldc, 0, shift);
     p.start = malloc((size_t)p.of[C].n * sizeof *p.start);
     assert_non_null(p.start);
     memcpy(p.start, p.of[C].host, (size_t)p.of[C].n * sizeof *p.start);
@@ -82,7 +97,7 @@ static product make_product(const smp__gemm_shape *s, float alpha, float beta, i
 
 static void run_product(product *p, smp__gemm *gemm)
 {
-    const bool bias = p->shape.epilogue % 2 == 1, aux = p->shape.epilogue >= SMP__GEMM_GELU;
+    const bool bias = has_bias(&p->shape), aux = has_gelu(&p->shape) || has_sums(&p->shape);
     check(smp__gemm_run(&cuda, gemm, p->alpha, p->of[A].data, p->of[B].data, p->beta, p->of[C].data,
                         bias ? p->of[BIAS].data : NULL, aux ? p->of[AUX].data : NULL));
     from_device(&p->of[C]);
@@ -108,15 +123,28 @@ static void check_element(const product *p, int64_t which, int64_t row, int64_t 
         want += (double)p->alpha * x * y;
         scale += fabs((double)p->alpha * x * y);
     }
-    if (s->epilogue % 2 == 1) {
+    if (has_bias(s)) {
         want += (double)p->of[BIAS].host[column];
         scale += fabs((double)p->of[BIAS].host[column]);
     }
-    if (s->epilogue >= SMP__GEMM_GELU) {
+    if (has_gelu(s)) {
         check_value((double)p->of[AUX].host[row * s->ldc + column], want, scale, s);
         want = gelu(want);
     }
     check_value((double)p->of[C].host[at], want, scale, s);
+}
+
+/* Of rows of op(A): not scaled, whatever was there. */
+static void check_sum(const product *p, int64_t row)
+{
+    const smp__gemm_shape *s = &p->shape;
+    double want = 0, scale = 0;
+    for (int64_t k = 0; k < s->k; k++) {
+        const double x = (double)p->of[A].host[s->trans_a ? k * s->lda + row : row * s->lda + k];
+        want += x;
+        scale += fabs(x);
+    }
+    check_value((double)p->of[AUX].host[row], want, scale, s);
 }
 
 static void check_product(const product *p)
@@ -132,6 +160,17 @@ static void check_product(const product *p)
     }
 }
 
+/* What the caller does where the epilogue is apart is not there. */
+static void check_result(const product *p, const smp__gemm *gemm)
+{
+    const smp__gemm_shape *s = &p->shape;
+    const bool apart = smp__gemm_is_apart(gemm);
+    if (!apart || !has_gelu(s))
+        check_product(p);
+    for (int64_t row = 0; !apart && has_sums(s) && row < s->m; row++)
+        check_sum(p, row);
+}
+
 static void test_cuda_gemm_matches_reference(void **state)
 {
     (void)state;
@@ -142,8 +181,7 @@ static void test_cuda_gemm_matches_reference(void **state)
         product p = make_product(&s, round % 2 ? 1 : 0.25f, round % 5 < 2 ? 0 : 1, 0);
         check(smp__gemm_create(&cuda, &s, &gemm));
         run_product(&p, gemm);
-        if (!smp__gemm_is_apart(gemm) || s.epilogue < SMP__GEMM_GELU)
-            check_product(&p);
+        check_result(&p, gemm);
         smp__gemm_destroy(gemm);
         drop_product(&p);
     }
@@ -153,19 +191,23 @@ static void test_cuda_gemm_gives_the_same_bits(void **state)
 {
     (void)state;
     cuda.precision = SMP_PRECISION_FP32;
-    for (int round = 0; round < 8; round++) { /* long sums: the library may split them */
+    for (int round = 0; round < 16; round++) { /* long sums: the library may split them */
         smp__gemm_shape s = {.trans_a = round & 1, .m = 40, .n = 24, .k = 4096 + round % 2};
         smp__gemm *gemm;
+        s.epilogue = round < 8 ? SMP__GEMM_PLAIN : SMP__GEMM_BIAS_GRADIENT;
         s.in = round & 2 ? round & 4 ? SMP_F16 : SMP_BF16 : SMP_F32;
         s.lda = s.trans_a ? s.m : s.k, s.ldb = s.n, s.ldc = s.n;
         check(smp__gemm_create(&cuda, &s, &gemm));
         product first = make_product(&s, 1, 1, 0);
         run_product(&first, gemm);
-        check_product(&first);
+        check_result(&first, gemm);
         for (int again = 1; again < 3; again++) {
             product p = make_product(&s, 1, 1, again);
             run_product(&p, gemm);
-            assert_memory_equal(p.of[C].host, first.of[C].host, (size_t)p.of[C].n * sizeof(float));
+            for (int of = C; of <= (has_sums(&s) && !smp__gemm_is_apart(gemm) ? AUX : C);
+                 of += AUX - C)
+                assert_memory_equal(p.of[of].host, first.of[of].host,
+                                    (size_t)p.of[of].n * sizeof(float));
             drop_product(&p);
         }
         drop_product(&first);

@@ -129,7 +129,8 @@ static void run_forward(const layer *l, bool pair)
     read_back(l);
 }
 
-static void run_backward(const layer *l)
+/* fresh: gradients of weights are written. */
+static void run_backward(const layer *l, bool fresh)
 {
     const void *in[] = {l->of[X].data}, *nothing[] = {NULL};
     const float *param[] = {l->of[W].data, l->of[BIAS].data};
@@ -144,6 +145,7 @@ static void run_backward(const layer *l)
     check(kernels_of(l->op)->backward_input(&call));
     call.in = in;
     call.dparam = dparam;
+    call.fresh = fresh;
     check(kernels_of(l->op)->backward_weight(&call));
     read_back(l);
 }
@@ -239,6 +241,32 @@ static const int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},     {33, 8, 16},  
                                    {200, 16, 520}, {2500, 3, 12}, {999, 4, 65}, {64, 9, 1032}};
 enum { N_SIZE = sizeof sizes / sizeof sizes[0] };
 
+/* Written, gradients of weights have the bits that they have when added to zeroes. */
+static void check_written_gradients(const layer *l)
+{
+    const array *of[] = {&l->of[DW], &l->of[DBIAS]};
+    float *zero[2], *added[2];
+    for (int i = 0; i < 2; i++) {
+        memset(of[i]->host, 0, (size_t)of[i]->n * sizeof(float));
+        zero[i] = copy_of(of[i]);
+        to_device(of[i]);
+    }
+    run_backward(l, false);
+    check_weight_gradients(l, zero[0], zero[1]);
+    for (int i = 0; i < 2; i++) {
+        added[i] = copy_of(of[i]);
+        for (int64_t k = 0; k < of[i]->n && (i == 0 || l->bias); k++)
+            of[i]->host[k] = NAN;
+        to_device(of[i]);
+    }
+    run_backward(l, true);
+    for (int i = 0; i < 2; i++) {
+        assert_memory_equal(of[i]->host, added[i], (size_t)of[i]->n * sizeof(float));
+        free(zero[i]);
+        free(added[i]);
+    }
+}
+
 static void check_all(void)
 {
     for (int p = 0; p < 4; p++)
@@ -247,9 +275,10 @@ static void check_all(void)
             float *dw = copy_of(&l.of[DW]), *dbias = copy_of(&l.of[DBIAS]);
             run_forward(&l, false);
             check_forward(&l, false);
-            run_backward(&l);
+            run_backward(&l, false);
             check_input_gradient(&l);
             check_weight_gradients(&l, dw, dbias);
+            check_written_gradients(&l);
             free(dw);
             free(dbias);
             close_layer(&l);
@@ -262,12 +291,14 @@ static void test_cuda_linear_matches_reference(void **state)
     check_all();
 }
 
-/* As on a GPU whose library has no bias epilogue for a shape, or says so when it is to run it. */
+/* As on a GPU whose library has no bias epilogue for a shape, or says so when it is to run it;
+ * forward, and of a gradient. */
 static void test_cuda_linear_without_bias_epilogue(void **state)
 {
+    static const char *const refuse[] = {"bias,bgrad", "run-bias", "run-bgrad"};
     (void)state;
-    for (int run = 0; run < 2; run++) {
-        setenv("SMP_EMULATE_BLAS_REFUSE", run ? "run-bias" : "bias", 1);
+    for (int way = 0; way < 3; way++) {
+        setenv("SMP_EMULATE_BLAS_REFUSE", refuse[way], 1);
         check_all();
     }
     unsetenv("SMP_EMULATE_BLAS_REFUSE");

@@ -10,7 +10,7 @@ struct emulate_blas_operation {
     cublasComputeType_t compute;
     int32_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    const void *bias = nullptr;
+    void *bias = nullptr;
     void *aux = nullptr;
     int64_t aux_ld = 0;
     int32_t multiprocessors = 0;
@@ -42,6 +42,10 @@ struct emulate_blas_problem {
     {
         return operation.epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
                operation.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    }
+    bool has_gradient() const /* of a bias: sums over k of B */
+    {
+        return operation.epilogue == CUBLASLT_EPILOGUE_BGRADB;
     }
     int64_t k() const
     {

@@ -95,6 +95,24 @@ static void multiply(const emulate_blas_call &call, const float *fa, const float
             "%s", smp_last_error());
 }
 
+/* The sums over k of each column of op(B), part by part as the product. */
+static void sum_columns(const emulate_blas_call &call, const float *fb)
+{
+    const emulate_blas_problem &p = call.p;
+    const bool tb = p.operation.trans_b == CUBLAS_OP_T;
+    const int64_t each = (p.k() + call.parts - 1) / call.parts;
+    for (int64_t column = 0; column < p.d.columns; column++) {
+        float sum = 0;
+        for (int64_t begin = 0; begin < p.k(); begin += each) {
+            float part = 0;
+            for (int64_t k = begin; k < begin + each && k < p.k(); k++)
+                part += fb[tb ? k * p.b.rows + column : column * p.b.rows + k];
+            sum += part;
+        }
+        store(p.operation.bias, p.d.type, column, sum);
+    }
+}
+
 void emulate_blas_multiply(const emulate_blas_call &call)
 {
     const emulate_blas_problem &p = call.p;
@@ -107,5 +125,7 @@ void emulate_blas_multiply(const emulate_blas_call &call)
                                  fb = factor(call.b, p.b, i, tf32);
         multiply(call, fa.data(), fb.data(), &product);
         finish(call, product, i);
+        if (p.has_gradient())
+            sum_columns(call, fb.data());
     }
 }

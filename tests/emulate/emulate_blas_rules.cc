@@ -46,9 +46,9 @@ static void check_types(const emulate_blas_problem &p)
 
 static void check_epilogue(const emulate_blas_problem &p)
 {
-    if (p.has_bias())
+    if (p.has_bias() || p.has_gradient())
         EMULATE_BLAS_REQUIRE(p.operation.bias, "a bias epilogue without a bias");
-    if (p.has_bias() || p.has_gelu())
+    if (p.has_bias() || p.has_gradient() || p.has_gelu())
         EMULATE_BLAS_REQUIRE(p.d.batch == 1, "an epilogue over a batch of %d is not emulated",
                              p.d.batch);
     if (!p.has_gelu())
@@ -135,7 +135,7 @@ void emulate_blas_check_call(const emulate_blas_call &call, const cublasLtMatmul
         check_memory(memory[i], algorithm.data[ALIGNMENT_OF_A + i], name[i]);
     if (call.workspace_bytes > 0)
         check_memory(call.workspace, 16, "the workspace");
-    if (p.has_bias())
+    if (p.has_bias() || p.has_gradient())
         check_memory(p.operation.bias, algorithm.data[ALIGNMENT_OF_BIAS], "the bias");
     if (p.has_gelu()) {
         emulate_blas_layout aux = p.d;
@@ -143,6 +143,16 @@ void emulate_blas_check_call(const emulate_blas_call &call, const cublasLtMatmul
         check_memory(p.operation.aux, 16, "the auxiliary output");
         EMULATE_BLAS_REQUIRE(!overlap(p.operation.aux, aux, call.d, p.d),
                              "the auxiliary output overlaps D");
+    }
+    if (p.has_gradient()) {
+        const emulate_blas_layout sums = {p.d.type, p.d.columns, 1, p.d.columns};
+        for (const emulate_blas_layout *x : {&p.a, &p.b, &p.d})
+            EMULATE_BLAS_REQUIRE(!overlap(p.operation.bias, sums,
+                                          x == &p.a   ? call.a
+                                          : x == &p.b ? call.b
+                                                      : call.d,
+                                          *x),
+                                 "the bias's gradient overlaps a matrix");
     }
     EMULATE_BLAS_REQUIRE(!overlap(call.a, p.a, call.d, p.d) && !overlap(call.b, p.b, call.d, p.d),
                          "D overlaps a factor");
