@@ -187,6 +187,10 @@ static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_
     cost->backward_us =
         share_of(measured.backward_us, cost->backward_input_us + cost->backward_weight_us,
                  measured.backward_input_us + measured.backward_weight_us);
+    if (smp__is_fused_backward(whole, of) && !smp__is_fused_backward(graph, op)) {
+        cost->backward_us += part.backward_input_us - cost->backward_input_us;
+        cost->backward_input_us = part.backward_input_us;
+    }
     return smp__add_exchanges(graph, op, c->microbatch_size, c->cluster, cost);
 }
 

@@ -29,6 +29,11 @@ bool smp__is_fused_second(const smp_graph *graph, const smp_op *op)
     return index > 0 && smp_op_fused(graph, index - 1);
 }
 
+bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op)
+{
+    return smp_op_fused_backward(graph, (int32_t)(op - graph->op));
+}
+
 static smp_status too_large(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     return smp_fail_at(smp_op_where(graph, op),
@@ -189,6 +194,9 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
                           device->bytes_per_s) +
                   moved_us(work.backward_input_moved, device->bytes_per_s)
             : 0;
+    if (smp__is_fused_backward(graph, op))
+        cost->backward_input_us =
+            (double)smp_tensor_bytes(graph, op->in[0], batch) / device->bytes_per_s * 1e6;
     cost->backward_weight_us =
         smp__runs_backward_weight(graph, op)
             ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, rate,

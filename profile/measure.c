@@ -163,7 +163,8 @@ static smp_status sample_class(const session *s, op_class *class)
 {
     const smp_op *op = &s->graph->op[class->op];
     const bool second = s->probe->fuses && smp__is_fused_second(s->graph, op);
-    const bool runs[PARTS] = {!second, smp__runs_backward_input(s->graph, op),
+    const bool behind = s->probe->fuses && smp__is_fused_backward(s->graph, op);
+    const bool runs[PARTS] = {!second, !behind && smp__runs_backward_input(s->graph, op),
                               smp__runs_backward_weight(s->graph, op)};
     for (int part = 0; part < PARTS; part++) {
         const target what = {.kind = TARGET_PART, .part = (smp_probe_part)part};

@@ -82,7 +82,8 @@ typedef enum smp_probe_part {
  * rank. Between two calls of `sync` a rank may fail by itself; open and close are paired. */
 typedef struct smp_probe {
     void *context;
-    bool fuses; /* FORWARD of an op that is one kernel with the next (smp_op_fused) runs both */
+    bool fuses; /* FORWARD of an op that is one kernel with the next (smp_op_fused) runs both, and
+                   BACKWARD_INPUT that of the op before (smp_op_fused_backward) */
     const char *device;   /* see smp_profile */
     int64_t memory_bytes; /* of the device, free when it was opened; 0: not known */
     /* What libraries have taken of that since; NULL: not known. */

@@ -75,6 +75,7 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
     call->op = op;
     call->kernels = s->device->kernels(op->kind, s->target.precision);
     call->pair = layout->pair && call->kernels->forward_fused;
+    call->input_pair = layout->input_pair && call->kernels->backward_input_fused;
     SMP_TRY(find_weights(s, call));
     if (!call->kernels->prepare)
         return SMP_OK;

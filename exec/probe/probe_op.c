@@ -90,6 +90,11 @@ static bool place_buffers(smp__probe_state *p)
                               &at->next_out) &&
              smp__probe_place(set, next.aux_bytes * p->batch, &at->next_aux);
     }
+    if (p->before && ok) {
+        const int64_t bytes = smp_tensor_bytes(p->graph, p->before->in[0], p->batch);
+        ok = smp__probe_place(set, bytes, &at->before_in) &&
+             smp__probe_place(shared, bytes, &at->before_din);
+    }
     for (int k = 0; k < p->op->n_out && ok; k++)
         ok = smp__probe_place(set, out_bytes(p, k), &at->out[k]) &&
              smp__probe_place(shared, out_bytes(p, k), &at->dout[k]);
@@ -155,6 +160,9 @@ static smp_status fill_sets(smp__probe_state *p)
     for (int i = 0; i < p->op->n_in; i++)
         SMP_TRY(fill_input(p, i, set + at->in[i]));
     SMP_TRY(fill_weights(p, set));
+    if (p->before)
+        SMP_TRY(smp__probe_fill(p, set + at->before_in, p->graph->tensor[p->before->in[0]].dtype,
+                                smp_tensor_bytes(p->graph, p->before->in[0], p->batch), 1));
     for (int i = 1; i < p->sets; i++)
         SMP_TRY(p->device->copy(p->device_context, set_at(p, i), set, at->set_bytes));
     for (int k = 0; k < p->op->n_out; k++)
@@ -179,6 +187,25 @@ static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, 
         return p->kernels->forward_fused(call, &next);
     SMP_TRY(p->kernels->forward(call));
     return p->next_kernels->forward(&next);
+}
+
+/* The same of backward_input, of the op and of the one before. */
+static smp_status call_input_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
+{
+    const void *in[SMP_OP_MAX_IN] = {base + p->place.before_in};
+    float *din[SMP_OP_MAX_IN] = {(float *)(p->pool + p->place.before_din)};
+    const float *dout[] = {call->din[0]};
+    smp_op_call before = *call;
+    before.op = p->before;
+    before.state = p->before_state;
+    before.in = in;
+    before.din = din;
+    before.dout = dout[0];
+    before.douts = dout;
+    if (p->kernels->backward_input_fused)
+        return p->kernels->backward_input_fused(call, &before);
+    SMP_TRY(p->kernels->backward_input(call));
+    return p->before_kernels->backward_input(&before);
 }
 
 /* One call of `part` on a set. */
@@ -225,6 +252,8 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     call.step = 1;
     call.training = p->graph->training;
     call.replicas = 1;
+    if (part == SMP_PROBE_BACKWARD_INPUT && p->before)
+        return call_input_pair(p, &call, base);
     return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
 }
 
@@ -244,8 +273,10 @@ void smp__probe_close(void *context)
         p->kernels->release(p->state);
     if (p->next_state && p->next_kernels->release)
         p->next_kernels->release(p->next_state);
-    p->state = p->next_state = NULL;
-    p->op = p->next = NULL;
+    if (p->before_state && p->before_kernels->release)
+        p->before_kernels->release(p->before_state);
+    p->state = p->next_state = p->before_state = NULL;
+    p->op = p->next = p->before = NULL;
 }
 
 /* Bytes of a set that one run of a part reads or writes. */
@@ -337,6 +368,26 @@ static smp_status choose_ways(smp__probe_state *p)
     return SMP_OK;
 }
 
+/* Ops that run along, in one kernel with a part of this one's. */
+static void find_pairs(smp__probe_state *p)
+{
+    const int32_t index = (int32_t)(p->op - p->graph->op);
+    const bool before = index > 0 && smp_op_fused_backward(p->graph, index - 1);
+    p->next = smp_op_fused(p->graph, index) ? p->op + 1 : NULL;
+    p->before = before ? p->op - 1 : NULL;
+    p->next_kernels = p->next ? p->device->kernels(p->next->kind, p->precision) : NULL;
+    p->before_kernels = before ? p->device->kernels(p->before->kind, p->precision) : NULL;
+}
+
+static smp_status prepare(const smp__probe_state *p, const smp_op *op,
+                          const smp_op_kernels *kernels, void **state)
+{
+    if (!op || !kernels->prepare)
+        return SMP_OK;
+    return kernels->prepare(p->graph, op, p->batch, p->device->kernel_context(p->device_context),
+                            state);
+}
+
 /* Forward on every set makes outputs and aux valid. */
 smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch)
 {
@@ -346,9 +397,8 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     p->op = op;
     p->batch = batch;
     p->kernels = p->device->kernels(op->kind, p->precision);
-    p->state = p->next_state = NULL;
-    p->next = smp_op_fused(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
-    p->next_kernels = p->next ? p->device->kernels(p->next->kind, p->precision) : NULL;
+    p->state = p->next_state = p->before_state = NULL;
+    find_pairs(p);
     p->next_set = 0;
     p->newest = newest_input(graph, op);
     SMP_TRY(check_op(p));
@@ -360,12 +410,12 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     if (status != SMP_OK)
         return smp_fail_context(status, "op '%s'", op->name);
     status = fill_sets(p);
-    if (status == SMP_OK && p->kernels->prepare)
-        status = p->kernels->prepare(graph, op, batch, p->device->kernel_context(p->device_context),
-                                     &p->state);
-    if (status == SMP_OK && p->next && p->next_kernels->prepare)
-        status = p->next_kernels->prepare(
-            graph, p->next, batch, p->device->kernel_context(p->device_context), &p->next_state);
+    if (status == SMP_OK)
+        status = prepare(p, op, p->kernels, &p->state);
+    if (status == SMP_OK)
+        status = prepare(p, p->next, p->next_kernels, &p->next_state);
+    if (status == SMP_OK)
+        status = prepare(p, p->before, p->before_kernels, &p->before_state);
     if (status == SMP_OK)
         status = choose_ways(p);
     for (int i = 0; i < p->sets && status == SMP_OK; i++)

@@ -22,7 +22,8 @@ typedef struct smp__places {
     int64_t dout[SMP_OP_MAX_OUT], din[SMP_OP_MAX_IN], workspace; /* shared by the sets */
     int64_t set_bytes, shared_bytes;
     int64_t aux_bytes, workspace_bytes;
-    int64_t next_out, next_aux; /* of the second op of a pair */
+    int64_t next_out, next_aux;    /* of the second op of a pair */
+    int64_t before_in, before_din; /* of one whose backward_input runs along */
 } smp__places;
 
 typedef struct smp__probe_state {
@@ -50,6 +51,10 @@ typedef struct smp__probe_state {
     const smp_op *next;
     const smp_op_kernels *next_kernels;
     void *next_state;
+    /* that whose backward_input is one kernel with this one's (smp_op_fused_backward) */
+    const smp_op *before;
+    const smp_op_kernels *before_kernels;
+    void *before_state;
     int64_t batch;
     smp__places place;
     int sets, part_sets[SMP__PROBE_PARTS], next_set;

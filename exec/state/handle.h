@@ -45,6 +45,7 @@ typedef struct smp__call {
     const void **param16; /* [n_param] in bf16 or fp16, else NULL */
     float **dparam;       /* [n_param] accumulators of this op's uses */
     bool pair;            /* its forward and that of the next call are one kernel */
+    bool input_pair;      /* ... its backward_input and that of the call before */
     int updates;          /* how many of the job's `updates` its forward has to find made */
 } smp__call;
 

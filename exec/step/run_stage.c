@@ -107,45 +107,60 @@ static smp_status input_call(const smp__call *call, smp_instr_kind kind, const s
 
 /* backward_weight, or `backward`. Of the first micro-batch of a block accumulators hold nothing
  * yet. */
-static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_call *args,
+static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_call args,
                         smp_status (*kernel)(const smp_op_call *))
 {
     const bool first = microbatch % smp__reduce_block_size(s) == 0;
-    args->fresh = first && call->kernels->writes_fresh;
-    for (int32_t k = 0; first && !args->fresh && k < call->op->n_param; k++)
+    args.fresh = first && call->kernels->writes_fresh;
+    for (int32_t k = 0; first && !args.fresh && k < call->op->n_param; k++)
         if (call->dparam[k])
             SMP_TRY(s->device->zero(s->device_context, call->dparam[k],
                                     s->graph->param[call->op->param[k]].elements *
                                         (int64_t)sizeof(float)));
-    return kernel(args);
+    return kernel(&args);
 }
 
-/* backward_input of B or I or a half of it, in B after backward_weight or with it. */
-static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
-                                smp_instr_kind kind)
+/* The arguments of an op's call in B or I; *wanted: does it make gradients of inputs? */
+static smp_op_call backward_args(smp *s, int chunk, int microbatch, const smp__call *call,
+                                 operands *of, bool *wanted)
 {
-    operands of;
-    smp_op_call args = {.in = of.in, .outs = of.out, .din = of.din};
+    smp_op_call args = {.in = of->in, .outs = of->out, .din = of->din};
     fill_call(s, microbatch, call, &args);
-    bool wanted = false;
+    *wanted = false;
     for (int32_t k = 0; k < call->op->n_in; k++) {
-        of.in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
-        of.din[k] = smp__job_address(s, chunk, call->layout->din[k], microbatch);
-        wanted = wanted || of.din[k];
+        of->in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
+        of->din[k] = smp__job_address(s, chunk, call->layout->din[k], microbatch);
+        *wanted = *wanted || of->din[k];
     }
     for (int32_t k = 0; k < call->op->n_out; k++)
-        of.out[k] = smp__job_address(s, chunk, call->layout->backward_out[k], microbatch);
-    args.out = of.out[0];
-    set_douts(s, chunk, microbatch, call, &of, &args);
+        of->out[k] = smp__job_address(s, chunk, call->layout->backward_out[k], microbatch);
+    args.out = of->out[0];
+    set_douts(s, chunk, microbatch, call, of, &args);
     args.plus = smp__job_address(s, chunk, call->layout->plus, microbatch);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
+    return args;
+}
+
+/* backward_input of B or I or a half of it, in B after backward_weight; of a pair that of the call
+ * before, too. */
+static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                                smp_instr_kind kind)
+{
+    operands of, of_before;
+    bool wanted;
+    const smp_op_call args = backward_args(s, chunk, microbatch, call, &of, &wanted);
     if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
-        if (wanted && call->kernels->backward)
-            return weigh(s, microbatch, call, &args, call->kernels->backward);
-        SMP_TRY(weigh(s, microbatch, call, &args, call->kernels->backward_weight));
+        if (wanted && !call->input_pair && call->kernels->backward)
+            return weigh(s, microbatch, call, args, call->kernels->backward);
+        SMP_TRY(weigh(s, microbatch, call, args, call->kernels->backward_weight));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));
+    }
+    if (call->input_pair) {
+        const smp_op_call before =
+            backward_args(s, chunk, microbatch, call - 1, &of_before, &wanted);
+        return call->kernels->backward_input_fused(&args, &before);
     }
     return wanted ? input_call(call, kind, &args) : SMP_OK;
 }
@@ -162,7 +177,7 @@ static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call
     set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
-    return weigh(s, microbatch, call, &args, call->kernels->backward_weight);
+    return weigh(s, microbatch, call, args, call->kernels->backward_weight);
 }
 
 static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
@@ -277,6 +292,15 @@ static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *
     return SMP_OK;
 }
 
+/* Has the instruction done that of the pair's other call, which stands behind it, too? */
+static bool does_next(const smp *s, int chunk, const smp_instr *instr)
+{
+    const smp__call *call = instr->call >= 0 ? &s->chunk[chunk].call[instr->call] : NULL;
+    if (instr->kind == SMP_INSTR_BACKWARD || instr->kind == SMP_INSTR_INPUT)
+        return call->input_pair;
+    return instr->kind == SMP_INSTR_RECOMPUTE && call->pair;
+}
+
 static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
 {
     int last_call = -1;
@@ -290,8 +314,7 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
         if (instr[i].call >= 0)
             SMP_TRY(after_operator(s));
         SMP_TRY(mark_instr(s, chunk, microbatch, &instr[i], &last_call));
-        if (instr[i].kind == SMP_INSTR_RECOMPUTE && s->chunk[chunk].call[instr[i].call].pair)
-            i++; /* the pair's second call stands behind it */
+        i += does_next(s, chunk, &instr[i]);
     }
     return SMP_OK;
 }

@@ -67,6 +67,17 @@ static bool has_gelu(const smp__gemm_shape *s)
     return s->epilogue == SMP__GEMM_GELU || s->epilogue == SMP__GEMM_GELU_BIAS;
 }
 
+static bool is_gradient(const smp__gemm_shape *s)
+{
+    return s->epilogue == SMP__GEMM_GELU_GRADIENT || s->epilogue == SMP__GEMM_BIAS_GRADIENT;
+}
+
+/* [m,n], of GELU's input. */
+static bool has_aux(const smp__gemm_shape *s)
+{
+    return has_gelu(s) || s->epilogue == SMP__GEMM_GELU_GRADIENT;
+}
+
 static cudaDataType_t data_type(smp_dtype type)
 {
     return type == SMP_BF16 ? CUDA_R_16BF : type == SMP_F16 ? CUDA_R_16F : CUDA_R_32F;
@@ -115,7 +126,7 @@ static smp_status set_pointers(const smp__gemm *gemm, const void *bias, const vo
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
     if (gemm->shape.epilogue == SMP__GEMM_BIAS_GRADIENT)
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aux));
-    if (has_gelu(&gemm->shape))
+    if (has_aux(&gemm->shape))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux));
     return SMP_OK;
 }
@@ -126,7 +137,7 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
         CUBLASLT_EPILOGUE_DEFAULT,  /* SMP__GEMM_PLAIN */
         CUBLASLT_EPILOGUE_BIAS,     /* SMP__GEMM_BIAS */
         CUBLASLT_EPILOGUE_GELU_AUX, /* SMP__GEMM_GELU */
-        CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
         CUBLASLT_EPILOGUE_BGRADB, /* of the library's second factor, which is A */
     };
     const smp__gemm_shape *s = &gemm->shape;
@@ -138,7 +149,7 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)first));
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)second));
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue[s->epilogue]));
-    if (has_gelu(s))
+    if (has_aux(s))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->ldc));
     /* The heuristic reads the alignment off these two, and nothing else. */
     const void *aligned = reinterpret_cast<const void *>((uintptr_t)ALIGNMENT);
@@ -266,7 +277,8 @@ static smp_status list_algorithms(const smp_cuda *cuda, smp__gemm *gemm)
  * plain: row strides, how many products at what distances, alignment. */
 static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
 {
-    static const char *const epilogue[] = {"", " bias", " gelu", " gelu_bias", " bias_gradient"};
+    static const char *const epilogue[] = {"",           " bias",          " gelu",
+                                           " gelu_bias", " gelu_gradient", " bias_gradient"};
     const smp__gemm_shape *s = &gemm->shape;
     const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
     smp_text name = {};
@@ -426,7 +438,7 @@ static smp_status run_apart(const smp_cuda *cuda, smp__gemm *gemm, float alpha, 
     gemm->product->runs++;
     if (has_gelu(&gemm->shape))
         return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 0, aux, bias, NULL);
-    if (gemm->shape.epilogue == SMP__GEMM_BIAS_GRADIENT)
+    if (is_gradient(&gemm->shape))
         return smp__gemm_run(cuda, gemm->apart, alpha, a, b, beta, c, NULL, NULL);
     SMP_TRY(SMP_AS(gemm->shape.out, launch_spread, cuda, &gemm->shape, bias, beta, c));
     return smp__gemm_run(cuda, gemm->apart, alpha, a, b, 1, c, NULL, NULL);

@@ -25,14 +25,15 @@ typedef enum smp__gemm_epilogue {
     SMP__GEMM_BIAS,  /* C = P + bias, [n], of C's type, the same for every row */
     SMP__GEMM_GELU,  /* aux = P, C = gelu(P) by the tanh approximation; n a multiple of 8 */
     SMP__GEMM_GELU_BIAS,
-    SMP__GEMM_BIAS_GRADIENT /* C = P, aux[m] = sums of the rows of op(A), out of the same reads */
+    SMP__GEMM_GELU_GRADIENT, /* C = P gelu'(aux), aux [m,n] being read; n a multiple of 8 */
+    SMP__GEMM_BIAS_GRADIENT  /* C = P, aux[m] = sums of the rows of op(A), out of the same reads */
 } smp__gemm_epilogue;
 
 /* C[m,n] = epilogue(alpha * op(A)[m,k] * op(B)[k,n] + beta * C). Sums are fp32. */
 typedef struct smp__gemm_shape {
     bool trans_a, trans_b; /* A is stored [k,m], B [n,k] */
     int64_t m, n, k;
-    int64_t lda, ldb, ldc; /* row strides in elements; of GELU's aux too: ldc */
+    int64_t lda, ldb, ldc; /* row strides in elements; of an aux [m,n] too: ldc */
     smp_dtype in;          /* of A and B: SMP_F32, SMP_BF16 or SMP_F16 */
     smp_dtype out;         /* of C, aux and bias: SMP_F32, or as `in` */
     smp__gemm_epilogue epilogue;
@@ -54,8 +55,8 @@ smp_status smp__gemm_run(const smp_cuda *cuda, smp__gemm *gemm, float alpha, con
                          const void *b, float beta, void *c, const void *bias, void *aux);
 
 /* Is the epilogue done apart? A bias is then added by smp__gemm_run, in a pass before the product.
- * Of GELU it leaves aux = P, with beta 0, and C = gelu(aux) to the caller; of a gradient C = P, and
- * the sums. Ask after the run, which may be the one that finds it out. */
+ * Of GELU it leaves aux = P, with beta 0, and C = gelu(aux) to the caller; of a gradient C = P and
+ * all else. Ask after the run, which may be the one that finds it out. */
 bool smp__gemm_is_apart(const smp__gemm *gemm);
 
 #ifdef __cplusplus

@@ -114,6 +114,27 @@ bool smp_op_fused(const smp_graph *graph, int32_t index)
            op->kind->fuses && op->kind->fuses(graph, op, op + 1);
 }
 
+static bool is_read_once(const smp_graph *graph, int32_t tensor)
+{
+    return graph->consumer_begin[tensor + 1] - graph->consumer_begin[tensor] == 1 &&
+           graph->loss != tensor;
+}
+
+bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
+{
+    const smp_op *op = &graph->op[index], *next = op + 1;
+    return graph->training && graph->target.backend == SMP_BACKEND_CUDA &&
+           index + 1 < graph->n_op && next->kind->fuses_backward && op->n_in == 1 &&
+           op->n_out == 1 && op->n_param == 0 && next->n_in == 1 && next->in[0] == op->out &&
+           is_read_once(graph, op->in[0]) && is_read_once(graph, op->out) &&
+           graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
+}
+
+bool smp_op_tied(const smp_graph *graph, int32_t index)
+{
+    return smp_op_fused(graph, index) || smp_op_fused_backward(graph, index);
+}
+
 smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n)
 {
     if (devices <= 1)

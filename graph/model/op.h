@@ -273,6 +273,10 @@ typedef struct smp_op_kernels {
     /* Optional, of ops with weights: backward_weight and backward_input as one call with all that
      * both get, where both are wanted at once; the bits are those of two. */
     smp_status (*backward)(const smp_op_call *call);
+    /* Optional: the backward_input calls of this op and of `before`, whose output it reads, as one
+     * kernel: din[0] of `before` is written, that of this op may hold anything. For the ops of
+     * smp_op_fused_backward, and no others. */
+    smp_status (*backward_input_fused)(const smp_op_call *call, const smp_op_call *before);
 } smp_op_kernels;
 
 struct smp_op_kind {
@@ -304,6 +308,11 @@ struct smp_op_kind {
      * reads the graph alone, so a plan does not depend on what is built in. Asked for through
      * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+    /* Likewise: do backward_input of this op and of `before`, the one that stands before it, run as
+     * one kernel on a GPU? Each is the only reader of its only input, so that nothing is added up
+     * between the two calls; `before` has no weights, and neither exchanges or leaves anything to
+     * backward_weight. Asked for through smp_op_fused_backward. */
+    bool (*fuses_backward)(const smp_graph *graph, const smp_op *op, const smp_op *before);
     smp_op_kernels cpu;
     /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, widened.
      * Of `rounded` weights, these or ON_GPU, kernels of a GPU in 16 bits read param16 alone. */
@@ -352,6 +361,10 @@ int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t 
 
 /* Are ops `index` and index + 1 one forward kernel on the graph's target? */
 bool smp_op_fused(const smp_graph *graph, int32_t index);
+/* Are backward_input of ops index + 1 and index one kernel there? */
+bool smp_op_fused_backward(const smp_graph *graph, int32_t index);
+/* Either: results depend on whether a stage ends between them. */
+bool smp_op_tied(const smp_graph *graph, int32_t index);
 
 /* needs (of the graph's target) and work, with zeroes where the kind has none. */
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);

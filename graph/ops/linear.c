@@ -87,6 +87,12 @@ static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
            graph->loss != op->out && op->attr[FEATURES].i % 8 == 0;
 }
 
+/* With the gradient of that GELU in the epilogue of the product before it. */
+static bool fuses_backward(const smp_graph *graph, const smp_op *op, const smp_op *before)
+{
+    return smp__is_gelu_tanh(before) && smp__columns(smp__in(graph, op, 0)) % 8 == 0;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     int64_t rows = row_count(call->graph, call->op, call->batch);
@@ -290,6 +296,7 @@ const smp_op_kind smp__op_linear = {
     .cuda_needs = cuda_needs,
     .work = work,
     .fuses = fuses,
+    .fuses_backward = fuses_backward,
     .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

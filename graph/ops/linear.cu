@@ -1,7 +1,7 @@
 /* linear on a GPU: three products in cuBLASLt, each one call that reads its factors where they lie.
  *
  *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
- *   dx[rows, in]        = dy[rows, features] W
+ *   dx[rows, in]        = dy[rows, features] W    times GELU's slope, for a pair, in the epilogue
  *   dW[features, in]   += dy^T x                  fp32 whatever the factors, beta 1 (0 if fresh)
  *   db[features]       += column sums of dy       in the epilogue of dW: out of what that reads
  */
@@ -12,7 +12,8 @@
 
 typedef struct linear_state {
     smp__gemm *forward, *input;
-    smp__gemm *pair; /* with the GELU that follows; NULL: as two calls */
+    /* With the GELU that follows, and of the input with that before; NULL: as two calls. */
+    smp__gemm *pair, *input_pair;
     smp_linear_weight weight;
     int64_t rows, in, features;
 } linear_state;
@@ -34,6 +35,21 @@ static smp__gemm_shape forward_shape(const smp_graph *graph, const smp_op *op,
     return shape;
 }
 
+/* Before Hopper the library's product with GELU and a second output takes longer than a product and
+ * a pass over its result (karpathy/llm.c, pull request 338). */
+enum { FUSES_FROM = 90 };
+
+static smp_status make_input_pair(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                                  const smp__gemm_shape *input, linear_state *s)
+{
+    const int32_t index = (int32_t)(op - graph->op);
+    if (index == 0 || !smp_op_fused_backward(graph, index - 1) || cuda->capability < FUSES_FROM)
+        return SMP_OK;
+    smp__gemm_shape pair = *input;
+    pair.epilogue = SMP__GEMM_GELU_GRADIENT;
+    return smp__gemm_create(cuda, &pair, &s->input_pair);
+}
+
 static smp_status make_backward(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
                                 linear_state *s)
 {
@@ -42,13 +58,10 @@ static smp_status make_backward(const smp_graph *graph, const smp_op *op, const 
     input.lda = s->features, input.ldb = s->in, input.ldc = s->in;
     input.in = input.out = activation_type(graph);
     SMP_TRY(smp__gemm_create(cuda, &input, &s->input));
+    SMP_TRY(make_input_pair(graph, op, cuda, &input, s));
     return smp_linear_weight_create(cuda, input.in, s->rows, s->in, s->features, op->n_param > 1,
                                     &s->weight);
 }
-
-/* Before Hopper the library's product with GELU and a second output takes longer than a product and
- * a pass over its result (karpathy/llm.c, pull request 338). */
-enum { FUSES_FROM = 90 };
 
 static smp_status make_pair(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
                             linear_state *s)
@@ -77,6 +90,7 @@ static void release(void *state)
     smp__gemm_destroy(s->forward);
     smp__gemm_destroy(s->pair);
     smp__gemm_destroy(s->input);
+    smp__gemm_destroy(s->input_pair);
     smp__gemm_destroy(s->weight.product);
     free(s);
 }
@@ -122,6 +136,22 @@ static smp_status backward_input(const smp_op_call *call)
                          call->din[0], NULL, NULL);
 }
 
+/* Where the epilogue is apart the product lies where the gradient will, as it would in dx. */
+static smp_status backward_input_fused(const smp_op_call *call, const smp_op_call *before)
+{
+    const linear_state *s = static_cast<const linear_state *>(call->state);
+    const smp_op_kernels *kernels = smp_op_cuda_kernels(before->op->kind);
+    smp_op_call rest = *before;
+    if (!s->input_pair) {
+        SMP_TRY(backward_input(call));
+        return kernels->backward_input(before);
+    }
+    SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->input_pair, 1, call->dout, factor(call, 0), 0,
+                          before->din[0], NULL, const_cast<void *>(before->in[0])));
+    rest.dout = before->din[0];
+    return smp__gemm_is_apart(s->input_pair) ? kernels->backward_input(&rest) : SMP_OK;
+}
+
 static smp_status backward_weight(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
@@ -142,4 +172,5 @@ static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next
 }
 
 SMP_CUDA_KERNELS(linear) = {
-    prepare, release, forward, backward_input, backward_weight, forward_fused, NULL, NULL, true};
+    prepare, release, forward, backward_input, backward_weight,     forward_fused,
+    NULL,    NULL,    true,    NULL,           backward_input_fused};

@@ -315,7 +315,7 @@ static smp_status note_pairs(stage_check *c)
     const smp_graph *graph = c->graph;
     int shown = 0;
     for (int32_t i = 0; i < graph->n_op && shown < MAX_PAIRS; i++) {
-        if (!smp_op_fused(graph, i))
+        if (!smp_op_tied(graph, i))
             continue;
         int32_t next = i + 1;
         if (c->stage[i] >= 0 && c->stage[next] >= 0 && c->stage[i] != c->stage[next]) {
@@ -327,7 +327,6 @@ static smp_status note_pairs(stage_check *c)
                               smp_backend_name(graph->target.backend), c->stage[i],
                               c->stage[next]));
         }
-        i = next;
     }
     return SMP_OK;
 }

@@ -144,6 +144,8 @@ static smp_status number_values(smp__layout_build *build)
         build->call[i].pair = !build->second[i] && build->call[i + 1].op == build->call[i].op + 1 &&
                               smp_op_fused(graph, build->call[i].op);
         build->second[i + 1] = build->call[i].pair;
+        build->call[i + 1].input_pair = build->call[i + 1].op == build->call[i].op + 1 &&
+                                        smp_op_fused_backward(graph, build->call[i].op);
     }
     for (int32_t i = flow->in_begin[s]; i < flow->in_begin[s + 1]; i++) {
         const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];

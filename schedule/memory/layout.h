@@ -17,7 +17,8 @@
  * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_fused),
  * what the second of the two calls writes has its place from the first on: the kernel may run in
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
- * bits are those of the first time.
+ * bits are those of the first time. Where it runs backward_input of two ops as one kernel
+ * (smp_op_fused_backward), what the second of those calls writes has its place from the first on.
  *
  * Recompute: of the ops that a mask names the forward action keeps nothing. The backward action (I
  * if split) begins with those of their forward calls whose outputs or saved values the gradients
@@ -86,6 +87,8 @@ typedef struct smp_border {
 typedef struct smp_layout_call {
     int32_t op;
     bool pair;         /* this call and the next, in F or repeated, may be one forward_fused */
+    bool input_pair;   /* this call and the one before, whose instruction comes next, may be one
+                          backward_input_fused */
     const smp_ref *in; /* forward inputs */
     const smp_ref *out;
     smp_ref aux;

@@ -42,20 +42,25 @@ static void join_pairs(const smp_search_request *request, int32_t *group_pin, in
         if (graph->op[op].group >= 0 && pin >= 0)
             group_pin[graph->op[op].group] = pin;
     }
+    int32_t chain = -1; /* the pin of what op is joined with */
     for (int32_t op = 0; op < graph->n_op; op++) {
-        if (!smp_op_fused(graph, op))
+        int32_t a = pin_of(request, group_pin, op);
+        a = a < 0 ? chain : a;
+        chain = -1;
+        if (!smp_op_tied(graph, op))
             continue;
-        int32_t a = pin_of(request, group_pin, op), b = pin_of(request, group_pin, op + 1);
-        if (a < 0 || b < 0 || a == b)
-            smp_set_join(parent, op, op + 1);
-        op++;
+        int32_t b = pin_of(request, group_pin, op + 1);
+        if (a >= 0 && b >= 0 && a != b)
+            continue;
+        smp_set_join(parent, op, op + 1);
+        chain = a < 0 ? b : a;
     }
 }
 
 static bool has_pairs(const smp_graph *graph)
 {
     for (int32_t op = 0; op < graph->n_op; op++)
-        if (smp_op_fused(graph, op))
+        if (smp_op_tied(graph, op))
             return true;
     return false;
 }

@@ -24,6 +24,16 @@ static bool has_sums(const smp__gemm_shape *s)
     return s->epilogue == SMP__GEMM_BIAS_GRADIENT;
 }
 
+static bool has_slope(const smp__gemm_shape *s)
+{
+    return s->epilogue == SMP__GEMM_GELU_GRADIENT;
+}
+
+static double gelu_slope(double x)
+{
+    return (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5;
+}
+
 /* `scale`: the sum of the magnitudes that went into `want`. */
 static void check_value(double got, double want, double scale, const smp__gemm_shape *s)
 {
@@ -32,8 +42,8 @@ static void check_value(double got, double want, double scale, const smp__gemm_s
         bound = 1e-6 + 0x1p-9 * scale;
     if (smp_dtype_is_half(s->out))
         bound += (s->out == SMP_F16 ? 0x1p-11 : 0x1p-8) * fabs(want);
-    if (has_gelu(s))
-        bound += 2e-3; /* the device's tanh */
+    if (has_gelu(s) || has_slope(s))
+        bound += 2e-3 * (has_slope(s) ? scale : 1); /* the device's tanh */
     if (!(fabs(got - want) <= bound))
         fail_msg("got %.9g, expected %.9g within %.3g: m %d n %d k %d, types %d %d, epilogue %d",
                  got, want, bound, (int)s->m, (int)s->n, (int)s->k, s->in, s->out, s->epilogue);
@@ -57,8 +67,8 @@ static smp__gemm_shape random_shape(int round)
     s.k = 1 + (int64_t)(bits >> 24) % 70;
     s.in = bits & 4 ? bits & 16 ? SMP_F16 : SMP_BF16 : SMP_F32;
     s.out = bits & 8 ? s.in : SMP_F32;
-    s.epilogue = (smp__gemm_epilogue)(more % 5);
-    if (has_gelu(&s))
+    s.epilogue = (smp__gemm_epilogue)(more % 6);
+    if (has_gelu(&s) || has_slope(&s))
         s.n = (s.n + 7) / 8 * 8;
     s.lda = (s.trans_a ? s.m : s.k) + (int64_t)(more >> 16) % 5;
     s.ldb = (s.trans_b ? s.k : s.n) + (int64_t)(more >> 24) % 5;
@@ -88,7 +98,7 @@ static product make_product(const smp__gemm_shape *s, float alpha, float beta, i
     p.of[B] = make(s->in, (s->trans_b ? s->n : s->k) * s->ldb + steps(s, B), 2, 2 * shift);
     p.of[C] = make(s->out, s->m * s->ldc + steps(s, C), beta == 0 ? 0 : 3, 3 * shift);
     p.of[BIAS] = make(s->out, s->n, 4, shift);
-    p.of[AUX] = make(s->out, has_sums(s) ? s->m : s->m * s->ldc, 0, shift);
+    p.of[AUX] = make(s->out, has_sums(s) ? s->m : s->m * s->ldc, has_slope(s) ? 6 : 0, shift);
     p.start = malloc((size_t)p.of[C].n * sizeof *p.start);
     assert_non_null(p.start);
     memcpy(p.start, p.of[C].host, (size_t)p.of[C].n * sizeof *p.start);
@@ -97,7 +107,8 @@ static product make_product(const smp__gemm_shape *s, float alpha, float beta, i
 
 static void run_product(product *p, smp__gemm *gemm)
 {
-    const bool bias = has_bias(&p->shape), aux = has_gelu(&p->shape) || has_sums(&p->shape);
+    const bool bias = has_bias(&p->shape),
+               aux = has_gelu(&p->shape) || has_slope(&p->shape) || has_sums(&p->shape);
     check(smp__gemm_run(&cuda, gemm, p->alpha, p->of[A].data, p->of[B].data, p->beta, p->of[C].data,
                         bias ? p->of[BIAS].data : NULL, aux ? p->of[AUX].data : NULL));
     from_device(&p->of[C]);
@@ -131,6 +142,8 @@ static void check_element(const product *p, int64_t which, int64_t row, int64_t 
         check_value((double)p->of[AUX].host[row * s->ldc + column], want, scale, s);
         want = gelu(want);
     }
+    if (has_slope(s))
+        want *= gelu_slope((double)p->of[AUX].host[row * s->ldc + column]);
     check_value((double)p->of[C].host[at], want, scale, s);
 }
 
@@ -165,7 +178,7 @@ static void check_result(const product *p, const smp__gemm *gemm)
 {
     const smp__gemm_shape *s = &p->shape;
     const bool apart = smp__gemm_is_apart(gemm);
-    if (!apart || !has_gelu(s))
+    if (!apart || !(has_gelu(s) || has_slope(s)))
         check_product(p);
     for (int64_t row = 0; !apart && has_sums(s) && row < s->m; row++)
         check_sum(p, row);

@@ -69,7 +69,7 @@ alone second run-first
 job+=(--profile-out third.yaml)
 alone third run-first,run-second
 unset 'job[-1]' 'job[-1]'
-alone apart gelu,bias,bgrad
+alone apart gelu,bias,dgelu,bgrad
 expect_equal 'bits of four choices' "$(sort -u first second third apart | wc -l | tr -d ' ')" 4
 
 # One rank refuses, both go on to what all can run, in as many rounds as that takes.
@@ -78,9 +78,9 @@ expect_match err ', 9 not by the first algorithm, which was refused \(.*: the fu
 expect_equal 'refused on rank 1' "$(cat refused)" "$(cat second)"
 replicas refused run-second run-first
 expect_equal 'the first refused on rank 1, the second on rank 0' "$(cat refused)" "$(cat third)"
-replicas refused run-gelu,run-bias,run-bgrad ''
+replicas refused run-gelu,run-bias,run-dgelu,run-bgrad ''
 expect_equal 'no epilogue on rank 0' "$(cat refused)" "$(cat apart)"
-replicas refused gelu,bias,bgrad ''
+replicas refused gelu,bias,dgelu,bgrad ''
 expect_equal 'rank 0 has shorter lists, which count' "$(cat refused)" "$(cat apart)"
 expect_exit 1 mpirun -n 1 "${job[@]}" two.yaml : -n 1 -x SMP_EMULATE_BLAS_REFUSE=run "${job[@]}" two.yaml
 expect_match err 'rank 1, .*first run of the kernels: .*product .*: cuBLASLt refuses algorithm 3 of 3'

@@ -7,6 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=180
 steps=14
 write_text text.txt 20000
+export SMP_EMULATE_CAPABILITY=90 # GELU in epilogues, forward and backward
 
 # The quickstart's model, smaller, with dropout.
 sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}/' \

@@ -3,9 +3,9 @@
  * does what would keep this project's results from having the same bits in every run: reduction in
  * place. The workspace that an algorithm asked for is filled with NaN.
  *
- * SMP_EMULATE_BLAS_REFUSE=WORD,...: gelu, bias, bgrad: there is no algorithm with that in its
- * epilogue; run-gelu, run-bias, run-bgrad: there are, and a product refuses them; run-first,
- * run-second: it refuses the first, the second algorithm of any problem; run: all.
+ * SMP_EMULATE_BLAS_REFUSE=WORD,...: gelu, bias, dgelu, bgrad: there is no algorithm with that in
+ * its epilogue; run-gelu, ...: there are, and a product refuses them; run-first, run-second: it
+ * refuses the first, the second algorithm of any problem; run: all.
  * SMP_EMULATE_BLAS_VERSION=120901: which version this is. SMP_EMULATE_BLAS_LEFT=N: every product
  * has to be told that there are N multiprocessors for it. */
 #include <cstdlib>
@@ -88,8 +88,9 @@ static bool refused(const char *word)
 static bool refuses_to_run(const emulate_blas_problem &p, uint64_t parts)
 {
     return refused("run") || (p.has_gelu() && refused("run-gelu")) ||
-           (p.has_bias() && refused("run-bias")) || (p.has_gradient() && refused("run-bgrad")) ||
-           (parts == 1 && refused("run-first")) || (parts == 2 && refused("run-second"));
+           (p.has_slope() && refused("run-dgelu")) || (p.has_bias() && refused("run-bias")) ||
+           (p.has_gradient() && refused("run-bgrad")) || (parts == 1 && refused("run-first")) ||
+           (parts == 2 && refused("run-second"));
 }
 
 extern "C" {
@@ -241,7 +242,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                          "parts of sums may be rounded to 16 bits");
     *returned = 0;
     if ((p.has_gelu() && refused("gelu")) || (p.has_bias() && refused("bias")) ||
-        (p.has_gradient() && refused("bgrad")))
+        (p.has_slope() && refused("dgelu")) || (p.has_gradient() && refused("bgrad")))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     EMULATE_BLAS_REQUIRE(p.operation.multiprocessors == 0,
                          "the heuristic was asked with a number of multiprocessors: the algorithm "

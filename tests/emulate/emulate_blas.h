@@ -43,6 +43,10 @@ struct emulate_blas_problem {
         return operation.epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
                operation.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     }
+    bool has_slope() const /* of GELU, whose input is read */
+    {
+        return operation.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    }
     bool has_gradient() const /* of a bias: sums over k of B */
     {
         return operation.epilogue == CUBLASLT_EPILOGUE_BGRADB;

@@ -59,6 +59,13 @@ static float gelu(float x)
     return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+static float gelu_slope(float x)
+{
+    const float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 0.134145f * x * x);
+}
+
 static void finish(const emulate_blas_call &call, const std::vector<float> &product, int64_t index)
 {
     const emulate_blas_problem &p = call.p;
@@ -75,6 +82,8 @@ static void finish(const emulate_blas_call &call, const std::vector<float> &prod
                 store(p.operation.aux, type, column * p.operation.aux_ld + row, x);
                 x = gelu(x);
             }
+            if (p.has_slope())
+                x *= gelu_slope(load(p.operation.aux, type, column * p.operation.aux_ld + row));
             store(call.d, type, at, x);
         }
 }

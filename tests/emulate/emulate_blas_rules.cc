@@ -48,17 +48,17 @@ static void check_epilogue(const emulate_blas_problem &p)
 {
     if (p.has_bias() || p.has_gradient())
         EMULATE_BLAS_REQUIRE(p.operation.bias, "a bias epilogue without a bias");
-    if (p.has_bias() || p.has_gradient() || p.has_gelu())
+    if (p.operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         EMULATE_BLAS_REQUIRE(p.d.batch == 1, "an epilogue over a batch of %d is not emulated",
                              p.d.batch);
-    if (!p.has_gelu())
+    if (!p.has_gelu() && !p.has_slope())
         return;
     EMULATE_BLAS_REQUIRE(p.operation.aux && (uintptr_t)p.operation.aux % 16 == 0,
-                         "the auxiliary output is at %p, expected 16-byte alignment",
+                         "the auxiliary matrix is at %p, expected 16-byte alignment",
                          p.operation.aux);
     EMULATE_BLAS_REQUIRE(
         p.operation.aux_ld % 8 == 0 && p.operation.aux_ld >= p.d.rows,
-        "the auxiliary output has a leading dimension of %lld for columns of %lld, expected a "
+        "the auxiliary matrix has a leading dimension of %lld for columns of %lld, expected a "
         "multiple of 8",
         (long long)p.operation.aux_ld, (long long)p.d.rows);
 }
@@ -137,12 +137,12 @@ void emulate_blas_check_call(const emulate_blas_call &call, const cublasLtMatmul
         check_memory(call.workspace, 16, "the workspace");
     if (p.has_bias() || p.has_gradient())
         check_memory(p.operation.bias, algorithm.data[ALIGNMENT_OF_BIAS], "the bias");
-    if (p.has_gelu()) {
+    if (p.has_gelu() || p.has_slope()) {
         emulate_blas_layout aux = p.d;
         aux.ld = p.operation.aux_ld;
-        check_memory(p.operation.aux, 16, "the auxiliary output");
+        check_memory(p.operation.aux, 16, "the auxiliary matrix");
         EMULATE_BLAS_REQUIRE(!overlap(p.operation.aux, aux, call.d, p.d),
-                             "the auxiliary output overlaps D");
+                             "the auxiliary matrix overlaps D");
     }
     if (p.has_gradient()) {
         const emulate_blas_layout sums = {p.d.type, p.d.columns, 1, p.d.columns};

@@ -69,6 +69,19 @@ static inline bool fixture_fuses(const smp_graph *graph, const smp_op *op, const
     return next->in[0] == op->out && (bits >> 40 & 3) > 0;
 }
 
+static inline void fixture_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                     smp_op_work *work);
+
+static inline bool fixture_fuses_backward(const smp_graph *graph, const smp_op *op,
+                                          const smp_op *before)
+{
+    smp_op_needs own, its;
+    smp_op_needs_get(graph, op, 1, &own);
+    smp_op_needs_get(graph, before, 1, &its);
+    return !before->kind->work && !before->kind->passes_dout &&
+           op->kind->work != fixture_exchanges && !own.aux_of_backward && !its.aux_of_backward;
+}
+
 static const smp_op_kind fixture_kind = {
     .name = "mix",
     .min_in = 1,
@@ -76,6 +89,7 @@ static const smp_op_kind fixture_kind = {
     .max_out = FIXTURE_OUT,
     .needs = fixture_needs,
     .fuses = fixture_fuses,
+    .fuses_backward = fixture_fuses_backward,
     .cpu = {.forward = fixture_kernel,
             .backward_input = fixture_kernel,
             .backward_weight = fixture_kernel},
@@ -110,7 +124,7 @@ static inline void fixture_multiplies(const smp_graph *graph, const smp_op *op, 
 #define FIXTURE_KIND(f, b)                                                                         \
     {                                                                                              \
         .name = "mix", .min_in = 1, .max_in = 3, .max_out = FIXTURE_OUT, .needs = fixture_needs,   \
-        .fuses = fixture_fuses, .work = (f), .cpu = {                                              \
+        .fuses = fixture_fuses, .fuses_backward = fixture_fuses_backward, .work = (f), .cpu = {    \
             .forward = fixture_kernel,                                                             \
             .backward_input = fixture_kernel,                                                      \
             .backward_weight = fixture_kernel,                                                     \

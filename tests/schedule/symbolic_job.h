@@ -37,6 +37,7 @@ typedef struct job {
 } job;
 
 static int64_t pairs;        /* run as one kernel */
+static int64_t input_pairs;  /* likewise, backward */
 static int64_t halves;       /* exchanges with something beside them */
 static int64_t inputs_first; /* whole backwards whose weight gradient reads what they leave */
 static int64_t zeroed;       /* gradients of outputs that add nothing to the loss */
@@ -224,11 +225,29 @@ static inline smp_layout_redo forward_of(const smp_layout_call *call)
     return (smp_layout_redo){call->in, call->out, call->aux, call->forward_workspace};
 }
 
+/* Two calls of a backward, as badly behaved. */
+static inline void run_input_pair(job *j, int rank, int chunk, int m, const smp_layout_call *call,
+                                  bool weight)
+{
+    for (int turn = 0; turn < 5; turn++)
+        run_backward_call(j, rank, chunk, m, call - turn % 2, weight && turn == 0);
+    input_pairs++;
+}
+
 /* The calls that a backward repeats, pairs as pairs, then the rest. */
 static inline void run_input(job *j, int rank, int chunk, int m, const smp_layout *layout)
 {
     for (int32_t i = 0; i < layout->n_instr; i++) {
         const smp_instr *instr = &layout->instr[i];
+        if ((instr->kind == SMP_INSTR_BACKWARD || instr->kind == SMP_INSTR_INPUT) &&
+            layout->call[instr->call].input_pair) {
+            assert_true(i + 1 < layout->n_instr && instr[1].call == instr->call - 1);
+            assert_true(instr[1].kind == SMP_INSTR_BACKWARD || instr[1].kind == SMP_INSTR_INPUT);
+            run_input_pair(j, rank, chunk, m, &layout->call[instr->call],
+                           instr->kind == SMP_INSTR_BACKWARD);
+            i++;
+            continue;
+        }
         if (instr->kind != SMP_INSTR_RECOMPUTE || !layout->call[instr->call].pair) {
             run_instr(j, rank, chunk, m, layout, instr);
             continue;

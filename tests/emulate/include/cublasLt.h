@@ -32,6 +32,7 @@ typedef enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
     CUBLASLT_EPILOGUE_BGRADB = 512
 } cublasLtEpilogue_t;
 
@@ -53,7 +54,7 @@ typedef enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSB = 4,                /* int32_t */
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              /* uint32_t */
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          /* const void *, of a gradient void * */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, /* void * */
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, /* void *, read: const void * */
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,      /* int64_t, elements */
     CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15       /* int32_t */
 } cublasLtMatmulDescAttributes_t;

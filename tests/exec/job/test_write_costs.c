@@ -82,7 +82,8 @@ static op_sums sum_ops(const smp *job, const smp_profile *profile)
         const smp_op *op = &job->graph->op[i];
         const smp_op_cost *cost = &profile->op[i];
         assert_int_equal(cost->forward_us > 0, !smp__is_fused_second(job->graph, op));
-        assert_int_equal(cost->backward_input_us > 0, smp__runs_backward_input(job->graph, op));
+        assert_int_equal(cost->backward_input_us > 0, smp__runs_backward_input(job->graph, op) &&
+                                                          !smp__is_fused_backward(job->graph, op));
         assert_int_equal(cost->backward_weight_us > 0, smp__runs_backward_weight(job->graph, op));
         assert_true(fabs(cost->backward_us - cost->backward_input_us - cost->backward_weight_us) <
                     1e-2);

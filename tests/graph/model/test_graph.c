@@ -480,49 +480,6 @@ static void test_graph_check_kernels(void **state)
     smp_graph_destroy(g);
 }
 
-/* A linear and the gelu that alone reads it, on CUDA. */
-static void test_graph_fused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *ops;
-        int32_t first; /* -1: none */
-    } cases[] = {
-        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}",
-         0},
-        {"{op: linear, name: l, in: x, out: h, features: 16}, "
-         "{op: gelu, name: g, in: h, out: y, approximate: erf}",
-         -1},
-        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: x, out: y}",
-         -1},
-        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: relu, name: g, in: h, out: y}",
-         -1},
-        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: relu, name: r, in: x, out: z}, "
-         "{op: gelu, name: g, in: h, out: y}",
-         -1},
-        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}, "
-         "{op: add, name: a, in: [h, y], out: y}",
-         -1},
-        {"{op: relu, name: r, in: x, out: z}, {op: linear, name: l, in: z, out: h, features: 16}, "
-         "{op: gelu, name: g, in: h, out: y}, {op: linear, name: m, in: y, out: y, features: 16}",
-         1},
-    };
-    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        char text[1024];
-        snprintf(text, sizeof text,
-                 "smp: 1\nname: p\ninputs: {x: {dtype: float32, shape: [4, 16]}}\nops: [%s]\n",
-                 cases[k].ops);
-        smp_graph *g = read_model(text);
-        for (int32_t i = 0; i < g->n_op; i++)
-            assert_false(smp_op_fused(g, i));
-        assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
-        for (int32_t i = 0; i < g->n_op; i++)
-            if (smp_op_fused(g, i) != (i == cases[k].first))
-                fail_msg("case %zu, op %d", k, (int)i);
-        smp_graph_destroy(g);
-    }
-}
-
 /* fc1 - bn - fc2 - loss: what of it still has a gradient. */
 static void test_graph_freeze(void **state)
 {
@@ -578,7 +535,6 @@ int main(void)
         cmocka_unit_test(test_graph_shape_helpers),
         cmocka_unit_test(test_graph_target),
         cmocka_unit_test(test_graph_check_kernels),
-        cmocka_unit_test(test_graph_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,10 +66,49 @@ static void test_layout_pair(void **state)
     smp_graph_destroy(graph);
 }
 
+static const char input_pair_model[] =
+    "smp: 1\nname: pair\n"
+    "inputs:\n"
+    "  x: {dtype: float32, shape: [96]}\n"
+    "  y: {dtype: float32, shape: [96]}\n"
+    "ops:\n"
+    "  - {op: linear, name: a, in: x, out: x, features: 96, bias: false}\n"
+    "  - {op: gelu, name: b, in: x, out: x}\n"
+    "  - {op: linear, name: c, in: x, out: x, features: 96, bias: false}\n"
+    "  - {op: mse, name: loss, in: [x, y], out: loss}\nloss: loss\n";
+
+/* Backward, what the second of a pair writes does not lie where the first still reads. */
+static void test_layout_input_pair(void **state)
+{
+    (void)state;
+    enum { A, B, C };
+    for (int cuda = 0; cuda < 2; cuda++) {
+        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+        smp_graph *graph = NULL;
+        smp_flow *flow;
+        smp_layout *l;
+        assert_int_equal(
+            SMP_OK, smp_graph_parse("m.yaml", input_pair_model, strlen(input_pair_model), &graph));
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
+        assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[4]){0}, 1, 16, &flow));
+        lay_out(graph, flow, 0, false, NULL, &l);
+        for (int32_t i = 0; i < l->n_call; i++)
+            assert_int_equal(cuda && i == C, l->call[i].input_pair);
+        assert_int_equal(SMP_SPACE_WORK, l->call[C].dout[0].space);
+        assert_int_equal(SMP_SPACE_WORK, l->call[B].din[0].space);
+        assert_int_equal(cuda, l->call[C].dout[0].offset != l->call[B].din[0].offset);
+        assert_int_equal((cuda ? 3 : 2) * 6144, l->backward_work_bytes);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        smp_graph_destroy(graph);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_pair),
+        cmocka_unit_test(test_layout_input_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,11 +262,11 @@ static void test_planner_cuda(void **state)
             assert_int_equal(precision, result.plan->target.precision);
             int32_t *stage = stages_of(result.plan, s.graph);
             for (int32_t op = 0; op < s.graph->n_op; op++)
-                if (smp_op_fused(s.graph, op)) {
-                    pairs++;
+                if (smp_op_tied(s.graph, op)) {
+                    pairs++; /* the GELU with what is before it, and with what is behind */
                     assert_int_equal(stage[op], stage[op + 1]);
                 }
-            assert_int_equal(4, pairs);
+            assert_int_equal(2 * 4, pairs);
             free(stage);
             smp_planner_result_destroy(&result);
             close_setting(&s);
@@ -319,6 +319,16 @@ static void test_planner_pairs_and_pins(void **state)
     int32_t *stage = stages_of(result.plan, g);
     assert_int_equal(0, stage[first]);
     assert_int_equal(1, stage[first + 1]);
+    free(stage);
+    smp_planner_result_destroy(&result);
+    /* of three in a chain the middle one goes with the first */
+    assert_true(smp_op_fused_backward(g, first + 1));
+    pin[first + 1] = -1;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    stage = stages_of(result.plan, g);
+    assert_int_equal(0, stage[first + 1]);
+    assert_int_equal(1, stage[first + 2]);
     free(stage);
     smp_planner_result_destroy(&result);
 
