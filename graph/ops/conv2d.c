@@ -147,14 +147,44 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp_convolution_workspace(&s)};
 }
 
-/* The windows of one sample as a matrix, of activations or of their gradients in fp32. */
-static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+int64_t smp__conv2d_bound = 128 << 20;
+
+/* As many as there is room for, at least one, in runs of equal lengths but for the last. */
+static int64_t samples_of(int64_t batch, int64_t bytes)
+{
+    const int64_t fit = bytes > 0 ? smp__conv2d_bound / bytes : batch;
+    const int64_t most = fit < 1 ? 1 : fit < batch ? fit : batch;
+    const int64_t runs = (batch + most - 1) / most;
+    return (batch + runs - 1) / runs;
+}
+
+/* The windows of a sample as a matrix, of activations or of their gradients in fp32; and the
+ * weight's gradient of each, in fp32. */
+smp__conv2d_runs smp__conv2d_runs_of(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
-    *needs = (smp_op_needs){.weight_grad_in = 1};
-    if (!smp_convolution_is_pointwise(&s))
-        needs->workspace_bytes = s.groups * smp_convolution_taps(&s) * smp_convolution_places(&s) *
-                                 (int64_t)sizeof(float);
+    const int64_t taps = smp_convolution_taps(&s);
+    const int64_t windows =
+        smp_convolution_is_pointwise(&s) ? 0 : s.groups * taps * smp_convolution_places(&s);
+    const int64_t columns = windows * (int64_t)sizeof(float);
+    const int64_t own = windows * smp_dtype_bytes(smp__in(graph, op, 0)->dtype);
+    const int64_t part = s.out[SMP_CHANNELS] * taps * (int64_t)sizeof(float);
+    smp__conv2d_runs runs = {samples_of(batch, columns), 1, 0};
+    runs.workspace_bytes = runs.samples * columns;
+    if (!graph->training)
+        return runs;
+    runs.weight_samples = samples_of(batch, own + part);
+    const int64_t bytes = runs.weight_samples * (runs.weight_samples > 1 ? own + part : own);
+    if (bytes > runs.workspace_bytes)
+        runs.workspace_bytes = bytes;
+    return runs;
+}
+
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs =
+        (smp_op_needs){.weight_grad_in = 1,
+                       .workspace_bytes = smp__conv2d_runs_of(graph, op, batch).workspace_bytes};
 }
 
 /* Padding counts as pixels do: little of an image is at its edge. */

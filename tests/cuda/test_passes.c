@@ -215,7 +215,7 @@ static void test_passes_of_operators(void **state)
     static const char xy[] = "  x: {dtype: float32, shape: [64, 128]}\n"
                              "  y: {dtype: float32, shape: [64, 128]}\n";
     static const char xxx[] = "  x: {dtype: float32, shape: [64, 384]}\n";
-    static const char image[] = "  x: {dtype: float32, shape: [128, 8, 8]}\n";
+    static const char image[] = "  x: {dtype: float32, shape: [16, 32, 16]}\n";
     static const char t[] = "  t: {dtype: int32, shape: [64]}\n";
     static const char zt[] = "  z: {dtype: float32, shape: [64, 1024]}\n"
                              "  t: {dtype: int32, shape: [64]}\n";
@@ -232,7 +232,10 @@ static void test_passes_of_operators(void **state)
     count_op("`mul`", xy, "  - {op: mul, name: o, in: [x, y], out: o}\n");
     count_op("`add`", xy, "  - {op: add, name: o, in: [x, y], out: o}\n");
     count_op("`conv2d`, 1 x 1", image,
-             "  - {op: conv2d, name: o, in: x, out: o, channels: 128, kernel: 1, bias: false}\n");
+             "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 1, bias: false}\n");
+    count_op("`conv2d`, 3 x 3", image,
+             "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 3, padding: 1,"
+             " bias: false}\n");
     count_op("`cross_entropy`, 1024 classes", zt,
              "  - {op: cross_entropy, name: o, in: [z, t], out: o}\n");
     assert_int_equal(wrong, 0);
