@@ -127,6 +127,7 @@ bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
            index + 1 < graph->n_op && next->kind->fuses_backward && op->n_in == 1 &&
            op->n_out == 1 && op->n_param == 0 && next->n_in == 1 && next->in[0] == op->out &&
            is_read_once(graph, op->in[0]) && is_read_once(graph, op->out) &&
+           graph->tensor[op->in[0]].elements == graph->tensor[op->out].elements &&
            graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
 }
 

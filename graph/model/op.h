@@ -310,8 +310,9 @@ struct smp_op_kind {
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     /* Likewise: do backward_input of this op and of `before`, the one that stands before it, run as
      * one kernel on a GPU? Each is the only reader of its only input, so that nothing is added up
-     * between the two calls; `before` has no weights, and neither exchanges or leaves anything to
-     * backward_weight. Asked for through smp_op_fused_backward. */
+     * between the two calls; `before` has no weights, its output is as large as its input, and it
+     * can work in place; neither exchanges or leaves anything to backward_weight. Asked for through
+     * smp_op_fused_backward. */
     bool (*fuses_backward)(const smp_graph *graph, const smp_op *op, const smp_op *before);
     smp_op_kernels cpu;
     /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, widened.

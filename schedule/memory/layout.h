@@ -18,7 +18,7 @@
  * what the second of the two calls writes has its place from the first on: the kernel may run in
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
  * bits are those of the first time. Where it runs backward_input of two ops as one kernel
- * (smp_op_fused_backward), what the second of those calls writes has its place from the first on.
+ * (smp_op_fused_backward), both of those calls write one array: two calls do the second in place.
  *
  * Recompute: of the ops that a mask names the forward action keeps nothing. The backward action (I
  * if split) begins with those of their forward calls whose outputs or saved values the gradients

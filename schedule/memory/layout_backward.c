@@ -93,10 +93,8 @@ static smp_status place_input_gradients(smp__backward_build *b, int32_t i)
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
                               &call->backward_workspace));
-    if (i + 1 < base->layout->n_call && call[1].input_pair) {
-        begin_earlier(b, din[0]);
+    if (i + 1 < base->layout->n_call && call[1].input_pair)
         begin_earlier(b, call->backward_workspace);
-    }
     if (smp__layout_input_first(base, i))
         SMP_TRY(smp__backward_place(b, true, base->needs[i].aux_bytes * base->flow->batch,
                                     (int64_t)b->n_instr, &call->backward_aux));

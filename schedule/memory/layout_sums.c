@@ -172,6 +172,21 @@ smp_status smp__sums_receive(smp__backward_build *b, int32_t f)
     return SMP_OK;
 }
 
+/* Of a pair one kernel makes what the second call writes; where there are two, the second works in
+ * the array of the first. */
+static smp_status place_pair(smp__backward_build *b, int32_t i, int32_t f, smp_ref *din)
+{
+    const int32_t of_before = b->slot_fold[b->slot_begin[i - 1]];
+    if (of_before < 0 ||
+        b->slot_source[b->slot_begin[i - 1]] != b->base->flow->fold[of_before].source_begin)
+        return SMP_ERR_FAILED;
+    SMP_TRY(place_sum(b, of_before));
+    smp__fold_state *state = &b->state[f - b->fold_first];
+    state->placed = true;
+    *din = state->sum = b->state[of_before - b->fold_first].sum;
+    return SMP_OK;
+}
+
 smp_status smp__sums_place(smp__backward_build *b, int32_t i, int32_t slot, smp_ref *din)
 {
     const smp_flow *flow = b->base->flow;
@@ -193,6 +208,8 @@ smp_status smp__sums_place(smp__backward_build *b, int32_t i, int32_t slot, smp_
         int64_t bytes = smp_tensor_bytes(b->base->graph, flow->fold[f].tensor, flow->batch);
         return smp__work_add(&b->work, bytes, (int64_t)b->n_instr, din);
     }
+    if (b->base->call[i].input_pair)
+        return place_pair(b, i, f, din);
     SMP_TRY(place_sum(b, f));
     *din = b->state[f - b->fold_first].sum;
     return SMP_OK;

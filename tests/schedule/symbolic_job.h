@@ -225,11 +225,12 @@ static inline smp_layout_redo forward_of(const smp_layout_call *call)
     return (smp_layout_redo){call->in, call->out, call->aux, call->forward_workspace};
 }
 
-/* Two calls of a backward, as badly behaved. */
+/* Two calls of a backward, as badly behaved: the first's operands are read when the second has
+ * written, in the array that both have. */
 static inline void run_input_pair(job *j, int rank, int chunk, int m, const smp_layout_call *call,
                                   bool weight)
 {
-    for (int turn = 0; turn < 5; turn++)
+    for (int turn = 0; turn < 4; turn++)
         run_backward_call(j, rank, chunk, m, call - turn % 2, weight && turn == 0);
     input_pairs++;
 }
