@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --results) folder=$2; shift ;;
     --dry) dry=1 build=$(realpath "$2"); shift ;;
-    --build) build=$2; shift ;;
+    --build) build=$(realpath -m "$2"); shift ;;
     --tests) parts=tests ;;
     --bench) parts=bench ;;
     *)
@@ -291,6 +291,7 @@ compare() {
         peer "$@" >eager.json 2>"$log/eager-$name.txt" && eager=$(json samples_per_s eager.json)
         peer "$@" --compile >compiled.json 2>"$log/compiled-$name.txt" &&
             compiled=$(json samples_per_s compiled.json)
+        say "- $name, samples/s: SMP $rate, PyTorch $eager, compiled $compiled; predicted / measured $error"
     fi
     table+=("| $name | $m x $size | $(number %.1f "$rate") | $(number %.0f "$rate * $tokens") | $mfu | $error |$(
         ) $(number %.1f "$eager") | $(number %.1f "$compiled") | $(number %.3f "$rate / $eager") |$(

@@ -253,7 +253,9 @@ static void check_part(const run *r, const char *name, const float *got, const d
                 smp_precision_name(r->is.precision));
 }
 
-static void check_run(const run *r, const reference *ref)
+/* `lost`: how much larger keys and queries are than what tells them apart, where gradients are sums
+ * of them that nearly cancel. */
+static void check_run(const run *r, const reference *ref, double lost)
 {
     static const char *const name[] = {"dq", "dk", "dv"};
     const bool half = smp_precision_is_half(r->is.precision);
@@ -268,7 +270,8 @@ static void check_run(const run *r, const reference *ref)
         const int slot = r->at.input[i];
         const int64_t columns = i == SMP__Q ? d : r->at.kv_heads * r->at.width;
         check_part(r, name[i], r->din[slot].host, ref->din[slot], r->din[slot].n - GUARD,
-                   r->at.stride[i], r->at.offset[i], r->at.offset[i] + columns, 2 * bound);
+                   r->at.stride[i], r->at.offset[i], r->at.offset[i] + columns,
+                   2 * bound * (i == SMP__V ? 1 : lost));
     }
 }
 
@@ -277,7 +280,7 @@ static void check_share(const setup *is, share of)
     run r = open_share(is, of, 0);
     reference ref = make_reference(&r);
     run_all(&r, 7);
-    check_run(&r, &ref);
+    check_run(&r, &ref, 1);
     drop_reference(&ref);
     close_run(&r);
 }
@@ -450,7 +453,7 @@ static void test_cuda_attention_stands_low_scores(void **state)
         lower_scores(&r, i % 2 ? -20 : -100);
         reference ref = make_reference(&r);
         run_all(&r, 7);
-        check_run(&r, &ref);
+        check_run(&r, &ref, 8);
         drop_reference(&ref);
         close_run(&r);
     }

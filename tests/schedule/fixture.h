@@ -283,6 +283,15 @@ static inline void fixture_overlap(fixture_graph *f, fixture_random *random)
     }
 }
 
+/* All tensors but the loss are equally large. */
+static inline void fixture_level(fixture_graph *f)
+{
+    smp_tensor *tensor = (smp_tensor *)f->graph.tensor;
+    for (int32_t t = 0; t < f->graph.n_tensor; t++)
+        if (t != f->graph.loss)
+            tensor[t].elements = tensor[t].shape.dim[0] = 20;
+}
+
 static inline void fixture_graph_free(fixture_graph *f)
 {
     smp_arena_destroy(f->arena);
