@@ -82,8 +82,8 @@ __device__ __forceinline__ float smp_normalized(float x, smp_norm_stats<CENTERED
     return CENTERED ? y + bias : y;
 }
 
-/* What one value adds to a lane's share of the sums over its row: of g = dy * weight, and of g times
- * (x - mean). */
+/* What one value adds to a lane's share of the sums over its row: of g = dy * weight, and of g
+ * times (x - mean). */
 template <bool CENTERED>
 __device__ __forceinline__ void smp_norm_share(float &sum, float &dot, float x,
                                                smp_norm_stats<CENTERED> s, float dy, float weight)

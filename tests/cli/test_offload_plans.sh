@@ -102,7 +102,7 @@ expect_match named.yaml 'offload_states: true'
 expect_less "step with states on the device" "$(step here.yaml)" "$(step named.yaml)"
 states with.yaml named.yaml --memory 13MiB --offload-states none
 expect_less "step with states away" "$(step away.yaml)" "$(step named.yaml)"
-smallest=(--recompute none --memory 17MiB --offload-states)
+smallest=(--recompute none --memory 15MiB --offload-states)
 expect_exit 3 smp-partition "$model" --cluster slow.yaml "${shape[@]}" --device cuda --pipeline interleaved --offload none \
     --time-limit 2 "${smallest[@]}" none
 states slow.yaml only.yaml "${smallest[@]}" auto

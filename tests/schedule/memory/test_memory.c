@@ -562,8 +562,7 @@ static void test_memory_symbolic_overlap(void **state)
     assert_true(halves > 900);
 }
 
-/* Any ops offloaded, with whatever else a layout does: the same values, whenever transfers arrive.
- */
+/* Any ops offloaded, whatever else a layout does: the same values, whenever transfers arrive. */
 static void test_memory_symbolic_offload(void **state)
 {
     (void)state;
