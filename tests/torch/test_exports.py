@@ -97,7 +97,7 @@ def check_deepspeed(model, folder):
                          "interleaved")
     result = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                              f"{HERE}/deepspeed_parts.py", paths["deepspeed-parts"], str(LAYERS + 2)], capture_output=True,
-                            text=True, timeout=180, check=False)
+                            text=True, timeout=400, check=False)
     counts = [len(units_of(ops)[1]) + units_of(ops)[0] + units_of(ops)[2] for ops in plan.stages]
     wanted = [f"stage {s}: {sum(counts[:s])} to {sum(counts[:s + 1])}" for s in range(2)]
     got = sorted(line for line in result.stdout.splitlines() if line.startswith("stage "))
