@@ -151,7 +151,7 @@ expect_no_match err 'transport' # one rank has none
 SMP_EMULATE_MEMORY=133000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_one_message 'rank 0 .* needs .* MiB on .*the plan says .* are free'
 SMP_EMULATE_MEMORY=1000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
-expect_one_message 'Emulated GPU, GPU 0, .*need 32 MiB of workspace, .* are free'
+expect_one_message 'Emulated GPU, GPU 0, .*need 64 MiB of workspace, .* are free'
 SMP_EMULATE_MEMORY=205000000 expect_exit 3 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt
 expect_match err 'the 2 ranks that share it need'
 SMP_EMULATE_MEMORY=500000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
@@ -163,7 +163,7 @@ export SMP_EMULATE_LIBRARIES=734003200
 expect_exit 0 smp-profile-emulated "$SMP_EXAMPLES/mlp.yaml" --device cuda --dtype fp32 --microbatch-size 4 \
     -o profile.yaml
 expect_match profile.yaml '^libraries: 734003200$'
-expect_match profile.yaml "^memory: $(((4096 - 32 - 700) << 20))\$" # less what matrix products work in
+expect_match profile.yaml "^memory: $(((4096 - 64 - 700) << 20))\$" # less what matrix products work in
 expect_exit 0 smp-partition "$SMP_EXAMPLES/mlp.yaml" --profile profile.yaml --device cuda -n 1 --microbatches 2 \
     -o measured.yaml
 SMP_EMULATE_MEMORY=700000000 expect_exit 3 "${on_gpu[@]}" measured.yaml --data text.txt --steps 1
