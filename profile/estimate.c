@@ -34,6 +34,12 @@ bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op)
     return smp_op_fused_backward(graph, (int32_t)(op - graph->op));
 }
 
+double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t batch,
+                              double bytes_per_s)
+{
+    return (double)smp_tensor_bytes(graph, op->in[0], batch) / bytes_per_s * 1e6;
+}
+
 static smp_status too_large(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     return smp_fail_at(smp_op_where(graph, op),
@@ -195,8 +201,7 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
                   moved_us(work.backward_input_moved, device->bytes_per_s)
             : 0;
     if (smp__is_fused_backward(graph, op))
-        cost->backward_input_us =
-            (double)smp_tensor_bytes(graph, op->in[0], batch) / device->bytes_per_s * 1e6;
+        cost->backward_input_us = smp__fused_backward_us(graph, op, batch, device->bytes_per_s);
     cost->backward_weight_us =
         smp__runs_backward_weight(graph, op)
             ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, rate,

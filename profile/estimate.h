@@ -18,6 +18,9 @@ bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
 bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
 /* Is its backward_input run by the kernel of the op behind it (smp_op_fused_backward)? */
 bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op);
+/* Then all that it adds is that its input is read. */
+double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t batch,
+                              double bytes_per_s);
 
 /* Fills the four byte counts of cost[n_op]. A tied weight counts at every op that uses it. An
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */

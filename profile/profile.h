@@ -10,9 +10,9 @@
 #include "graph/yaml/yaml.h"
 #include "profile/cluster.h"
 
-/* Costs of one op for one micro-batch. backward_us is the sum of both halves unless a kernel does
- * them together. backward_input_us includes adding the op's input gradients to those of other
- * consumers of the same tensor (all but the first to contribute). Times in microseconds. */
+/* Costs of one op for one micro-batch. backward_us is the sum of both halves, also where a kernel
+ * does them together in less. backward_input_us includes adding the op's input gradients to those
+ * of other consumers of the same tensor (all but the first to contribute). In microseconds. */
 typedef struct smp_op_cost {
     double forward_us;
     double backward_us;

@@ -164,10 +164,10 @@ static smp_status set_price(maker *m, const smp_graph *g, const smp_graph *whole
             m->costing.slowdown * 1e6 * (double)cost.output_bytes / m->costing.device.bytes_per_s -
             cost.forward_us;
     if (!m->costing.profile && smp__is_fused_backward(m->graph, &m->graph->op[o]))
-        price->us += m->costing.slowdown * 1e6 *
-                         (double)smp_tensor_bytes(g, g->op->in[0], m->costing.microbatch_size) /
-                         m->costing.device.bytes_per_s -
-                     cost.backward_input_us;
+        price->us +=
+            m->costing.slowdown * smp__fused_backward_us(g, g->op, m->costing.microbatch_size,
+                                                         m->costing.device.bytes_per_s) -
+            cost.backward_input_us;
     smp_op_work work;
     smp_op_work_get(g, g->op, m->costing.microbatch_size, &work);
     price->pieces = g->op->n_param > 0 && work.forward_exchange.beside > 0;

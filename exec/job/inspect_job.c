@@ -119,7 +119,7 @@ static smp_status set_weight(smp *s, const weight_copy *c, const float *values)
         smp__runs_take(smp__runs_of(param), c->slice, at, n, values, 0);
         SMP_TRY(smp__copy_in(s, smp__weight_at(s, held, at), c->slice, n * (int64_t)sizeof(float)));
     }
-    return smp__region_round(s, s->memory->param[held].region);
+    return smp__weight_round(s, held);
 }
 
 smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)

@@ -91,10 +91,9 @@ static smp__runs runs_of(const smp__regroup *r, int32_t index, int member)
 static smp__range slice(const smp__regroup *r, int32_t index, int k, int member, smp__range window)
 {
     const smp *s = r->s;
-    const bool all =
-        !r->copies_share && k == 0 && !smp__weights_in_parts(s) && !smp__weight_is_far(s, index);
-    const smp__range part = all ? (smp__range){0, param_of(s, index)->elements}
-                                : smp__range_of(s, index, member / s->comm.tensor_size);
+    const int at = member / s->comm.tensor_size;
+    const smp__range part =
+        !r->copies_share && k == 0 ? smp__held_range_of(s, index, at) : smp__range_of(s, index, at);
     const smp__runs runs = runs_of(r, index, member);
     const int64_t begin = smp__runs_before(runs, window.begin),
                   end = smp__runs_before(runs, window.end);

@@ -81,11 +81,16 @@ bool smp__weight_is_far(const smp *s, int32_t index)
     return region_of(s, index)->far;
 }
 
-smp__range smp__held_range(const smp *s, int32_t index)
+smp__range smp__held_range_of(const smp *s, int32_t index, int member)
 {
     if (smp__weights_in_parts(s) || smp__weight_is_far(s, index))
-        return smp__own_range(s, index);
+        return smp__range_of(s, index, member);
     return (smp__range){0, s->graph->param[s->memory->param[index].param].elements};
+}
+
+smp__range smp__held_range(const smp *s, int32_t index)
+{
+    return smp__held_range_of(s, index, s->comm.shard_rank);
 }
 
 static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_dtype dtype,

@@ -37,6 +37,7 @@ bool smp__weights_in_parts(const smp *s);
 bool smp__weight_is_far(const smp *s, int32_t index);
 /* What is here of its values: all, or the part. */
 smp__range smp__held_range(const smp *s, int32_t index);
+smp__range smp__held_range_of(const smp *s, int32_t index, int member); /* at a member */
 
 /* Is memory->param[index] frozen and so without a gradient and states? */
 bool smp__is_idle(const smp *s, int32_t index);

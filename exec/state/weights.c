@@ -51,21 +51,23 @@ smp_status smp__weights_init(smp *s)
     return smp__weights_round(s);
 }
 
-/* From host memory, a piece at a time. Of what is sharded the other parts are gathered: when they
- * are read. */
-static smp_status round_far(smp *s, const smp_memory_region *region)
+/* From host memory, a piece at a time, what of elements begin .. end - 1 of a region is this rank's
+ * part. Of what is sharded the others are gathered: when they are read. */
+static smp_status round_far(smp *s, const smp_memory_region *region, int64_t begin, int64_t end)
 {
     const smp_dtype half = smp_precision_dtype(s->target.precision);
     const int own = s->comm.shard_rank;
-    const int64_t begin = region->cut[own], n = region->cut[own + 1] - begin;
-    const float *values = (const float *)(s->far + region->weight) + region->at[own];
+    const int64_t first = region->cut[own], behind = region->cut[own + 1];
+    const float *values = (const float *)(s->far + region->weight) + region->at[own] - first;
     const int64_t piece = SMP__PIECE_BYTES / 2;
+    begin = begin > first ? begin : first;
+    end = end < behind ? end : behind;
     SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
-    for (int64_t at = 0, m; at < n; at += m) {
-        m = n - at < piece ? n - at : piece;
+    for (int64_t at = begin, m; at < end; at += m) {
+        m = end - at < piece ? end - at : piece;
         smp__far_round(half, s->piece, values + at, m);
-        SMP_TRY(s->device->upload(s->device_context, s->arena + region->weight16 + 2 * (begin + at),
-                                  s->piece, 2 * m));
+        SMP_TRY(s->device->upload(s->device_context, s->arena + region->weight16 + 2 * at, s->piece,
+                                  2 * m));
         SMP_TRY(smp__device_idle(s));
     }
     s->stale = s->stale || s->comm.shard_size > 1;
@@ -78,10 +80,19 @@ smp_status smp__region_round(smp *s, int32_t index)
     if (region->weight16 < 0 || region->elements == 0)
         return SMP_OK;
     if (region->far)
-        return round_far(s, region);
+        return round_far(s, region, 0, region->elements);
     return s->device->round16(s->device_context, smp_precision_dtype(s->target.precision),
                               s->arena + region->weight16,
                               (const float *)(s->arena + region->weight), region->elements);
+}
+
+smp_status smp__weight_round(smp *s, int32_t index)
+{
+    const smp_memory_param *param = &s->memory->param[index];
+    const smp_memory_region *region = &s->memory->region[param->region];
+    return region->far
+               ? round_far(s, region, param->at, param->at + s->graph->param[param->param].elements)
+               : smp__region_round(s, param->region);
 }
 
 smp_status smp__weights_round(smp *s)
@@ -121,13 +132,15 @@ static smp_status sum_squares(smp *s, int k)
     int n = 0;
     for (int32_t i = 0; i <= last; i++) {
         const smp__range own = smp__own_range(s, i);
-        if (counts(s, i) && own.begin != own.end && (k == 0 || !smp__is_idle(s, i)))
-            batch[n++] = (smp_squares){.values = array_at(s, i, k, own.begin),
-                                       .elements = own.end - own.begin,
-                                       .sum = s->square + s->piece_begin[i] +
-                                              own.begin / SMP_PIECE_ELEMENTS};
-        if (n > 0 && is_far(s, i, k)) /* whether they are finite is all that is asked then */
-            SMP_TRY(smp_device_find("cpu")->square_sums(NULL, dtype, &batch[--n], 1));
+        const smp_squares one = {.values = array_at(s, i, k, own.begin),
+                                 .elements = own.end - own.begin,
+                                 .sum = s->square + s->piece_begin[i] +
+                                        own.begin / SMP_PIECE_ELEMENTS};
+        const bool counted = counts(s, i) && one.elements > 0 && (k == 0 || !smp__is_idle(s, i));
+        if (counted && is_far(s, i, k)) /* whether they are finite is all that is asked then */
+            SMP_TRY(smp_device_find("cpu")->square_sums(NULL, dtype, &one, 1));
+        else if (counted)
+            batch[n++] = one;
         if (n < AT_ONCE && i < last)
             continue;
         SMP_TRY(s->device->square_sums(s->device_context, dtype, batch, n));

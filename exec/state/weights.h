@@ -7,9 +7,11 @@
 #include "graph/safetensors/weights_match.h"
 
 smp_status smp__weights_init(smp *s);
-/* Enqueued: the copies in 16 bits of all weights, or of memory->region[index]. */
+/* Enqueued: the copies in 16 bits of all weights, of memory->region[index], or of what holds
+ * memory->param[index]. */
 smp_status smp__weights_round(smp *s);
 smp_status smp__region_round(smp *s, int32_t index);
+smp_status smp__weight_round(smp *s, int32_t index);
 /* Enqueued: the sums of squares of the gradients; then, when the device is idle, the global norm of
  * them (collective). The norm is finite if every gradient is, and every change of a running
  * statistic, which is no part of it: squares of floats do not overflow a double. `also` becomes its

@@ -61,11 +61,11 @@ static smp_status list_regions(smp *s, int chunk)
         const int64_t at = memory->gathered[(int64_t)chunk * memory->n_region + i];
         if (memory->part_weight ? at < 0 : region->chunk != chunk)
             continue;
-        smp_sum sum = gather;
         if (region->far) {
             SMP_TRY(list_copy(s, &s->reducer.gather[chunk], i));
             continue;
         }
+        smp_sum sum = gather;
         sum.cut = region->cut;
         SMP_TRY(smp__sum_list_add(s, &s->reducer.gather[chunk], &sum,
                                   memory->part_weight ? at : region->weight / 4, i, 0));

@@ -151,7 +151,8 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     bool wanted;
     const smp_op_call args = backward_args(s, chunk, microbatch, call, &of, &wanted);
     if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
-        if (wanted && !call->input_pair && call->kernels->backward)
+        /* costs are told apart by halves, which have the same bits */
+        if (wanted && !call->input_pair && call->kernels->backward && !s->cost_samples)
             return weigh(s, microbatch, call, args, call->kernels->backward);
         SMP_TRY(weigh(s, microbatch, call, args, call->kernels->backward_weight));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),

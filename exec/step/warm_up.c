@@ -1,8 +1,8 @@
-/* Every kernel of the job runs once, on zeroes, before the weights are there and before the first
+/* Every kernel of the job runs, on zeroes, before the weights are there and before the first
  * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
  * that waits for a message of another rank, which waits for what is to be loaded, would wait for
  * ever. The first step is then like the others, too. Where there are several ways to compute
- * something, they are tried here (graph/model/choice.h). O(one micro-batch). */
+ * something, they are tried here (graph/model/choice.h). O(two micro-batches). */
 #include "exec/step/warm_up.h"
 
 #include <string.h>
@@ -17,18 +17,18 @@
 enum { SOME = 64 };
 
 /* A micro-batch through all chunks of this rank, with whatever its messages would have brought. */
-static smp_status run_stages(smp *s)
+static smp_status run_stages(smp *s, int microbatch)
 {
     for (int training = 0; training <= (int)s->graph->training; training++)
         for (int chunk = 0; chunk < s->chunks; chunk++) {
             s->training_call = training;
-            SMP_TRY(smp__stage_forward(s, chunk, 0));
+            SMP_TRY(smp__stage_forward(s, chunk, microbatch));
             if (training)
-                SMP_TRY(smp__travel_at_once(s, chunk, 0, SMP_FAR_OUT));
+                SMP_TRY(smp__travel_at_once(s, chunk, microbatch, SMP_FAR_OUT));
         }
     for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--) {
-        SMP_TRY(smp__travel_at_once(s, chunk, 0, SMP_FAR_BACK));
-        SMP_TRY(smp__stage_backward(s, chunk, 0));
+        SMP_TRY(smp__travel_at_once(s, chunk, microbatch, SMP_FAR_BACK));
+        SMP_TRY(smp__stage_backward(s, chunk, microbatch));
     }
     return SMP_OK;
 }
@@ -40,7 +40,9 @@ smp_status smp__warm_up(smp *s)
     smp__choices *choices = s->device->choices ? s->device->choices(s->device_context) : NULL;
     if (choices)
         choices->trying = true;
-    SMP_TRY(run_stages(s));
+    SMP_TRY(run_stages(s, 0));
+    if (s->graph->training && s->microbatches > 1) /* the first writes gradients, others add */
+        SMP_TRY(run_stages(s, 1));
     if (choices)
         choices->trying = false;
     SMP_TRY(smp__weights_round(s));

@@ -114,7 +114,7 @@ bool smp_op_fused(const smp_graph *graph, int32_t index)
            op->kind->fuses && op->kind->fuses(graph, op, op + 1);
 }
 
-static bool is_read_once(const smp_graph *graph, int32_t tensor)
+bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor)
 {
     return graph->consumer_begin[tensor + 1] - graph->consumer_begin[tensor] == 1 &&
            graph->loss != tensor;
@@ -126,7 +126,7 @@ bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
     return graph->training && graph->target.backend == SMP_BACKEND_CUDA &&
            index + 1 < graph->n_op && next->kind->fuses_backward && op->n_in == 1 &&
            op->n_out == 1 && op->n_param == 0 && next->n_in == 1 && next->in[0] == op->out &&
-           is_read_once(graph, op->in[0]) && is_read_once(graph, op->out) &&
+           smp_tensor_is_read_once(graph, op->in[0]) && smp_tensor_is_read_once(graph, op->out) &&
            graph->tensor[op->in[0]].elements == graph->tensor[op->out].elements &&
            graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
 }

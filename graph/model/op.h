@@ -360,6 +360,8 @@ const smp_op_kernels *smp_op_cpu_kernels(const smp_op_kind *kind, smp_precision 
 int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_op_needs *needs);
 
+/* Has it one reader, and is it not the loss? */
+bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor);
 /* Are ops `index` and index + 1 one forward kernel on the graph's target? */
 bool smp_op_fused(const smp_graph *graph, int32_t index);
 /* Are backward_input of ops index + 1 and index one kernel there? */

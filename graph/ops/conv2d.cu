@@ -3,7 +3,7 @@
  *
  *   y[out, places]   = W[out, taps] U + b     b is written to y first
  *   dU[taps, places] = W^T dy                 fp32; folded back onto dx, rounded once
- *   dW[out, taps]   += dy U^T                 fp32, apart for each sample, added by rising sample
+ *   dW[out, taps]   += dy U^T                 fp32, apart for each sample, then added in order
  *
  * A call of the library takes all samples of a run, group by group, or all groups, sample by
  * sample, whichever makes fewer calls. How many samples a run has follows from sizes alone
@@ -91,18 +91,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     for (int64_t i = smp_thread(); i < n; i += smp_threads())
         y[i] = bias[i / places % channels];
-}
-
-/* dw + part[0] + part[1] + ..., in this order. */
-__global__ void __launch_bounds__(SMP_BLOCK)
-    conv2d_add(const float *part, float *dw, int64_t samples, int64_t n) // [samples, n], [n]
-{
-    for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
-        float sum = dw[i];
-        for (int64_t b = 0; b < samples; b++)
-            sum += part[b * n + i];
-        dw[i] = sum;
-    }
 }
 
 /* The most, up to 64, of which every sample and group starts at a multiple. */
@@ -326,6 +314,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     const int64_t channels = s->shape.out[SMP_CHANNELS], each = s->runs.weight_samples;
     const int64_t weights = channels * s->taps;
     const bool in_parts = each > 1;
+    constexpr int N = smp_pack<float>::N;
     const T *dy = reinterpret_cast<const T *>(call->dout);
     float *part = static_cast<float *>(call->workspace);
     float *windows = in_parts ? part + each * weights : part;
@@ -340,9 +329,10 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
                          in_parts ? part : call->dparam[0]));
         if (!in_parts)
             continue;
-        SMP_LAUNCH(conv2d_add, smp_grid(cuda, weights), SMP_BLOCK, 0, cuda->stream, part,
-                   call->dparam[0], samples, weights);
-        SMP_TRY(smp__cuda_launched("conv2d weight gradient"));
+        SMP_TRY(weights % N == 0 ? (smp_launch_column_sums<float, N, true>(
+                                       cuda, part, call->dparam[0], samples, weights, 1))
+                                 : (smp_launch_column_sums<float, 1, true>(
+                                       cuda, part, call->dparam[0], samples, weights, 1)));
     }
     return SMP_OK;
 }

@@ -82,9 +82,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
  * linear output in rows whose length is a multiple of 8, as cuBLASLt wants it. */
 static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
-    const int64_t *begin = &graph->consumer_begin[op->out];
-    return smp__is_gelu_tanh(next) && next->in[0] == op->out && begin[1] - begin[0] == 1 &&
-           graph->loss != op->out && op->attr[FEATURES].i % 8 == 0;
+    return smp__is_gelu_tanh(next) && next->in[0] == op->out &&
+           smp_tensor_is_read_once(graph, op->out) && op->attr[FEATURES].i % 8 == 0;
 }
 
 /* With the gradient of that GELU in the epilogue of the product before it. */

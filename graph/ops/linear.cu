@@ -36,7 +36,8 @@ static smp__gemm_shape forward_shape(const smp_graph *graph, const smp_op *op,
 }
 
 /* Before Hopper the library's product with GELU and a second output takes longer than a product and
- * a pass over its result (karpathy/llm.c, pull request 338). */
+ * a pass over its result (karpathy/llm.c, pull request 338); the product with GELU's gradient is
+ * assumed to. */
 enum { FUSES_FROM = 90 };
 
 static smp_status make_input_pair(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
@@ -136,20 +137,19 @@ static smp_status backward_input(const smp_op_call *call)
                          call->din[0], NULL, NULL);
 }
 
-/* Where the epilogue is apart the product lies where the gradient will, as it would in dx. */
+/* Without the epilogue the product lies where the gradient will, which is made of it in place. */
 static smp_status backward_input_fused(const smp_op_call *call, const smp_op_call *before)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
     const smp_op_kernels *kernels = smp_op_cuda_kernels(before->op->kind);
     smp_op_call rest = *before;
-    if (!s->input_pair) {
-        SMP_TRY(backward_input(call));
-        return kernels->backward_input(before);
-    }
-    SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->input_pair, 1, call->dout, factor(call, 0), 0,
-                          before->din[0], NULL, const_cast<void *>(before->in[0])));
     rest.dout = before->din[0];
-    return smp__gemm_is_apart(s->input_pair) ? kernels->backward_input(&rest) : SMP_OK;
+    SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->input_pair ? s->input_pair : s->input, 1,
+                          call->dout, factor(call, 0), 0, before->din[0], NULL,
+                          s->input_pair ? const_cast<void *>(before->in[0]) : NULL));
+    if (s->input_pair && !smp__gemm_is_apart(s->input_pair))
+        return SMP_OK;
+    return kernels->backward_input(&rest);
 }
 
 static smp_status backward_weight(const smp_op_call *call)

@@ -44,7 +44,7 @@ static inline smp_status smp_linear_weigh(const smp_op_call *call, const smp_lin
     const bool writes = w->chunks > 0 && call->fresh;
     float *sums = writes ? call->dparam[1] : static_cast<float *>(call->workspace);
     SMP_TRY(smp__gemm_run(cuda, w->product, 1, dy, x, call->fresh ? 0 : 1, call->dparam[0], NULL,
-                          sums));
+                          w->chunks > 0 ? sums : NULL));
     if (w->chunks > 0 && smp__gemm_is_apart(w->product))
         return SMP_AS(smp_dtype_of_call(call), smp_add_column_sums, call, call->dparam[1], w->rows,
                       w->features, w->chunks);

@@ -1,6 +1,6 @@
 /* A planning session: costs, and flow and layouts of the partition at hand; beside what the request
  * keeps together, ops that a plan must not tear apart because the target runs them as one kernel
- * (smp_op_fused). Where pins of the user put them into different stages, pins win: such a plan is
+ * (smp_op_tied). Where pins of the user put them into different stages, pins win: such a plan is
  * legal, its results only differ in rounding. Union of sets, O(ops). */
 #include <stdlib.h>
 #include <string.h>

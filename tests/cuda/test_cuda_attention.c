@@ -253,8 +253,8 @@ static void check_part(const run *r, const char *name, const float *got, const d
                 smp_precision_name(r->is.precision));
 }
 
-/* `lost`: how much larger keys and queries are than what tells them apart, where gradients are sums
- * of them that nearly cancel. */
+/* `lost`: what gradients of queries may be off by besides, where they are sums of keys that nearly
+ * cancel. */
 static void check_run(const run *r, const reference *ref, double lost)
 {
     static const char *const name[] = {"dq", "dk", "dv"};
@@ -271,7 +271,7 @@ static void check_run(const run *r, const reference *ref, double lost)
         const int64_t columns = i == SMP__Q ? d : r->at.kv_heads * r->at.width;
         check_part(r, name[i], r->din[slot].host, ref->din[slot], r->din[slot].n - GUARD,
                    r->at.stride[i], r->at.offset[i], r->at.offset[i] + columns,
-                   2 * bound * (i == SMP__V ? 1 : lost));
+                   2 * bound * (i == SMP__Q ? lost : 1));
     }
 }
 
@@ -445,10 +445,10 @@ static void lower_scores(run *r, float score)
 static void test_cuda_attention_stands_low_scores(void **state)
 {
     (void)state;
-    static const int widths[] = {32, 64, 96, 112, 128, 256}, keys[] = {1, 70, 150};
-    for (int i = 0; i < 6 * 3 * 2; i++) {
+    static const int widths[] = {32, 64, 96, 112, 128, 256}, keys[] = {1, 70};
+    for (int i = 0; i < 6 * 2 * 2; i++) {
         const smp_precision type = i % 2 ? SMP_PRECISION_FP16 : SMP_PRECISION_BF16;
-        const setup is = {1, 33, keys[i / 2 % 3], 1, widths[i / 6], false, false, 1, type, 1};
+        const setup is = {1, 33, keys[i / 2 % 2], 1, widths[i / 4], false, false, 1, type, 1};
         run r = open_run(&is, 0);
         lower_scores(&r, i % 2 ? -20 : -100);
         reference ref = make_reference(&r);
