@@ -1,10 +1,10 @@
-/* How much of a test runs: all of it, or less under sanitizers, where it takes several times as
- * long. They look at what a case does to memory, which most cases show alike; what is chosen in the
- * one case of a hundred that is hard is for the optimised build, which runs the same cases and
- * more. */
+/* How much of a test runs. The ordinary run does the least that catches what breaks, the long one
+ * (SMP_TEST_LONG=1, tests/run.sh --long) all there is. Under sanitizers, where it takes several
+ * times as long, a test looks at what a case does to memory, which most cases show alike. */
 #ifndef SMP_TESTS_CASE_COUNT_H
 #define SMP_TESTS_CASE_COUNT_H
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 #if defined __SANITIZE_ADDRESS__
@@ -13,15 +13,37 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* Of a test of seeded cases, how many: SMP_TEST_CASES where that is set, else the usual number or a
- * quarter of it. What a test expects of all its cases together is a share of them. */
-static inline int case_count(int usual)
+static inline bool is_long(void)
+{
+    return getenv("SMP_TEST_LONG") && !SANITIZED;
+}
+
+/* Of a test of seeded cases, how many: SMP_TEST_CASES where that is set, else `few`, in the long run
+ * `many`, a quarter of `few` under sanitizers. What a test expects of all its cases together is a
+ * share of them. */
+static inline int few_or_many(int few, int many)
 {
     const char *text = getenv("SMP_TEST_CASES");
     int wanted = text ? atoi(text) : 0;
     if (wanted > 0)
         return wanted;
-    return SANITIZED ? (usual + 3) / 4 : usual;
+    return is_long() ? many : SANITIZED ? (few + 3) / 4 : few;
+}
+
+/* Of kernels on the emulator, where they take a thousand times as long as on a GPU. */
+static inline bool is_brief_emulation(void)
+{
+#ifdef SMP_EMULATED
+    return !is_long();
+#else
+    return false;
+#endif
+}
+
+/* ... of cases that take next to nothing. */
+static inline int case_count(int usual)
+{
+    return few_or_many(usual, usual);
 }
 
 #endif

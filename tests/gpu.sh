@@ -166,8 +166,8 @@ megatron=(--split '*.ln_?:positions@0' --split '*.qkv:columns/3' --split 'h?.att
 
 # A program that runs no test proves nothing, whatever its exit code.
 sanitize() { # TOOL, PROGRAM [FILTER]; TOOL none: the emulated program alone
-    local command=("$bin/test_cuda_$2")
-    [ "$1" = none ] || command=(compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/test_cuda_${2}_gpu")
+    local command=("$bin/unit_emulated" "test_cuda_$2")
+    [ "$1" = none ] || command=(compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/unit_gpu" "test_cuda_$2")
     env -u SMP_TEST_FILTER ${3:+"SMP_TEST_FILTER=$3"} "${command[@]}" >sanitized 2>&1
     local code=$?
     cat sanitized

