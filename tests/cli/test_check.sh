@@ -12,27 +12,27 @@ expect_match out 'the plan is legal and fits'
 expect_match out 'proven lower bound'
 expect_match out '^best of the same numbers: '
 expect_match out '^best of all: '
-expect_exit 0 smp-partition check plan.yaml --json --time-limit 5
+expect_exit 0 smp-partition check plan.yaml --json "${brief[@]}"
 expect_json out
 expect_match out '"legal": true, "fits": true, "problems": \[\]'
 step=$(sed -nE 's/^predicted: \{step_us: ([0-9.e+-]+),.*/\1/p' plan.yaml)
 expect_equal "step time" "$(sed -nE 's/.*"batch": \{[^}]*\}, "schedule": "[a-z-]*", "step_us": ([0-9.e+-]+),.*/\1/p' out)" "$step"
 peaks=$(sed -nE 's/.*peak_bytes: \[([0-9, ]*)\].*/\1/p' plan.yaml)
 expect_match out "\"peak_bytes\": \[$peaks\]"
-expect_exit 0 smp-partition check plan.yaml -o again.yaml --explain --time-limit 5
+expect_exit 0 smp-partition check plan.yaml -o again.yaml --explain "${brief[@]}"
 expect_match out '^bottleneck: rank [01], '
 expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,/^predicted/p' plan.yaml | grep '"') \
     <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
-expect_exit 0 smp-partition check again.yaml --time-limit 5
+expect_exit 0 smp-partition check again.yaml "${brief[@]}"
 
 # Bounds hold of programs that a plan brings along, whatever its rule would order.
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline zero-bubble \
     --time-limit 5 -o bubble.yaml
-expect_exit 2 smp-partition check bubble.yaml --time-limit 1 --weight-lag 2
+expect_exit 2 smp-partition check bubble.yaml "${brief[@]}" --weight-lag 2
 expect_match out 'bubble\.yaml:.*on rank 1 weight gradients of 3 micro-batches are still to come at a time, --weight-lag allows 2'
-expect_exit 2 smp-partition check bubble.yaml --time-limit 1 --active-microbatches 2
+expect_exit 2 smp-partition check bubble.yaml "${brief[@]}" --active-microbatches 2
 expect_match out 'rank [01] keeps 3 micro-batches alive, --active-microbatches allows 2'
-run smp-partition check bubble.yaml --time-limit 1 --weight-lag 3 --active-microbatches 3
+run smp-partition check bubble.yaml "${brief[@]}" --weight-lag 3 --active-microbatches 3
 expect_no_match out 'micro-batches (alive|are still to come)'
 
 # What a plan says of its GPUs stays, unless a profile says it anew.
@@ -42,17 +42,17 @@ sed -i 's/precision: fp32}/precision: fp32, libraries: 123456789}/' gpu.yaml
 echo 'products: {format: 1, device: "A GPU", library: lib, chosen: [{product: p, algorithm: a}]}' >>gpu.yaml
 for command in "check gpu.yaml" "$model --fix gpu.yaml"; do
     # shellcheck disable=SC2086 # words
-    expect_exit 0 smp-partition $command --time-limit 5 -o kept.yaml
+    expect_exit 0 smp-partition $command "${brief[@]}" -o kept.yaml
     expect_match kept.yaml 'libraries: 123456789'
     expect_match kept.yaml '^products: .*chosen: \[\{product: p, algorithm: a\}\]'
     # shellcheck disable=SC2086
-    expect_exit 0 smp-partition $command --device cpu --time-limit 5 -o kept.yaml
+    expect_exit 0 smp-partition $command --device cpu "${brief[@]}" -o kept.yaml
     expect_no_match kept.yaml 'libraries|products'
 done
 
 # More devices than the cluster has are a finding like any other.
 sed 's/parallel: {devices: 2, pipeline: 2, ddp: 1/parallel: {devices: 6, pipeline: 2, ddp: 3/' plan.yaml >large.yaml
-expect_exit 2 smp-partition check large.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
+expect_exit 2 smp-partition check large.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" "${brief[@]}"
 expect_match out 'large\.yaml:3:11: 2 ranks \* 3 replicas need 6 devices'
 
 # A step without end is no legal plan.
@@ -63,9 +63,9 @@ expect_bad 'endless\.yaml:[0-9]+:[0-9]+: intra_node: bytes_per_s: got .1e-320' s
 write_good_model good.yaml
 expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml
 expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile profile.yaml -o profiled.yaml
-expect_exit 0 smp-partition check profiled.yaml --time-limit 5
+expect_exit 0 smp-partition check profiled.yaml "${brief[@]}"
 expect_match out 'note: profiled\.yaml:.*the plan predicts a step of .*with these costs \(roofline\)'
-expect_exit 0 smp-partition check profiled.yaml --profile profile.yaml --time-limit 5
+expect_exit 0 smp-partition check profiled.yaml --profile profile.yaml "${brief[@]}"
 expect_no_match out 'the plan predicts'
 # The halves of a backward, measured, here unequal: planning, the plan's file and check take the same.
 halves() { # input_us weight_us
@@ -77,12 +77,12 @@ halves 160 40 >turned.yaml
 expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline zero-bubble \
     --profile uneven.yaml -o split.yaml
 expect_match split.yaml 'backward_input_us: '
-expect_exit 0 smp-partition check split.yaml --profile uneven.yaml --time-limit 5
+expect_exit 0 smp-partition check split.yaml --profile uneven.yaml "${brief[@]}"
 expect_no_match out 'the plan predicts'
-expect_exit 0 smp-partition check split.yaml --profile turned.yaml --time-limit 5
+expect_exit 0 smp-partition check split.yaml --profile turned.yaml "${brief[@]}"
 expect_match out 'the plan predicts'
 
-expect_exit 0 smp-partition check plan.yaml --time-limit 5 --report page.html --svg figure.svg \
+expect_exit 0 smp-partition check plan.yaml "${brief[@]}" --report page.html --svg figure.svg \
     --trace trace.json --export torch-csv:schedule.csv --export json:plan.json
 expect_json trace.json
 expect_json plan.json
@@ -97,15 +97,15 @@ stages:
   - {ops: [wte, wpe, "h0.*", "h1.*"]}
   - {ops: ["h2.*", h3.ln_1..h3.res_2, "ln_?", lm_head, loss]}
 PLAN
-expect_exit 0 smp-partition check sketch.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_exit 0 smp-partition check sketch.yaml --model "$model" "${brief[@]}" -o filled.yaml
 expect_match out '45 ops on 2 devices = 2 pipeline ranks x 1 replica, 1 chunk; interleaved, 8 micro-batches'
-expect_exit 0 smp-partition check filled.yaml --time-limit 5
+expect_exit 0 smp-partition check filled.yaml "${brief[@]}"
 printf 'smp: 1\nstages: [{ops: "*"}]\n' >one.yaml
-expect_exit 0 smp-partition check one.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_exit 0 smp-partition check one.yaml --model "$model" "${brief[@]}" -o filled.yaml
 write_text text.txt 20000
 expect_exit 0 smp-run filled.yaml --data text.txt --steps 1
 expect_bad 'one\.yaml:1:1: .*model' smp-run one.yaml --data text.txt --steps 1
-expect_exit 0 smp-partition check sketch.yaml --model "$model" --microbatches 3 --pipeline simple --json --time-limit 5
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --microbatches 3 --pipeline simple --json "${brief[@]}"
 expect_match out '"microbatches": 3, .*"schedule": "simple"'
 
 # Other names of schedules are read everywhere and written nowhere.
@@ -113,7 +113,7 @@ for schedule in gpipe:simple 1f1b:interleaved; do
     expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --schedule "${schedule%:*}" -o alias.yaml
     expect_match alias.yaml "^schedule: ${schedule#*:}\$"
     sed -i "s/^schedule: .*/schedule: ${schedule%:*}/" alias.yaml
-    expect_exit 0 smp-partition check alias.yaml -o named.yaml --time-limit 5
+    expect_exit 0 smp-partition check alias.yaml -o named.yaml "${brief[@]}"
     expect_match named.yaml "^schedule: ${schedule#*:}\$"
     expect_exit 0 smp-partition "$model" --fix alias.yaml -o kept.yaml --time-limit 5
     expect_match kept.yaml "^schedule: ${schedule#*:}\$"
@@ -124,15 +124,15 @@ expect_one_message 'names no model.*--model'
 # Four stages on two ranks.
 printf 'smp: 1\nparallel: {pipeline: 2}\nstages:\n' >chunks.yaml
 printf '  - {ops: [%s]}\n' 'wte, wpe, "h0.*"' '"h1.*"' '"h2.*"' '"h3.*", ln_f..loss' >>chunks.yaml
-expect_exit 0 smp-partition check chunks.yaml --model "$model" --time-limit 5
+expect_exit 0 smp-partition check chunks.yaml --model "$model" "${brief[@]}"
 expect_match out '2 pipeline ranks x 1 replica, 2 chunks; interleaved, 8 micro-batches'
 
 # Ranks dealt out in an order of one's own: fine, unless a schedule is asked for that has another.
 printf 'smp: 1\nstages:\n' >ranks.yaml
 printf '  - {rank: %s, ops: [%s]}\n' 1 'wte, wpe, "h0.*"' 0 '"h1.*"' 0 '"h2.*"' 1 '"h3.*", ln_f..loss' >>ranks.yaml
-expect_exit 0 smp-partition check ranks.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_exit 0 smp-partition check ranks.yaml --model "$model" "${brief[@]}" -o filled.yaml
 expect_match out '2 pipeline ranks x 1 replica, 2 chunks; auto, 8 micro-batches'
-expect_exit 0 smp-partition check filled.yaml --time-limit 5
+expect_exit 0 smp-partition check filled.yaml "${brief[@]}"
 expect_exit 2 smp-partition check ranks.yaml --model "$model" --pipeline interleaved
 expect_match out "stage 0 lies on rank 1, schedule 'interleaved' places it on rank 0"
 
@@ -179,14 +179,14 @@ expect_match out "group 'g' is torn apart: op 'head' lies in stage 0, op 'loss' 
 expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --time-limit 5
 expect_match out 'does not fit: .*rank 0 \(stage 0\) needs [0-9.]+ [KM]iB, [0-9.]+ [KM]iB more than'
 expect_match out 'the plan is legal and does not fit the memory'
-expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --json --time-limit 5
+expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --json "${brief[@]}"
 expect_json out
 expect_match out '"legal": true, "fits": false, "problems": \[\{"level": "memory"'
 
 # Programs, ranks, numbers and peaks that are wrong.
 broken() { # sed expression, regex
     sed -E "$1" plan.yaml >broken.yaml
-    expect_exit 2 smp-partition check broken.yaml --model "$model" --time-limit 5
+    expect_exit 2 smp-partition check broken.yaml --model "$model" "${brief[@]}"
     expect_match out "illegal: .*$2"
 }
 broken 's/F0\.0(.*)B0\.0/B0.0\1F0.0/' 'B0\.0'

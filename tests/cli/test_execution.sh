@@ -23,11 +23,11 @@ for precision in fp32 tf32 bf16; do
     expect_exit 0 "${plan[@]}" --device cuda --precision $precision --json
     expect_json out
     expect_match out "\"execution\": \{\"device\": \"cuda\", \"precision\": \"$precision\"\}"
-    expect_exit 0 smp-partition check $precision.yaml --time-limit 5
+    expect_exit 0 smp-partition check $precision.yaml "${brief[@]}"
     expect_match out "^on cuda in $precision\$"
     expect_match out 'the plan is legal and fits'
     expect_no_match out 'note: .*with these costs'
-    expect_exit 0 smp-partition check $precision.yaml --json --time-limit 5
+    expect_exit 0 smp-partition check $precision.yaml --json "${brief[@]}"
     expect_json out
     expect_match out "\"precision\": \"$precision\""
 done
@@ -43,7 +43,7 @@ faster tf32 fp32
 expect_equal "less memory" "$([ "$(peak bf16.yaml)" -lt "$(peak fp32.yaml)" ] && echo yes)" yes
 expect_exit 0 smp-partition "$model" --cluster "$cluster" -n 2 --fix bf16.yaml -o fixed.yaml --time-limit 5
 expect_match fixed.yaml '^execution: \{device: cuda, precision: bf16\}$'
-expect_exit 0 smp-partition check bf16.yaml --precision fp32 --time-limit 5
+expect_exit 0 smp-partition check bf16.yaml --precision fp32 "${brief[@]}"
 expect_match out '^on cuda in fp32$'
 expect_exit 0 "${plan[@]}" --device cuda --precision bf16 --explain --report page.html --svg figure.svg \
     --trace trace.json --export json:exported.json
@@ -57,7 +57,7 @@ model: {path: $model}
 execution: {device: cuda, precision: bf16}
 stages: [{ops: wte..h1.mlp.fc}, {ops: h1.mlp.gelu..loss}]
 SKETCH
-expect_exit 0 smp-partition check sketch.yaml --cluster "$cluster" --time-limit 5 -o whole.yaml
+expect_exit 0 smp-partition check sketch.yaml --cluster "$cluster" "${brief[@]}" -o whole.yaml
 expect_match out "note: sketch.yaml:4:.*op 'h1.mlp.fc' and op 'h1.mlp.gelu' are one kernel on cuda"
 expect_match whole.yaml '^execution: \{device: cuda, precision: bf16\}$'
 sed 's/cuda/tpu/' sketch.yaml >bad.yaml

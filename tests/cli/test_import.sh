@@ -37,9 +37,14 @@ one = [node("MatMul", "x w", "y")]
 def outside(where, size=36):
     return (field(1, 3) + field(1, 3) + field(2, FLOAT) + field(8, "w") + field(14, 1)
             + field(13, field(1, "location") + field(2, where)) + field(13, field(1, "length") + field(2, str(size))))
-deep = b""
+def wrapped(number, size, head=b""): # the start of a field of `head` and `size` bytes more
+    return varint(number << 3 | 2) + varint(len(head) + size) + head
+heads = [] # from the inside: what is within another is copied once
+size = 0
 for _ in range(30000):
-    deep = field(1, field(5, field(1, "a") + field(6, deep)))
+    heads.append(wrapped(1, size, wrapped(5, size, field(1, "a") + wrapped(6, size))))
+    size += len(heads[-1])
+deep = b"".join(reversed(heads))
 write("empty", b"")
 write("text", b"smp: 1\n")
 write("cut", SEEDS["onnx/linear"][:-9])
@@ -69,7 +74,10 @@ write("chain", attention(0.5, [node("Identity", "t", "i0")] + [node("Identity", 
 def named(i, name):
     return field(1, "x" if i == 0 else "v%d" % (i - 1)) + field(2, "y" if i == 39999 else "v%d" % i) + field(3, name) + field(4, "Relu")
 write("numbers", model([x], [y], [named(i, "a_%d" % (i + 2) if i < 20000 else "a") for i in range(40000)]))
-write("many", model([x], [y], [node("Split", "x", " ".join("%x" % (i << 16 | k) for k in range(1 << 16))) for i in range(1, 17)]))
+def split(first): # as of node(), which takes long for so many
+    names = "".join("\x12\x06%06x" % i for i in range(first, first + (1 << 16)))
+    return field(1, "x") + names.encode() + field(3, "Split%x" % first) + field(4, "Split")
+write("many", model([x], [y], [split(i << 16) for i in range(1, 17)]))
 write("filled", model([x], [value("y", FLOAT, 1)],
                       [node("ConstantOfShape", "s", "c%d" % i) for i in range(200)] + [node("ReduceSum", "c0", "y", keepdims=0)],
                       [ints("s", 1 << 13, 1 << 13)]))

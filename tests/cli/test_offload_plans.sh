@@ -17,7 +17,7 @@ CLUSTER
 }
 cluster with.yaml '  host: {bandwidth: 4GB/s, latency_us: 10}'
 cluster without.yaml ''
-# A refusal with advice has a time limit, since without one every change is planned until it is proven: 7 to 14 s.
+# A refusal with advice is brief, since without a time limit every change is planned until it is proven: 7 to 14 s.
 shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 8 --pipeline simple --time-limit none)
 plan() { # cluster, plan, option...
     expect_exit 0 smp-partition "$model" --cluster "$1" "${shape[@]}" -o "$2" "${@:3}"
@@ -45,7 +45,7 @@ expect_match all.yaml 'offload: true, offload_bytes: [1-9]'
 expect_match all.yaml '"F0.0 S0.0 '
 expect_match out 'in host memory: stashes between forward and backward, loading horizon'
 expect_less "peak with everything offloaded" "$(peak all.yaml)" "$(peak kept.yaml)"
-expect_exit 0 smp-partition check all.yaml --cluster with.yaml --time-limit 2 -o again.yaml
+expect_exit 0 smp-partition check all.yaml --cluster with.yaml "${brief[@]}" -o again.yaml
 expect_match out 'the plan is legal and fits'
 expect_equal "programs" "$(grep -A4 '^programs:' again.yaml)" "$(grep -A4 '^programs:' all.yaml)"
 plan with.yaml two.yaml --offload all --recompute none --loading-horizon 2
@@ -54,7 +54,7 @@ expect_match two.yaml '^loading_horizon: 2$'
 # As little as fits, where nothing does without.
 limit=$(($(peak all.yaml) + 1000000))
 expect_exit 3 smp-partition "$model" --cluster with.yaml "${shape[@]}" --offload none --recompute none --memory "$limit" \
-    --time-limit 2
+    "${brief[@]}"
 plan with.yaml tight.yaml --recompute none --memory "$limit" --explain
 expect_match out '^what it bought +step +peak +fits'
 expect_match out '^nothing .* no *$'
@@ -70,14 +70,14 @@ expect_less "step with both" "$(step both.yaml)" "$(step again-both.yaml)"
 
 # By hand: patterns; what is away is loaded before it is read.
 sed -E 's/offload: true, offload_bytes: [0-9]+/offload: ["h*.mlp.*"]/; /^programs:/,$d' all.yaml >sketch.yaml
-expect_exit 0 smp-partition check sketch.yaml --cluster with.yaml --time-limit 2 -o some.yaml
+expect_exit 0 smp-partition check sketch.yaml --cluster with.yaml "${brief[@]}" -o some.yaml
 expect_match some.yaml 'offload: \[h[0-9].mlp'
 expect_less "peak with everything offloaded" "$(peak all.yaml)" "$(peak some.yaml)"
 sed 's/ L0\.0 / /' all.yaml >lost.yaml
-expect_exit 2 smp-partition check lost.yaml --cluster with.yaml --time-limit 1
+expect_exit 2 smp-partition check lost.yaml --cluster with.yaml "${brief[@]}"
 expect_match out 'what it reads is in host memory: expected before it L0\.0'
 sed 's/"F0\.0 S0\.0 /"F0.0 S0.0 L0.0 /; s/ L0\.0 B0\.0/ B0.0/' all.yaml >early.yaml
-expect_exit 2 smp-partition check early.yaml --cluster with.yaml --time-limit 1
+expect_exit 2 smp-partition check early.yaml --cluster with.yaml "${brief[@]}"
 expect_match out 'it may not be stored yet'
 
 # States of the optimizer.
@@ -104,7 +104,7 @@ states with.yaml named.yaml --memory 13MiB --offload-states none
 expect_less "step with states away" "$(step away.yaml)" "$(step named.yaml)"
 smallest=(--recompute none --memory 15MiB --offload-states)
 expect_exit 3 smp-partition "$model" --cluster slow.yaml "${shape[@]}" --device cuda --pipeline interleaved --offload none \
-    --time-limit 2 "${smallest[@]}" none
+    "${brief[@]}" "${smallest[@]}" none
 states slow.yaml only.yaml "${smallest[@]}" auto
 expect_match only.yaml 'offload_states: true'
 expect_bad '--offload-states: got .some.' smp-partition "$model" --offload-states=some
@@ -112,16 +112,16 @@ expect_bad '--offload-states: got .some.' smp-partition "$model" --offload-state
 # Everything offloaded and, where that does not fit, made again: stages of which nothing is left to travel.
 plan with.yaml mixed.yaml --offload all --memory 21MiB
 expect_match mixed.yaml 'recompute: (true|\[)'
-expect_exit 0 smp-partition check mixed.yaml --cluster with.yaml --time-limit 2
+expect_exit 0 smp-partition check mixed.yaml --cluster with.yaml "${brief[@]}"
 sed -E 's/, recompute: (true|false|\[[^]]*\])//; s/, recompute_us: [0-9.]+//; /^programs:/,$d' all.yaml >open.yaml
-expect_exit 0 smp-partition check open.yaml --cluster with.yaml --memory 21MiB --time-limit 2
+expect_exit 0 smp-partition check open.yaml --cluster with.yaml --memory 21MiB "${brief[@]}"
 
 # The host area is part of the plan, and is checked.
 sed -E 's/host_bytes: \[[0-9]/&9/' all.yaml >more.yaml
-expect_exit 2 smp-partition check more.yaml --cluster with.yaml --time-limit 1
+expect_exit 2 smp-partition check more.yaml --cluster with.yaml "${brief[@]}"
 expect_match out 'predicted: host_bytes of rank 0: got [0-9]+, expected'
 sed -E 's/host_bytes: \[[0-9, ]*\], //; s/, host_bytes: \[[0-9, ]*\]//' all.yaml >fewer.yaml
-expect_exit 2 smp-partition check fewer.yaml --cluster with.yaml --time-limit 1
+expect_exit 2 smp-partition check fewer.yaml --cluster with.yaml "${brief[@]}"
 expect_match out 'predicted: host_bytes of rank 0: got 0, expected'
 
 # What others do not say; what a plan that is kept says.

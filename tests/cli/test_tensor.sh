@@ -30,14 +30,14 @@ expect_match page.html '"tensor":2'
 expect_match figure.svg 'micro-batches, tensor 2'
 
 # Other frameworks are given the model's own modules.
-expect_exit 0 smp-partition check plan.yaml --time-limit 5 --export torch-csv:t.csv --export megatron-layout:layout
+expect_exit 0 smp-partition check plan.yaml "${brief[@]}" --export torch-csv:t.csv --export megatron-layout:layout
 expect_match err '^smp-partition: megatron-layout does not say that groups of 2 devices .*--tensor-model-parallel-size'
 expect_no_match t.csv.stages ':'
 expect_equal "layout" "$(cat layout)" 'Et*2|t*2L'
 
 # Groups of the devices of a node.
 sed 's/^devices_per_node: .*/devices_per_node: 3/' "$SMP_EXAMPLES/cluster-laptop.yaml" >three.yaml
-expect_exit 0 smp-partition check sketch.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" "${brief[@]}"
 expect_bad 'sketch\.yaml:2:11: .*3 devices per node, which are no groups of 2' \
     smp-partition check sketch.yaml --model "$model" --cluster three.yaml
 sketch 'tensor: 2, ddp: 3' "${megatron[@]}" >large.yaml
@@ -60,7 +60,7 @@ bad "unknown key 'tensors'.*'tensor'" 'tensors: 8' wte rows
 
 # A splitting of no op is one, though of no use.
 printf 'smp: 1\nparallel: {tensor: 2}\nstages: [{ops: "*"}]\n' >none.yaml
-expect_exit 0 smp-partition check none.yaml --model "$model" --time-limit 5
+expect_exit 0 smp-partition check none.yaml --model "$model" "${brief[@]}"
 expect_match out 'note: none\.yaml:2:11: no op is split: 2 devices of a group all compute the same'
 
 # Stages with the model's own ops: what splitting puts between them goes with them.
@@ -72,7 +72,7 @@ done
     sketch 'tensor: 2' "${megatron[@]}" | sed '/^stages:/,$d'
     printf 'stages:\n  - {ops: [%s]}\n' "${names// /, }"
 } >names.yaml
-expect_exit 0 smp-partition check names.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_exit 0 smp-partition check names.yaml --model "$model" "${brief[@]}" -o filled.yaml
 expect_match filled.yaml '"h0\.mlp\.proj:whole"'
 
 # Options of planning.
@@ -90,7 +90,7 @@ expect_bad 'tensor: got 3, expected a divisor of the 4 devices of a node' smp-pa
 expect_bad 'tensor: 4 devices are 1 groups of 4, which cannot hold 2 stages x 1 replicas' \
     smp-partition "$model" -n 4 --tensor 4 --stages 2
 expect_bad 'tensor: 4 devices cannot be put into groups that hold 3 stages' smp-partition "$model" -n 4 --tensor auto --stages 3
-expect_exit 0 smp-partition "$model" -n 4 --tensor auto --explain --time-limit 5
+expect_exit 0 smp-partition "$model" -n 4 --tensor auto --chunks 1 --explain --time-limit 5
 expect_match out '^tensor  memory counts  ops split  in pieces  samples/s  highest peak'
 for tensor in 1 2 4; do expect_match out "^$tensor  +[-0-9.]+ +[0-9]+ +[0-9]+ +[0-9.]+ "; done
 
