@@ -1,10 +1,10 @@
-/* Runs a fuzz target, with any compiler: once on every file that is given, or lies in a folder that is
- * given, the corpus as an ordinary test; then, with --made N, on N inputs that are made of them. That
- * finds what lies near at hand in seconds; libFuzzer searches (SMP_BUILD_FUZZ).
+/* Runs a fuzz target, with any compiler: once on every file that is given, or lies in a folder that
+ * is given, the corpus as an ordinary test; then, with --made N, on N inputs that are made of them.
+ * That finds what lies near at hand in seconds; libFuzzer searches (SMP_BUILD_FUZZ).
  *
  * An input is one of the corpus with one to four changes: a bit, a byte or a number of its text
- * replaced, a range left out, doubled, or taken from another one. Input i of a seed is a function of
- * both (SMP_FUZZ_SEED, 1); what breaks is written to the working folder. */
+ * replaced, a range left out, doubled, or taken from another one. Input i of a seed is a function
+ * of both (SMP_FUZZ_SEED, 1); what breaks is left in the working folder. */
 #include "tests/fuzz/fuzz.h"
 
 #include <ctype.h>

@@ -1,13 +1,13 @@
-/* Runs a test and writes down what it took: run_test NAME LABELS BUDGET_S TRIES -- COMMAND...
+/* Runs a test and writes down what it took: run_test NAME LABEL BUDGET_S TRIES -- COMMAND...
  *
- * Appends "NAME LABELS wall_s processor_s code" to SMP_TEST_TIMES, where that is set. Processor time
- * is that of all descendants: orphans become children of this process (Linux), which waits for them.
- * What still runs when the command has ended is killed. The exit code is the command's, but 1 where a
- * test that passed took more than half as much again as its budget of processor time. The budget is
- * that of the machine that took REFERENCE_S for `work`: a slower or a busy one is found out by doing
- * that work again, here and now, and the budget grows by as much. SMP_TEST_LONG lifts it.
+ * Appends "NAME LABEL wall_s processor_s code" to SMP_TEST_TIMES, where that is set. Processor time
+ * is that of all descendants: orphans become children of this process (Linux), which waits for
+ * them. What still runs when the command has ended is killed. The exit code is the command's, but
+ * 1 where a test that passed took more than half as much again as its budget of processor time. The
+ * budget is that of a machine that takes REFERENCE_S for `work`: a slower or a busy one is found
+ * out by doing that work here and now, and the budget grows by as much. SMP_TEST_LONG lifts it.
  *
- * A command that fails is run up to TRIES times: those that compare times may meet a busy moment. */
+ * A command that fails is run up to TRIES times: what compares times may meet a busy moment. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
