@@ -19,8 +19,8 @@ static inline bool is_long(void)
 }
 
 /* Of a test of seeded cases, how many: SMP_TEST_CASES where that is set, else `few`, in the long
- * run `many`, a quarter of `few` under sanitizers. What a test expects of all its cases together is a
- * share of them. */
+ * run `many`, a quarter of `few` under sanitizers. What a test expects of all its cases together is
+ * a share of them. */
 static inline int few_or_many(int few, int many)
 {
     const char *text = getenv("SMP_TEST_CASES");

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The promise: however the network is split and scheduled, whatever stages recompute, 20 steps
-# give the same losses, to the last digit printed, and the same weights, to the last bit. Replicas:
-# test_gradient_blocks.sh.
+# The promise: however the network is split and scheduled, whatever stages recompute, all steps
+# give the same losses, to the last digit printed, and the same weights, to the last bit. Every way
+# to split, schedule and recompute is here once, in the long run with every number of micro-batches
+# and model. Replicas: test_gradient_blocks.sh.
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
@@ -51,21 +52,38 @@ ops:
 loss: loss
 EOF
 
-others=(1:simple:2 1:interleaved:1 1:interleaved:2) # than the reference
-for stages in 2 4; do
-    others+=("$stages:simple:1" "$stages:simple:2" "$stages:interleaved:1" "$stages:interleaved:2")
-done
-for m in 4 6 7; do
-    compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt 1 "$m" "${others[@]}"
-done
+m4=(1:interleaved:2 2:interleaved:2) # than the reference
+m6=(2:simple:2)
+m7=(1:simple:2 2:interleaved:1 4:interleaved:2)
+size2=(2:interleaved:1:all 4:zero-bubble:2:all)
+moe=(2:zero-bubble:1:all)
+moe_tiny=moe.yaml
+sed 's/layers: 4/layers: 2/' "$SMP_EXAMPLES/moe-tiny.yaml" >moe.yaml
+attention=(2:interleaved:2:all 2:zero-bubble:1)
+branches=(2:simple:1 2:zero-bubble:2)
+conv=(2:interleaved:2)
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    m4=(1:simple:2 1:interleaved:1 1:interleaved:2)
+    for stages in 2 4; do
+        m4+=("$stages:simple:1" "$stages:simple:2" "$stages:interleaved:1" "$stages:interleaved:2")
+    done
+    m6=("${m4[@]}") m7=("${m4[@]}")
+    size2+=(2:interleaved:2 4:interleaved:1 4:zero-bubble:1)
+    moe_tiny=$SMP_EXAMPLES/moe-tiny.yaml
+    moe+=(2:interleaved:2 4:zero-bubble:1:all)
+    attention+=(4:interleaved:1 4:zero-bubble:1)
+    branches+=(2:interleaved:2 4:interleaved:1 4:interleaved:2:all)
+    conv+=(2:simple:1 4:interleaved:1 4:zero-bubble:2:all)
+fi
+compare "$tiny" gpt 1 4 "${m4[@]}"
+compare "$tiny" gpt 1 6 "${m6[@]}"
+compare "$tiny" gpt 1 7 "${m7[@]}"
 train reference.yaml 1 again
 same again gpt-m7 # the same plan a second time
-compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleaved:1 \
-    2:interleaved:1:all 4:zero-bubble:1 4:zero-bubble:2:all
-compare "$SMP_EXAMPLES/moe-tiny.yaml" moe 2 4 2:interleaved:2 4:zero-bubble:1:all
-compare attention.yaml attention 2 4 4:interleaved:1 2:interleaved:2:all 4:zero-bubble:1
-compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
-    2:zero-bubble:2 4:interleaved:2:all
+compare "$tiny" gpt-size2 2 4 "${size2[@]}"
+compare "$moe_tiny" moe 2 4 "${moe[@]}"
+compare attention.yaml attention 2 4 "${attention[@]}"
+compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 "${branches[@]}"
 
 # Convolutions: strided, pointwise, in groups, depthwise, with and without bias, one weight used twice.
 cat >conv.yaml <<'END'
@@ -93,21 +111,25 @@ ops:
   - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
 loss: loss
 END
-compare conv.yaml conv 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 4:zero-bubble:2:all
+compare conv.yaml conv 2 4 "${conv[@]}"
 
 # Single ops made again in every stage, by hand: under 1F1B, split backwards and chunks.
 by_op() { # model devices pipeline chunks microbatches size pattern reference
     plan whole.yaml "$1" "$2" "$2" 1 "$3" "$4" "$5" "$6"
     sed -e "s/recompute: false/recompute: [\"$7\"]/" -e '/^predicted:/d' whole.yaml >list.yaml
-    expect_exit 0 smp-partition check list.yaml -o split.yaml
+    expect_exit 0 smp-partition check list.yaml "${brief[@]}" -o split.yaml
     expect_match split.yaml 'recompute: \[[a-z]'
     expect_match split.yaml 'recompute_us: [0-9]'
     train split.yaml "$2" split
     same split "$8"
 }
-by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 interleaved 1 6 1 '*n*' gpt-m6
-by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 4 zero-bubble 1 4 1 '*.ln_?' gpt-m4
-by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 zero-bubble 2 4 1 '*r*' gpt-m4
+by_op "$tiny" 2 interleaved 1 6 1 '*n*' gpt-m6
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    by_op "$tiny" 2 zero-bubble 2 4 1 '*r*' gpt-m4
+    by_op "$tiny" 4 zero-bubble 1 4 1 '*.ln_?' gpt-m4
+else
+    by_op "$tiny" 2 zero-bubble 2 4 1 '*a*' gpt-m4
+fi
 
 # An order of actions made for this plan's own stages; devices that compute side by side, so that
 # there is something to gain.
@@ -122,7 +144,7 @@ links:
   inter_node: {bandwidth: 10GB/s, latency_us: 3}
 overlap: true
 END
-expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster cluster.yaml --stages 4 --ddp 1 \
+expect_exit 0 smp-partition "$tiny" --cluster cluster.yaml --stages 4 --ddp 1 \
     --microbatches 6 --microbatch-size 1 -o auto.yaml
 expect_match auto.yaml '^schedule: auto$'
 train auto.yaml 4 auto

@@ -3,8 +3,20 @@
 # profile to plan with; bf16 is refused where the processor does not have it.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
-steps=6
-long=24 # steps that come close to fp32
+steps=4
+long=12 # steps that come close to fp32
+models=.
+mkdir plugin
+cp "$SMP_EXAMPLES/plugin/snake.yaml" plugin
+sed 's/layers: 4/layers: 2/' "$SMP_EXAMPLES/gpt-tiny.yaml" >gpt-tiny.yaml
+sed 's/T: 64, d: 128/T: 16, d: 64/' gpt-tiny.yaml >measured.yaml
+sed 's/c: \[32, 64, 128\]/c: [16, 32, 64]/' "$SMP_EXAMPLES/resnet-small.yaml" >resnet-small.yaml
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    steps=6
+    long=24
+    models=$SMP_EXAMPLES
+    cp "$SMP_EXAMPLES/gpt-tiny.yaml" measured.yaml
+fi
 
 # train MODEL PRECISION STAGES SCHEDULE CHUNKS RECOMPUTE NAME [OPTION...]: losses and a hash in NAME
 train() {
@@ -41,26 +53,27 @@ close() {
         awk -v share="$4" '{ d = ($1 - $2) / $2; if (d * d > share ^ 2) print } END { print NR }'
 }
 
-while read -r model inputs options; do
+while read -r model splits inputs options; do
+    [ -z "${SMP_TEST_LONG-}" ] || splits=2:1f1b:1:all,2:zero-bubble:2:none,4:interleaved:1:none
     data=()
     for input in ${inputs//,/ }; do
         data+=(--data "$input.npy")
     done
     # shellcheck disable=SC2086 # words
-    train "$SMP_EXAMPLES/$model.yaml" fp32 1 1f1b 1 none wide $options
+    train "$models/$model.yaml" fp32 1 1f1b 1 none wide $options
     for precision in "${precisions[@]}"; do
         # shellcheck disable=SC2086
-        train "$SMP_EXAMPLES/$model.yaml" "$precision" 1 1f1b 1 none one $options
-        for split in 2:1f1b:1:all 2:zero-bubble:2:none 4:interleaved:1:none; do
+        train "$models/$model.yaml" "$precision" 1 1f1b 1 none one $options
+        for split in ${splits//,/ }; do
             # shellcheck disable=SC2086
-            train "$SMP_EXAMPLES/$model.yaml" "$precision" ${split//:/ } split $options
+            train "$models/$model.yaml" "$precision" ${split//:/ } split $options
             expect_equal "$model: one process and $split" "$(cmp one split && echo same)" same
         done
         expect_equal "$model: losses in $precision beside fp32" "$(close one wide "$steps" 0.02)" "$steps"
         expect_equal "$model: is in $precision" "$(cmp -s one wide || echo differs)" differs
     done
     [ "$model" != plugin/snake ] || continue
-    expect_exit 0 smp-partition "$SMP_EXAMPLES/$model.yaml" -n 1 --microbatch-size 4 --microbatches 4 -o plan.yaml
+    expect_exit 0 smp-partition "$models/$model.yaml" -n 1 --microbatch-size 4 --microbatches 4 -o plan.yaml
     for precision in fp32 "${precisions[@]}"; do
         expect_exit 0 smp-run plan.yaml --precision "$precision" "${data[@]}" --steps "$long" --lr 3e-4 \
             --log-every 1 --json
@@ -71,16 +84,16 @@ while read -r model inputs options; do
     done
     expect_equal "$model: it learns" "$(sed -n 1p fp32.long | paste - fp32.end | awk '{ print ($2 < $1) }')" 1
 done <<MODELS
-gpt-tiny tokens=tokens,targets=targets
-resnet-small image=image,label=label
-plugin/snake tokens=short,targets=next --plugin $SMP_BIN_DIR/snake.so
+gpt-tiny 2:1f1b:1:all,4:interleaved:1:none tokens=tokens,targets=targets
+resnet-small 2:zero-bubble:2:none image=image,label=label
+plugin/snake 2:1f1b:1:all tokens=short,targets=next --plugin $SMP_BIN_DIR/snake.so
 MODELS
 
 # A profile plans for its precision.
 for precision in "${precisions[@]}"; do
-    expect_exit 0 smp-profile "$SMP_EXAMPLES/gpt-tiny.yaml" --dtype "$precision" --microbatch-size 4 -o profile.yaml
+    expect_exit 0 smp-profile measured.yaml --dtype "$precision" --microbatch-size 4 -o profile.yaml
     expect_match profile.yaml "^dtype: $precision\$"
-    expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --profile profile.yaml -n 2 -o plan.yaml
+    expect_exit 0 smp-partition measured.yaml --profile profile.yaml -n 2 -o plan.yaml
     expect_match plan.yaml "^execution: \\{device: cpu, precision: $precision\\}\$"
 done
 finish

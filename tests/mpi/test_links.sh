@@ -4,11 +4,11 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 write_good_model good.yaml
 
-expect_exit 0 mpirun -n 3 smp-profile good.yaml --links --link-time 2 -o three.yaml
+expect_exit 0 mpirun -n 3 smp-profile good.yaml --links --link-time 0.5 -o three.yaml
 expect_match three.yaml '^  intra_node:'
 expect_no_match three.yaml 'inter_node'
 expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile three.yaml -o plan.yaml
-expect_exit 0 smp-profile good.yaml --links --link-time 0.5 -o two.yaml # starts two ranks
+expect_exit 0 smp-profile good.yaml --links --link-time 0.3 -o two.yaml # starts two ranks
 expect_match two.yaml '^  intra_node:'
 # The link to host memory, no faster than it is; a file stands for it as well, one rank is enough.
 rate_of_host() {
@@ -17,7 +17,7 @@ rate_of_host() {
 expect_match two.yaml '^  host:'
 for to in '' '--offload-to .'; do
     # shellcheck disable=SC2086
-    SMP_THROTTLE_HOST=1e8 expect_exit 0 mpirun -n 1 smp-profile good.yaml --links --link-time 0.5 $to -o one.yaml
+    SMP_THROTTLE_HOST=1e8 expect_exit 0 mpirun -n 1 smp-profile good.yaml --links --link-time 0.3 $to -o one.yaml
     expect_no_match one.yaml 'intra_node'
     rate=$(rate_of_host one.yaml)
     awk -v rate="$rate" 'BEGIN { exit !(rate > 1e6 && rate < 1.05e8) }' || fail "host: $rate bytes/s"

@@ -3,7 +3,7 @@
 # of what is predicted; the bits stay. tests/bench/bench_overlap.sh measures how well it is predicted.
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
-steps=5
+steps=4
 rate=150000000
 export SMP_THROTTLE=$rate
 "$tests_dir/bench/transformer.sh" 40 | sed -E \

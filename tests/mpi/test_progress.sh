@@ -5,6 +5,7 @@
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 command -v python3 >/dev/null || exit 77
+python3 -c 'import os; os.openpty()' 2>/dev/null || { echo "no pseudo-terminal here"; exit 77; }
 write_text text.txt 3000
 write_good_model model.yaml
 expect_exit 0 smp-partition model.yaml -n 2 --stages 2 --ddp 1 --microbatches 4 --microbatch-size 1 -o two.yaml
@@ -46,7 +47,7 @@ print("bars", bars)
 print("\n".join(screen))
 WATCH
 
-expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 24000 --log-every 2000
+expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 12000 --log-every 1000
 expect_match out '^exit 0$'
 expect_match out '^bars ([2-9]|[1-9][0-9]+)$'
 expect_no_match out '#|\.\.\.|left'
@@ -55,15 +56,15 @@ expect_match out '^median step'
 
 # An error behind some thousand steps: the losses get infinite at once, and the job ends.
 expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 1000000 --lr 1e6 --weight-decay 1000 --clip 0 \
-    --max-skipped 4000 --log-every 1000
+    --max-skipped 2000 --log-every 500
 expect_match out '^exit 1$'
 expect_no_match out '#|\.\.\.\.|left$'
-expect_match out 'smp-run: .*4000 steps in a row changed nothing'
+expect_match out 'smp-run: .*2000 steps in a row changed nothing'
 
-expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 2000 --progress no
+expect_exit 0 python3 watch.py mpirun -n 2 smp-run two.yaml --data text.txt --steps 500 --progress no
 expect_match out '^bars 0$'
-expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 1000
+expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 200
 expect_equal "bytes of a bar" "$(cat out err | tr -cd '\033\r' | wc -c | tr -d ' ')" 0
-expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 2000 --progress yes
-expect_match err '\[[#.]+\] step [0-9]+/2000'
+expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 500 --progress yes
+expect_match err '\[[#.]+\] step [0-9]+/500'
 finish

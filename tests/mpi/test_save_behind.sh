@@ -4,7 +4,8 @@
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 write_text text.txt 20000
-expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 2 --ddp 1 --microbatches 2 \
+sed 's/layers: 4/layers: 1/' "$SMP_EXAMPLES/gpt-tiny.yaml" >model.yaml
+expect_exit 0 smp-partition model.yaml -n 2 --stages 2 --ddp 1 --microbatches 2 \
     --microbatch-size 1 -o plan.yaml
 
 smp_run=(mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so")

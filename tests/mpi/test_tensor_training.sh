@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Training by groups of devices that compute every op together. With one splitting and one number of gradient
-# blocks 20 steps give the same losses and weights to the last bit for every pipeline, ddp, shard degree, schedule
+# blocks the steps give the same losses and weights to the last bit for every pipeline, ddp, shard degree, schedule
 # and whatever is recomputed; evaluations, short batches and dropout give what one device gives, to 1e-5; bf16 what
-# it gives there.
+# it gives there. SMP_TEST_LONG: 20 steps of a larger model, and all of these with all.
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 write_models
@@ -63,9 +63,10 @@ together() {
     done
 }
 
-if [ "${SMP_TENSOR-}" = all ]; then
+gpt=$SMP_EXAMPLES/gpt-tiny.yaml
+if [ -n "${SMP_TEST_LONG-}" ]; then
     ways=()
-    for at in 1:simple:1 1:breadth-first:2 2:1f1b:1 2:interleaved:2 2:zero-bubble:1; do
+    for at in 1:simple:1 1:zero-bubble:1 1:breadth-first:2 2:1f1b:1 2:interleaved:2 2:zero-bubble:1; do
         for ddp in 1 2; do
             for what in none optimizer weights; do
                 for redo in none all; do
@@ -78,34 +79,38 @@ if [ "${SMP_TENSOR-}" = all ]; then
         done
     done
     limit_s=300
-    for model in "$SMP_EXAMPLES/gpt-tiny.yaml:sequence" "$SMP_EXAMPLES/gpt-tiny.yaml:rings" "$SMP_EXAMPLES/gpt-tiny.yaml:megatron" residual.yaml:residual ties.yaml:ties; do
+    for model in "$gpt:sequence" "$gpt:rings" "$gpt:megatron" residual.yaml:residual ties.yaml:ties; do
         together "${model%:*}" "${model#*:}" "${model#*:}" "${ways[@]}"
     done
 else
-    together "$SMP_EXAMPLES/gpt-tiny.yaml" gpt sequence 2:1:1:optimizer:interleaved:2:none \
-        1:2:2:weights:breadth-first:2:all
-    together "$SMP_EXAMPLES/gpt-tiny.yaml" rings rings 1:1:1:optimizer:zero-bubble:1:none \
-        2:1:1:optimizer:interleaved:2:all 1:2:2:weights:breadth-first:2:none 2:2:1:optimizer:zero-bubble:1:all
-    together ties.yaml ties ties 2:1:1:optimizer:zero-bubble:1:all 1:2:1:optimizer:simple:1:none \
-        1:2:2:optimizer:simple:1:all 2:2:2:weights:interleaved:2:none
-    together residual.yaml residual residual 2:1:1:optimizer:1f1b:1:all 1:2:1:optimizer:simple:2:none
+    sed 's/^let: .*/let: {T: 32, d: 32, heads: 4, layers: 2, vocab: 256}/' "$gpt" >gpt.yaml
+    gpt=gpt.yaml
+    steps=5
+    together "$gpt" gpt sequence 2:1:1:optimizer:interleaved:2:none 1:2:2:weights:breadth-first:2:all
+    together "$gpt" rings rings 2:1:1:optimizer:zero-bubble:1:all
+    together ties.yaml ties ties 2:2:2:weights:interleaved:2:none
+    together residual.yaml residual residual 2:1:1:optimizer:1f1b:1:all 1:2:2:optimizer:simple:1:none
 fi
 
 # As one device does. The last batch of a pass over the text is short, and so is that of an evaluation; dropout
 # draws by the position in the whole.
 sed 's/^  - {op: layernorm, name: ln_f/  - {op: dropout, name: drop_f, in: x, out: x, p: 0.2}\n&/
     s/^      - {op: add, name: "h{i}.res_[12]".*\[x, \([am]\)\]/      - {op: dropout, name: "h{i}.drop_\1", in: \1, out: \1, p: 0.2}\n&/' \
-    "$SMP_EXAMPLES/gpt-tiny.yaml" >dropout.yaml
+    "$gpt" >dropout.yaml
 expect_equal "kinds of dropout" "$(grep -c 'op: dropout' dropout.yaml)" 3
-head -c 2100 text.txt >short.txt # 32 windows: passes of 5 batches and 2 samples
-head -c 900 text.txt >held.txt
-steps=9
+# texts LENGTH: of samples; 32 windows, in passes of 5 batches and 2 samples
+texts() {
+    head -c $((33 * $1 - 12)) text.txt >short.txt
+    head -c $((14 * $1 + 4)) text.txt >held.txt
+}
+texts "$(sed -nE 's/^let: \{T: ([0-9]+).*/\1/p' "$gpt")"
+steps=$([ -n "${SMP_TEST_LONG-}" ] && echo 9 || echo 7)
 # alone NAME PLAN RANKS [OPTION...]: losses, of evaluations too, in NAME
 alone() {
     expect_exit 0 mpirun -n "$3" smp-run "$2" --data short.txt --eval-data held.txt --eval-every 4 --steps "$steps" \
         --log-every 1 --json --lr 0.003 --seed 5 "${@:4}"
     sed -nE 's/.*"(loss|eval_loss|accuracy)": ?([^,}]*).*/\2/p' out >"$1"
-    expect_equal "$1: losses and evaluations" "$(wc -l <"$1" | tr -d ' ')" $((steps + 3))
+    expect_equal "$1: losses and evaluations" "$(wc -l <"$1" | tr -d ' ')" $((steps + steps / 4 + 1))
 }
 close() { # name reference tolerance
     expect_equal "$1 against $2" "$(paste "$1" "$2" | awk -v most="$3" '{ d = ($1 - $2) / $2; n += d * d <= most * most }
@@ -130,7 +135,7 @@ close four one 1e-5
 
 rules rings
 split+=(--split 'h*.drop_?:elements@0' --split drop_f:elements@0)
-for tensor in 2 4; do
+for tensor in ${SMP_TEST_LONG:+2} 4; do
     split[3]=$tensor
     plan rings.yaml dropout.yaml "$tensor" 1 1 simple 1 3 2 none "${split[@]}"
     alone rings rings.yaml "$tensor"
@@ -145,15 +150,17 @@ for n in 2 3; do
 done
 
 # In bf16, where the processor has it.
+gpt=$SMP_EXAMPLES/gpt-tiny.yaml
+texts 64
 rules rings
-plan rings16.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
+plan rings16.yaml "$gpt" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
 rules sequence
-plan bf16.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
+plan bf16.yaml "$gpt" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
 run mpirun -n 2 smp-run bf16.yaml --data text.txt --steps 1
 if grep -q 'this processor has neither' err; then
     echo "skipped: this processor has no bf16"
 else
-    plan fp32.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 1 1 1 simple 1 3 2
+    plan fp32.yaml "$gpt" 1 1 1 simple 1 3 2
     alone fp32 fp32.yaml 1
     alone bf16 bf16.yaml 2
     close bf16 fp32 0.02

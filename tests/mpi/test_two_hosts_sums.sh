@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Four replicas, two on each of two hosts with a slow link between them: sums in two hops against one,
 # states sharded inside a host against across. Steps against what is predicted with the costs of the
-# run, and the same bits whatever way sums take. SMP_ROWS=FILE: where to write what was measured.
+# run, and the same bits whatever way sums take. SMP_ROWS=FILE: where to write what was measured. With it or with
+# SMP_TEST_LONG there are more samples, and each plan is made a second time, with the costs of its first run.
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 # shellcheck source=two_hosts.sh
 source "$tests_dir/mpi/two_hosts.sh"
 rows=${SMP_ROWS:-/dev/null}
-steps=${SMP_STEPS:-6}
+again=${SMP_TEST_LONG-}${SMP_ROWS-}
+steps=${SMP_STEPS:-3} size=2 # little to compute: what messages take shows on a loaded machine, too
+[ -z "$again" ] || steps=${SMP_STEPS:-6} size=8
 
 "$tests_dir/bench/transformer.sh" 40 | sed -E \
     "s/^let:.*/let: {T: 64, d: 192, heads: 4, layers: 4, vocab: 256}/" >gpt.yaml
@@ -29,13 +32,12 @@ median() { # file key
     sed -nE "s/.*\"$2\": ?([0-9.]+).*/\1/p" "$1" | tail -n $((steps - 1)) | sort -n | sed -n "$((steps / 2))p"
 }
 
-# measure NAME [option...]: NAME.us and NAME.predicted; twice, the second time planned with the costs of
-# the first. places: of the replicas, if not in their order.
+# measure NAME [option...]: NAME.us and NAME.predicted. places: of the replicas, if not in their order.
 measure() {
     local name=$1 profile=()
     shift
     while true; do
-        plan "$name.yaml" gpt.yaml 4 1 4 simple 1 1 8 none --cluster cluster.yaml "${profile[@]}" "$@"
+        plan "$name.yaml" gpt.yaml 4 1 4 simple 1 1 "$size" none --cluster cluster.yaml "${profile[@]}" "$@"
         if [ -n "${places-}" ]; then # the plan again, on other devices
             sed -E "s/placement: [a-z]+/placement: $places/" "$name.yaml" >other.yaml
             expect_exit 0 smp-partition gpt.yaml --fix other.yaml --cluster cluster.yaml -n 4 "${profile[@]}" \
@@ -44,7 +46,7 @@ measure() {
         fi
         on_hosts 2 smp-run "$name.yaml" --data text.txt --steps "$steps" --json --checksum --seed 11 \
             --profile-out "$name.costs"
-        [ ${#profile[@]} = 0 ] || break
+        if [ -z "$again" ] || [ ${#profile[@]} != 0 ]; then break; fi
         profile=(--profile "$name.costs")
     done
     grep -E '^\{' out >"$name.json" || true

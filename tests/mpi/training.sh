@@ -1,10 +1,18 @@
-# Sourced by scripts that train models cut in many ways and compare every bit: plans, runs of 20 steps
-# on a made-up text, losses and hashes of weights.
+# Sourced by scripts that train models cut in many ways and compare every bit: plans, runs of 8 steps
+# on a made-up text, losses and hashes of weights. In the long run (SMP_TEST_LONG) of 20 steps, and of
+# all of gpt-tiny; bits that differ do so at once.
 # shellcheck shell=bash
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=120
-steps=20
+steps=8
+tiny=tiny.yaml
+sed 's/layers: 4/layers: 2/' "$SMP_EXAMPLES/gpt-tiny.yaml" >tiny.yaml
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    steps=20
+    # shellcheck disable=SC2034 # for tests
+    tiny=$SMP_EXAMPLES/gpt-tiny.yaml
+fi
 write_text text.txt 60000
 
 plan() { # file model devices stages ddp pipeline chunks microbatches size [recompute] [option...]
