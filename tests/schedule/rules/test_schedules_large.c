@@ -1,6 +1,7 @@
 /* A plan of 512 ranks and 2048 micro-batches: made, verified and simulated in seconds, at a million
  * simulated actions a second and more. */
-#include "graph/base/clock.h"
+#include <time.h>
+
 #include "tests/schedule/rules/unit_simulation.h"
 
 #if defined __SANITIZE_ADDRESS__
@@ -17,12 +18,18 @@ static int64_t count_actions(const made_plan *made)
     return n;
 }
 
+/* Of the processor: the machine may be busy. */
+static double seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
 /* Gives the time the simulation alone took. */
 static double simulate(const made_plan *made, double expected_us)
 {
-    double begin_s = smp_clock_s();
+    double begin_s = seconds();
     smp_simulation *s = unit_simulation(made);
-    double took_s = smp_clock_s() - begin_s;
+    double took_s = seconds() - begin_s;
     if (expected_us > 0.0 && (s->step_us < expected_us - 1e-3 || s->step_us > expected_us + 1e-3))
         fail_msg("takes %g, formula %g", s->step_us, expected_us);
     smp_simulation_destroy(s);
@@ -33,12 +40,12 @@ static void check_large(const char *schedule, int chunks, int microbatches, doub
 {
     made_plan made;
     made_plan_stages(&made, schedule, RANKS, chunks, microbatches, true, made_chain);
-    double begin_s = smp_clock_s();
+    double begin_s = seconds();
     made_plan_lower(&made);
-    double made_s = smp_clock_s();
+    double made_s = seconds();
     if (smp_verify_programs(&made.plan, made.flow))
         fail_msg("%s", smp_last_error());
-    double verified_s = smp_clock_s(), simulated_s = simulate(&made, expected_us);
+    double verified_s = seconds(), simulated_s = simulate(&made, expected_us);
     double total_s = verified_s - begin_s + simulated_s;
     double per_s = (double)count_actions(&made) / simulated_s;
     print_message("%s, %d chunks: %lld actions made in %.2f s, verified in %.2f s, simulated in "
