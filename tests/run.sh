@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds SMP and runs its tests, in three sizes; installs what is missing first.
 #   tests/run.sh --fast     before every commit: the tests of the optimised programs on the CPU
-#   tests/run.sh            every promise once: also the CUDA code on an emulator, PyTorch (1.4 GB of PyPI under
+#   tests/run.sh            every promise once: also the CUDA code on an emulator, PyTorch (1.3 GB of PyPI under
 #                           ~/.cache/smp, or SMP_TORCH_PYTHON), and what sanitizers can find
 #   tests/run.sh --long [PART...]   hours: everything that tests can do. Parts: tests, sanitize, fuzz, faults, mutate
 #   --times                 at the end what each part, the dearest tests and the dearest sources took
@@ -22,6 +22,7 @@ while [ $# -gt 0 ]; do
     --fast) size=fast ;;
     --long)
         size=long
+        export SMP_TEST_LONG=1
         while [[ ${2-} == [a-z]* ]]; do
             [[ " ${long[*]} " == *" $2 "* ]] || { echo "no part $2: expected one of ${long[*]}" >&2; exit 2; }
             wanted+=" $2"
@@ -123,7 +124,6 @@ run_ordinary() {
 
 run_long() {
     local what
-    export SMP_TEST_LONG=1
     for what in "${long[@]}"; do
         "long_$what"
     done

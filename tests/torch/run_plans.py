@@ -1,8 +1,7 @@
-"""Worker of test_build.py: runs one step of each plan, and compares gradients and losses with one process.
+"""A rank of test_build.py: runs one step of each plan, and compares gradients and losses with one process.
 
-torchrun starts it: run_plans.py MODEL PLAN... ; rank 0 prints one line per plan: its path, the largest error of a
-gradient relative to the largest of its weight (or a thousandth of the model's), and that of the losses. All in double, so
-that what is only rounding is far below what is wrong.
+Rank 0 prints one line per plan: its path, the largest error of a gradient relative to the largest of its weight (or a
+thousandth of the model's), and that of the losses. All in double, so that what is only rounding is far below what is wrong.
 """
 
 import copy
@@ -15,6 +14,7 @@ from torch.distributed.tensor import DTensor
 import smp_torch
 from small_models import small
 from smp_torch.plan import read_plan
+from smp_torch.trace import Trace
 
 
 def reference(module, inputs, target, loss_fn, replicas, microbatches):
@@ -66,14 +66,27 @@ def run(plan, module, example, inputs, target, loss_fn):
     return worst, worst_loss, bool(names)
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    name, *paths = sys.argv[1:]
+def make(name):
+    """(module, example, loss_fn, target) in double."""
     torch.manual_seed(7)
     module, example, loss_fn, target = small(name)
-    module.double()
-    example = tuple(x.double() if x.is_floating_point() else x for x in example)
+    return module.double(), tuple(x.double() if x.is_floating_point() else x for x in example), loss_fn, target
+
+
+def trace(name):
+    """What build() has PyTorch make of the model, in a second, whatever the plan: once for all plans and ranks."""
+    module, example, _, _ = make(name)
+    made = Trace(module, example)
+    return made.program, made.fake_values()
+
+
+def run_plans(name, paths, traced):
+    torch.set_num_threads(1)
+    program, values = traced
+    torch.export.export = lambda *_, **__: program
+    Trace.fake_values = lambda _: values
+    dist.init_process_group("gloo")
+    module, example, loss_fn, target = make(name)
     for path in paths:
         plan = read_plan(path)
         n = plan.ddp * plan.microbatches
@@ -90,6 +103,3 @@ def main():
 
 def _another(x):
     return torch.randn_like(x) if x.is_floating_point() else x[torch.randperm(len(x))].roll(int(torch.randint(5, ())), -1)
-
-
-main()

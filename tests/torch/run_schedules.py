@@ -1,15 +1,12 @@
-"""Worker of test_foreign.py: runs schedules of one shape in PyTorch, one after the other: run_schedules.py STAGES MICROBATCHES
-DIALECT FILE... Prints a line for each that ends."""
+"""A rank of test_foreign.py and test_exports.py: runs schedules of one shape in PyTorch, one after the other. Rank 0 prints
+a line for each that ends; one that takes longer than so many seconds hangs."""
 
-import sys
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
-
-SECONDS = 6  # a schedule of milliseconds that takes longer hangs
 
 
 def stage_ranks(path):
@@ -43,16 +40,12 @@ def run(path, n_stages, microbatches, dialect):
         raise RuntimeError("a weight got no gradient")
 
 
-def main():
-    n_stages, microbatches, dialect, *paths = sys.argv[1:]
+def run_schedules(n_stages, microbatches, dialect, paths, seconds=60):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     for path in paths:
-        run(path, int(n_stages), int(microbatches), dialect)
+        run(path, n_stages, microbatches, dialect)
         dist.barrier()
         if dist.get_rank() == 0:
             print(f"ended {path}", flush=True)
     dist.destroy_process_group()
-
-
-main()

@@ -2,13 +2,11 @@
 losses of one process, of a ResNet (in-place, batch norm), a GPT (tied) and a T5 (tied, skips, integer and boolean
 tensors).
 
-SMP_TORCH_ALL=1 runs all combinations, otherwise a part of them.
+SMP_TEST_LONG=1 runs all combinations, otherwise a part of them.
 """
 
 import json
 import os
-import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +14,8 @@ import time
 import torch
 
 import smp_torch
+from forks import run_ranks
+from run_plans import run_plans, trace
 from small_models import small
 from smp_torch.planner import make_plan
 
@@ -41,17 +41,32 @@ EXTRA = {
     "recompute": ["interleaved", "--stages", "2", "--recompute", "all"],
     "recompute-zb": ["zero-bubble", "--stages", "2", "--chunks", "2", "--recompute", "all"],
 }
+LONG = bool(os.environ.get("SMP_TEST_LONG"))
+SEARCH_S = "0.5" if LONG else "0.1"
 MOST_ERROR = 1e-12
 LOSS_ERROR = 1e-12
 
 
-def combinations(everything):
-    cases = [(s, ranks, m) for s in SCHEDULES for ranks in (2, 4) for m in (4, 6, 7, 8)]
-    return cases if everything else random.Random(5).sample(cases, 5) + [("zb-v", 2, 6), ("auto-2", 2, 4)]
+def combinations(number):
+    """Of the model of that number: (schedule, ranks, micro-batches), and which of EXTRA. In the ordinary run a schedule is
+    run by one model on two ranks and by another on four, an extra by one."""
+    counts = (4, 6, 7, 8)
+    if LONG:
+        return [(s, ranks, m) for s in SCHEDULES for ranks in (2, 4) for m in counts], list(EXTRA)
+    cases = [(s, ranks, counts[(i + ranks) % 4]) for i, s in enumerate(SCHEDULES) for ranks in (2, 4)
+             if (i + ranks // 2) % 3 == number]
+    extras = [e for i, e in enumerate(EXTRA) if i % 3 == number]
+    return cases, extras + ["recompute"] * (number == 0)  # of what is changed in place
 
 
-def plan_all(name, folder, cases):
-    """ranks -> paths of plans"""
+def ranks_of(options):
+    return 4 if "--ddp" in options else 2
+
+
+def plan_all(name, folder, cases, extras):
+    """Prints ranks -> paths of plans. A rank of its own: who has gone backward can fork no ranks that do."""
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
     module, args, loss_fn, target = small(name)
     made = smp_torch.profile(module, args, loss_fn, f"{folder}/{name}.yaml", target=target, budget_s=0.5)
     plans = {}
@@ -59,24 +74,24 @@ def plan_all(name, folder, cases):
         options = [o.replace("{2p-1}", str(2 * ranks - 1)) for o in SCHEDULES[schedule]]
         out = f"{folder}/{name}-{schedule}-{ranks}-{m}"
         make_plan(made.model, made.profile, out, ["-n", str(ranks), "--stages", str(ranks), "--microbatches", str(m),
-                                                  "--time-limit", "2", "--pipeline", *options])
+                                                  "--time-limit", SEARCH_S, "--pipeline", *options])
         plans.setdefault(ranks, []).append(f"{out}.json")
-    for extra, options in EXTRA.items():
-        ranks = 4 if "--ddp" in options else 2
+    for extra in extras:
+        options, ranks = EXTRA[extra], ranks_of(EXTRA[extra])
         out = f"{folder}/{name}-{extra}"
-        make_plan(made.model, made.profile, out, ["-n", str(ranks), "--microbatches", "4", "--time-limit", "2", "--pipeline",
-                                                  *options])
+        make_plan(made.model, made.profile, out, ["-n", str(ranks), "--microbatches", "4", "--time-limit", SEARCH_S,
+                                                  "--pipeline", *options])
         plans.setdefault(ranks, []).append(f"{out}.json")
     if name == "resnet":
         plans[2].append(nothing_to_learn(made, folder))
-    return plans
+    print(json.dumps(plans))
 
 
 def nothing_to_learn(made, folder):
     """A plan whose first stage only counts batches: what the second receives has no gradient."""
     out = f"{folder}/counts"
     make_plan(made.model, made.profile, out, ["-n", "2", "--stages", "2", "--chunks", "1", "--microbatches", "4", "--time-limit",
-                                              "2", "--pipeline", "zero-bubble"])
+                                              SEARCH_S, "--pipeline", "zero-bubble"])
     with open(f"{out}.json", encoding="utf-8") as file:
         plan = json.load(file)
     first, second = plan["stages"]
@@ -88,35 +103,34 @@ def nothing_to_learn(made, folder):
     return f"{out}.json"
 
 
-def _errors(text):
-    """The lines that say what went wrong, without those of the launcher."""
-    lines = [line for line in text.splitlines() if "rror" in line and "torch/distributed/elastic" not in line]
-    return "\n".join(line[:1000] for line in lines[:8])
+def output_of(ranks, main, *arguments):
+    code, output, errors = run_ranks(ranks, main, *arguments, seconds=900)
+    if code != 0:
+        sys.exit(f"{main.__name__} of {arguments[0]} on {ranks} ranks failed:\n{output}\n{errors[-3000:]}")
+    return output
 
 
-def run(name, ranks, plans):
-    worker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_plans.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), worker, name]
-    result = subprocess.run([*command, *plans], capture_output=True, text=True, timeout=900, check=False)
-    if result.returncode != 0:
-        sys.exit(f"{name} on {ranks} ranks failed:\n{result.stdout}\n{_errors(result.stderr)}")
-    lines = [line.split() for line in result.stdout.splitlines() if line.count(" ") == 2]
+def plans_of(name, folder, cases, extras):
+    return json.loads(output_of(1, plan_all, name, folder, cases, extras).splitlines()[-1])
+
+
+def run(name, ranks, plans, traced):
+    output = output_of(ranks, run_plans, name, plans, traced)
+    lines = [line.split() for line in output.splitlines() if line.count(" ") == 2]
     if [line[0] for line in lines] != plans:
-        sys.exit(f"{name} on {ranks} ranks: got {result.stdout}")
+        sys.exit(f"{name} on {ranks} ranks: got {output}")
     return [(os.path.basename(path), float(error), float(loss)) for path, error, loss in lines]
 
 
 def main():
-    torch.set_num_threads(1)
-    cases = combinations(os.environ.get("SMP_TORCH_ALL"))
     failed = []
-    for name in ("resnet", "gpt", "t5"):
+    for number, name in enumerate(("resnet", "gpt", "t5")):
         start = time.perf_counter()
         results = []
         with tempfile.TemporaryDirectory() as folder:
-            torch.manual_seed(7)
-            for ranks, plans in plan_all(name, folder, cases).items():
-                results += run(name, ranks, plans)
+            traced = trace(name)
+            for ranks, plans in plans_of(name, folder, *combinations(number)).items():
+                results += run(name, int(ranks), plans, traced)
         bad = [r for r in results if not (r[1] <= MOST_ERROR and r[2] <= LOSS_ERROR)]
         failed += bad
         worst = max(r[1] for r in results)

@@ -5,7 +5,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from collections import Counter
 import torch
 from torch.distributed.pipelining import schedules
 
+from forks import run_jobs
+from run_schedules import run_schedules
 from smp_torch.planner import find_planner
 
 MAKERS = {"Interleaved1F1B": False, "LoopedBFS": False, "InterleavedZeroBubble": False, "ZBVZeroBubble": True,
@@ -85,18 +86,12 @@ def exchanged(path, out, rng):
         csv.writer(file).writerows(rows)
 
 
-def run(ranks, m, dialect, paths):
-    """Those that end in PyTorch, until one does not."""
-    worker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_schedules.py")
-    result = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-                             worker, str(2 * ranks), str(m), dialect, *paths], capture_output=True, text=True, timeout=300,
-                            check=False)
-    return [line.split(" ", 1)[1] for line in result.stdout.splitlines() if line.startswith("ended ")], result.stderr
-
-
-def _reasons(text):
-    lines = [line for line in text.splitlines() if "rror" in line and "elastic" not in line]
-    return "\n".join(line[:500] for line in lines[:6])
+def run(cases, seconds):
+    """Of each case (ranks, micro-batches, dialect, paths): those that end in PyTorch, until one does not, and errors. All
+    cases run at the same time, and so many seconds without a message are a hang."""
+    made = run_jobs([(ranks, run_schedules, 2 * ranks, m, dialect, paths, seconds) for ranks, m, dialect, paths in cases], 600)
+    return [([line.split(" ", 1)[1] for line in output.splitlines() if line.startswith("ended ")], errors)
+            for _, output, errors in made]
 
 
 def lowers(path, ranks):
@@ -144,13 +139,13 @@ def main():
                 hanging.append((out, ranks, m, dialect))
         ended = 0
         for (ranks, m, dialect), paths in by_shape.items():
-            done, errors = run(ranks, m, dialect, paths)
+            done, errors = run([(ranks, m, dialect, paths)], 60)[0]
             if done != paths:
-                sys.exit(f"judged free of deadlock, but it does not end: {paths[len(done)]}\n{_reasons(errors)}\n"
+                sys.exit(f"judged free of deadlock, but it does not end: {paths[len(done)]}\n{errors[-3000:]}\n"
                          f"{open(paths[len(done)], encoding='utf-8').read()}")
             ended += len(done)
-        for path, ranks, m, dialect in hanging[:STUCK]:
-            done, _ = run(ranks, m, dialect, [path])
+        stuck = [(ranks, m, dialect, [path]) for path, ranks, m, dialect in hanging[:STUCK]]
+        for (path, *_), (done, _) in zip(hanging, run(stuck, 6)):
             if done:
                 sys.exit(f"judged stuck, but it ends: {path}\n{open(path, encoding='utf-8').read()}")
     print(f"{len(made)} schedules and {sum(counts.values())} with actions exchanged: {dict(counts)}; {ended} run in PyTorch, "

@@ -331,9 +331,7 @@ def check(folder, name, dynamo, opset=None):
 
 
 for case in sys.argv[1:] or CASES:
-    for newer in (False,) if case == "resnet" else (False, True):
+    newer = ((True, None), (True, LAST_OPSET)) if case in ("gpt", "llama") else ((True, None),) if case != "resnet" else ()
+    for how in ((False, None), *(newer if os.environ.get("SMP_TEST_LONG") else newer[-1:])):
         with tempfile.TemporaryDirectory() as scratch:
-            check(scratch, case, newer)
-    if case in ("gpt", "llama"):
-        with tempfile.TemporaryDirectory() as scratch:
-            check(scratch, case, True, LAST_OPSET)
+            check(scratch, case, *how)

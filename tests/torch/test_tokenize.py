@@ -1,6 +1,7 @@
 """examples/tokenize-text.py with tokenizers that are made here: what it writes are the tokens that the package `tokenizers`
 makes of the whole text, in files that smp-run trains on, and what cannot be is refused."""
 
+import array
 import os
 import random
 import re
@@ -39,12 +40,12 @@ def require(holds, what):
 def read(path, magic, version, width):
     with open(path, "rb") as file:
         data = file.read()
-    words = [int.from_bytes(data[i:i + 4], "little") for i in range(0, 1024, 4)]
-    tokens = [int.from_bytes(data[i:i + width], "little") for i in range(1024, len(data), width)]
+    words, tokens = list(array.array("I", data[:1024])), list(array.array({2: "H", 4: "I"}[width], data[1024:]))
     require(words == [magic, version, len(tokens), *[0] * 253], f"{path}: header {words[:4]}, {len(tokens)} tokens")
     return tokens
 
 
+CHARACTERS = 4500000 if os.environ.get("SMP_TEST_LONG") else 2200000  # pieces have a million
 ENDS = ("\n", "\n", "\r\n", "\n\n\n\n", "\n \n\n")
 
 
@@ -76,7 +77,7 @@ def byte_level(folder, text, size):
 
 
 def check_pieces(folder):
-    texts = [write_text(f"{folder}/{name}", n, n) for name, n in (("long.txt", 4500000), ("short.txt", 5000))]
+    texts = [write_text(f"{folder}/{name}", n, n) for name, n in (("long.txt", CHARACTERS), ("short.txt", 5000))]
     tokenizer = byte_level(folder, texts[0], 400)
     out = tokenize(folder, "bytes.json", "long.txt", "short.txt", "-o", "tokens.bin", "--end", "<|endoftext|>")
     size = tokenizer.get_vocab_size()
@@ -118,11 +119,14 @@ def check_refused(folder):
     tokenizer.normalizer = normalizers.Prepend("_")
     tokenizer.train_from_iterator(["_ae"], trainers.BpeTrainer(vocab_size=300, initial_alphabet=list("_taoinshrdlu"), show_progress=False))
     tokenizer.save(f"{folder}/prepends.json")
-    out = tokenize(folder, "prepends.json", "long.txt", "-o", "none.bin", code=1)
-    require("long.txt: with this tokenizer every cut changes tokens: expected --whole" in out, out)
-    tokenize(folder, "prepends.json", "long.txt", "-o", "whole.bin", "--whole")
     with open(f"{folder}/long.txt", encoding="utf-8", newline="") as file:
-        require(read(f"{folder}/whole.bin", 20240520, 1, 2) == tokenizer.encode(file.read()).ids, "a text as one piece")
+        text = file.read()
+    with open(f"{folder}/longer.txt", "w", encoding="utf-8", newline="") as file:
+        file.write(text + text)  # more than a piece may have
+    out = tokenize(folder, "prepends.json", "longer.txt", "-o", "none.bin", code=1)
+    require("longer.txt: with this tokenizer every cut changes tokens: expected --whole" in out, out)
+    tokenize(folder, "prepends.json", "long.txt", "-o", "whole.bin", "--whole")
+    require(read(f"{folder}/whole.bin", 20240520, 1, 2) == tokenizer.encode(text).ids, "a text as one piece")
     for arguments, message in ((("bytes.json", "short.txt", "-o", "none.txt"), "expected a name that ends in .bin"),
                                (("bytes.json", "none", "-o", "none.bin"), "none: .*No such file"),
                                (("bytes.json", "tokens.bin", "-o", "none.bin"), "tokens.bin: .*codec can't decode"),
