@@ -63,9 +63,9 @@ breaks 'profile/wrong_silent\.c: the first lines do not say what it is for'
 source_file profile/wrong_twice.c
 source_file tests/exec/wrong_twice.c
 breaks 'base name used twice: wrong_twice\.c'
-mapfile -t long < <(yes '' | head -n 600)
+mapfile -t long < <(yes '' | head -n 900)
 source_file profile/wrong_long.c "${long[@]}"
-breaks 'over 600 lines: profile/wrong_long\.c 601'
+breaks 'over 900 lines: profile/wrong_long\.c 901'
 source_file profile/wrong_path.c "/* /ho""me/me */"
 breaks 'path of one machine: profile/wrong_path\.c:2'
 caught layers
