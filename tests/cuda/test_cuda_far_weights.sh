@@ -6,7 +6,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export SMP_EMULATE_PROTECT=0 # test_cuda_train.sh has it on
 limit_s=180
-steps=20
+steps=$([ -n "${SMP_TEST_LONG-}" ] && echo 20 || echo 4)
 write_text text.txt 20000
 head -c 100 text.txt >held.txt
 sed -e 's/^let: .*/let: {T: 8, d: 16, heads: 2, layers: 1, vocab: 128}/' "$SMP_EXAMPLES/gpt-tiny.yaml" >model.yaml
@@ -63,7 +63,7 @@ train split 2 split.yaml
 same split near
 
 # Replicas and shards, in steps of which the first ones overflow.
-steps=10
+steps=$([ -n "${SMP_TEST_LONG-}" ] && echo 10 || echo 6)
 plan near.yaml fp16 2 1 2 simple 1 --offload-states none
 scale=(--loss-scale-init 16777216 --scale-window 4)
 train near 2 near.yaml "${scale[@]}"
@@ -77,7 +77,7 @@ for shard in '' '--shard 2 --shard-what optimizer' '--shard 2 --shard-what gradi
 done
 
 # Norms of whole weights, of which ranks have parts.
-steps=4
+steps=3
 plan near.yaml bf16 2 1 2 simple 1 --offload-states none
 plan far.yaml bf16 2 1 2 simple 1 --offload-states all --shard 2
 for optimizer in lamb lars; do

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Training on emulated GPUs whose operators several of them compute together: through NCCL and through
 # host memory the same bits, however the network is split into stages besides; near to one process on
-# the CPU; and a network that fails in the middle of an operator ends the job and is named.
+# the CPU; and a network that fails in the middle of an operator ends the job and is named. SMP_TEST_LONG: more
+# steps, all through both, and more plans that differ from others in the number of devices or of bits alone.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=180
 export SMP_EMULATE_PROTECT=0 # test_cuda_train.sh has it on
-steps=4
+steps=$([ -n "${SMP_TEST_LONG-}" ] && echo 4 || echo 2)
 write_text text.txt 20000
 
 # The quickstart's model, smaller, with dropout.
-sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 4, layers: 2, vocab: 128}/' \
+layers=$([ -n "${SMP_TEST_LONG-}" ] && echo 2 || echo 1) length=$((8 * layers))
+sed -e "s/^let: .*/let: {T: 12, d: 32, heads: 4, layers: $layers, vocab: 128}/" \
     -e '/name: wpe/a\  - {op: dropout, name: drop, in: x, out: x, p: 0.1}' \
     "$SMP_EXAMPLES/gpt-tiny.yaml" >gpt.yaml
 expect_match gpt.yaml 'op: dropout'
-sed -e 's/^let: .*/let: {T: 16, d: 32, heads: 4, kv_heads: 2, hidden: 48, experts: 4, layers: 2, vocab: 128}/' \
+sed -e "s/^let: .*/let: {T: $length, d: 32, heads: 4, kv_heads: 2, hidden: 48, experts: 4, layers: $layers, vocab: 128}/" \
     "$SMP_EXAMPLES/moe-tiny.yaml" >moe.yaml
 
 cat >cluster.yaml <<'END'
@@ -55,7 +57,14 @@ near() { # name reference limit: losses differ by at most LIMIT of the reference
     expect_equal "$1 against $2" "$worst" near
 }
 
-# The plan that was made last, through host memory and through NCCL.
+# The plan that was made last, through NCCL.
+nccl() { # name ranks
+    [ -z "${SMP_TEST_LONG-}" ] || { both "$@"; return; }
+    SMP_NCCL_SHARED=1 train "$1" "$2" smp-run-emulated cuda
+    expect_match err 'transport nccl$'
+}
+
+# And through host memory too.
 both() { # name ranks
     SMP_NCCL_SHARED=0 train "$1" "$2" smp-run-emulated cuda
     expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
@@ -65,7 +74,7 @@ both() { # name ranks
 }
 
 # Megatron-LM's layers, the vocabulary too; with positions between them; queries of positions.
-layers=(--split '*.attn.qkv:columns/3' --split '*.attn:packed heads' --split '*.attn.proj:rows'
+blocks=(--split '*.attn.qkv:columns/3' --split '*.attn:packed heads' --split '*.attn.proj:rows'
     --split '*.mlp.fc:columns' --split '*.mlp.gelu:elements@1' --split '*.mlp.proj:rows')
 vocabulary=(--split wte:rows --split lm_head:columns --split loss:classes)
 positions=(--split 'h*.ln_?:positions@0' --split 'h*.res_?:elements@0' --split wpe:positions
@@ -73,22 +82,23 @@ positions=(--split 'h*.ln_?:positions@0' --split 'h*.res_?:elements@0' --split w
 
 plan gpt.yaml cpu fp32 1 1 1 simple
 train cpu 1 smp-run cpu
-plan gpt.yaml cpu fp32 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}"
+plan gpt.yaml cpu fp32 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}"
 train cpu2 2 smp-run cpu
-for devices in 2 4; do
-    plan gpt.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${layers[@]}" "${vocabulary[@]}"
-    both "t$devices" "$devices"
-    near "t$devices" cpu 1e-5
-done
+plan gpt.yaml cuda fp32 4 1 1 simple --tensor 4 "${blocks[@]}" "${vocabulary[@]}"
+nccl t4 4
+near t4 cpu 1e-5
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}"
+both t2 2
+near t2 cpu 1e-5
 near t2 cpu2 1e-5
-plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}" "${positions[@]}"
 both positions 2
 near positions cpu 1e-5
 
 # Weight gradients beside the exchanges of a group, which the plan above has: the bits of one without.
 expect_match plan.yaml 'tensor_overlap: true'
-plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 --tensor-overlap no "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
-both apart 2
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 --tensor-overlap no "${blocks[@]}" "${vocabulary[@]}" "${positions[@]}"
+nccl apart 2
 same apart positions
 
 # Long samples: keys travel around, of runs of positions and of zigzags, and tokens of a mixture to their experts.
@@ -98,51 +108,54 @@ zigzag=(--split '*:positions@0/2' --split '*.res_?:elements@0/2' --split '*:zigz
     --split '*.gated:elements@0' "${vocabulary[@]}")
 plan moe.yaml cpu fp32 1 1 1 simple
 train moe 1 smp-run cpu
-for devices in 2 4; do
+for devices in 2 ${SMP_TEST_LONG:+4}; do
     plan gpt.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${ring[@]}"
-    both "ring$devices" "$devices"
+    nccl "ring$devices" "$devices"
     near "ring$devices" cpu 1e-5
     plan moe.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${zigzag[@]}"
-    expect_equal "what the mixture is split by" "$(grep -cE 'h[01].(attn, as: "zigzag ring"|(dispatch|combine), as: zigzag)' plan.yaml)" 6
+    expect_equal "what the mixture is split by" "$(grep -cE 'h[01].(attn, as: "zigzag ring"|(dispatch|combine), as: zigzag)' plan.yaml)" $((3 * layers))
     both "moe$devices" "$devices"
     near "moe$devices" moe 1e-5
 done
 # Rows, and sums of rows, travel around beside the products.
-plan gpt.yaml cuda fp32 4 1 1 simple --tensor 4 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}" \
+plan gpt.yaml cuda fp32 4 1 1 simple --tensor 4 "${blocks[@]}" "${vocabulary[@]}" "${positions[@]}" \
     --split '*.mlp.fc:ring columns' --split '*.mlp.proj:ring rows'
-expect_equal "products in a ring" "$(grep -cE 'h[01].mlp.(fc, as: "ring columns"|proj, as: "ring rows")' plan.yaml)" 4
-both products 4
+expect_equal "products in a ring" "$(grep -cE 'h[01].mlp.(fc, as: "ring columns"|proj, as: "ring rows")' plan.yaml)" $((2 * layers))
+nccl products 4
 near products cpu 1e-5
 
-plan moe.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${zigzag[@]}"
-both moe.stages 4
-same moe.stages moe2
-
 # Stages of groups: the bits of one. Replicas of groups: those of replicas alone, nearly.
-plan gpt.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${layers[@]}" "${vocabulary[@]}"
-both stages 4
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    plan moe.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${zigzag[@]}"
+    both moe.stages 4
+    same moe.stages moe2
+fi
+plan gpt.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${blocks[@]}" "${vocabulary[@]}"
+nccl stages 4
 same stages t2
 plan gpt.yaml cpu fp32 2 1 2 simple
 train replicas 2 smp-run cpu
-plan gpt.yaml cuda fp32 4 1 2 simple --tensor 2 "${layers[@]}" "${positions[@]}"
-both groups 4
+plan gpt.yaml cuda fp32 4 1 2 simple --tensor 2 "${blocks[@]}" "${positions[@]}"
+nccl groups 4
 near groups replicas 1e-5
 
 # In bf16, where half as much goes between devices.
 plan gpt.yaml cuda bf16 1 1 1 simple
 train half 1 smp-run-emulated cuda
-plan gpt.yaml cuda bf16 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
+plan gpt.yaml cuda bf16 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}" "${positions[@]}"
 both half2 2
 near half2 half 2e-3
-plan moe.yaml cuda bf16 1 1 1 simple
-train half.moe 1 smp-run-emulated cuda
-plan moe.yaml cuda bf16 2 1 1 simple --tensor 2 "${zigzag[@]}"
-both half2.moe 2
-near half2.moe half.moe 5e-3
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    plan moe.yaml cuda bf16 1 1 1 simple
+    train half.moe 1 smp-run-emulated cuda
+    plan moe.yaml cuda bf16 2 1 1 simple --tensor 2 "${zigzag[@]}"
+    both half2.moe 2
+    near half2.moe half.moe 5e-3
+fi
 
 # A network that fails while ranks connect, or in an operator.
 export SMP_NCCL_SHARED=1
-plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${layers[@]}"
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}"
 for after in 1 40; do
     SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
     [ "$status" -ne 0 ] || fail "a network that failed at message $after did not end the job"

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Training on emulated GPUs: however the network is split over ranks that share one, and whatever order
 # streams and threads take, the same bits; near to the CPU; and what happens where there is no GPU, or
-# too small a one.
+# too small a one. SMP_TEST_LONG: every split in every precision, and more steps.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=180
-steps=14
+steps=3 half=1 far=12 # of a job, of its first half, of one that is compared with the CPU's
+[ -z "${SMP_TEST_LONG-}" ] || steps=14 half=10 far=50
 write_text text.txt 20000
 export SMP_EMULATE_CAPABILITY=90 # GELU in epilogues, forward and backward
 
 # The quickstart's model, smaller, with dropout.
-sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}/' \
+layers=$([ -n "${SMP_TEST_LONG-}" ] && echo 2 || echo 1)
+sed -e "s/^let: .*/let: {T: 12, d: 32, heads: 2, layers: $layers, vocab: 128}/" \
     -e '/name: wpe/a\  - {op: dropout, name: drop, in: x, out: x, p: 0.1}' \
     "$SMP_EXAMPLES/gpt-tiny.yaml" >model.yaml
 expect_match model.yaml 'op: dropout'
@@ -71,11 +73,18 @@ for precision in fp32 bf16 fp16; do
     expect_equal "$precision: different losses" \
         "$(sort -u "$precision.loss" | wc -l | tr -d ' ')" "$steps"
     order=3
-    for split in "2 interleaved" "4 interleaved" "2 zero-bubble" "2 interleaved --recompute all" \
-        "2 interleaved --chunks 2"; do
+    case ${SMP_TEST_LONG:+all}$precision in
+    fp32) splits=("4 interleaved" "2 zero-bubble" "2 interleaved --recompute all --chunks 2") ;;
+    bf16) splits=("2 interleaved --recompute all") ;;
+    fp16) splits=("2 interleaved --chunks 2") ;;
+    *)
+        splits=("2 interleaved" "4 interleaved" "2 zero-bubble" "2 interleaved --recompute all"
+            "2 interleaved --chunks 2" "2 interleaved --recompute all --chunks 2")
+        ;;
+    esac
+    for split in "${splits[@]}"; do
         # shellcheck disable=SC2086 # words
         set -- $split
-        [ "$precision" = fp32 ] || [ "$1" = 4 ] || [ $# -eq 4 ] || continue
         plan split.yaml "$precision" "$1" "$1" 1 "$2" 4 "${@:3}"
         SMP_EMULATE_ORDER=$((order++)) train split "$1" "${on_gpu[@]}" split.yaml --steps "$steps"
         expect_match err 'transport staged .*nccl: .*share'
@@ -86,52 +95,56 @@ done
 unset SMP_EMULATE_PROTECT
 
 # A GPU per rank: another transport, the same bits.
-plan split.yaml fp32 4 4 1 interleaved 4
-SMP_EMULATE_DEVICES=4 train split 4 "${on_gpu[@]}" split.yaml --steps "$steps"
+plan split.yaml fp32 2 2 1 interleaved 4
+SMP_EMULATE_DEVICES=2 train split 2 "${on_gpu[@]}" split.yaml --steps "$steps"
 expect_match err 'transport nccl$'
 same split fp32
 
 # Replicas: the same bits on each, and those of one replica to rounding.
-plan ddp.yaml fp32 4 2 2 interleaved 2
-train ddp 4 "${on_gpu[@]}" ddp.yaml --steps "$steps"
+ranks=$([ -n "${SMP_TEST_LONG-}" ] && echo 4 || echo 2)
+plan ddp.yaml fp32 "$ranks" $((ranks / 2)) 2 interleaved 2
+train ddp "$ranks" "${on_gpu[@]}" ddp.yaml --steps "$steps"
 expect_equal "replicas" "$(wc -l <ddp.weights | tr -d ' ')" 2
 expect_equal "replicas are the same" "$(sort -u ddp.weights | wc -l | tr -d ' ')" 1
 close ddp fp32 1e-5
 
 export SMP_EMULATE_PROTECT=0 # above it was on: the rest in less time
 
-# Near to the CPU over 50 steps; the plan may be one for the CPU.
+# Near to the CPU over many steps; the plan may be one for the CPU.
 expect_exit 0 smp-partition model.yaml -n 1 --pipeline simple --microbatches 4 --microbatch-size 1 \
     -o cpu.yaml
-train cpu 1 smp-run-emulated cpu.yaml --steps 50
-train gpu 1 "${on_gpu[@]}" cpu.yaml --steps 50 --trace trace.json
+train cpu 1 smp-run-emulated cpu.yaml --steps "$far"
+train gpu 1 "${on_gpu[@]}" cpu.yaml --steps "$far" --trace trace.json
 close gpu cpu 1e-3
 expect_json trace.json
 expect_exit 0 mpirun -n 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 2 --precision tf32
 expect_match err 'device cuda .*, tf32'
 
 # Branches that meet again, tensors that jump over stages, a tied linear weight.
-for precision in fp32 bf16 fp16; do
-    for ranks in 1 4; do
-        expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" --cluster cluster.yaml \
+several=4 # ranks
+sed 's/^let: .*/let: {T: 16, d: 32, vocab: 128}/' "$SMP_EXAMPLES/branches.yaml" >small.yaml
+for precision in fp32 bf16 ${SMP_TEST_LONG:+fp16}; do
+    for ranks in 1 $several; do
+        expect_exit 0 smp-partition small.yaml --cluster cluster.yaml \
             --device cuda --precision "$precision" -n "$ranks" --stages "$ranks" \
             --pipeline interleaved --microbatches 4 --microbatch-size 1 -o branches.yaml
         SMP_EMULATE_ORDER=$ranks train "branches-$ranks" "$ranks" "${on_gpu[@]}" branches.yaml \
-            --steps 6
+            --steps "$steps"
     done
-    same branches-4 branches-1
+    same "branches-$several" branches-1
+    [ -n "${SMP_TEST_LONG-}" ] || several=2
 done
 
 # A checkpoint is of no device and of no plan.
-train half 1 smp-run-emulated cpu.yaml --steps 10 --checkpoint from-cpu
+train half 1 smp-run-emulated cpu.yaml --steps "$half" --checkpoint from-cpu
 train rest 1 "${on_gpu[@]}" cpu.yaml --steps "$steps" --checkpoint from-cpu --resume
 head -n "$steps" cpu.loss >cpu-rest.loss
 close rest cpu-rest 1e-3
 plan one.yaml bf16 1 1 1 simple 4
 plan two.yaml bf16 2 2 1 interleaved 4
-train half 1 "${on_gpu[@]}" one.yaml --steps 10 --checkpoint from-gpu
+train half 1 "${on_gpu[@]}" one.yaml --steps "$half" --checkpoint from-gpu
 train rest 2 "${on_gpu[@]}" two.yaml --steps "$steps" --checkpoint from-gpu --resume
-tail -n "$((steps - 10))" bf16.loss >bf16-rest.loss
+tail -n "$((steps - half))" bf16.loss >bf16-rest.loss
 cp bf16.weights bf16-rest.weights
 same rest bf16-rest
 
@@ -170,7 +183,7 @@ SMP_EMULATE_MEMORY=700000000 expect_exit 3 "${on_gpu[@]}" measured.yaml --data t
 expect_one_message 'rank 0 .* 700 MiB for libraries \(as the plan says\); .* are free'
 SMP_EMULATE_MEMORY=700000000 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_match err 'first run of the kernels: .*out of memory'
-expect_exit 0 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 12 --profile-out profile.yaml
+expect_exit 0 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 4 --profile-out profile.yaml
 expect_match profile.yaml '^libraries: 7340[0-9]{5}$'
 unset SMP_EMULATE_LIBRARIES
 expect_bad 'tf32 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision tf32

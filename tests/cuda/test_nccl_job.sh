@@ -3,11 +3,16 @@
 # host memory; a network that fails ends the job and is named, and so does a rank that fails in
 # opening NCCL. SMP_NCCL_SHARED lets ranks share a
 # GPU, which the real NCCL refuses.
-# An operator that adds up over replicas is refused.
+# An operator that adds up over replicas is refused. SMP_TEST_LONG: a larger model, more shards and replicas.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=120
 write_text text.txt 20000
+model=$SMP_EXAMPLES/branches.yaml
+[ -n "${SMP_TEST_LONG-}" ] || {
+    sed 's/^let: .*/let: {T: 8, d: 32, vocab: 128}/' "$model" >branches.yaml
+    model=branches.yaml
+}
 
 train() { # plan, ranks: one step, the weights' hashes in `weights`
     expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda --data text.txt --steps 1 \
@@ -16,7 +21,7 @@ train() { # plan, ranks: one step, the weights' hashes in `weights`
 }
 
 compare() { # name, ranks, arguments of smp-partition: both transports
-    expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n "$2" --microbatch-size 1 \
+    expect_exit 0 smp-partition "$model" -n "$2" --microbatch-size 1 \
         --microbatches 3 "${@:3}" -o plan.yaml
     SMP_NCCL_SHARED=0 train plan.yaml "$2"
     expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
@@ -37,12 +42,13 @@ for what in optimizer gradients weights; do
         --chunks 3 --bucket-bytes 4KiB
     expect_equal "$what in shards, against none" "$(cut -d ' ' -f 2 weights | sort -u)" "$(cat whole)"
 done
-compare 'two groups' 4 --stages 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 \
-    --bucket-bytes 4KiB
+[ -z "${SMP_TEST_LONG-}" ] || # in_blocks has them below
+    compare 'two groups' 4 --stages 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 \
+        --bucket-bytes 4KiB
 
 # The promise for replicas: with one number of gradient blocks the bits of one rank.
 in_blocks() { # ranks, micro-batches, arguments: one hash in `bits`
-    expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n "$1" --microbatch-size 1 --microbatches "$2" \
+    expect_exit 0 smp-partition "$model" -n "$1" --microbatch-size 1 --microbatches "$2" \
         --stages 1 --gradient-blocks 4 "${@:3}" -o plan.yaml
     SMP_NCCL_SHARED=1 train plan.yaml "$1"
     expect_equal "${*:3}: replicas" "$(wc -l <weights | tr -d ' ')" "$1"
@@ -50,10 +56,12 @@ in_blocks() { # ranks, micro-batches, arguments: one hash in `bits`
 }
 in_blocks 1 4 --ddp 1 --pipeline simple --chunks 1
 mv bits one
-for options in '2 2 --ddp 2 --pipeline simple --chunks 1' '4 1 --ddp 4 --pipeline simple --chunks 1' \
-    '4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB' \
-    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1' \
-    '4 1 --ddp 4 --shard 4 --shard-what weights --node-replicas 2 --pipeline breadth-first --chunks 2'; do
+ways=('2 2 --ddp 2 --pipeline simple --chunks 1'
+    '4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB'
+    '4 1 --ddp 4 --shard 4 --shard-what weights --node-replicas 2 --pipeline breadth-first --chunks 2')
+[ -z "${SMP_TEST_LONG-}" ] || ways+=('4 1 --ddp 4 --pipeline simple --chunks 1'
+    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1')
+for options in "${ways[@]}"; do
     # shellcheck disable=SC2086
     in_blocks $options
     expect_equal "in four blocks: $options" "$(cat bits)" "$(cat one)"
@@ -62,7 +70,7 @@ done
 compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
     --pipeline interleaved --chunks 1
 
-expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n 2 --stages 2 --pipeline interleaved \
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --pipeline interleaved \
     --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml
 export SMP_NCCL_SHARED=1
 for after in 1 2; do # while ranks connect

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seeded trials of faults: a small model, a plan, a job, and one fault in it at a random call.
 
-    run_trials.py [--trials N] [--seed S] [--trial K] [--jobs J] [--keep DIR]
+    run_trials.py [--trials N] [--every-kind] [--seed S] [--trial K] [--jobs J] [--keep DIR]
 
 Every trial first runs the job undisturbed, which gives the result and says how often each rank
 makes each call; then with the fault, that make_fault.c makes in one rank; then it resumes what is
@@ -10,8 +10,12 @@ rank that hangs; the rank and what it was doing is named; no process stays; the 
 left resumes to the very bits of the undisturbed run. A fault that need not end the job changes
 nothing at all.
 
-A trial is a function of seed and number. One that fails leaves its folder; `--seed S --trial K`
-repeats it. Needs the programs in $SMP_BIN_DIR, and Python alone.
+With --every-kind the trials together make every kind of fault once, so some make several, one after
+the other, in the same job.
+
+A trial is a function of seed and number, with --every-kind of the number of trials, too. One that
+fails leaves its folder; the same command with `--trial K` repeats it. Needs the programs in
+$SMP_BIN_DIR, and Python alone.
 """
 import argparse
 import concurrent.futures
@@ -143,8 +147,12 @@ class Job:
 
 
 class Trial:
-    def __init__(self, seed, number, base):
+    """A job and a fault in it; `kinds`: one of each of these instead."""
+
+    def __init__(self, seed, number, base, kinds=()):
         self.rng = random.Random(f"{seed}/{number}")
+        self.kinds = kinds
+        self.n_faults = 0
         self.folder = base / f"trial-{number}"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -169,7 +177,8 @@ class Trial:
     def draw(self):
         self.family, self.data_file, self.data = trial_models.write_model(self.folder, self.rng)
         self.options = trial_models.draw_plan(self.rng, self.family)
-        while not self.partition(self.options, "plan.yaml"):
+        while not self.partition(self.options, "plan.yaml") or (
+                "stop" in self.kinds and trial_models.processes(self.options) == 1):
             self.options = trial_models.draw_plan(self.rng, self.family)
         expect(self.partition(trial_models.one_stage(self.options), "one_stage.yaml"),
                "no plan with one stage")
@@ -206,8 +215,8 @@ class Trial:
     def prepare(self):
         """Undisturbed: the result, the calls of every rank, and where the other job begins."""
         if self.first:
-            self.run_well("first", self.first, "saved")
-            shutil.copytree(self.folder / "saved", self.folder / "whole")
+            self.run_well("first", self.first, "before")
+            shutil.copytree(self.folder / "before", self.folder / "whole")
         job = self.run_well("whole", self.last, "whole",
                             more=["--trace", "whole.json"] if self.traced else [],
                             environment=[f"FAULT_COUNT={self.folder}/count"])
@@ -222,7 +231,9 @@ class Trial:
 
     def draw_fault(self):
         kinds = [kind for kind in FAULTS if self.world > 1 or kind != "stop"]
-        self.kind = self.rng.choices(kinds, [FAULTS[kind][0] for kind in kinds])[0]
+        self.kind = (self.kinds[self.n_faults] if self.kinds else
+                     self.rng.choices(kinds, [FAULTS[kind][0] for kind in kinds])[0])
+        self.n_faults += 1
         if self.kind == "damage":
             return
         _, calls, self.fate = FAULTS[self.kind]
@@ -249,12 +260,13 @@ class Trial:
 
     def start_with_fault(self):
         what = "stop" if self.kind in ("pause", "suspend") else self.kind
-        return self.start("fault", self.last, "saved",
+        name = f"fault-{self.n_faults}"
+        return self.start(name, self.last, "saved",
                           more=["--timeout", str(self.timeout)]
                           + (["--trace", "fault.json"] if self.traced else []),
                           environment=[
                               f"FAULT={self.rank} {self.call} {self.at} {what} {self.number}",
-                              f"FAULT_LOG={self.folder}/fault.log",
+                              f"FAULT_LOG={self.folder}/{name}.log",
                               f"FAULT_FILE={self.data_file}"])
 
     def hold(self, job):
@@ -349,17 +361,29 @@ class Trial:
     def run(self):
         self.draw()
         self.prepare()
-        self.draw_fault()
-        if self.kind == "damage":
-            self.damage()
-        else:
-            self.run_fault()
-        self.resume()
+        for _ in self.kinds or (None,):
+            shutil.rmtree(self.folder / "saved", ignore_errors=True)
+            if self.first:
+                shutil.copytree(self.folder / "before", self.folder / "saved")
+            self.draw_fault()
+            if self.kind == "damage":
+                self.damage()
+            else:
+                self.run_fault()
+            self.resume()
 
 
-def run_trial(seed, number, base):
-    """The kind of its fault; None if it failed."""
-    trial = Trial(seed, number, base)
+def kinds_of_trials(seed, trials):
+    """Every kind of fault once: a list of kinds for each trial."""
+    kinds = list(FAULTS)
+    random.Random(f"{seed}/kinds").shuffle(kinds)
+    kinds.sort(key=lambda kind: kind != "stop")  # the longest, beside all others
+    return [kinds[number::trials] for number in range(trials)]
+
+
+def run_trial(seed, number, base, kinds=()):
+    """The kinds of its faults; None if it failed."""
+    trial = Trial(seed, number, base, kinds)
     try:
         trial.run()
     except Exception as failure:  # of this trial alone, whatever it is
@@ -367,12 +391,13 @@ def run_trial(seed, number, base):
         return None
     shutil.rmtree(trial.folder)
     print(f"{trial.text}: ok", flush=True)
-    return trial.kind
+    return trial.kinds or [trial.kind]
 
 
 def main():
     parser = argparse.ArgumentParser(description="Seeded trials of faults.")
     parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--every-kind", action="store_true", help="of fault, once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
@@ -380,11 +405,15 @@ def main():
     options = parser.parse_args()
     base = (options.keep or pathlib.Path(tempfile.mkdtemp(prefix="smp-faults-"))).resolve()
     numbers = range(options.trials) if options.trial is None else [options.trial]
+    kinds = (kinds_of_trials(options.seed, options.trials) if options.every_kind
+             else [()] * (max(numbers, default=0) + 1))
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        kinds = list(pool.map(lambda number: run_trial(options.seed, number, base), numbers))
-    failures = kinds.count(None)
-    counts = ", ".join(f"{kind} {kinds.count(kind)}" for kind in FAULTS if kind in kinds)
-    print(f"{len(kinds)} trials with seed {options.seed}, {failures} failed; passed: {counts}")
+        done = list(pool.map(lambda number: run_trial(options.seed, number, base, kinds[number]),
+                             numbers))
+    failures = done.count(None)
+    passed = [kind for kinds_done in done for kind in kinds_done or ()]
+    counts = ", ".join(f"{kind} {passed.count(kind)}" for kind in FAULTS if kind in passed)
+    print(f"{len(done)} trials with seed {options.seed}, {failures} failed; passed: {counts}")
     if failures == 0 and not options.keep:
         base.rmdir()
     return 1 if failures else 0

@@ -177,7 +177,7 @@ static void check_seed(int seed, counts *count)
 static void test_exact_is_optimal(void **state)
 {
     (void)state;
-    int n = case_count(3000);
+    int n = few_or_many(750, 3000);
     counts count = {0};
     for (int seed = 0; seed < n; seed++)
         check_seed(seed, &count);
@@ -281,7 +281,7 @@ static void test_exact_work_does_not_grow(void **state)
 /* Small graphs on a changed cluster against all assignments: what is called proven is the best. */
 static void check_against_all(void (*change)(fixture_random *random, fixture *f))
 {
-    for (int seed = 0; seed < case_count(250); seed++) {
+    for (int seed = 0; seed < few_or_many(125, 250); seed++) {
         fixture_random random = {(uint64_t)seed};
         fixture f;
         int n_stage = 2 + fixture_below(&random, 3);
@@ -369,7 +369,7 @@ static double best_split(const fixture *f)
 static void test_exact_bounds_chains_with_replicas(void **state)
 {
     (void)state;
-    int n = case_count(200) / 2 * 2, closed[2] = {0}, found[2] = {0};
+    int n = few_or_many(SANITIZED ? 160 : 40, 200) / 2 * 2, closed[2] = {0}, found[2] = {0};
     for (int i = 0; i < 2 * n; i++) {
         int seed = i % n;
         const char *start = i < n ? NULL : "equal-layers";

@@ -1,5 +1,6 @@
 /* The METIS baselines: legal for any graph, the same for the same seed, silent; and the orders that
  * METIS suggests to the exact split. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include <unistd.h>
@@ -18,7 +19,7 @@ static void solve_checked(const fixture *f, const char *name, smp_partition **ou
 static void test_metis_is_legal_and_deterministic(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 240; seed++) {
+    for (int seed = 0; seed < few_or_many(120, 240); seed++) {
         fixture_random random = {(uint64_t)seed};
         fixture f;
         smp_partition *first, *second;

@@ -136,7 +136,7 @@ static bool is_worse(const fixture *f, const smp_partition *a, const smp_partiti
 static void test_partitioners_make_legal_pipelines(void **state)
 {
     (void)state;
-    int n = case_count(300), solved = 0, impossible = 0;
+    int n = few_or_many(75, 300), solved = 0, impossible = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture_random random = {(uint64_t)seed};
         instance p = {0};
@@ -222,22 +222,22 @@ static void test_partitioners_find_optima(void **state)
 {
     (void)state;
     int optimal[1 + SMP_N_PARTITIONER] = {0}, solved[1 + SMP_N_PARTITIONER] = {0};
-    count_optima(open_instance, 1, case_count(120), 9, optimal, solved);
+    count_optima(open_instance, 1, few_or_many(40, 120), 9, optimal, solved);
     expect_rates("one chunk", optimal, solved, 990, 930);
     memset(optimal, 0, sizeof optimal);
     memset(solved, 0, sizeof solved);
-    count_optima(open_instance, 2, case_count(80), 8, optimal, solved);
+    count_optima(open_instance, 2, few_or_many(30, 80), 8, optimal, solved);
     expect_rates("two chunks", optimal, solved, 980, 750);
     memset(optimal, 0, sizeof optimal);
     memset(solved, 0, sizeof solved);
-    count_optima(open_outputs, 1, case_count(60), 8, optimal, solved);
+    count_optima(open_outputs, 1, few_or_many(20, 60), 8, optimal, solved);
     expect_rates("several outputs", optimal, solved, 980, 800);
 }
 
 static void test_partitioners_keep_a_better_start(void **state)
 {
     (void)state;
-    int n = case_count(60), improved = 0;
+    int n = few_or_many(20, 60), improved = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture_random random = {30000 + (uint64_t)seed};
         instance p = {0};
@@ -271,7 +271,7 @@ static void test_partitioners_keep_a_better_start(void **state)
 static void test_partitioners_are_deterministic(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < case_count(24); seed++) {
+    for (int seed = 0; seed < few_or_many(8, 24); seed++) {
         fixture_random random = {40000 + (uint64_t)seed};
         instance p = {0};
         open_instance(&p, &random, 12 + fixture_below(&random, 30), 2 + seed % 3, 1 + seed % 2);

@@ -2,6 +2,7 @@
  * named; plans of the planner's own, which fall short in nothing; and the plan around one by hand,
  * which is no slower. Linked with --wrap (tests/CMakeLists.txt), so that evaluating a plan takes a
  * second, and nothing else takes any time. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/check/check.h"
@@ -256,7 +257,7 @@ static void test_check_parts_of_the_best(void **state)
 static void test_check_parts_of_own_plans(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 8; seed++) {
+    for (uint64_t seed = 0; seed < (is_long() ? 8 : 4); seed++) {
         fixture_random random = {seed << 32};
         int forward_us[6], cut = 1 + fixture_below(&random, 5);
         char text[256];

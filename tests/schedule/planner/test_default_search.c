@@ -79,7 +79,7 @@ static double best_rule(const smp_search_request *request, const char **name, in
 static void test_default_search_is_never_worse(void **state)
 {
     (void)state;
-    int n = case_count(40), worse = 0, limited = 0;
+    int n = few_or_many(10, 40), worse = 0, limited = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture_random random = {(uint64_t)seed << 32};
         setting s;

@@ -320,7 +320,7 @@ static void test_recompute_fit_needs_every_op(void **state)
                {"inception", "cluster-v100", NULL, 8, 4, 1, 16, 32, 5000, 1.3},
                {"gpt2-30b", "cluster-a100", "interleaved", 16, 16, 1, 32, 1, 0, 1.13}};
     int n_again = 0;
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (size_t i = is_long() ? 0 : 1; i < sizeof row / sizeof row[0]; i++) {
         char path[512];
         smp_graph *graph;
         smp_cluster *cluster;

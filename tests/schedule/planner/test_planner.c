@@ -15,6 +15,7 @@ typedef struct setting {
     smp_graph *graph;
     smp_cluster *cluster;
     smp_search_request request;
+    int32_t *together;
 } setting;
 
 static void open_setting(setting *s, const char *model, int devices)
@@ -33,8 +34,19 @@ static void open_setting(setting *s, const char *model, int devices)
                                       .seed = 1};
 }
 
+/* Few places to cut at, so that few partitions are searched. */
+static void join_ops(setting *s, int n_joined)
+{
+    s->together = calloc((size_t)s->graph->n_op, sizeof *s->together);
+    assert_non_null(s->together);
+    for (int32_t op = 0; op < s->graph->n_op; op++)
+        s->together[op] = op / n_joined;
+    s->request.together = s->together;
+}
+
 static void close_setting(setting *s)
 {
+    free(s->together);
     smp_cluster_destroy(s->cluster);
     smp_graph_destroy(s->graph);
 }
@@ -114,9 +126,11 @@ static void test_planner_automatic(void **state)
     (void)state;
     static const char *const models[] = {"mlp.yaml", "gpt-tiny.yaml", "branches.yaml"};
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
-        for (int devices = 1; devices <= (SANITIZED ? 2 : 4); devices *= 2) {
+        for (int devices = 1; devices <= 4; devices *= 2) {
             setting s;
             open_setting(&s, models[i], devices);
+            if (i > 0 && !is_long()) /* the first is small */
+                join_ops(&s, i == 1 ? 8 : 4);
             check_twice(&s);
             s.request.optimize = SMP_OPTIMIZE_MEMORY;
             check_and_close(&s);
@@ -127,7 +141,7 @@ static void test_planner_fixed(void **state)
 {
     (void)state;
     for (int chunks = 1; chunks <= 3; chunks++)
-        for (int m = 1; m <= 7; m += SANITIZED ? 6 : 3)
+        for (int m = 1; m <= (is_long() ? 7 : 3); m += is_long() ? 3 : 2)
             for (int ddp = 1; ddp <= 2; ddp++) {
                 setting s;
                 open_setting(&s, "branches.yaml", 4);
@@ -137,6 +151,8 @@ static void test_planner_fixed(void **state)
                 s.request.microbatches = m;
                 s.request.schedule = "interleaved";
                 s.request.placement = m == 1 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
+                if (!is_long())
+                    join_ops(&s, 2);
                 check_and_close(&s);
             }
 }
@@ -182,9 +198,11 @@ static void test_planner_zero_bubble_in_little_memory(void **state)
     s.request.ddp = s.request.chunks = 1;
     s.request.microbatches = 16;
     s.request.microbatch_size = 8;
+    if (!is_long())
+        join_ops(&s, 4);
     s.request.recompute = SMP_RECOMPUTE_AUTO;
     step_of(&s, "interleaved", (int64_t)1 << 32, &peak);
-    for (int percent = 100; percent >= 60; percent -= 20) {
+    for (int percent = 100; percent >= 60; percent -= is_long() ? 20 : 40) {
         const int64_t memory = peak * percent / 100;
         const double base_us = step_of(&s, "interleaved", memory, &ignored);
         const double us = step_of(&s, "zero-bubble", memory, &ignored);
@@ -248,15 +266,16 @@ static int32_t *stages_of(const smp_plan *plan, const smp_graph *graph)
 static void test_planner_cuda(void **state)
 {
     (void)state;
-    for (int precision = SANITIZED ? SMP_PRECISION_BF16 : 0; precision < SMP_N_PRECISION;
-         precision++)
+    for (int precision = 0; precision < SMP_N_PRECISION; precision++)
         for (int devices = 1; devices <= 8; devices += 1 + devices / 3) {
+            if (!is_long() && devices > 2 && (devices < 7 || precision != SMP_PRECISION_BF16))
+                continue;
             setting s;
             smp_planner_result result;
             int pairs = 0;
             open_cards(&s, "gpt-tiny.yaml", devices, (smp_precision)precision);
             s.request.stages = devices;
-            s.request.microbatches = 4;
+            s.request.microbatches = is_long() ? 4 : 2;
             check_plan(&s, &result);
             assert_int_equal(SMP_BACKEND_CUDA, result.plan->target.backend);
             assert_int_equal(precision, result.plan->target.precision);

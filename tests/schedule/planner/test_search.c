@@ -125,7 +125,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
 {
     (void)state;
     static const int device_counts[] = {1, 2, 4, 6, 8};
-    int n = case_count(10), tried = 0, configurations = 0;
+    int n = few_or_many(5, 10), tried = 0, configurations = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture f;
         smp__planner planner;
@@ -161,7 +161,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
         smp__planner_close(&planner);
         fixture_close(&f);
     }
-    assert_true(tried < configurations * 7 / 10 || n < 10); /* it does prune where there is much */
+    assert_true(tried < configurations * 7 / 10 || n < 5); /* it does prune where there is much */
 }
 
 static void test_search_respects_what_is_fixed(void **state)
@@ -260,7 +260,7 @@ static void test_search_weighs_placements(void **state)
 {
     (void)state;
     int spread = 0, cluster = 0;
-    for (int seed = 0; seed < 8; seed++) {
+    for (int seed = 0; seed < (is_long() ? 8 : 4); seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result[3];
@@ -332,12 +332,13 @@ static void test_search_uses_memory_limits(void **state)
 static void test_search_minimises_memory(void **state)
 {
     (void)state;
-    int n = case_count(5), smaller = 0;
+    int n = few_or_many(2, 5), smaller = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result fast, small;
         open_random(&f, &request, seed, 4);
+        request.chunks = is_long() ? 0 : 1;
         assert_int_equal(search(&request, &fast), SMP_OK);
         request.optimize = SMP_OPTIMIZE_MEMORY;
         assert_int_equal(search(&request, &small), SMP_OK);

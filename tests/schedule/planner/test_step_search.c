@@ -189,11 +189,24 @@ static bool check_least(const setting *s, int seed, int *n)
     return predicted.step_gap < 0.2;
 }
 
+/* These have the most partitions; every shape is among the others. */
+static bool is_dear(int seed)
+{
+    static const int dear[] = {1, 4, 5, 6, 8, 11, 13};
+    for (size_t i = 0; i < sizeof dear / sizeof *dear; i++)
+        if (dear[i] == seed)
+            return true;
+    return false;
+}
+
 static void test_step_search_finds_the_least(void **state)
 {
     (void)state;
-    int n = case_count(24), bounded = 0, tried = 0;
-    for (int seed = 0; seed < n; seed++) {
+    int seeds = case_count(24), n = 0, bounded = 0, tried = 0;
+    for (int seed = 0; seed < seeds; seed++) {
+        if (is_dear(seed) && !is_long())
+            continue;
+        n++;
         fixture_random random = {(uint64_t)seed << 32};
         setting s = {0};
         open_setting(&s, &random, false);
@@ -274,7 +287,7 @@ static int check_setting(const setting *s, fixture_random *random, int seed)
 static void test_step_search_bounds_hold(void **state)
 {
     (void)state;
-    int cases = case_count(40), n = 0;
+    int cases = few_or_many(6, 40), n = 0;
     for (int seed = 0; seed < cases + cases / 4; seed++) {
         fixture_random random = {(uint64_t)seed << 40};
         setting s = {0};
@@ -284,7 +297,7 @@ static void test_step_search_bounds_hold(void **state)
         close_setting(&s);
     }
     print_message("%d steps of partitions at random\n", n);
-    assert_true(n > 12 * cases);
+    assert_true(n > 12 * cases || cases < 6);
 }
 
 /* A chain of n ops whose backward takes twice as long as their forward, on p devices. */
