@@ -1,7 +1,6 @@
 /* Replicas that cross nodes or sit on slower devices: what the planner chooses and predicts against
  * all orders of devices and all splits of a chain, every replica counted by itself with nothing of
  * the planner. */
-#include "tests/case_count.h"
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
@@ -272,9 +271,8 @@ static void try_orders(const setting *s, int *device, int i, double optimizer_by
 static void test_planner_replicas_all_placements(void **state)
 {
     (void)state;
-    const int n = few_or_many(16, 40);
     int crossing = 0, missed = 0; /* exchanges of two are not all orders of six */
-    for (uint64_t seed = 0; seed < (uint64_t)n; seed++) {
+    for (uint64_t seed = 0; seed < 40; seed++) {
         setting s;
         fixture_random random = {seed << 32};
         double least_step = INFINITY;
@@ -309,9 +307,9 @@ static void test_planner_replicas_all_placements(void **state)
         smp_planner_result_destroy(&best);
         smp_graph_destroy(s.graph);
     }
-    print_message("pipelines with replicas: %d of %d, missed: %d\n", crossing, n, missed);
-    assert_true(crossing >= n / 10);
-    assert_true(missed <= n / 10 + SANITIZED); /* of few */
+    print_message("pipelines with replicas: %d of 40\n", crossing);
+    assert_true(crossing >= 4);
+    assert_true(missed <= 4);
 }
 
 /* What recomputing nothing would gain, where replicas differ in links and devices. */
