@@ -3,7 +3,7 @@
 # of what is predicted; the bits stay. tests/bench/bench_overlap.sh measures how well it is predicted.
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
-steps=3
+steps=5
 rate=150000000
 export SMP_THROTTLE=$rate
 "$tests_dir/bench/transformer.sh" 40 | sed -E \
@@ -28,10 +28,9 @@ least() { # file...: step_us; whatever else runs on the machine only adds to it
 }
 
 # faster NAME PIPELINE CHUNKS OPTION SLOW FAST [option...]: SLOW and FAST are values of OPTION. On a
-# loaded machine the shortest of up to two runs of each counts, with SMP_TEST_LONG of three.
+# loaded machine the shortest of up to three runs of each counts.
 faster() {
-    local name=$1 pipeline=$2 chunks=$3 option=$4 slow=$5 fast=$6 i=0 value again most=2
-    [ -z "${SMP_TEST_LONG-}" ] || most=3
+    local name=$1 pipeline=$2 chunks=$3 option=$4 slow=$5 fast=$6 i=0 value again most=3
     for value in "$slow" "$fast"; do
         plan "$name.$i.yaml" gpt.yaml 4 1 4 "$pipeline" "$chunks" 1 8 none --cluster cluster.yaml \
             "$option" "$value" "${@:7}"
