@@ -186,7 +186,7 @@ dearest() { # title, file of tab-separated name, label, wall, processor, code...
     [ -e "$2" ] || return 0
     echo "$1"
     awk -F'\t' '{ printf "%s\t%s\t%s\n", $4, $3, $1 }' "${@:2}" | LC_ALL=C sort -rn |
-        head -n 30 | awk -F'\t' '{ printf "  %-56s %7.1f %7.1f\n", $3, $2, $1 }'
+        awk -F'\t' 'NR <= 30 { printf "  %-56s %7.1f %7.1f\n", $3, $2, $1 }'
 }
 
 rm -f "$top"/build/*/test_times.tsv "$top"/build/*/compile_times.tsv
