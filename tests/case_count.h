@@ -5,6 +5,7 @@
 #define SMP_TESTS_CASE_COUNT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #if defined __SANITIZE_ADDRESS__
@@ -30,6 +31,12 @@ static inline int few_or_many(int few, int many)
     return is_long() ? many : SANITIZED ? (few + 3) / 4 : few;
 }
 
+/* ... of cases that take next to nothing. */
+static inline int case_count(int usual)
+{
+    return few_or_many(usual, usual);
+}
+
 /* Of kernels on the emulator, where they take a thousand times as long as on a GPU. */
 static inline bool is_brief_emulation(void)
 {
@@ -40,10 +47,10 @@ static inline bool is_brief_emulation(void)
 #endif
 }
 
-/* ... of cases that take next to nothing. */
-static inline int case_count(int usual)
+/* Is it way `way`'s turn, of n ways to run case `i`? On the emulator a case is run one way. */
+static inline bool is_turn(size_t i, size_t way, size_t n)
 {
-    return few_or_many(usual, usual);
+    return !is_brief_emulation() || i % n == way % n;
 }
 
 #endif

@@ -34,7 +34,7 @@ typedef struct smp_comm {
     int shard_size, shard_rank; /* replica % shard_size: which part is this rank's */
     int tensor_size, tensor_rank;
     int node_rank, node_size;   /* among the ranks of this machine */
-    bool crowded;               /* more ranks on this node than cores: waiting ranks sleep */
+    bool crowded;               /* more ranks on this node than cores: waiting ranks sleep soon */
     bool own_core;              /* the calling thread is bound until the end */
     bool failed;                /* a notice was sent or received */
     bool told;                  /* one was received: the message is another rank's */

@@ -27,6 +27,8 @@ enum {
 };
 
 static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
+/* A long wait sleeps on any machine: the core is for others, and the wait is hardly any longer. */
+static const double LONG_WAIT_S = 0.1;
 static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
 /* of the time-out, while not all are known to be in the step */
 static const double CALL_EVERY = 0.25;
@@ -134,8 +136,9 @@ static smp_status listen(smp_comm *comm)
     return SMP_OK;
 }
 
-/* More ranks than cores: whoever polls takes the core from a rank that computes. So sleep, for a
- * tenth of the time waited so far: a wait gets at most that much longer and costs few wake-ups. */
+/* Whoever polls takes the core from others: from a rank that computes, where there are more ranks
+ * than cores. So sleep, for a tenth of the time waited so far: a wait gets at most that much longer
+ * and costs few wake-ups. */
 static void nap(double waited_s)
 {
     double nap_s = 0.1 * waited_s;
@@ -287,7 +290,7 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
         wait->looked_s = now;
         SMP_TRY(look(comm, wait, describe, context));
     }
-    if (comm->crowded)
+    if (comm->crowded || wait->waited_s > LONG_WAIT_S)
         nap(wait->waited_s);
     else
         sched_yield();

@@ -155,7 +155,7 @@ __device__ __forceinline__ float smp_exp2(float x)
 
 /* What the lanes of the calling warp show each other between two __syncwarp. */
 struct smp_emulated_warp {
-    uint32_t x[SMP_WARP][4], y[SMP_WARP][2];
+    float x[16][16], y[8][16]; /* of a product: rows of one, columns of the other */
     const uint16_t *row[SMP_WARP];
 };
 static inline int smp_emulated_thread()
@@ -180,16 +180,18 @@ static inline void smp_mma_m16n8k16(float (&c)[4], const uint32_t (&x)[4], uint3
 {
     smp_emulated_warp *warp = smp_emulated_warp_of();
     const int lane = smp_emulated_thread() % SMP_WARP, g = lane / 4, t = lane % 4;
-    memcpy(warp->x[lane], x, sizeof x);
-    warp->y[lane][0] = y0;
-    warp->y[lane][1] = y1;
-    __syncwarp();
-    for (int e = 0; e < 4; e++) /* element [g + 8 (e / 2)][2 t + e % 2] */
-        for (int k = 0; k < 16; k++) {
-            const uint32_t a = warp->x[4 * g + k % 8 / 2][e / 2 + 2 * (k / 8)];
-            const uint32_t b = warp->y[4 * (2 * t + e % 2) + k % 8 / 2][k / 8];
-            c[e] = fmaf(smp_emulated_half<T>(a, k % 2), smp_emulated_half<T>(b, k % 2), c[e]);
+    const uint32_t y[2] = {y0, y1};
+    for (int k = 0; k < 2; k++) /* of each pair */
+        for (int r = 0; r < 4; r++) {
+            warp->x[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + k] = smp_emulated_half<T>(x[r], k);
+            warp->y[g][2 * t + 8 * (r / 2) + k] = smp_emulated_half<T>(y[r / 2], k);
         }
+    __syncwarp();
+    const float *row[2] = {warp->x[g], warp->x[g + 8]},
+                *column[2] = {warp->y[2 * t], warp->y[2 * t + 1]};
+    for (int e = 0; e < 4; e++)
+        for (int k = 0; k < 16; k++)
+            c[e] = fmaf(row[e / 2][k], column[e % 2][k], c[e]);
     __syncwarp();
 }
 

@@ -295,12 +295,6 @@ static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF1
                                            SMP_PRECISION_FP16};
 enum { N_PRECISION = sizeof precisions / sizeof *precisions };
 
-/* Is it this one's turn, of n ways to run case `i`? In the emulator a case is run one way. */
-static bool is_turn(size_t i, size_t way, size_t n)
-{
-    return !is_brief_emulation() || i % n == way;
-}
-
 static void test_cuda_attention_matches_reference(void **state)
 {
     (void)state;

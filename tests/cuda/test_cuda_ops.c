@@ -5,8 +5,9 @@
  * be left out, bits that depend neither on addresses nor on how many blocks a launch has (nor on
  * the order of threads and blocks, which the emulator changes from launch to launch). Runs on the
  * emulator and on a GPU. */
-#include "tests/cuda/test_cuda_ops_cases.h"
+#include "tests/case_count.h"
 #include "tests/cuda/op_shortcuts.h"
+#include "tests/cuda/test_cuda_ops_cases.h"
 
 enum { ROUNDS = 16, DIFFERENCES = 4 };
 
@@ -27,8 +28,9 @@ typedef struct comparison {
     double tolerance;
 } comparison;
 
-static const smp_precision PRECISIONS[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
-                                           SMP_PRECISION_BF16, SMP_PRECISION_FP16};
+static const smp_precision PRECISIONS[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16,
+                                           SMP_PRECISION_FP16, SMP_PRECISION_TF32};
+enum { N_PRECISION = sizeof PRECISIONS / sizeof *PRECISIONS };
 
 static void fail_value(const comparison *c, const char *what, int64_t i, double got, double want)
 {
@@ -226,10 +228,11 @@ static void check_model(const op_case *of, smp_precision precision, const model_
     comparison_close(&c);
 }
 
-/* TF32 changes nothing but products. */
-static bool is_worth_it(const op_case *c, smp_precision precision)
+/* TF32 changes nothing but products. On the emulator the precisions take turns from case to case,
+ * unless the run is a long one. */
+static bool is_worth_it(const op_case *c, size_t p, size_t i)
 {
-    return precision != SMP_PRECISION_TF32 || c->multiplies;
+    return (PRECISIONS[p] != SMP_PRECISION_TF32 || c->multiplies) && is_turn(i, p, N_PRECISION);
 }
 
 static void test_cuda_ops_are_complete(void **state)
@@ -255,10 +258,12 @@ static void test_cuda_ops_are_complete(void **state)
 static void test_cuda_ops_match_reference_and_differences(void **state)
 {
     const op_case *c = *state;
-    for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
-        for (int round = 0; round < ROUNDS && is_worth_it(c, PRECISIONS[p]); round++) {
+    for (size_t p = 0; p < N_PRECISION; p++)
+        for (int round = 0; round < ROUNDS; round++) {
             model_text m;
             uint64_t rng;
+            if (!is_worth_it(c, p, (size_t)round))
+                continue;
             op_case_model(c, round, &m, &rng);
             check_model(c, PRECISIONS[p], &m, rng, true);
         }
@@ -268,14 +273,15 @@ static void test_cuda_ops_match_cpu_on_large_tensors(void **state)
 {
     const op_case *c = *state;
     for (const large_case *l = c->large; l && l->inputs; l++)
-        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
+        for (size_t p = 0; p < N_PRECISION; p++) {
             model_text m;
             uint64_t rng;
+            if (!is_worth_it(c, p, (size_t)(l - c->large)))
+                continue;
             large_case_model(c, l, &m, &rng);
             if (PRECISIONS[p] == SMP_PRECISION_FP16) /* 65504 is the largest number */
                 m.magnitude = fmin(m.magnitude, 16);
-            if (is_worth_it(c, PRECISIONS[p]))
-                check_model(c, PRECISIONS[p], &m, rng, false);
+            check_model(c, PRECISIONS[p], &m, rng, false);
         }
 }
 
@@ -325,15 +331,16 @@ static bool check_pair(const op_case *of, smp_precision precision, model_text m,
 }
 
 /* As this device would, and as its predecessor: ops may be fused where a library is fast at it. */
-static int check_pairs(const op_case *c, const model_text *m, uint64_t rng)
+static int check_pairs(const op_case *c, size_t i, const model_text *m, uint64_t rng)
 {
     const int capability = cuda.capability;
     int pairs = 0;
     for (int as = 80; as <= capability || as <= IS_EMULATED * 90; as += 10) {
         cuda.capability = as;
-        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
+        for (size_t p = 0; p < N_PRECISION; p++)
             for (size_t f = 0; f < sizeof FOLLOWERS / sizeof *FOLLOWERS; f++)
-                pairs += check_pair(c, PRECISIONS[p], *m, rng, FOLLOWERS[f]);
+                if (is_turn(i, p + f, N_PRECISION))
+                    pairs += check_pair(c, PRECISIONS[p], *m, rng, FOLLOWERS[f]);
     }
     cuda.capability = capability;
     return pairs;
@@ -349,11 +356,11 @@ static void test_cuda_ops_pair(void **state)
         return;
     for (int round = 0; round < ROUNDS; round++) {
         op_case_model(c, round, &m, &rng);
-        pairs += check_pairs(c, &m, rng);
+        pairs += check_pairs(c, (size_t)round, &m, rng);
     }
     for (const large_case *l = c->large; l && l->inputs; l++) {
         large_case_model(c, l, &m, &rng);
-        pairs += check_pairs(c, &m, rng);
+        pairs += check_pairs(c, (size_t)(l - c->large), &m, rng);
     }
     assert_true(pairs > 0);
 }
@@ -390,11 +397,13 @@ static void test_cuda_ops_accumulate_weight_gradients(void **state)
 static void test_cuda_ops_evaluate(void **state)
 {
     for (int round = 0; round < 4; round++)
-        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
+        for (size_t p = 0; p < N_PRECISION; p++) {
             model_text m;
             uint64_t rng;
             comparison c;
             device_run run;
+            if (!is_turn((size_t)round, p, N_PRECISION))
+                continue;
             op_case_model(*state, round, &m, &rng);
             comparison_open(&c, *state, PRECISIONS[p], &m, &rng);
             c.host.training = false;

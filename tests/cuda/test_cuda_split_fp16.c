@@ -5,5 +5,6 @@
 #define SPLIT_ERROR 1e-2
 #define SPLIT_NETWORK_ERROR 1e-2
 #define SPLIT_NETWORKS false
+#define SPLIT_PATTERNS (!is_brief_emulation())
 #include "tests/cuda/split_device.h"
 #include "tests/graph/split/test_split_rules.c"

@@ -10,6 +10,7 @@
 
 #include "exec/group/op_group.h"
 #include "exec/transport/transport.h"
+#include "tests/case_count.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -18,7 +19,7 @@
     } while (0)
 #define OK(call) CHECK((call) == SMP_OK)
 
-enum { MOST = 5000, ROUNDS = 60, BYTES = MOST * (int)sizeof(float) };
+enum { MOST = 5000, BYTES = MOST * (int)sizeof(float) };
 
 static int world_rank, world_size;
 
@@ -252,16 +253,17 @@ static int run_groups(const smp_device *device, int size)
     static bench b;
     int ran = 0;
     open_bench(&b, device, size);
+    const int rounds = few_or_many(30, 60);
     for (int i = 0; smp_transports()[i]; i++) {
         if (!open_group(&b, smp_transports()[i]))
             continue;
         CHECK(b.group->size == size && b.group->index == world_rank % size);
-        for (int round = 0; round < ROUNDS; round++) {
+        for (int round = 0; round < rounds; round++) {
             const int64_t n = round < 20 ? round : (round * 37 + size) % (MOST / size);
             check_calls(&b, n, round);
             check_beside(&b, n, round);
         }
-        check_late(&b, MOST / size, ROUNDS);
+        check_late(&b, MOST / size, rounds);
         if (!b.transport->group)
             smp__op_group_close(&b.own);
         b.transport->close(b.transport_context);

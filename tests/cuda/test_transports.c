@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "exec/transport/transport.h"
+#include "tests/case_count.h"
 #include "tests/cuda/fold_terms.h"
 
 #define CHECK(condition)                                                                           \
@@ -577,17 +578,17 @@ static void run_transports(const smp_device *device, int ddp, int shard, int nea
 
 int main(int argc, char **argv)
 {
-    int grids = argc > 1 ? atoi(argv[1]) : 3;
-    MPI_Init(NULL, NULL);
+    MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    const int grids = few_or_many(world_size > 4 ? 1 : 2, 3);
     for (int i = 0; smp_devices()[i]; i++) {
         const smp_device *device = smp_devices()[i];
         test_choice(device);
-        for (int grid = 0; grid < grids; grid++)
+        for (int grid = 0, runs = 0; grid < grids; grid++, runs = grid)
             for (int ddp = 1; ddp <= world_size; ddp *= 2)
                 for (int shard = 1; shard <= ddp; shard *= 2)
-                    run_transports(device, ddp, shard, grid % 2 && ddp > 2 ? 2 : 0, grid);
+                    run_transports(device, ddp, shard, runs++ % 2 && ddp > 2 ? 2 : 0, grid);
     }
     if (world_size > 1 && smp_device_find("cuda"))
         test_failure(smp_device_find("cuda"));

@@ -32,6 +32,8 @@ enum { MOST_DEVICES = SPLIT_DEVICES };
 #define SPLIT_ERROR 4e-6 /* of a gradient, relative to the largest of its weight */
 #define SPLIT_NETWORK_ERROR 1e-5
 #define SPLIT_NETWORKS true
+#define SPLIT_PATTERNS true
+#define SPLIT_BATCH 3
 #define SPLIT_TARGET ((smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32})
 #define SPLIT_RUNS_HERE true
 #define SPLIT_SETUP NULL

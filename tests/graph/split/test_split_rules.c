@@ -4,7 +4,7 @@
 #include "tests/graph/split/split_cases.h"
 #include "tests/graph/split/split_run.h"
 
-enum { BATCH = 3 };
+enum { BATCH = SPLIT_BATCH };
 
 static int64_t batch = BATCH;
 
@@ -198,7 +198,8 @@ static int run_case(const op_case *c, uint64_t *seen)
         int32_t o = smp_graph_find_op(graph, "op");
         for (int n = 0; (choice[o] = nth_choice(graph, o, n)).rule >= 0; n++) {
             double error;
-            if (!smp_split_allows(graph, o, choice[o], devices))
+            if (!smp_split_allows(graph, o, choice[o], devices) ||
+                ((*seen >> choice[o].rule & 1) && !is_turn((size_t)n, (size_t)devices / 2, 2)))
                 continue;
             for (int32_t other = 0; other < o; other++)
                 choice[other] = (smp_split_choice){-1, 0, 1};
@@ -296,8 +297,10 @@ static int count_kind(const smp_graph *graph, const char *kind)
 static void check_collectives(const smp_graph *graph, const smp_split_choice *choice, int reduce,
                               int gather, int scatter)
 {
+    static size_t calls;
     smp_graph *part;
     double error;
+    calls++;
     assert_int_equal(smp_graph_split(graph, 2, 1, choice, &part), SMP_OK);
     assert_int_equal(count_kind(part, "all_reduce"), reduce);
     assert_int_equal(count_kind(part, "all_gather"), gather);
@@ -305,6 +308,8 @@ static void check_collectives(const smp_graph *graph, const smp_split_choice *ch
     assert_int_equal(count_kind(part, "all_to_all"), 0);
     smp_graph_destroy(part);
     for (int devices = 2; devices <= MOST_DEVICES; devices *= 2) {
+        if (!SPLIT_PATTERNS || (MOST_DEVICES > 2 && !is_turn(calls, (size_t)devices / 2, 2)))
+            continue;
         assert_true(run_split(graph, choice, devices, &error));
         assert_true(error <= SPLIT_NETWORK_ERROR);
     }
@@ -336,7 +341,7 @@ static void test_megatron(void **state)
     choose(graph, choice, "wpe", "positions", 0, 1);
     choose(graph, choice, "ln_f", "positions", 0, 1);
     check_collectives(graph, choice, 0, 9, 9);
-    assert_true(hits > 0 && hits_top5 > hits);
+    assert_true(!SPLIT_PATTERNS || (hits > 0 && hits_top5 > hits));
     free(choice);
     smp_graph_destroy(graph);
 }
