@@ -9,8 +9,8 @@ differences: each is a test that is missing, or a change that cannot be seen fro
 
 Nothing happens in the tree itself: DIR gets a copy and its build, in which the mutants are made,
 and another copy built with gcov that tells which tests run which lines (measured when it is not
-known yet or the test changed). The tests of a mutant are those that run its line, the quickest
-and deadliest first. DIR may be kept: later runs reuse it.
+known yet or the test changed). The tests of a mutant are those of the ordinary run, without the
+emulator of CUDA, that run its line, the quickest and deadliest first. DIR may be kept: later runs reuse it.
 """
 import argparse
 import collections
@@ -215,11 +215,12 @@ def configure(tree, build, *options):
     if not (build / "CTestTestfile.cmake").exists():
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         quiet(["cmake", "-S", tree, "-B", build, *generator, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
-               "-DSMP_WITH_CUDA=OFF", "-DSMP_BUILD_BENCH=OFF", "-DSMP_WERROR=OFF", *options])
+               "-DSMP_WITH_CUDA=OFF", "-DSMP_BUILD_EMULATOR=OFF", "-DSMP_BUILD_BENCH=OFF",
+               "-DSMP_WERROR=OFF", *options])
 
 
 def make(build, targets, must=True):
-    command = ["cmake", "--build", build, "--target", *targets]
+    command = ["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *targets]
     if must:
         return quiet(command)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -244,6 +245,8 @@ def list_tests(build, pattern):
         if not re.search(pattern, entry["name"]):
             continue
         properties = {p["name"]: p["value"] for p in entry["properties"]}
+        if "long" in properties.get("LABELS", []):
+            continue
         environment = dict(e.split("=", 1) for e in properties.get("ENVIRONMENT", []))
         command = entry.get("command", [f"{build}/{entry['name']}"])
         if "--" in command:  # without run_test: its budget is not that of a build with counters
