@@ -343,17 +343,31 @@ static smp_status note_bought(smp__planner *planner, const smp_candidate *candid
     return status;
 }
 
-/* What recomputing, offloading and sharding do for the winner, each alone. */
+static const char *const means_names[SMP_N_MEANS] = {
+    [SMP_MEANS_NONE] = "nothing",    [SMP_MEANS_RECOMPUTE] = "recompute",
+    [SMP_MEANS_OFFLOAD] = "offload", [SMP_MEANS_STATES] = "states in host memory",
+    [SMP_MEANS_SHARDS] = "shards",
+};
+
+/* What each of the winner's means does for it alone. */
 static smp_status find_bought(smp__planner *planner, const smp__evaluation *evaluation,
                               smp_planner_result *result)
 {
     const smp_candidate *best = result->search.best;
-    const bool shards = best->sharding.shard > 1, away = best->sharding.offload_states;
+    const bool has[SMP_N_MEANS] = {
+        [SMP_MEANS_NONE] = true,
+        [SMP_MEANS_RECOMPUTE] = best->n_recompute > 0,
+        [SMP_MEANS_OFFLOAD] = best->n_offload > 0,
+        [SMP_MEANS_STATES] = best->sharding.offload_states,
+        [SMP_MEANS_SHARDS] = best->sharding.shard > 1,
+    };
     const size_t n_stage = (size_t)best->partition->n_stage;
     smp_partition kept = *best->partition;
-    smp_candidate now = *best;
     smp_status status = SMP_OK;
-    if (planner->is_trial || best->n_recompute + best->n_offload + shards + away == 0)
+    int n_means = 0;
+    for (int m = 0; m < SMP_N_MEANS; m++)
+        n_means += has[m];
+    if (planner->is_trial || n_means == 1)
         return SMP_OK;
     kept.recompute = calloc((size_t)planner->request.graph->n_op + 1, sizeof *kept.recompute);
     kept.load = calloc(n_stage, sizeof *kept.load);
@@ -364,28 +378,15 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
         kept.load[s].recompute_us = 0.0;
         kept.load[s].again_bytes = 0;
     }
-    const smp_program *order = evaluation->program;
-    now.partition = &kept;
-    now.offload = NULL;
-    now.sharding.shard = 1;
-    now.sharding.offload_states = false;
-    if (status == SMP_OK)
-        status = note_bought(planner, &now, order, "nothing", result);
-    now.partition = best->partition;
-    if (status == SMP_OK && best->n_recompute > 0)
-        status = note_bought(planner, &now, order, "recompute", result);
-    now.partition = &kept;
-    now.offload = best->offload;
-    if (status == SMP_OK && best->n_offload > 0)
-        status = note_bought(planner, &now, order, "offload", result);
-    now.offload = NULL;
-    now.sharding.offload_states = away;
-    if (status == SMP_OK && away)
-        status = note_bought(planner, &now, order, "states in host memory", result);
-    now.sharding = best->sharding;
-    now.sharding.offload_states = false;
-    if (status == SMP_OK && shards)
-        status = note_bought(planner, &now, order, "shards", result);
+    for (int m = 0; status == SMP_OK && m < SMP_N_MEANS; m++) {
+        smp_candidate now = *best;
+        now.partition = m == SMP_MEANS_RECOMPUTE ? best->partition : &kept;
+        now.offload = m == SMP_MEANS_OFFLOAD ? best->offload : NULL;
+        now.sharding.shard = m == SMP_MEANS_SHARDS ? best->sharding.shard : 1;
+        now.sharding.offload_states = m == SMP_MEANS_STATES;
+        if (has[m])
+            status = note_bought(planner, &now, evaluation->program, means_names[m], result);
+    }
     free(kept.recompute);
     free(kept.load);
     return status;

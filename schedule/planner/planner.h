@@ -15,14 +15,23 @@ typedef struct smp_auto_outcome {
     double lower_bound_us; /* no order of this partition's actions is faster */
 } smp_auto_outcome;
 
-/* The plan's stages and order with one means against memory alone, or without any. */
+/* Means against memory. */
+typedef enum smp_means {
+    SMP_MEANS_NONE,
+    SMP_MEANS_RECOMPUTE,
+    SMP_MEANS_OFFLOAD,
+    SMP_MEANS_STATES,
+    SMP_MEANS_SHARDS,
+    SMP_N_MEANS
+} smp_means;
+
+/* The plan's stages and order with one of the means that it has alone, or without any. */
 typedef struct smp_bought {
-    const char *means; /* "nothing", "recompute", "offload", "shards"; static text */
+    const char *means; /* "nothing", "recompute", ...; static text */
     double step_us;
     int64_t peak_bytes; /* of the fullest rank, */
     int64_t room_bytes; /* and the least room of all; < 0: it does not fit */
 } smp_bought;
-enum { SMP_MAX_BOUGHT = 4 };
 
 typedef struct smp_planner_result {
     smp_plan *plan;
@@ -36,7 +45,7 @@ typedef struct smp_planner_result {
     /* Exchanges of gradients within groups, in a micro-batch of all stages, and what of them weight
      * gradients hide; 0 where they are not put off. */
     double exchange_us, hidden_us;
-    smp_bought bought[SMP_MAX_BOUGHT];
+    smp_bought bought[SMP_N_MEANS];
     int n_bought;      /* 0: the plan needs none of them */
     double planning_s; /* wall clock */
 } smp_planner_result;
