@@ -63,13 +63,13 @@ static smp_status read_model(const reader *r, const smp_yaml_node *top)
     return SMP_OK;
 }
 
-/* Of a whole plan: the numbers go together. */
+/* The numbers go together, as far as they are there. */
 static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
 {
     const smp_sketch *sketch = r->sketch;
     const int64_t groups = (int64_t)sketch->pipeline * sketch->ddp;
     const int tensor = sketch->splitting.devices;
-    if (groups != r->groups)
+    if (r->groups > 0 && groups > 0 && groups != r->groups)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices")),
                            "parallel: devices: got %d, expected pipeline * ddp%s = %lld",
                            r->devices, tensor > 1 ? " * tensor" : "",
@@ -166,7 +166,7 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
     SMP_TRY(read_sharding(map, sketch));
-    return r->whole ? check_parallel(r, map) : SMP_OK;
+    return check_parallel(r, map);
 }
 
 /* In whole plans too it may be missing: one for each replica. */
@@ -274,8 +274,22 @@ static smp_status read_masks(const reader *r, const smp_yaml_node *map, smp_sket
     return read_mask(r, recompute, "stage: recompute", &stage->recompute);
 }
 
-/* What only whole plans say. */
-static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *stage)
+static smp_status read_double(const reader *r, const smp_yaml_node *map, const char *what,
+                              const char *key, double min, double max, double *out)
+{
+    return is_wanted(r, map, key) ? smp__field_double(map, what, key, min, max, out) : SMP_OK;
+}
+
+static smp_status read_bytes(const reader *r, const smp_yaml_node *map, const char *key,
+                             int64_t *out)
+{
+    return is_wanted(r, map, key) ? smp__field_int64(map, "stage", key, 0, SMP__MAX_SUM_BYTES, out)
+                                  : SMP_OK;
+}
+
+/* A sketch may have them, too; they are held to the same. */
+static smp_status read_stage_costs(const reader *r, const smp_yaml_node *map,
+                                   smp_sketch_stage *stage)
 {
     const char *what = "stage";
     const smp_yaml_node *again = smp_yaml_get(map, "recompute_us");
@@ -284,25 +298,23 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
             smp_yaml_where(again),
             "stage: recompute_us: got one beside `recompute: %s`, expected it beside "
             "a list of ops",
-            stage->recompute.what ? "true" : "false");
+            stage->recompute.what > 0 ? "true" : "false");
     if (again)
         SMP_TRY(
             smp__field_double(map, what, "recompute_us", 0, SMP__MAX_SUM_US, &stage->recompute_us));
-    SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
-    SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
+    SMP_TRY(read_double(r, map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
+    SMP_TRY(read_double(r, map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
     if (smp_yaml_get(map, "backward_input_us"))
         SMP_TRY(smp__field_double(map, what, "backward_input_us", 0, stage->backward_us,
                                   &stage->backward_input_us));
-    SMP_TRY(
-        smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_SUM_BYTES, &stage->weight_bytes));
+    SMP_TRY(read_bytes(r, map, "weight_bytes", &stage->weight_bytes));
     if (stage->offload.what > 0)
-        SMP_TRY(smp__field_int64(map, what, "offload_bytes", 0, SMP__MAX_SUM_BYTES,
-                                 &stage->offload_bytes));
+        SMP_TRY(read_bytes(r, map, "offload_bytes", &stage->offload_bytes));
     else if (smp_yaml_get(map, "offload_bytes"))
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "offload_bytes")),
                            "stage: offload_bytes: got one without `offload`, expected it beside "
                            "that");
-    return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_SUM_BYTES, &stage->stash_bytes);
+    return read_bytes(r, map, "stash_bytes", &stage->stash_bytes);
 }
 
 static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
@@ -330,7 +342,7 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
     SMP_TRY(read_int(r, map, "stage", "rank", 0, highest - 1, &stage->rank));
     SMP_TRY(read_masks(r, map, stage));
     SMP_TRY(read_ops(r, map, stage));
-    return r->whole ? read_stage_costs(map, stage) : SMP_OK;
+    return read_stage_costs(r, map, stage);
 }
 
 /* Of a whole plan: a rank holds `chunks` stages. */
@@ -445,21 +457,27 @@ static smp_status read_programs(const reader *r, const smp_yaml_node *top)
 }
 
 /* What only whole plans say. */
-static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
+static smp_status read_predictions(const reader *r, const smp_yaml_node *map, smp_predicted *out)
 {
-    const char *what = "predicted";
-    SMP_TRY(smp__field_double(map, what, "bubble", 0, 1, &out->bubble));
-    SMP_TRY(smp__field_double(map, what, "samples_per_s", 0, SMP__MAX_RATIO, &out->samples_per_s));
-    SMP_TRY(smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_SUM_US, &out->bottleneck_us));
-    SMP_TRY(
-        smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_SUM_US, &out->lower_bound_us));
-    SMP_TRY(smp__field_double(map, what, "gap", -1, SMP__MAX_RATIO, &out->gap));
-    if (!smp_yaml_get(map,
-                      "step_lower_bound_us")) /* no bound: made for the bottleneck, or long ago */
-        return SMP_OK;
-    SMP_TRY(smp__field_double(map, what, "step_lower_bound_us", 0, SMP__MAX_SUM_US,
-                              &out->step_lower_bound_us));
-    return smp__field_double(map, what, "step_gap", -1, SMP__MAX_RATIO, &out->step_gap);
+    /* no bound: made for the bottleneck, or long ago */
+    const bool bound = smp_yaml_get(map, "step_lower_bound_us");
+    const struct {
+        const char *key;
+        double min, max, *value;
+    } number[] = {
+        {"step_us", 0, SMP__MAX_SUM_US, &out->step_us},
+        {"bubble", 0, 1, &out->bubble},
+        {"samples_per_s", 0, SMP__MAX_RATIO, &out->samples_per_s},
+        {"bottleneck_us", 0, SMP__MAX_SUM_US, &out->bottleneck_us},
+        {"lower_bound_us", 0, SMP__MAX_SUM_US, &out->lower_bound_us},
+        {"gap", -1, SMP__MAX_RATIO, &out->gap},
+        {"step_lower_bound_us", 0, SMP__MAX_SUM_US, &out->step_lower_bound_us},
+        {"step_gap", -1, SMP__MAX_RATIO, &out->step_gap},
+    };
+    for (size_t i = 0; i < sizeof number / sizeof number[0] - (bound ? 0 : 2); i++)
+        SMP_TRY(read_double(r, map, "predicted", number[i].key, number[i].min, number[i].max,
+                            number[i].value));
+    return SMP_OK;
 }
 
 /* A number of bytes for each rank. */
@@ -497,11 +515,7 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
     if (!is_wanted(r, top, what))
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
-    if (is_wanted(r, map, "step_us"))
-        SMP_TRY(smp__field_double(map, what, "step_us", 0, SMP__MAX_SUM_US,
-                                  &sketch->predicted.step_us));
-    if (r->whole)
-        SMP_TRY(read_predictions(map, &sketch->predicted));
+    SMP_TRY(read_predictions(r, map, &sketch->predicted));
     if (smp_yaml_get(map, "host_bytes"))
         SMP_TRY(read_ranks(r, map, "host_bytes", "predicted: host_bytes",
                            &sketch->predicted.host_bytes, &sketch->n_host, &sketch->host_where));
@@ -519,8 +533,7 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
         "programs", "predicted", "cluster",  "execution", "freeze", "loading_horizon", "products"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
-    SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "plan", keys, SMP__COUNT(keys)));
+    SMP_TRY(smp_yaml_document(yaml, "plan", keys, SMP__COUNT(keys), &top));
     sketch->stages_where.file = smp_arena_strdup(r->arena, smp_yaml_file(yaml));
     if (!sketch->stages_where.file)
         return SMP_ERR_NO_MEMORY;
