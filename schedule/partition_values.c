@@ -25,12 +25,13 @@ smp_status smp__parse_count(const char *option, const char *text, bool automatic
 smp_status smp__parse_choice(const char *option, const char *words, const char *text, int *out)
 {
     smp_text known = {0};
-    size_t length = strlen(text);
+    const char *meant = smp_precision_word(text);
+    size_t length = strlen(meant);
     int i = 0;
     for (const char *word = words; *word; i++) {
         size_t n = strcspn(word, "|");
         bool last = !word[n];
-        if (n == length && strncmp(word, text, n) == 0) {
+        if (n == length && strncmp(word, meant, n) == 0) {
             *out = i;
             smp_text_free(&known);
             return SMP_OK;

@@ -16,8 +16,9 @@
 smp_status smp__option_bf16(const char *what, const char *text, bool *out)
 {
     static const char *const formats[] = {"fp32", "bf16"};
-    *out = text && strcmp(text, formats[1]) == 0;
-    return !text || *out || strcmp(text, formats[0]) == 0
+    const char *meant = text ? smp_precision_word(text) : formats[0];
+    *out = strcmp(meant, formats[1]) == 0;
+    return *out || strcmp(meant, formats[0]) == 0
                ? SMP_OK
                : smp_fail_choice((smp_where){0}, what, text, formats, 2);
 }

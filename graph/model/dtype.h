@@ -6,26 +6,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* X(id, name in model files, bytes, whether gradients pass it) */
+/* X(id, name in model files, another that they may have, bytes, whether gradients pass it) */
 #define SMP_DTYPE_LIST(X)                                                                          \
-    X(F32, "float32", 4, true)                                                                     \
-    X(I32, "int32", 4, false)                                                                      \
-    X(BF16, "bf16", 2, true)                                                                       \
-    X(F16, "fp16", 2, true)                                                                        \
-    X(F64, "float64", 8, true)                                                                     \
-    X(I64, "int64", 8, false)                                                                      \
-    X(I16, "int16", 2, false)                                                                      \
-    X(I8, "int8", 1, false)                                                                        \
-    X(U8, "uint8", 1, false)                                                                       \
-    X(BOOL, "bool", 1, false)
+    X(F32, "float32", "fp32", 4, true)                                                             \
+    X(I32, "int32", NULL, 4, false)                                                                \
+    X(BF16, "bf16", "bfloat16", 2, true)                                                           \
+    X(F16, "fp16", "float16", 2, true)                                                             \
+    X(F64, "float64", "fp64", 8, true)                                                             \
+    X(I64, "int64", NULL, 8, false)                                                                \
+    X(I16, "int16", NULL, 2, false)                                                                \
+    X(I8, "int8", NULL, 1, false)                                                                  \
+    X(U8, "uint8", NULL, 1, false)                                                                 \
+    X(BOOL, "bool", NULL, 1, false)
 
-#define SMP_DTYPE_ID(id, name, bytes, is_float) SMP_##id,
+#define SMP_DTYPE_ID(id, name, other, bytes, is_float) SMP_##id,
 typedef enum smp_dtype { SMP_DTYPE_LIST(SMP_DTYPE_ID) } smp_dtype;
 #undef SMP_DTYPE_ID
 
 static inline int64_t smp_dtype_bytes(smp_dtype dtype)
 {
-#define SMP_DTYPE_BYTES(id, name, bytes, is_float) bytes,
+#define SMP_DTYPE_BYTES(id, name, other, bytes, is_float) bytes,
     static const unsigned char bytes[] = {SMP_DTYPE_LIST(SMP_DTYPE_BYTES)};
 #undef SMP_DTYPE_BYTES
     return bytes[dtype];
@@ -33,7 +33,7 @@ static inline int64_t smp_dtype_bytes(smp_dtype dtype)
 
 static inline bool smp_dtype_is_float(smp_dtype dtype)
 {
-#define SMP_DTYPE_FLOAT(id, name, bytes, is_float) is_float,
+#define SMP_DTYPE_FLOAT(id, name, other, bytes, is_float) is_float,
     static const bool is_float[] = {SMP_DTYPE_LIST(SMP_DTYPE_FLOAT)};
 #undef SMP_DTYPE_FLOAT
     return is_float[dtype];
@@ -53,5 +53,7 @@ static inline bool smp_dtype_runs(smp_dtype dtype)
 
 /* By value; NULL-terminated. */
 extern const char *const smp_dtype_names[];
+/* By either name. */
+bool smp_dtype_find(const char *name, smp_dtype *out);
 
 #endif

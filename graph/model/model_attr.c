@@ -25,7 +25,12 @@ static smp_status read_choice(const smp_yaml_node *node, const smp_attr_desc *de
     char what[SMP_MAX_NAME + 96];
     const char *text;
     size_t n = 0;
+    smp_dtype dtype;
     SMP_TRY(smp_yaml_string(node, attr_label(what, sizeof what, op, desc), &text));
+    if (desc->choices == smp_dtype_names && smp_dtype_find(text, &dtype)) { /* by either name */
+        *out = dtype;
+        return SMP_OK;
+    }
     for (; desc->choices[n]; n++) {
         if (strcmp(desc->choices[n], text) == 0) {
             *out = (int64_t)n;

@@ -32,13 +32,7 @@ smp_status smp__dtype_read(const smp_yaml_node *node, const char *what, smp_dtyp
 {
     const char *text;
     SMP_TRY(smp_yaml_string(node, what, &text));
-    for (int i = 0; smp_dtype_names[i]; i++) {
-        if (strcmp(text, smp_dtype_names[i]) == 0) {
-            *out = (smp_dtype)i;
-            return SMP_OK;
-        }
-    }
-    return fail_dtype(node, what, text);
+    return smp_dtype_find(text, out) ? SMP_OK : fail_dtype(node, what, text);
 }
 
 /* Exactly one of the keys `shape` and `bytes`. */

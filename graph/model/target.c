@@ -34,9 +34,18 @@ bool smp_backend_find(const char *name, smp_backend *out)
     return found >= 0;
 }
 
+const char *smp_precision_word(const char *name)
+{
+    smp_dtype dtype;
+    for (int i = 0; i < SMP_N_PRECISION && smp_dtype_find(name, &dtype); i++)
+        if (smp_precision_dtype((smp_precision)i) == dtype) /* of float32 the first, fp32 */
+            return PRECISIONS[i];
+    return name;
+}
+
 bool smp_precision_find(const char *name, smp_precision *out)
 {
-    int found = find(PRECISIONS, SMP_N_PRECISION, name);
+    int found = find(PRECISIONS, SMP_N_PRECISION, smp_precision_word(name));
     if (found >= 0)
         *out = (smp_precision)found;
     return found >= 0;

@@ -61,6 +61,8 @@ const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
 const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
 bool smp_precision_find(const char *name, smp_precision *out);
+/* "fp32" for "float32", "bf16" for "bfloat16", and so on; any other name as it is. */
+const char *smp_precision_word(const char *name);
 
 /* The same of what a user gave; SMP_ERR_INPUT lists the names. where: may be empty. */
 smp_status smp_backend_read(smp_where where, const char *what, const char *name, smp_backend *out);
