@@ -236,10 +236,11 @@ void smp_check_free(smp_check *check)
 {
     free(check->findings.item);
     smp_arena_destroy(check->findings.arena);
-    smp_plan_destroy(check->plan);
-    if (check->same.plan != check->any.plan)
+    if (check->same.plan != check->any.plan && check->same.plan != check->plan)
         smp_plan_destroy(check->same.plan);
-    smp_plan_destroy(check->any.plan);
+    if (check->any.plan != check->plan)
+        smp_plan_destroy(check->any.plan);
+    smp_plan_destroy(check->plan);
     smp_partition_destroy(check->partition);
     *check = (smp_check){0};
 }

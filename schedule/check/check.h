@@ -37,7 +37,7 @@ typedef struct smp_check_best {
     char reason[2048]; /* for this reason */
     bool timed_out;    /* its search was cut short */
     double time_us;    /* per sample, as the objective counts it */
-    double ratio;      /* of the checked plan's time_us to this; below 1: that is the faster */
+    double ratio;      /* of the checked plan's time_us to this; below 1: that does not fit */
 } smp_check_best;
 
 /* What of a plan may fall short of what the planner would choose. */

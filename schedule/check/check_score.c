@@ -393,7 +393,7 @@ static smp_status score_programs(smp__scoring *s)
     return status;
 }
 
-/* No plan is no failure. */
+/* The plan at hand is one of those that are compared. No plan is no failure. */
 static smp_status plan_best(smp__check_build *b, const smp_search_request *request,
                             smp_check_best *out, const smp__planned **planned)
 {
@@ -405,6 +405,10 @@ static smp_status plan_best(smp__check_build *b, const smp_search_request *reque
     out->plan = (*planned)->plan;
     out->timed_out = (*planned)->timed_out;
     out->time_us = smp_plan_sample_us(request, out->plan);
+    if (smp__check_fits(b) && b->out->time_us < out->time_us) {
+        out->plan = b->out->plan;
+        out->time_us = b->out->time_us;
+    }
     out->ratio = out->time_us > 0 ? b->out->time_us / out->time_us : 1;
     return SMP_OK;
 }
