@@ -148,8 +148,12 @@ typedef struct smp_options {
     const char *const *split;
     int n_split;
     const char *lr_schedule; /* behind the warm-up "constant", "linear" or "cosine" to min_lr at
-                                decay_steps, or "inverse-sqrt" (lr * sqrt(warmup_steps / step));
+                                decay_steps, "inverse-sqrt" (lr * sqrt(warmup_steps / step)), "step"
+                                or "exponential" (lr times gamma for every decay_every steps);
                                 NULL: cosine with decay_steps, else constant */
+    int keep_checkpoints;    /* that a folder keeps, those saved last; the best one besides; 2 */
+    int64_t decay_every;     /* of "step" and "exponential" */
+    float gamma;             /* likewise, above 0 and below 1; 0: 0.1 */
     int nesterov;            /* 1: Nesterov's form of sgd's momentum */
     float trust_coefficient; /* of lars */
     /* [n_weights_like] settings of single weights, "PATTERN:KEY=VALUE,...", later ones over earlier

@@ -59,6 +59,8 @@ static const struct entry {
     {"nesterov", FLAG, AT(train.job.nesterov)},
     {"trust-coefficient", NUMBER, AT(train.job.trust_coefficient)},
     {"lr-schedule", TEXT, AT(train.job.lr_schedule)},
+    {"decay-every", POSITIVE, AT(train.job.decay_every)},
+    {"gamma", NUMBER, AT(train.job.gamma)},
     {"weights-like", SOURCE, AT(weights_like)},
     {"clip", NUMBER, AT(train.job.clip_norm)},
     {"max-skipped", FEW, AT(train.job.max_skipped)},
@@ -71,6 +73,7 @@ static const struct entry {
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", POSITIVE, AT(train.save_every)},
     {"resume", YES, AT(train.resume)},
+    {"keep", FEW, AT(train.job.keep_checkpoints)},
     {"keep-best", YES, AT(train.keep_best)},
     {"resume-best", YES, AT(train.resume_best)},
     {"log-every", POSITIVE, AT(train.log_every)},
@@ -137,6 +140,7 @@ static const char usage[] =
     "%s"
     "  --decay-steps N      decay to --min-lr at step N, which is after the warm-up\n"
     "                       (default 0: none)\n"
+    "  --decay-every N --gamma X    of step and exponential (default gamma 0.1)\n"
     "  --min-lr X           (default 0)\n"
     "  --weight-decay X     decoupled, on matrices (default 0.1)\n"
     "  --beta1 X --beta2 X --epsilon X    adamw, lamb; lion's betas (default 0.9, 0.95, 1e-8)\n"
@@ -175,6 +179,7 @@ static const char usage[] =
     "  --save-every N       ... and after every N steps, written while training goes on\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
     "                       from the one before, and say so\n"
+    "  --keep N             checkpoints that stay, the last ones (default 2)\n"
     "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
     "                       beside the two saved last\n"
     "  --resume-best        continue from that one\n"
@@ -375,6 +380,25 @@ static smp_status check_progress(const char *when)
     return when ? smp_fail_choice((smp_where){0}, "--progress", when, names, 3) : SMP_OK;
 }
 
+/* No file that is read is written, too. Data: FILE or NAME=FILE. */
+static smp_status check_files(const smp__run_options *a)
+{
+    const smp_train_options *t = &a->train;
+    const char *const written[] = {t->trace, t->report, t->profile, t->predict, t->weights, t->log};
+    const smp__source_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data};
+    for (size_t k = 0; k < sizeof written / sizeof written[0]; k++) {
+        SMP_TRY(smp_file_spares(written[k], t->job.plan));
+        SMP_TRY(smp_file_spares(written[k], t->given));
+        SMP_TRY(smp_file_spares(written[k], a->weights_map));
+        for (size_t l = 0; l < sizeof lists / sizeof lists[0]; l++)
+            for (int i = 0; i < lists[l]->n; i++) {
+                const char *file = strchr(lists[l]->item[i], '=');
+                SMP_TRY(smp_file_spares(written[k], file ? file + 1 : lists[l]->item[i]));
+            }
+    }
+    return SMP_OK;
+}
+
 smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
@@ -432,5 +456,5 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
         return smp_fail(SMP_ERR_INPUT,
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     SMP_TRY(read_weights(a));
-    return SMP_OK;
+    return check_files(a);
 }

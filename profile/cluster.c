@@ -149,8 +149,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
         "links", "overlap", "cores_per_node", "core_switch_us",   "adapters_per_node"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
-    SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "cluster", keys, SMP__COUNT(keys)));
+    SMP_TRY(smp_yaml_document(yaml, "cluster", keys, SMP__COUNT(keys), &top));
     node = smp_yaml_get(top, "name");
     if (node)
         SMP_TRY(smp_yaml_string(node, "name", &name));

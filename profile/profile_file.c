@@ -245,8 +245,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
                                        "libraries", "products"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
-    SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "profile", keys, SMP__COUNT(keys)));
+    SMP_TRY(smp_yaml_document(yaml, "profile", keys, SMP__COUNT(keys), &top));
     SMP_TRY(read_model(top, graph, profile, &of));
     SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
     SMP_TRY(read_precision(top, profile));

@@ -10,6 +10,7 @@
 #include "exec/transport/comm.h"
 #include "profile/cuda_info.h"
 #include "exec/probe/probe.h"
+#include "graph/base/text.h"
 #include "graph/base/usage.h"
 #include "graph/math/math.h"
 #include "graph/ops/custom_op.h"
@@ -145,6 +146,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
                         argc - optind);
     a->model = argv[optind];
+    SMP_TRY(smp_file_spares(a->output, a->model));
     if (a->offload_to && !a->links)
         return smp_fail(SMP_ERR_INPUT,
                         "--offload-to %s: nothing is measured of that without "

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "graph/base/text.h"
 #include "graph/base/usage.h"
 #include "graph/yaml/yaml.h"
 #include "schedule/partition_flags.h"
@@ -309,6 +310,21 @@ static const char *value_or_all(int argc, char **argv)
     return next;
 }
 
+/* No file that is read is written, too. */
+static smp_status check_files(const smp_partition_options *o)
+{
+    const char *const read[] = {o->model,   o->plan,          o->fix,  o->cluster,
+                                o->profile, o->schedule_from, o->costs};
+    const char *const written[] = {o->output, o->trace, o->report, o->svg};
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++) {
+        for (size_t k = 0; k < sizeof written / sizeof written[0]; k++)
+            SMP_TRY(smp_file_spares(written[k], read[i]));
+        for (int k = 0; k < o->n_export; k++)
+            SMP_TRY(smp_file_spares(o->export_path[k], read[i]));
+    }
+    return SMP_OK;
+}
+
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
 {
     struct option long_options[FLAG_VERSION - FLAG_HEADING + 1];
@@ -344,7 +360,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
         o->plan = argv[optind];
     else
         o->model = argv[optind];
-    return SMP_OK;
+    return check_files(o);
 }
 
 smp_status smp_partition_options_target(const smp_partition_options *options,

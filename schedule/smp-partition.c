@@ -294,8 +294,7 @@ static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, con
     return status;
 }
 
-/* Files first, so that what is printed is true; the reasons go beside a JSON object, not into
- * it. */
+/* The reasons go beside a JSON object, not into it. */
 static smp_status show(const smp_partition_options *o, const smp_text *shown,
                        const smp_text *reasons)
 {
@@ -305,6 +304,9 @@ static smp_status show(const smp_partition_options *o, const smp_text *shown,
     return print_text(o->json ? stderr : stdout, reasons);
 }
 
+/* Files first, so that what is printed is true. A file that cannot be made, such as an export in
+ * which this plan cannot be said, takes nothing else away: the plan is written and shown, then the
+ * program fails. */
 static smp_status write_results(const smp_partition_options *o, smp_tensor_result *made)
 {
     const smp_planner_result *result = &made->result;
@@ -324,11 +326,12 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
     if (status == SMP_OK && o->explain)
         status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
     if (status == SMP_OK)
-        status = smp_write_outputs(o, result->plan, graph);
-    if (status == SMP_OK)
         status = write_plan(o, result->plan, o->model);
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
+        const smp_status made_files = smp_write_outputs(o, result->plan, graph);
         status = show(o, &shown, &reasons);
+        status = made_files != SMP_OK ? made_files : status;
+    }
     smp_text_free(&shown);
     smp_text_free(&reasons);
     return status;

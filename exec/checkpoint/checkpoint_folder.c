@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_file.h"
-
-enum { KEEP = 2 };
+#include "graph/base/text.h"
 
 void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
                           int64_t step)
@@ -53,8 +52,10 @@ static smp__saved read_saved(const char *directory, int64_t step)
     char path[SMP__CHECKPOINT_PATH_BYTES];
     smp__checkpoint_path(path, directory, step);
     smp__checkpoint_header header;
-    int fd = open(path, O_RDONLY);
-    bool known = fd >= 0 && smp__checkpoint_header_read(fd, path, &header) == SMP_OK &&
+    int fd = -1;
+    int64_t bytes;
+    bool known = smp_file_open(path, &fd, &bytes) == SMP_OK &&
+                 smp__checkpoint_header_read(fd, path, &header) == SMP_OK &&
                  header.version <= SMP__CHECKPOINT_VERSION;
     if (fd >= 0)
         close(fd);
@@ -182,14 +183,14 @@ static smp_status remove_parts(const char *directory)
     return status;
 }
 
-smp_status smp__checkpoint_prune(const char *directory)
+smp_status smp__checkpoint_prune(const char *directory, int keep)
 {
     smp__saved *list = NULL;
     int n = 0, kept = 0;
     smp_status status = smp__checkpoint_list(directory, &list, &n);
     const int best = status == SMP_OK ? smp__checkpoint_best(list, n) : -1;
     for (int i = 0; i < n && status == SMP_OK; i++) {
-        if (list[i].saved == INT64_MAX || kept++ < KEEP || i == best)
+        if (list[i].saved == INT64_MAX || kept++ < keep || i == best)
             continue;
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, directory, list[i].step);

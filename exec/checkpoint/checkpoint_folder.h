@@ -39,8 +39,8 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 smp_status smp__checkpoint_folder_make(const char *directory);
 /* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_folder_sync(const char *directory);
-/* Keeps the two saved last, the one with the lowest loss, and what cannot be read; removes what is
- * half written. Call it when no save is under way. */
-smp_status smp__checkpoint_prune(const char *directory);
+/* Keeps the `keep` saved last, the one with the lowest loss, and what cannot be read; removes what
+ * is half written. Call it when no save is under way. */
+smp_status smp__checkpoint_prune(const char *directory, int keep);
 
 #endif

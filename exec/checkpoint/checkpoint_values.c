@@ -1,14 +1,13 @@
 /* Weights of a checkpoint: exec/checkpoint/checkpoint_values.h. */
 #include "exec/checkpoint/checkpoint_values.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_file.h"
+#include "graph/base/text.h"
 
 enum { PIECES_AT_ONCE = 256 };
 
@@ -56,9 +55,8 @@ smp_status smp__checkpoint_values_open(const char *directory, bool best, const s
     out->fd = -1;
     SMP_TRY(choose(directory, best, &out->step));
     smp__checkpoint_path(out->path, directory, out->step);
-    out->fd = open(out->path, O_RDONLY | O_CLOEXEC);
-    if (out->fd < 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot open: %s", out->path, strerror(errno));
+    int64_t bytes;
+    SMP_TRY(smp_file_open(out->path, &out->fd, &bytes));
     SMP_TRY(smp__checkpoint_header_read(out->fd, out->path, &header));
     SMP_TRY(check(out, &header));
     out->states = header.states;

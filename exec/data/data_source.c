@@ -2,36 +2,24 @@
 #include "exec/data/data_source.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "graph/base/text.h"
 
 smp_status smp__data_file_open(const char *path, smp_data_file *file)
 {
-    /* Not blocking: opening a FIFO would wait for a writer for ever. */
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot open the data file: %s", path, strerror(errno));
-
-    smp_status status = SMP_OK;
-    struct stat info;
-    if (fstat(fd, &info))
-        status = smp_fail(SMP_ERR_INPUT, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = smp_fail(SMP_ERR_INPUT, "%s: got %s, expected a regular file", path,
-                          S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket");
-    else if (info.st_size <= 0)
-        status = smp_fail(SMP_ERR_INPUT, "%s: the data file is empty", path);
-    if (status == SMP_OK)
-        *file = (smp_data_file){.path = path, .fd = fd, .bytes = info.st_size};
-    else
+    int fd;
+    int64_t bytes;
+    SMP_TRY(smp_file_open(path, &fd, &bytes));
+    if (bytes == 0) {
         close(fd);
-    return status;
+        return smp_fail(SMP_ERR_INPUT, "%s: the data file is empty", path);
+    }
+    *file = (smp_data_file){.path = path, .fd = fd, .bytes = bytes};
+    return SMP_OK;
 }
 
 smp_status smp__data_file_read(const smp_data_file *file, int64_t offset, void *buffer, size_t n)

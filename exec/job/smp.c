@@ -67,6 +67,8 @@ static smp_status find_optimizer(smp *s)
 static smp_status check_options(smp *s)
 {
     const smp_options *o = &s->options;
+    if (o->loss_scale_init == 0 && o->min_scale == 0 && o->scale_window == 0)
+        return smp_fail(SMP_ERR_INPUT, "options that are 0: begin with smp_options_default()");
     if (!o->plan == !o->model)
         return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
     SMP_TRY(find_optimizer(s));
@@ -94,6 +96,9 @@ static smp_status check_options(smp *s)
                         (long long)o->decay_steps, (long long)o->warmup_steps,
                         (long long)o->warmup_steps);
     SMP_TRY(smp_lr_schedule_check(o));
+    if (o->keep_checkpoints < 1)
+        return smp_fail(SMP_ERR_INPUT, "checkpoints to keep: got %d, expected 1 or more",
+                        o->keep_checkpoints);
     if (!in_range(o->trust_coefficient, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "trust coefficient %g: expected 0 to 1e6",
                         (double)o->trust_coefficient);

@@ -38,12 +38,37 @@ static double inverse_sqrt(const smp_options *o, int64_t step)
     return fmax(o->min_lr, (double)o->lr * sqrt(peak_step / (double)step));
 }
 
+/* Of what it was at the peak, after so many times decay_every steps. */
+static double fallen(const smp_options *o, double times)
+{
+    return fmax(o->min_lr, (double)o->lr * pow(o->gamma > 0 ? (double)o->gamma : 0.1, times));
+}
+
+/* From the peak on, in units of decay_every. */
+static double times_fallen(const smp_options *o, int64_t step)
+{
+    const int64_t peak_step = o->warmup_steps > 0 ? o->warmup_steps : 1;
+    return (double)(step - peak_step) / (double)o->decay_every;
+}
+
+static double in_steps(const smp_options *o, int64_t step)
+{
+    return fallen(o, floor(times_fallen(o, step)));
+}
+
+static double exponential(const smp_options *o, int64_t step)
+{
+    return fallen(o, times_fallen(o, step));
+}
+
 static const smp_lr_schedule schedules[] = {
-    {"constant", "after the warm-up as it is", false, constant},
-    {"linear", "straight to --min-lr at step --decay-steps", true, linear},
-    {"cosine", "half a wave to --min-lr at step --decay-steps", true, cosine},
-    {"inverse-sqrt", "as 1 / sqrt(step), not below --min-lr", false, inverse_sqrt},
-    {NULL, NULL, false, NULL},
+    {"constant", "after the warm-up as it is", false, false, constant},
+    {"linear", "straight to --min-lr at step --decay-steps", true, false, linear},
+    {"cosine", "half a wave to --min-lr at step --decay-steps", true, false, cosine},
+    {"inverse-sqrt", "as 1 / sqrt(step), not below --min-lr", false, false, inverse_sqrt},
+    {"step", "times --gamma every --decay-every steps, likewise", false, true, in_steps},
+    {"exponential", "the same, a little in every step", false, true, exponential},
+    {NULL, NULL, false, false, NULL},
 };
 enum { N_SCHEDULE = sizeof(schedules) / sizeof(*schedules) - 1 };
 
@@ -82,6 +107,16 @@ smp_status smp_lr_schedule_check(const smp_options *options)
                         "lr-schedule '%s': got an end at step %lld (--decay-steps), expected none: "
                         "it goes on for ever",
                         schedule->name, (long long)options->decay_steps);
+    if (schedule->falls != (options->decay_every > 0))
+        return smp_fail(SMP_ERR_INPUT,
+                        "lr-schedule '%s': got %lld steps after which the rate falls "
+                        "(--decay-every), expected %s",
+                        schedule->name, (long long)options->decay_every,
+                        schedule->falls ? "1 or more" : "none");
+    if (!(options->gamma >= 0 && options->gamma < 1) || (options->gamma > 0 && !schedule->falls))
+        return smp_fail(SMP_ERR_INPUT, "lr-schedule '%s': got gamma %g, expected %s",
+                        schedule->name, (double)options->gamma,
+                        schedule->falls ? "more than 0 and less than 1" : "none");
     return SMP_OK;
 }
 

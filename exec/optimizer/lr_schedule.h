@@ -9,6 +9,7 @@ typedef struct smp_lr_schedule {
     const char *name;
     const char *summary; /* a line of smp-run --help */
     bool decays;         /* until options->decay_steps, behind which the rate is min_lr */
+    bool falls;          /* by gamma, every decay_every steps */
     /* Of a step behind the warm-up and, if it decays, before decay_steps. */
     double (*rate)(const smp_options *options, int64_t step);
 } smp_lr_schedule;
@@ -19,7 +20,8 @@ const smp_lr_schedule *smp_lr_schedules(void);
 /* Of options->lr_schedule; NULL there: cosine with decay_steps, else constant. NULL if unknown. */
 const smp_lr_schedule *smp_lr_schedule_of(const smp_options *options);
 
-/* SMP_ERR_INPUT: no such schedule; decay_steps without one that decays, or the other way round. */
+/* SMP_ERR_INPUT: no such schedule; decay_steps, decay_every or gamma without one that
+ * takes it, or the other way round. */
 smp_status smp_lr_schedule_check(const smp_options *options);
 
 /* step: from 1. Warm-up: linear to options->lr over warmup_steps. */

@@ -4,8 +4,6 @@
  * same file. */
 #include "exec/state/checkpoint_load.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +18,7 @@
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
+#include "graph/base/text.h"
 
 /* What is read at once, and checked; of what is rounded into host memory less. */
 enum { PIECES_AT_ONCE = 256, AT_ONCE = PIECES_AT_ONCE * SMP_PIECE_ELEMENTS };
@@ -225,11 +224,9 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
 
 static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
 {
-    int fd = open(path, O_RDONLY);
-    smp_status status = SMP_OK;
-    if (fd < 0)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot open: %s", path, strerror(errno));
-    status = smp__comm_agree(&s->comm, status);
+    int fd = -1;
+    int64_t bytes;
+    smp_status status = smp__comm_agree(&s->comm, smp_file_open(path, &fd, &bytes));
     if (status == SMP_OK)
         status = load_open(s, fd, path, step, whole);
     if (fd >= 0)

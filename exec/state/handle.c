@@ -19,6 +19,7 @@ smp_options smp_options_default(void)
                          .device = "cpu",
                          .timeout_s = 120.0,
                          .max_skipped = 10,
+                         .keep_checkpoints = 2,
                          .tensor = 1,
                          .trust_coefficient = 1e-3f,
                          .loss_scale_init = 65536.0f,

@@ -13,41 +13,74 @@
 
 #include "graph/base/arena.h"
 
-/* The size is a hint only: pipes have none, and a file may grow while it is read. */
-static size_t size_hint(FILE *file, size_t max_bytes)
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : "a device or socket";
+}
+
+smp_status smp_file_open(const char *path, int *fd, int64_t *bytes)
 {
     struct stat info;
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < 0)
-        return 65536;
-    size_t size = (size_t)info.st_size;
-    return (size < max_bytes ? size : max_bytes) + 2;
+    /* Not blocking: opening a pipe would wait for a writer for ever. */
+    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return smp_fail(errno == ENOMEM ? SMP_ERR_NO_MEMORY : SMP_ERR_INPUT, "%s: cannot open: %s",
+                        path, strerror(errno));
+    smp_status status = SMP_OK;
+    if (fstat(file, &info) != 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = smp_fail(SMP_ERR_INPUT, "%s: got %s, expected a regular file", path,
+                          kind_of(info.st_mode));
+    if (status != SMP_OK) {
+        close(file);
+        return status;
+    }
+    *fd = file;
+    *bytes = info.st_size;
+    return SMP_OK;
+}
+
+smp_status smp_file_spares(const char *output, const char *input)
+{
+    struct stat a, b;
+    if (!output || !input || stat(output, &a) != 0 || stat(input, &b) != 0 || !S_ISREG(a.st_mode) ||
+        a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT, "%s: it is read, too, and would be replaced: name another file",
+                    output);
+}
+
+/* The size is a hint: some files of the system say 0, and a file may grow while it is read. */
+static size_t size_hint(int64_t size, size_t max_bytes)
+{
+    return ((uint64_t)size < max_bytes ? (size_t)size : max_bytes) + 2;
 }
 
 smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return smp_fail(errno == ENOMEM ? SMP_ERR_NO_MEMORY : SMP_ERR_INPUT, "%s: cannot open: %s",
-                        path, strerror(errno));
     char *buffer = NULL;
-    size_t capacity = 0;
-    size_t used = 0;
-    smp_status status = smp_array_reserve(&buffer, &capacity, 1, size_hint(file, max_bytes));
+    size_t capacity = 0, used = 0;
+    int64_t size;
+    int file;
+    SMP_TRY(smp_file_open(path, &file, &size));
+    smp_status status = smp_array_reserve(&buffer, &capacity, 1, size_hint(size, max_bytes));
     while (status == SMP_OK) {
-        size_t n = fread(buffer + used, 1, capacity - used - 1, file);
-        used += n;
-        if (used > max_bytes) {
+        const ssize_t n = read(file, buffer + used, capacity - used - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            status = smp_fail(SMP_ERR_INPUT, "%s: cannot read: %s", path, strerror(errno));
+        if (n <= 0)
+            break;
+        used += (size_t)n;
+        if (used > max_bytes)
             status =
                 smp_fail(SMP_ERR_INPUT, "%s: larger than the limit of %zu bytes", path, max_bytes);
-        } else if (ferror(file)) {
-            status = smp_fail(SMP_ERR_INPUT, "%s: cannot read: %s", path, strerror(errno));
-        } else if (used + 1 < capacity) {
-            break; /* end of file */
-        } else {
+        else if (used + 1 == capacity)
             status = smp_array_reserve(&buffer, &capacity, 1, capacity + 1);
-        }
     }
-    fclose(file);
+    close(file);
     if (status != SMP_OK) {
         free(buffer);
         return status;

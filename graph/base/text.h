@@ -46,6 +46,13 @@ const char *smp_nearest(const char *name, const char *const *candidates, size_t 
 /* 64-bit hash (FNV-1a, finalised); seed chains calls. */
 uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes);
 
+/* Opens a file to read; links are followed. *fd is the caller's to close. SMP_ERR_INPUT if it
+ * cannot be opened, or is no regular file: a pipe, which would be waited for, a device, a
+ * directory. */
+smp_status smp_file_open(const char *path, int *fd, int64_t *bytes);
+/* SMP_ERR_INPUT if `output`, which is about to be written, is the file `input` under any name.
+ * Either may be NULL. */
+smp_status smp_file_spares(const char *output, const char *input);
 /* Whole file as a malloc'ed NUL-terminated buffer; SMP_ERR_INPUT with the reason otherwise. */
 smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes);
 /* Writes to a temporary file beside `path` and renames: readers see the old file or the new one. */

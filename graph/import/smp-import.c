@@ -101,6 +101,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-import MODEL.onnx",
                         argc - optind);
     a->model = argv[optind];
+    SMP_TRY(smp_file_spares(a->output, a->model));
     return SMP_OK;
 }
 

@@ -126,9 +126,19 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
     return owned ? smp_graph_set_target(owned, target) : SMP_OK;
 }
 
+static smp_status check_loss(const smp_graph *graph)
+{
+    if (!graph->training || graph->loss >= 0)
+        return SMP_OK;
+    return smp_fail_at((smp_where){graph->path, 0, 0},
+                       "the model has no 'loss', expected the name of the tensor to train on "
+                       "(or 'mode: inference')");
+}
+
 smp_status smp_graph_check_kernels(const smp_graph *graph)
 {
     const smp_backend backend = graph->target.backend;
+    bool all_run = true;
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
         bool elsewhere = false;
@@ -139,8 +149,9 @@ smp_status smp_graph_check_kernels(const smp_graph *graph)
                                "op '%s' (%s): '%s' has no kernel for %s: plan for another device, "
                                "or put ops that have one in its place",
                                op->name, op->kind->name, op->kind->name, smp_backend_name(backend));
+        all_run = all_run && elsewhere;
     }
-    return SMP_OK;
+    return all_run ? check_loss(graph) : SMP_OK;
 }
 
 smp_status smp_graph_check_runnable(const smp_graph *graph)
@@ -157,9 +168,5 @@ smp_status smp_graph_check_runnable(const smp_graph *graph)
                                "op '%s' (%s): got %d inputs, expected at most %d to be run",
                                op->name, op->kind->name, (int)op->n_in, (int)SMP_OP_MAX_IN);
     }
-    if (graph->training && graph->loss < 0)
-        return smp_fail_at((smp_where){graph->path, 0, 0},
-                           "the model has no 'loss', expected the name of the tensor to train on "
-                           "(or 'mode: inference')");
-    return SMP_OK;
+    return check_loss(graph);
 }

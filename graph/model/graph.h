@@ -185,7 +185,7 @@ smp_status smp_graph_check_runnable(const smp_graph *graph);
 
 /* SMP_ERR_INPUT naming the first op that has kernels elsewhere but none for the graph's target. Ops
  * that run nowhere (opaque) are fine, and so are registered ones, which have none for a GPU: what
- * is only planned. */
+ * is only planned. A training model whose ops all run somewhere needs a loss. */
 smp_status smp_graph_check_kernels(const smp_graph *graph);
 
 /* Bytes of a tensor for a micro-batch of `batch` samples, exactly; if the shape is not known, what

@@ -189,8 +189,7 @@ static smp_status read_model(smp__model *m, const smp_yaml *yaml)
 {
     static const char *const keys[] = {"smp", "name", "mode", "let", "inputs", "ops", "loss"};
     const smp_yaml_node *top;
-    SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "model", keys, sizeof keys / sizeof keys[0]));
+    SMP_TRY(smp_yaml_document(yaml, "model", keys, sizeof keys / sizeof keys[0], &top));
     const smp_yaml_node *let = smp_yaml_get(top, "let");
     const smp_yaml_node *ops = smp_yaml_get(top, "ops");
     if (!ops)

@@ -3,13 +3,13 @@
  * message, its place and its depth. What protobuf-c then allocates is counted. */
 #include "graph/onnx/onnx_file.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "graph/base/text.h"
 
 enum {
     MOST_DEPTH = 64,                 /* of messages: graphs within nodes within graphs */
@@ -185,26 +185,20 @@ smp_status smp_onnx_file_parse(const char *path, const uint8_t *data, size_t byt
 /* Mapped, so that the file's bytes are in memory once beside the unpacked ones. */
 smp_status smp_onnx_file_open(const char *path, smp_onnx_file **out)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        if (fd >= 0)
-            close(fd);
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot open: %m", path);
-    }
+    int fd;
+    int64_t bytes;
+    SMP_TRY(smp_file_open(path, &fd, &bytes));
     smp_status status = SMP_OK;
     void *data = MAP_FAILED;
-    if (!S_ISREG(info.st_mode))
-        status = smp_fail(SMP_ERR_INPUT, "%s: not a file", path);
-    else if (info.st_size == 0 || info.st_size > MOST_FILE)
+    if (bytes == 0 || bytes > MOST_FILE)
         status = smp_fail(SMP_ERR_INPUT, "%s: has %lld bytes, expected 1 to %d", path,
-                          (long long)info.st_size, MOST_FILE);
-    else if ((data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
+                          (long long)bytes, MOST_FILE);
+    else if ((data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
         status = smp_fail(SMP_ERR_INPUT, "%s: cannot read: %m", path);
     close(fd);
     if (status == SMP_OK) {
-        status = smp_onnx_file_parse(path, data, (size_t)info.st_size, out);
-        munmap(data, (size_t)info.st_size);
+        status = smp_onnx_file_parse(path, data, (size_t)bytes, out);
+        munmap(data, (size_t)bytes);
     }
     return status;
 }

@@ -112,7 +112,7 @@ static smp_status read_file(smp_weights_file *file)
     int64_t length;
     int fd;
     SMP_TRY(smp__weights_add_file(file, file->path, &number));
-    SMP_TRY(smp__weights_open(file->path, &fd, &length));
+    SMP_TRY(smp_file_open(file->path, &fd, &length));
     smp_status status = smp__weights_pread(fd, file->path, head, sizeof head, 0);
     close(fd);
     return status == SMP_OK ? add_all(file, head, length) : status;

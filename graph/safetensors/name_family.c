@@ -28,8 +28,10 @@ smp_status smp_name_rules_open(smp_name_rules *rules, const char *map, const cha
         SMP_TRY(smp_name_rules_read(rules, map));
     for (int i = 0; family && i < N_FAMILY; i++) {
         names[i] = families[i]->name;
-        if (strcmp(names[i], family) == 0)
+        if (strcmp(names[i], family) == 0) {
+            rules->family = names[i];
             return smp_name_rules_add(rules, family, families[i]->rules);
+        }
     }
     return family ? smp_fail_choice((smp_where){0}, "--names", family, names, N_FAMILY) : SMP_OK;
 }

@@ -47,6 +47,7 @@ typedef struct smp_name_rules {
     smp_name_rule *rule;
     int n;
     size_t capacity;
+    const char *family; /* some are of it; NULL: none */
 } smp_name_rules;
 
 /* Adds the rules of a text, behind those that are there; empty lines and those that begin with #

@@ -296,7 +296,7 @@ smp_status smp__safetensors_read(smp_weights_file *file, int32_t number)
 {
     int64_t length;
     int fd;
-    SMP_TRY(smp__weights_open(file->file[number], &fd, &length));
+    SMP_TRY(smp_file_open(file->file[number], &fd, &length));
     const smp_status status = read_open(file, number, fd, length);
     close(fd);
     return status;

@@ -2,12 +2,10 @@
 #include "graph/safetensors/weights_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "graph/safetensors/weights_format.h"
@@ -48,21 +46,6 @@ char *smp_stored_shape_text(const smp_stored_shape *shape, char buffer[SMP_SHAPE
 bool smp_stored_shape_equal(const smp_stored_shape *a, const smp_stored_shape *b)
 {
     return a->n_dim == b->n_dim && memcmp(a->dim, b->dim, (size_t)a->n_dim * sizeof a->dim[0]) == 0;
-}
-
-smp_status smp__weights_open(const char *path, int *fd, int64_t *length)
-{
-    struct stat info;
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot open: %s", path, strerror(errno));
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(file);
-        return smp_fail(SMP_ERR_INPUT, "%s: is not a regular file", path);
-    }
-    *length = info.st_size;
-    *fd = file;
-    return SMP_OK;
 }
 
 smp_status smp__weights_pread(int fd, const char *path, void *to, int64_t n, int64_t at)
@@ -119,7 +102,7 @@ static smp_status read_heads(smp_weights_file *file)
     unsigned char first[8] = {0};
     int64_t length = 0;
     int fd = -1;
-    SMP_TRY(smp__weights_open(file->path, &fd, &length));
+    SMP_TRY(smp_file_open(file->path, &fd, &length));
     const int64_t n = length < (int64_t)sizeof first ? length : (int64_t)sizeof first;
     const smp_status status = smp__weights_pread(fd, file->path, first, n, 0);
     close(fd);
@@ -177,7 +160,7 @@ static smp_status turn_to(smp_weights_file *file, int32_t number)
     if (file->fd >= 0)
         close(file->fd);
     file->fd = -1;
-    SMP_TRY(smp__weights_open(file->file[number], &file->fd, &length));
+    SMP_TRY(smp_file_open(file->file[number], &file->fd, &length));
     file->open = number;
     return SMP_OK;
 }

@@ -20,8 +20,6 @@ smp_status smp__weights_add_file(smp_weights_file *file, const char *path, int32
 /* Adds a tensor; its name is copied. SMP_ERR_INPUT: there is one of that name. */
 smp_status smp__weights_add_tensor(smp_weights_file *file, const smp_stored_tensor *tensor);
 
-/* Opens for reading; *length: of the file, which is a regular one. */
-smp_status smp__weights_open(const char *path, int *fd, int64_t *length);
 /* All of these bytes, or SMP_ERR_INPUT. */
 smp_status smp__weights_pread(int fd, const char *path, void *to, int64_t n, int64_t at);
 

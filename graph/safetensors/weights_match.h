@@ -60,7 +60,7 @@ typedef struct smp_written_source {
 } smp_written_source;
 
 /* *out: [*n] in the arena, in the order of the weights. SMP_ERR_INPUT: rules that do not fit the
- * weights' shapes, or call two weights alike. */
+ * weights' shapes, or call two weights alike; with a family, weights that no rule names. */
 smp_status smp_weights_written(const smp_name_rules *rules, const smp_matched_weight *weight,
                                int32_t n_weight, smp_arena *arena, smp_written_source **out,
                                int32_t *n);

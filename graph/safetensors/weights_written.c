@@ -15,6 +15,7 @@ typedef struct writing {
     size_t capacity;
     const smp_matched_weight *weight;
     int32_t number; /* of the weight */
+    int32_t n_unnamed;
 } writing;
 
 static smp_status fail_rule(const writing *w, const char *tensor, const char *reason)
@@ -146,7 +147,47 @@ static smp_status add_weight(writing *w, const smp_name_rules *rules)
         }
         return SMP_OK;
     }
+    w->n_unnamed++;
     return add_part(w, w->weight[w->number].name, NULL, rows);
+}
+
+static bool is_named(const smp_name_rules *rules, const char *weight)
+{
+    smp_rule_match match;
+    for (int i = 0; i < rules->n; i++)
+        if (smp_name_rule_fits(&rules->rule[i], weight, &match))
+            return true;
+    return false;
+}
+
+/* A program that asks for names of a family does not look for others. */
+static smp_status fail_unnamed(const writing *w, const smp_name_rules *rules, int32_t n_weight)
+{
+    enum { SHOWN = 5 };
+    const char **pattern = SMP_ARENA_NEW(w->arena, const char *, (size_t)rules->n);
+    smp_text list = {0};
+    int shown = 0;
+    if (!pattern)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < rules->n; i++)
+        pattern[i] = rules->rule[i].weight;
+    for (int32_t k = 0; k < n_weight && shown < SHOWN; k++) {
+        const char *name = w->weight[k].name;
+        if (is_named(rules, name))
+            continue;
+        const char *nearest = smp_nearest(name, pattern, (size_t)rules->n);
+        smp_text_append(&list, "%s '%s'%s%s", shown++ > 0 ? "," : "", name,
+                        nearest ? ", nearest " : "", nearest ? nearest : "");
+    }
+    smp_status status =
+        list.failed ? SMP_ERR_NO_MEMORY
+                    : smp_fail(SMP_ERR_INPUT,
+                               "names '%s': none for %d of %d weights:%s%s; rules of your own "
+                               "(--weights-map) go before them",
+                               rules->family, (int)w->n_unnamed, (int)n_weight,
+                               list.data ? list.data : "", w->n_unnamed > SHOWN ? ", ..." : "");
+    smp_text_free(&list);
+    return status;
 }
 
 /* All parts are there: the shape of the whole. */
@@ -176,6 +217,8 @@ smp_status smp_weights_written(const smp_name_rules *rules, const smp_matched_we
     smp_status status = w.by_name ? SMP_OK : smp_fail_memory(1);
     for (; w.number < n_weight && status == SMP_OK; w.number++)
         status = add_weight(&w, rules);
+    if (status == SMP_OK && rules->family && w.n_unnamed > 0)
+        status = fail_unnamed(&w, rules, n_weight);
     for (int32_t i = 0; i < w.n && status == SMP_OK; i++)
         status = complete(&w, &w.tensor[i]);
     smp_written_source *copy =

@@ -168,6 +168,38 @@ smp_status smp_yaml_known_keys(const smp_yaml_node *map, const char *what, const
     return SMP_OK;
 }
 
+/* Kinds of documents, and a key by which one is known. */
+static const struct {
+    const char *kind, *key;
+} documents[] = {
+    {"model", "inputs"},
+    {"plan", "stages"},
+    {"cluster", "devices_per_node"},
+    {"profile", "optimizer_bytes_per_s"},
+};
+
+/* What a document is that is not of `kind`; NULL: nothing that is known. */
+static const char *other_kind(const smp_yaml_node *top, const char *kind)
+{
+    for (size_t i = 0; i < sizeof documents / sizeof documents[0]; i++)
+        if (strcmp(documents[i].kind, kind) != 0 && smp_yaml_get(top, documents[i].key))
+            return documents[i].kind;
+    return NULL;
+}
+
+smp_status smp_yaml_document(const smp_yaml *yaml, const char *kind, const char *const *known,
+                             size_t count, const smp_yaml_node **out)
+{
+    SMP_TRY(smp_yaml_top(yaml, out));
+    const smp_status status = smp_yaml_known_keys(*out, kind, known, count);
+    const char *other = status == SMP_ERR_INPUT ? other_kind(*out, kind) : NULL;
+    if (!other)
+        return status;
+    const bool unplanned = strcmp(other, "model") == 0 && strcmp(kind, "plan") == 0;
+    return smp_fail_at(smp_yaml_where(*out), "this is a %s, expected a %s%s", other, kind,
+                       unplanned ? ": plan it first with smp-partition" : "");
+}
+
 int smp_yaml_list_size(const smp_yaml_node *list)
 {
     return list->count;

@@ -24,6 +24,10 @@ void smp_yaml_destroy(smp_yaml *yaml);
 const char *smp_yaml_file(const smp_yaml *yaml);
 /* The top node: a map that starts with `smp: 1`, checked here. */
 smp_status smp_yaml_top(const smp_yaml *yaml, const smp_yaml_node **out);
+/* The top node of a document of that kind ("plan"), which has no other keys than these. One of
+ * another kind is told from its keys and named. */
+smp_status smp_yaml_document(const smp_yaml *yaml, const char *kind, const char *const *known,
+                             size_t count, const smp_yaml_node **out);
 
 smp_yaml_kind smp_yaml_kind_of(const smp_yaml_node *node);
 smp_where smp_yaml_where(const smp_yaml_node *node);

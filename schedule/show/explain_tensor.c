@@ -30,13 +30,13 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
             smp__table_put(&t, "-");
         smp__table_put(&t, "%s",
                        tried->fits ? smp_format_bytes(peak, sizeof peak, tried->peak_bytes) : "-");
-        smp__table_put(&t, "<%s%s",
-                       tried->fits         ? ""
-                       : !tried->looked_at ? "not looked at for want of time"
-                       : tried->slower     ? "cannot be better"
-                                           : "does not fit",
-                       tried->exact || tried->tensor == 1 ? ""
-                                                          : "not all splittings were compared");
+        const char *state = tried->fits         ? ""
+                            : !tried->looked_at ? "not looked at for want of time"
+                            : tried->slower     ? "cannot be better"
+                                                : "does not fit";
+        const bool is_partial = tried->looked_at && !tried->exact && tried->tensor > 1;
+        smp__table_put(&t, "<%s%s%s", state, *state && is_partial ? "; " : "",
+                       is_partial ? "not all splittings were compared" : "");
     }
     return smp__table_print(&t, text);
 }

@@ -46,8 +46,8 @@ has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-st
     --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
     --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
     --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
-    --lr-schedule --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
-    --export-size --weights --weights-only --weights-map --names --log --progress --keep-best --resume-best
+    --lr-schedule --decay-every --gamma --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
+    --export-size --weights --weights-only --weights-map --names --log --progress --keep --keep-best --resume-best
 has_options smp-import -o --weights --loss --dim --help --version
 has_options smp-export --onnx --tensor --external-data --checkpoint --best --weights --weights-map --names --plugin --help --version
 

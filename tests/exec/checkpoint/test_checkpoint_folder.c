@@ -96,21 +96,25 @@ static void test_checkpoint_pruned(void **state)
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     expect_list("9 8 1 7 ");
     put_saved(2, 2);
     put_saved(3, 3);
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     expect_list("9 8 3 2 ");
     put_saved(4, 4);
     bad_rule.call = BAD_UNLINK;
     bad_rule.end = "2.smp";
     bad_rule.error = EPERM;
-    assert_int_equal(smp__checkpoint_prune(saved), SMP_ERR_FAILED);
+    assert_int_equal(smp__checkpoint_prune(saved, 2), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "2.smp: cannot remove: Operation not permitted"));
     bad_rule.call = BAD_NONE;
     expect_list("9 8 4 3 2 ");
-    assert_int_equal(smp__checkpoint_prune("/no/such"), SMP_ERR_INPUT);
+    must(smp__checkpoint_prune(saved, 3)); /* as many as are asked for */
+    expect_list("9 8 4 3 2 ");
+    must(smp__checkpoint_prune(saved, 1));
+    expect_list("9 8 4 ");
+    assert_int_equal(smp__checkpoint_prune("/no/such", 2), SMP_ERR_INPUT);
 }
 
 static void put_evaluated(int64_t step, int64_t number, const char *loss)
@@ -134,7 +138,7 @@ static void test_checkpoint_best_kept(void **state)
     put_saved(4, 4);
     put_evaluated(5, 5, "3e300");
     put_saved(6, 6);
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     expect_list("6 5 2 ");
     put_evaluated(7, 7, "-0.2500000000000001");
     put_evaluated(8, 8, "nan");
@@ -142,7 +146,7 @@ static void test_checkpoint_best_kept(void **state)
     put_evaluated(10, 10, "good");
     put_saved(11, 11);
     put_saved(12, 12);
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     expect_list("10 9 8 12 11 7 ");
 }
 
@@ -158,7 +162,7 @@ static void test_checkpoint_parts_removed(void **state)
     put_saved(2, 1);
     for (size_t i = 0; i < n; i++)
         write_text(in_saved(names[i]), "");
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     for (size_t i = 0; i < n; i++)
         assert_int_equal(access(in_saved(names[i]), F_OK), i < 2 ? -1 : 0);
     for (size_t i = 2; i < n; i++)
@@ -168,7 +172,7 @@ static void test_checkpoint_parts_removed(void **state)
     bad_rule.call = BAD_UNLINK;
     bad_rule.end = "3.smp.part";
     bad_rule.error = EPERM;
-    assert_int_equal(smp__checkpoint_prune(saved), SMP_ERR_FAILED);
+    assert_int_equal(smp__checkpoint_prune(saved, 2), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "3.smp.part: cannot remove: Operation not permitted"));
     bad_rule.call = BAD_NONE;
     assert_int_equal(unlink(in_saved(names[1])), 0);
@@ -269,7 +273,7 @@ static void test_checkpoint_descriptors_closed(void **state)
     put_saved(1, 1);
     expect_list("1 ");
     must(smp__checkpoint_next(saved, &next));
-    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_prune(saved, 2));
     must(smp__checkpoint_folder_sync(saved));
     assert_true(smp__checkpoint_exists(saved));
     assert_int_equal(free_descriptor(), before);

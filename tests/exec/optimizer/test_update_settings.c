@@ -47,8 +47,8 @@ static void test_learning_rate_without_parts(void **state)
 }
 
 /* lr_scheduler.SequentialLR of PyTorch 2.15: LinearLR(start_factor=0.1, total_iters=9), then
- * ConstantLR, LinearLR(1, 0.1, 100), CosineAnnealingLR(100, 0.1) or LambdaLR((10 / (10 + e))^0.5);
- * its epoch 0 is step 1. */
+ * ConstantLR, LinearLR(1, 0.1, 100), CosineAnnealingLR(100, 0.1), LambdaLR((10 / (10 + e))^0.5),
+ * StepLR(25, 0.7) or ExponentialLR(0.7 ** 0.04); its epoch 0 is step 1. */
 static void test_learning_rate_matches_torch(void **state)
 {
     (void)state;
@@ -56,21 +56,26 @@ static void test_learning_rate_matches_torch(void **state)
     static const int64_t step[PLACES] = {1, 5, 10, 11, 35, 60, 109, 110};
     static const struct {
         const char *name;
-        int64_t decay_steps;
+        int64_t decay_steps, decay_every;
         float rate[PLACES];
     } expected[] = {
-        {"constant", 0, {0.1f, 0.5f, 1, 1, 1, 1, 1, 1}},
-        {"linear", 110, {0.1f, 0.5f, 1, 0.991f, 0.775f, 0.55f, 0.109f, 0.1f}},
-        {"cosine", 110, {0.1f, 0.5f, 1, 0.999777952f, 0.868198052f, 0.55f, 0.100222048f, 0.1f}},
+        {"constant", 0, 0, {0.1f, 0.5f, 1, 1, 1, 1, 1, 1}},
+        {"linear", 110, 0, {0.1f, 0.5f, 1, 0.991f, 0.775f, 0.55f, 0.109f, 0.1f}},
+        {"cosine", 110, 0, {0.1f, 0.5f, 1, 0.999777952f, 0.868198052f, 0.55f, 0.100222048f, 0.1f}},
         {"inverse-sqrt",
          0,
-         {0.1f, 0.5f, 1, 0.953462589f, 0.534522484f, 0.40824829f, 0.302891266f, 0.301511345f}}};
+         0,
+         {0.1f, 0.5f, 1, 0.953462589f, 0.534522484f, 0.40824829f, 0.302891266f, 0.301511345f}},
+        {"step", 0, 25, {0.1f, 0.5f, 1, 1, 0.7f, 0.49f, 0.343f, 0.2401f}},
+        {"exponential", 0, 25, {0.1f, 0.5f, 1, 0.985834294f, 0.7f, 0.49f, 0.243550059f, 0.2401f}}};
     for (size_t k = 0; k < sizeof expected / sizeof *expected; k++) {
         const smp_options o = {.lr = 1.0f,
                                .min_lr = 0.1f,
                                .warmup_steps = 10,
                                .decay_steps = expected[k].decay_steps,
-                               .lr_schedule = expected[k].name};
+                               .lr_schedule = expected[k].name,
+                               .decay_every = expected[k].decay_every,
+                               .gamma = expected[k].decay_every > 0 ? 0.7f : 0.0f};
         assert_int_equal(smp_lr_schedule_check(&o), SMP_OK);
         for (int i = 0; i < PLACES; i++)
             if (!(fabsf(smp_learning_rate(&o, step[i]) - expected[k].rate[i]) <= 1e-7f))
@@ -81,6 +86,8 @@ static void test_learning_rate_matches_torch(void **state)
     }
     assert_true(smp_learning_rate(&(smp_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt"}, 4) ==
                 0.5f);
+    const smp_options tenth = {.lr = 1.0f, .lr_schedule = "step", .decay_every = 3};
+    assert_true(smp_learning_rate(&tenth, 3) == 1.0f && smp_learning_rate(&tenth, 4) == 0.1f);
 }
 
 static void test_learning_rate_refuses(void **state)
@@ -95,6 +102,14 @@ static void test_learning_rate_refuses(void **state)
     o = (smp_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt", .decay_steps = 10};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "--decay-steps"));
+    o = (smp_options){.lr = 1.0f, .lr_schedule = "step", .gamma = 0.5f};
+    assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "--decay-every"));
+    o = (smp_options){.lr = 1.0f, .lr_schedule = "constant", .decay_every = 5};
+    assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
+    o = (smp_options){.lr = 1.0f, .lr_schedule = "exponential", .decay_every = 5, .gamma = 1.0f};
+    assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "gamma 1, expected more than 0 and less than 1"));
 }
 
 /* Entries for the weights of a model: what a weight has then, or the message. */

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "graph/safetensors/name_family.h"
 #include "graph/safetensors/weights_match.h"
 
 enum { WIDE = 8 };
@@ -77,11 +78,43 @@ static void test_weights_written_refuses(void **state)
     expect_refused("h{i}.qkv.weight = q.{i+x} + k", 16, "expected {NAME}, {NAME+N} or {NAME-N}");
 }
 
+/* A family is asked for to have its names, so a weight without one is no weight of it; unless a map
+ * of one's own names the rest. */
+static void test_weights_written_of_a_family_have_its_names(void **state)
+{
+    (void)state;
+    static const smp_matched_weight weight[] = {
+        {"wte.weight", {2, {4, WIDE}}},
+        {"h0.attn.qkv.weight", {2, {4, WIDE}}},
+        {"special.weight", {1, {4}}},
+    };
+    static const char own[] = "special.weight = mine\nh{i}.attn.qkv.weight = layers.{i}.qkv\n";
+    for (int mapped = 0; mapped <= 1; mapped++) {
+        smp_arena *arena = smp_arena_create();
+        smp_name_rules rules = {0};
+        smp_written_source *tensor;
+        int32_t n;
+        if (mapped)
+            assert_int_equal(smp_name_rules_add(&rules, "map", own), SMP_OK);
+        assert_int_equal(smp_name_rules_open(&rules, NULL, "hf-llama"), SMP_OK);
+        assert_int_equal(smp_weights_written(&rules, weight, 3, arena, &tensor, &n),
+                         mapped ? SMP_OK : SMP_ERR_INPUT);
+        if (!mapped)
+            assert_string_equal(smp_last_error(),
+                                "names 'hf-llama': none for 2 of 3 weights: 'h0.attn.qkv.weight', "
+                                "nearest h{i}.qkv.weight, 'special.weight'; rules of your own "
+                                "(--weights-map) go before them");
+        smp_name_rules_free(&rules);
+        smp_arena_destroy(arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_written_stacks),
         cmocka_unit_test(test_weights_written_refuses),
+        cmocka_unit_test(test_weights_written_of_a_family_have_its_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
