@@ -135,11 +135,13 @@ expect_match err 'wte|head|pin'
 # An unwritable output is a failure, not a crash, and leaves nothing behind.
 expect_exit 1 smp-partition good.yaml -n 1 -o no/such/folder/plan.yaml
 expect_match err 'no/such/folder'
+
 # Number formats have two families of names, of which either is taken everywhere.
 sed 's/float32/fp32/' "$SMP_EXAMPLES/mlp.yaml" >named.yaml
 cp "$SMP_EXAMPLES/mlp.yaml" mlp.yaml
 for model in mlp named; do
-    expect_exit 0 smp-partition "$model.yaml" -n 2 --stages 2 --device cpu --precision float32 "${brief[@]}" -o "$model.plan"
+    expect_exit 0 smp-partition "$model.yaml" -n 2 --stages 2 --ddp 1 --chunks 1 --microbatches 2 --pipeline simple \
+        --precision float32 -o "$model.plan"
     sed -i 's/path: [a-z]*\.yaml/path: model/' "$model.plan"
 done
 expect_equal 'plans' "$(cmp mlp.plan named.plan && echo same)" same

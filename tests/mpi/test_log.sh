@@ -110,7 +110,8 @@ printf 'damage' | dd of=events/events.out.tfevents.1.smp bs=1 seek=100 conv=notr
 bad 'events.out.tfevents.1.smp: not an event file to go on with: byte [0-9]+ begins no record' events
 bad 'no/such/log.csv: cannot write the log: No such file' no/such/log.csv
 bad 'no/such/folder: cannot make the folder of the log: No such file' no/such/folder
-bad "--log: got the file 'text.txt', expected FILE.csv, or a folder for TensorBoard" text.txt
+echo mine >notes.txt
+bad "--log: got the file 'notes.txt', expected FILE.csv, or a folder for TensorBoard" notes.txt
 expect_exit 2 mpirun -n 2 smp-run two.yaml "${common[@]}" --log events
 expect_match err 'events: holds the log of another run: go on with --resume, or choose another folder'
 expect_exit 2 smp-run two.yaml "${common[@]}" --progress perhaps

@@ -113,7 +113,7 @@ refuse "weights-like:1:1: 'wte.wait:lr=1': no trained weight .* nearest is 'wte.
 refuse "weights-like:1:3: '\*:momentun=0': got key 'momentun', nearest is 'momentum'" \
     --optimizer sgd --weights-like '*:momentun=0'
 refuse "weights-like:1:6: '\*:lr=x': lr: got 'x', expected a number" --weights-like '*:lr=x'
-refuse "lr-schedule: got 'cosinus', expected constant, linear, cosine or inverse-sqrt" \
+refuse "lr-schedule: got 'cosinus', expected constant, linear, cosine, inverse-sqrt, step or exponential" \
     --lr-schedule cosinus
 refuse "lr-schedule 'linear': got no end" --lr-schedule linear
 refuse "nesterov: optimizer 'lamb' has no such momentum" --optimizer lamb --nesterov

@@ -10,10 +10,12 @@ differences: each is a test that is missing, or a change that cannot be seen fro
 Nothing happens in the tree itself: DIR gets a copy and its build, in which the mutants are made,
 and another copy built with gcov that tells which tests run which lines (measured when it is not
 known yet or the test changed). The tests of a mutant are those of the ordinary run, without the
-emulator of CUDA, that run its line, the quickest and deadliest first. DIR may be kept: later runs reuse it.
+emulator of CUDA, that run its line, the quickest and deadliest first. DIR may be kept: later runs
+reuse it.
 """
 import argparse
 import collections
+import concurrent.futures
 import difflib
 import fcntl
 import filecmp
@@ -307,19 +309,22 @@ class Coverage:
                   f"-DCMAKE_C_FLAGS_DEBUG={flags}", f"-DCMAKE_CXX_FLAGS_DEBUG={flags}")
         tests = tests_of(self.build, pattern)
         objects = list(self.build.rglob(f"{file}.gcno"))
-        for test in tests.values():
-            result = self.data / test.name / "result.json"
-            files = [Path(word) for word in test.command
-                     if word.startswith((f"{self.build}/", f"{self.tree}/"))]
-            newest = max((f.stat().st_mtime for f in files + objects if f.exists()), default=0)
-            if result.exists() and result.stat().st_mtime >= newest:
-                continue
-            shutil.rmtree(result.parent, ignore_errors=True)
-            result.parent.mkdir(parents=True)
-            code, seconds = run_test(test, 1800, GCOV_PREFIX=str(result.parent))
-            failed = "" if code == 0 else f", code {code}"
-            print(f"measured {test.name}: {seconds:.1f} s{failed}", file=sys.stderr, flush=True)
-            result.write_text(json.dumps({"code": code, "seconds": seconds}))
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as several:
+            list(several.map(lambda test: self.measure_test(test, objects), tests.values()))
+
+    def measure_test(self, test, objects):
+        result = self.data / test.name / "result.json"
+        files = [Path(word) for word in test.command
+                 if word.startswith((f"{self.build}/", f"{self.tree}/"))]
+        newest = max((f.stat().st_mtime for f in files + objects if f.exists()), default=0)
+        if result.exists() and result.stat().st_mtime >= newest:
+            return
+        shutil.rmtree(result.parent, ignore_errors=True)
+        result.parent.mkdir(parents=True)
+        code, seconds = run_test(test, 1800, GCOV_PREFIX=str(result.parent))
+        failed = "" if code == 0 else f", code {code}"
+        print(f"measured {test.name}: {seconds:.1f} s{failed}", file=sys.stderr, flush=True)
+        result.write_text(json.dumps({"code": code, "seconds": seconds}))
 
     def seconds(self, name):
         """Of a test that passed; None for others."""
