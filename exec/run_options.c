@@ -181,7 +181,7 @@ static const char usage[] =
     "                       from the one before, and say so\n"
     "  --keep N             checkpoints that stay, the last ones (default 2)\n"
     "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
-    "                       beside the two saved last\n"
+    "                       beside those\n"
     "  --resume-best        continue from that one\n"
     "output\n"
     "  --log-every N        print every N-th step (default 10)\n"

@@ -456,7 +456,6 @@ static smp_status read_programs(const reader *r, const smp_yaml_node *top)
     return SMP_OK;
 }
 
-/* What only whole plans say. */
 static smp_status read_predictions(const reader *r, const smp_yaml_node *map, smp_predicted *out)
 {
     /* no bound: made for the bottleneck, or long ago */

@@ -580,6 +580,8 @@ static void test_job_refuses_bad_options(void **state)
     smp *job = NULL;
     smp_options options = smp_options_default();
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT); /* neither plan nor model */
+    assert_int_equal(smp_init(&job, &(smp_options){.plan = "plan.yaml"}), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "begin with smp_options_default()"));
     options.plan = "/no/such/plan.yaml";
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "/no/such/plan.yaml"));

@@ -246,9 +246,9 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
         assert_memory_equal(result.plan->stage[s].recompute, check.plan->stage[s].recompute,
                             (size_t)result.plan->stage[s].n_op);
     assert_true(now->lower_bound_us <= now->bottleneck_us);
-    /* The search compares rules: what an order of its own gains it does not know. */
-    bool known = small && strcmp(result.plan->schedule, "auto") != 0;
-    assert_true(check.any.plan && (!known || check.any.ratio > 0.985));
+    /* Whatever the search finds in its time, the plan at hand is a candidate. */
+    assert_true(check.any.plan && check.same.plan);
+    assert_true(!check.fits || (check.any.ratio >= 1.0 && check.same.ratio >= 1.0));
     smp_check_free(&check);
     smp_sketch_destroy(sketch);
     smp_text_free(&text);
