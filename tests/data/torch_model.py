@@ -4,6 +4,7 @@ Model(path) reads the YAML (PyYAML) and unrolls it; run() takes tensors by name 
 loss, op by op. Weights come from a checkpoint of smp-run, so both begin with the same.
 """
 import fnmatch
+import json
 import math
 import re
 import struct
@@ -15,7 +16,7 @@ import yaml
 import make_torch_values as ops
 
 COMMON = {"op", "name", "in", "out", "stage", "group", "cost", "weight", "tie", "when"}
-WORDS = {"approximate"}  # attributes that are words, not expressions
+WORDS = {"approximate", "gates"}  # attributes that are words, not expressions
 
 
 class Op:
@@ -81,6 +82,8 @@ def roles(op, x):
         return [("weight", x)]
     if kind == "parameter":
         return [("weight", get("shape", 0))]
+    if kind == "expert_linear":
+        return [("weight", [x[0], get("features", 0), x[-1]])]
     if kind == "linear":
         made = [("weight", [get("features", 0), x[-1]]), ("bias", [get("features", 0)])]
     elif kind == "conv2d":
@@ -162,6 +165,56 @@ def norm2d(op, x, w, training):
                         op.get("eps", 1e-5))
 
 
+def route(op, logits):
+    """By sample, of each choice of a token: expert, place there (-1: it was full) and gate."""
+    tokens, experts = logits.shape[-2:]
+    top_k, factor = op.get("top_k", 2), op.get("capacity", 1.25)
+    places = math.ceil(factor * top_k * tokens / experts) if factor > 0 else tokens
+    places = min(places, tokens)
+    values, expert = logits.topk(top_k, -1)  # (samples, tokens, top_k)
+    shares = logits.softmax(-1).gather(-1, expert)
+    gate = shares if op.get("gates", "chosen") == "all" else values.softmax(-1)
+    slot = torch.full(expert.shape, -1)
+    for sample in range(len(logits)):
+        used = [0] * experts
+        for k in range(top_k):
+            for t in range(tokens):
+                e = int(expert[sample, t, k])
+                if used[e] < places:
+                    slot[sample, t, k] = used[e]
+                    used[e] += 1
+    return expert, slot, gate, places
+
+
+def chosen(op, logits):
+    """For each choice that has a place: sample, token, expert, place and gate, in a row."""
+    expert, slot, gate, places = route(op, logits)
+    sample, token, k = (slot >= 0).nonzero(as_tuple=True)
+    at = (sample, token, k)
+    return sample, token, expert[at], slot[at], gate[at], places
+
+
+def dispatch(op, x, logits):
+    sample, token, expert, slot, _, places = chosen(op, logits)
+    out = x.new_zeros(len(x), logits.shape[-1], places, x.shape[-1])
+    return out.index_put((sample, expert, slot), x[sample, token])
+
+
+def combine(op, y, logits):
+    sample, token, expert, slot, gate, _ = chosen(op, logits)
+    out = y.new_zeros(len(y), logits.shape[1], y.shape[-1])
+    rows = gate[:, None] * y[sample, expert, slot]
+    return out.index_put((sample, token), rows, accumulate=True)
+
+
+def balance(op, logits):
+    """The loss of load_balance, added up over samples."""
+    experts, top_k = logits.shape[-1], op.get("top_k", 2)
+    picked = torch.zeros_like(logits).scatter(-1, logits.topk(top_k, -1).indices, 1.0)
+    share = picked.mean(1) / top_k
+    return op.get("coefficient", 0.01) * experts * (share * logits.softmax(-1).mean(1)).sum()
+
+
 KINDS = {
     "embedding": lambda op, x, w: F.embedding(x[0], w[0]),
     "position_embedding": lambda op, x, w: x[0] + w[0],
@@ -201,6 +254,10 @@ KINDS = {
         x[0], op.attr["kernel"], op.get("stride", None), op.get("padding", 0)),
     "patchify": lambda op, x, w: ops.patches(x[0], op.attr["patch"]),
     "mean_pool": lambda op, x, w: x[0].mean(1),
+    "dropout": lambda op, x, w: x[0],  # its random numbers are SMP's own: for shapes
+    "expert_linear": lambda op, x, w: torch.einsum("bepi,eoi->bepo", x[0], w[0]),
+    "expert_dispatch": lambda op, x, w: dispatch(op, *x),
+    "expert_combine": lambda op, x, w: combine(op, *x),
     "cross_entropy": lambda op, x, w: ops.cross_entropy(*x, op.get("label_smoothing", 0.0)),
     "mse": lambda op, x, w: F.mse_loss(*x),
     "bce_with_logits": lambda op, x, w: F.binary_cross_entropy_with_logits(*x),
@@ -227,12 +284,15 @@ class Model:
             variables[name] = number(value, variables)
         self.inputs = {name: (what["dtype"], number(what["shape"], variables))
                        for name, what in text["inputs"].items()}
+        self.unsplit = {name for name, what in text["inputs"].items()
+                        if not what.get("split", True)}  # one array for all samples
         self.ops = list(unroll(text["ops"], variables))
         self.loss = text["loss"]
         self.weight = {}  # by name, in the order of the model
         self.running = set()
         self.uses = {}  # op name -> its weights' names
         self.classes = {}  # cross_entropy's name -> how many
+        self.hidden_losses = []  # of the last run, by load_balance: sums over its samples
         with torch.no_grad():
             self._declare()
 
@@ -262,11 +322,16 @@ class Model:
     def run(self, inputs, training=True, before=None):
         made = dict(inputs)
         batch = next(iter(inputs.values())).shape[0]
+        self.hidden_losses = []
         for op in self.ops:
             x = [made[name] for name in op.inputs]
             if before:
                 before(op, x)
             w = [self.weight[name] for name in self.uses[op.name]]
+            if op.kind == "load_balance":
+                self.hidden_losses.append(balance(op, x[0]))
+                made[op.outs[0]] = x[0]
+                continue
             made.update(zip(op.outs, apply(op, x, w, batch, training)))
         return made[self.loss]
 
@@ -284,6 +349,18 @@ class Model:
             place += (4 * n + 8 * -(-n // (1 << 14))) * (1 + states)  # a hash for each piece
         if place != len(raw):
             raise SystemExit(f"{path}: {len(raw)} bytes, the model's weights take {place}")
+
+    def load_weights(self, path):
+        """Those of smp-run --export-weights, in double."""
+        with open(path, "rb") as file:
+            head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            body = file.read()
+        for name, value in self.weight.items():
+            begin, end = head[name]["data_offsets"]
+            made = torch.frombuffer(bytearray(body[begin:end]), dtype=torch.float32)
+            self.weight[name] = made.reshape(value.shape).double()
+            if name not in self.running:
+                self.weight[name].requires_grad_()
 
     def freeze(self, patterns):
         for name, w in self.weight.items():
