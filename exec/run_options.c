@@ -27,8 +27,12 @@ typedef enum value_kind {
     SEED,     /* uint64_t */
     NUMBER,   /* float from 0 */
     SECONDS,  /* double from 0 */
-    SHARE     /* above 0, below 1: int64_t in parts of SMP__WHOLE */
+    SHARE,    /* above 0, below 1: int64_t in parts of SMP__WHOLE */
+    RESUME    /* none, or auto: smp_train_options */
 } value_kind;
+
+/* Of the run, not of the job: who resumes it goes on with it, unless told otherwise. */
+enum { KEPT = true };
 
 #define AT(field) offsetof(smp__run_options, field)
 
@@ -36,6 +40,7 @@ static const struct entry {
     const char *name;
     value_kind kind;
     size_t at;
+    bool kept;
 } entries[] = {
     {"data", SOURCE, AT(data)},
     {"data-seed", SEED, AT(train.data_seed)},
@@ -46,33 +51,34 @@ static const struct entry {
     {"eval-split", SHARE, AT(train.held_out)},
     {"epochs", POSITIVE, AT(train.epochs)},
     {"steps", COUNT, AT(train.steps)},
-    {"optimizer", TEXT, AT(train.job.optimizer)},
-    {"lr", NUMBER, AT(train.job.lr)},
-    {"min-lr", NUMBER, AT(train.job.min_lr)},
-    {"warmup", COUNT, AT(train.job.warmup_steps)},
-    {"decay-steps", COUNT, AT(train.job.decay_steps)},
-    {"weight-decay", NUMBER, AT(train.job.weight_decay)},
-    {"beta1", NUMBER, AT(train.job.beta1)},
-    {"beta2", NUMBER, AT(train.job.beta2)},
-    {"epsilon", NUMBER, AT(train.job.epsilon)},
-    {"momentum", NUMBER, AT(train.job.momentum)},
-    {"nesterov", FLAG, AT(train.job.nesterov)},
-    {"trust-coefficient", NUMBER, AT(train.job.trust_coefficient)},
-    {"lr-schedule", TEXT, AT(train.job.lr_schedule)},
-    {"decay-every", POSITIVE, AT(train.job.decay_every)},
-    {"gamma", NUMBER, AT(train.job.gamma)},
-    {"weights-like", SOURCE, AT(weights_like)},
-    {"clip", NUMBER, AT(train.job.clip_norm)},
-    {"max-skipped", FEW, AT(train.job.max_skipped)},
-    {"loss-scale", TEXT, AT(train.job.loss_scale)},
-    {"loss-scale-init", NUMBER, AT(train.job.loss_scale_init)},
-    {"scale-window", POSITIVE, AT(train.job.scale_window)},
-    {"min-scale", NUMBER, AT(train.job.min_scale)},
-    {"delayed-shift", FEW, AT(train.job.delayed_shift)},
-    {"seed", SEED, AT(train.job.seed)},
+    {"optimizer", TEXT, AT(train.job.optimizer), KEPT},
+    {"lr", NUMBER, AT(train.job.lr), KEPT},
+    {"min-lr", NUMBER, AT(train.job.min_lr), KEPT},
+    {"warmup", COUNT, AT(train.job.warmup_steps), KEPT},
+    {"decay-steps", COUNT, AT(train.job.decay_steps), KEPT},
+    {"weight-decay", NUMBER, AT(train.job.weight_decay), KEPT},
+    {"beta1", NUMBER, AT(train.job.beta1), KEPT},
+    {"beta2", NUMBER, AT(train.job.beta2), KEPT},
+    {"epsilon", NUMBER, AT(train.job.epsilon), KEPT},
+    {"momentum", NUMBER, AT(train.job.momentum), KEPT},
+    {"nesterov", FLAG, AT(train.job.nesterov), KEPT},
+    {"trust-coefficient", NUMBER, AT(train.job.trust_coefficient), KEPT},
+    {"lr-schedule", TEXT, AT(train.job.lr_schedule), KEPT},
+    {"decay-every", POSITIVE, AT(train.job.decay_every), KEPT},
+    {"gamma", NUMBER, AT(train.job.gamma), KEPT},
+    {"weights-like", SOURCE, AT(weights_like), KEPT},
+    {"clip", NUMBER, AT(train.job.clip_norm), KEPT},
+    {"max-skipped", FEW, AT(train.job.max_skipped), KEPT},
+    {"loss-scale", TEXT, AT(train.job.loss_scale), KEPT},
+    {"loss-scale-init", NUMBER, AT(train.job.loss_scale_init), KEPT},
+    {"scale-window", POSITIVE, AT(train.job.scale_window), KEPT},
+    {"min-scale", NUMBER, AT(train.job.min_scale), KEPT},
+    {"delayed-shift", FEW, AT(train.job.delayed_shift), KEPT},
+    {"seed", SEED, AT(train.job.seed), KEPT},
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", POSITIVE, AT(train.save_every)},
-    {"resume", YES, AT(train.resume)},
+    {"resume", RESUME, AT(train)},
+    {"resume-changed", YES, AT(train.resume_changed)},
     {"keep", FEW, AT(train.job.keep_checkpoints)},
     {"keep-best", YES, AT(train.keep_best)},
     {"resume-best", YES, AT(train.resume_best)},
@@ -178,7 +184,10 @@ static const char usage[] =
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
     "  --save-every N       ... and after every N steps, written while training goes on\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
-    "                       from the one before, and say so\n"
+    "                       from the one before, and say so. Options of training and --seed that\n"
+    "                       are not given are those of the run that is resumed\n"
+    "  --resume=auto        ... or begin where nothing is saved: one command line to requeue\n"
+    "  --resume-changed     ... also with another global batch\n"
     "  --keep N             checkpoints that stay, the last ones (default 2)\n"
     "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
     "                       beside those\n"
@@ -327,8 +336,119 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
         return SMP_OK;
     case SHARE:
         return parse_share(entry->name, text, at);
+    case RESUME:
+        if (text && strcmp(text, "auto") != 0)
+            return smp_fail(SMP_ERR_INPUT, "--resume: got '%s', expected auto or nothing", text);
+        a->train.resume = true;
+        a->train.resume_auto = text != NULL;
+        return SMP_OK;
     }
     return SMP_OK;
+}
+
+/* For the receipt of the run. */
+static void tell_option(smp__run_options *a, const struct entry *entry, const char *text)
+{
+    if (entry->kept)
+        smp_text_append(&a->told, "option %s %s\n", entry->name, text ? text : "");
+    a->train.told = a->told.data;
+}
+
+/* What lines of a receipt say of an option, in their order. */
+typedef struct told_values {
+    const char *at[SMP__MAX_SOURCES]; /* up to the end of the line */
+    int n;
+} told_values;
+
+static told_values values_told(const char *receipt, const char *name)
+{
+    const size_t length = strlen(name);
+    told_values found = {.n = 0};
+    for (const char *at = receipt, *end; at && (end = strchr(at, '\n')); at = end + 1)
+        if (strncmp(at, "option ", 7) == 0 && strncmp(at + 7, name, length) == 0 &&
+            at[7 + length] == ' ' && found.n < SMP__MAX_SOURCES)
+            found.at[found.n++] = at + 8 + length;
+    return found;
+}
+
+static smp_status copy_value(smp__run_options *a, const char *at, const char **out)
+{
+    *out = smp_arena_printf(a->arena, "%.*s", (int)strcspn(at, "\n"), at);
+    return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+/* Do the two say the same? Numbers may be written in several ways. */
+static smp_status compare_values(smp__run_options *a, const told_values *one,
+                                 const told_values *other, bool *same)
+{
+    *same = one->n == other->n;
+    for (int i = 0; i < one->n && *same; i++) {
+        const char *x, *y;
+        double x_value, y_value;
+        SMP_TRY(copy_value(a, one->at[i], &x));
+        SMP_TRY(copy_value(a, other->at[i], &y));
+        *same = strcmp(x, y) == 0 || (smp_parse_double(x, &x_value) &&
+                                      smp_parse_double(y, &y_value) && x_value == y_value);
+    }
+    return SMP_OK;
+}
+
+static void append_values(smp_text *text, const told_values *values)
+{
+    for (int i = 0; i < values->n; i++)
+        smp_text_append(text, "%s%.*s", i > 0 ? " and " : "", (int)strcspn(values->at[i], "\n"),
+                        values->at[i]);
+    if (values->n == 0)
+        smp_text_append(text, "the default");
+}
+
+static smp_status settle_option(smp__run_options *a, const struct entry *entry, const char *receipt,
+                                smp_text *changed)
+{
+    /* Of what is told only the last counts, but of what may be repeated. */
+    const told_values had = values_told(receipt, entry->name);
+    told_values given = values_told(a->told.data, entry->name);
+    bool same = true;
+    if (given.n > 0 && entry->kind != SOURCE)
+        given = (told_values){.at = {given.at[given.n - 1]}, .n = 1};
+    if (given.n > 0)
+        SMP_TRY(compare_values(a, &given, &had, &same));
+    if (!same) {
+        smp_text_append(changed, "--%s ", entry->name);
+        append_values(changed, &given);
+        smp_text_append(changed, ", the run that is resumed had ");
+        append_values(changed, &had);
+        smp_text_append(changed, "\n");
+    }
+    for (int i = 0; i < had.n && given.n == 0; i++) {
+        const char *value;
+        SMP_TRY(copy_value(a, had.at[i], &value));
+        SMP_TRY(set_option(a, entry, value));
+        tell_option(a, entry, value);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__run_options_settle(smp__run_options *a, const char *receipt, smp_text *changed)
+{
+    if (!a->arena && !(a->arena = smp_arena_create()))
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < N_ENTRY; i++)
+        if (entries[i].kept)
+            SMP_TRY(settle_option(a, &entries[i], receipt, changed));
+    a->train.job.n_weights_like = a->weights_like.n;
+    return SMP_OK;
+}
+
+void smp__run_options_free(smp__run_options *a)
+{
+    smp_text_free(&a->told);
+    smp_arena_destroy(a->arena);
+}
+
+static int takes_value(value_kind kind)
+{
+    return kind == RESUME ? optional_argument : kind > FLAG ? required_argument : no_argument;
 }
 
 static smp_status read_options(int argc, char **argv, smp__run_options *a)
@@ -337,12 +457,13 @@ static smp_status read_options(int argc, char **argv, smp__run_options *a)
     struct option options[N_ENTRY + 1] = {{0}};
     for (int i = 0; i < N_ENTRY; i++)
         options[i] = (struct option){
-            .name = entries[i].name, .has_arg = entries[i].kind > FLAG, .val = FIRST + i};
+            .name = entries[i].name, .has_arg = takes_value(entries[i].kind), .val = FIRST + i};
     opterr = 0;
     for (int value; (value = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
         if (value == '?' || value == ':')
             return smp_usage_bad_option(argv[optind - 1], value == ':', options);
         SMP_TRY(set_option(a, &entries[value - FIRST], optarg));
+        tell_option(a, &entries[value - FIRST], optarg);
     }
     return SMP_OK;
 }
@@ -441,6 +562,8 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     if ((a->train.keep_best || a->train.resume_best) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--keep-best and --resume-best need --checkpoint DIR");
     a->train.resume = a->train.resume || a->train.resume_best;
+    if (a->train.resume_changed && !a->train.resume)
+        return smp_fail(SMP_ERR_INPUT, "--resume-changed needs --resume");
     if (a->train.keep_best && a->train.n_eval_data == 0 && a->train.held_out == 0 &&
         !a->train.resume)
         return smp_fail(SMP_ERR_INPUT, "--keep-best needs --eval-data SOURCE or --eval-split X");

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "exec/batches.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/evaluation.h"
 #include "exec/job/on_sigterm.h"
+#include "exec/job/receipt.h"
 #include "exec/prediction.h"
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
@@ -62,6 +64,11 @@ static smp_status resume(smp__trainer *t)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    if (t->prints && t->job->graph->training) {
+        char path[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(path, o->checkpoint, t->job->step);
+        fprintf(stderr, "smp-run: resumed after step %lld of %s\n", (long long)t->job->step, path);
+    }
     return SMP_OK;
 }
 
@@ -106,6 +113,8 @@ static smp_status run(smp__trainer *t)
         SMP_TRY(smp__batches_open(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__batches_split(t));
     find_position(t);
+    SMP_TRY(smp__comm_agree(&t->job->comm, smp__receipt_make(t->job, o->told, t->data)));
+    SMP_TRY(smp__comm_agree(&t->job->comm, smp__receipt_compare(t->job, o->resume_changed)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__epochs_count(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__buffers_make(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));

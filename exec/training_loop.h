@@ -20,7 +20,10 @@ typedef struct smp_train_options {
     int64_t save_every;     /* behind the next steps; 0: only after the last step */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
-    uint64_t data_seed; /* SMP__SEED_DEFAULT: 1, or that of the run that is resumed */
+    bool resume_auto;    /* `resume` where something is saved, else from the beginning */
+    bool resume_changed; /* also under another global batch */
+    const char *told;    /* options of training, as exec/job/receipt.h has them, or NULL */
+    uint64_t data_seed;  /* SMP__SEED_DEFAULT: 1, or that of the run that is resumed */
     bool shuffle;
     bool drop_last; /* a pass ends with its last full batch, not with what is left of it */
     bool json;

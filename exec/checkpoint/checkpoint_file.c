@@ -175,11 +175,11 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
              "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
-             " shuffled %d drop-last %d\n%s%soptimizer %s\nstates %d\nmodel %s\n",
+             " shuffled %d drop-last %d\n%s%sreceipt %zu\n%soptimizer %s\nstates %d\nmodel %s\n",
              SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
              header->saved, header->order.known, header->order.seed, header->order.held_out,
-             header->order.shuffle, header->order.drop_last, evaluated, scale, header->optimizer,
-             header->states, model);
+             header->order.shuffle, header->order.drop_last, evaluated, scale,
+             strlen(header->receipt), header->receipt, header->optimizer, header->states, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, header->at, true,
@@ -225,6 +225,19 @@ static bool parse_loss_scale(const char **at, smp__checkpoint_header *h)
            scale->left >= 1;
 }
 
+/* The line `receipt` of version 6, which says how many bytes of lines follow. */
+static bool parse_receipt(const char **at, smp__checkpoint_header *h)
+{
+    int used = 0;
+    size_t bytes;
+    if (sscanf(*at, " receipt %zu%n", &bytes, &used) != 1 || (*at)[used] != '\n' ||
+        bytes >= sizeof h->receipt || strlen(*at + used) <= bytes)
+        return false;
+    memcpy(h->receipt, *at + used + 1, bytes);
+    *at += (size_t)used + bytes; /* the last of its line ends, or the first, is left */
+    return **at == '\n';
+}
+
 /* The lines that versions from 3 on have. */
 static bool parse_lines(const char *at, smp__checkpoint_header *h)
 {
@@ -236,6 +249,7 @@ static bool parse_lines(const char *at, smp__checkpoint_header *h)
     at += used;
     return (h->version == 3 || (parse_order(&at, &h->order) && parse_evaluated(&at, h))) &&
            (h->version < 5 || parse_loss_scale(&at, h)) &&
+           (h->version < 6 || parse_receipt(&at, h)) &&
            sscanf(at, " optimizer %63s states %d", h->optimizer, &h->states) == 2;
 }
 

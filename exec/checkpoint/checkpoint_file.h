@@ -10,11 +10,12 @@
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
 
-enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 5 };
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 6 };
 enum { SMP__CHECKPOINT_OLDEST = 3 };   /* that can be read */
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
 enum { SMP__WHOLE = 1000000000 };
+enum { SMP__RECEIPT_BYTES = 3072 };
 
 /* In which order samples are taken, and which are not. A resumed run takes it from here. */
 typedef struct smp__sample_order {
@@ -36,7 +37,8 @@ typedef struct smp__checkpoint_header {
     double eval_loss;        /* of these weights, over all of the held-out data; finite */
     bool scaled;             /* `loss_scale` is known, from version 5 on */
     smp_loss_scale loss_scale;
-    int states; /* of the optimizer, per weight */
+    char receipt[SMP__RECEIPT_BYTES]; /* exec/job/receipt.h, since version 6; "": none */
+    int states;                       /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;
 

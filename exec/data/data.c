@@ -303,6 +303,32 @@ void smp_data_close(smp_data *data)
     smp_arena_destroy(data->arena);
 }
 
+static smp_status mark_file(const smp_data_file *file, uint64_t *hash)
+{
+    char piece[SMP_DATA_PIECE];
+    const size_t n = file->bytes < SMP_DATA_PIECE ? (size_t)file->bytes : SMP_DATA_PIECE;
+    SMP_TRY(smp__data_file_read(file, 0, piece, n));
+    *hash = smp_hash(*hash, piece, n);
+    SMP_TRY(smp__data_file_read(file, file->bytes - (int64_t)n, piece, n));
+    *hash = smp_hash(*hash, piece, n);
+    return SMP_OK;
+}
+
+smp_status smp_data_mark(const smp_data *data, int64_t *bytes, uint64_t *hash)
+{
+    *bytes = 0;
+    *hash = 0;
+    for (int i = 0; i < data->n_source; i++) {
+        const smp_source *source = &data->source[i];
+        const int64_t size = source->kind->folder ? source->samples : source->file.bytes;
+        *bytes += source->kind->folder ? 0 : size;
+        *hash = smp_hash(*hash, &size, sizeof size);
+        if (!source->kind->folder)
+            SMP_TRY(mark_file(&source->file, hash));
+    }
+    return SMP_OK;
+}
+
 int64_t smp_data_samples(const smp_data *data)
 {
     return data->samples;

@@ -33,6 +33,10 @@ smp_status smp_data_split(smp_data *data, double share, smp_data **held_out);
 
 int64_t smp_data_samples(const smp_data *data);
 
+/* What tells data from other data without reading them: bytes of all files, and a hash of their
+ * sizes, first and last bytes; of folders of images, of how many there are. */
+smp_status smp_data_mark(const smp_data *data, int64_t *bytes, uint64_t *hash);
+
 /* Copies samples [first, first + count) of the sequence for one model input: buffer is
  * [count][sample shape]. Of an input with `split: false`: its one array. */
 smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input, void *buffer);

@@ -215,6 +215,7 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
         s->step = step;
         s->samples = header.samples;
         s->order = header.order;
+        memcpy(s->loaded_receipt, header.receipt, sizeof s->loaded_receipt);
         if (s->loss_scaling.dynamic && header.scaled)
             s->loss_scale = smp_loss_scale_resume(&s->loss_scaling, header.loss_scale);
     }

@@ -204,6 +204,7 @@ static smp_status write_header(const smp *s, int fd, const smp_text *head, const
                                      .loss_scale = s->saving.loss_scale,
                                      .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
+    memcpy(header.receipt, s->receipt, sizeof header.receipt);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));
     const smp_graph *whole = smp_graph_whole(s->graph);
     if (head->data)

@@ -221,10 +221,12 @@ struct smp {
     smp_loss_scale loss_scale; /* alike on all ranks */
     int64_t samples;           /* position in the data behind them; -1: not known */
     smp__sample_order
-        order;          /* of the data: smp-run's, or what was loaded; saved with the weights */
-    bool training_call; /* false while evaluating */
-    bool stale;         /* weights have been updated, each rank its part, and not gathered since */
-    bool broken;        /* a step failed */
+        order; /* of the data: smp-run's, or what was loaded; saved with the weights */
+    char receipt[SMP__RECEIPT_BYTES];        /* exec/job/receipt.h, or "": saved with the weights */
+    char loaded_receipt[SMP__RECEIPT_BYTES]; /* of the checkpoint that was loaded */
+    bool training_call;                      /* false while evaluating */
+    bool stale;  /* weights have been updated, each rank its part, and not gathered since */
+    bool broken; /* a step failed */
     char load_note[1024]; /* see smp_load_note */
     smp_action current;   /* action in progress, for messages */
     const char *doing;    /* ... and what this rank does outside of steps; NULL: it is in one */

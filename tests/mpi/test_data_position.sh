@@ -34,17 +34,17 @@ for samples in 43 47; do
 
     rm -rf saved
     train 8.yaml 1 first --steps 5 --checkpoint saved
-    train 4.yaml 1 next --steps 8 --checkpoint saved --resume
+    train 4.yaml 1 next --steps 8 --checkpoint saved --resume --resume-changed
     expect_equal "$samples samples: 40 taken by eights" "$(loss next 6)" "$(loss four 11)"
     expect_equal "$samples samples: the step after" "$(loss next 7)" "$(loss four 12)"
 
     rm -rf saved
     train 4.yaml 1 first --steps 6 --checkpoint saved
-    train 8.yaml 1 next --steps 10 --checkpoint saved --resume
+    train 8.yaml 1 next --steps 10 --checkpoint saved --resume --resume-changed
     expect_equal "$samples samples: 24 taken by fours" "$(loss next 7)" "$(loss eight 4)"
     expect_equal "$samples samples: the next pass" "$(loss next 9)" "$(loss eight 6)"
     # 2 of 5 batches of the next pass, in halves of replicas: losses agree to rounding.
-    train replicas.yaml 2 next --steps 11 --checkpoint saved --resume
+    train replicas.yaml 2 next --steps 11 --checkpoint saved --resume --resume-changed
     expect_equal "$samples samples: replicas" "$(loss next 11 | cut -c1-6)" \
         "$(loss four $((samples == 43 ? 15 : 16)) | cut -c1-6)"
 done
@@ -58,12 +58,12 @@ expect_equal "the last batch of a pass" "$(loss eight 6)" "$(loss four 11)"
 for steps in 5 6; do
     rm -rf saved
     train 8.yaml 1 first --steps "$steps" --checkpoint saved
-    train 4.yaml 1 next --steps 12 --checkpoint saved --resume
+    train 4.yaml 1 next --steps 12 --checkpoint saved --resume --resume-changed
     expect_equal "$steps eights, then fours" "$(loss next 7) $(loss next 8)" \
         "$(loss four 12) $(loss four 13)"
     rm -rf saved
     train 8.yaml 1 first --steps "$steps" --checkpoint saved
-    train 8.yaml 1 next --steps 12 --checkpoint saved --resume
+    train 8.yaml 1 next --steps 12 --checkpoint saved --resume --resume-changed
     expect_equal "$steps eights, then eights" "$(cat next.loss)" "$(tail -n +$((steps + 1)) eight.loss)"
 done
 finish

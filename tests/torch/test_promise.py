@@ -43,7 +43,7 @@ from torch_model import AdamW, Model  # noqa: E402
 PROGRAMS = pathlib.Path(os.environ["SMP_PARTITION"]).parent
 MPIRUN = ["bash", str(TREE / "tests/mpi/mpirun.sh")]
 STEPS = 4
-TOLERANCE = 1e-6  # of a loss, relative
+TOLERANCE = 1e-5  # of a loss, relative
 MOST_RANKS = 4
 
 CLUSTER = """smp: 1

@@ -167,7 +167,7 @@ def check_checkpoint(folder, data, train):
     require(saved.keys() == own.keys() | states | {"#checkpoint"}, f"tensors of a checkpoint: {sorted(saved.keys() ^ own.keys())[:5]}")
     require(all(same_bits(saved[name], own[name]) for name in own), "weights of a checkpoint are those exported")
     require(all(saved[name + "#2"].min() >= 0 and saved[name + "#2"].max() > 0 for name in own), "second moments")
-    require(bytes(saved["#checkpoint"].tolist()).startswith(b"SMP checkpoint 5\n"), "the header")
+    require(bytes(saved["#checkpoint"].tolist()).startswith(b"SMP checkpoint 6\n"), "the header")
     run(folder, "smp-run", "gpt2.plan", "--steps", "0", "--weights", "saved/checkpoint-0000000003.smp", "--export-weights", "same.safetensors",
         ranks=4)
     same = load_file(f"{folder}/same.safetensors")

@@ -78,7 +78,7 @@ static void test_checkpoint_order(void **state)
     put_saved(4, 6);
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
-    put_header(8, "SMP checkpoint 6\nlater\n");
+    put_header(8, "SMP checkpoint 7\nlater\n");
     put_header(9, "none");
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
@@ -92,7 +92,7 @@ static void test_checkpoint_order(void **state)
 static void test_checkpoint_pruned(void **state)
 {
     (void)state;
-    put_header(8, "SMP checkpoint 6\nlater\n");
+    put_header(8, "SMP checkpoint 7\nlater\n");
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
@@ -389,13 +389,46 @@ static void test_checkpoint_loss_scale(void **state)
     }
 }
 
+/* The receipt of the run, which before version 6 was not. */
+static void test_checkpoint_receipt(void **state)
+{
+    (void)state;
+    static const char form[] = "SMP checkpoint %d\nfingerprint ab\nstep 5\nsamples 7\nsaved 3\n"
+                               "order 0 seed 0 held-out 0 shuffled 0 drop-last 0\n"
+                               "%soptimizer adamw\nstates 2\nmodel tiny\n";
+    static const char *const bad[] = {
+        "",
+        "receipt\n",
+        "receipt -1\nbatch 4\n",
+        "receipt 7\nbatch 4\n",
+        "receipt 9\nbatch 4\n",
+        "receipt 4000\nbatch 4\n",
+        "receipt 99999999999999999999\nbatch 4\n",
+        "receipt 8 batch 4\n",
+    };
+    smp__checkpoint_header header;
+    char text[512];
+    snprintf(text, sizeof text, form, 6, "receipt 8\nbatch 4\n");
+    must(read_header(text, true, &header));
+    assert_string_equal(header.receipt, "batch 4\n");
+    assert_true(header.states == 2 && header.saved == 3);
+    snprintf(text, sizeof text, form, 6, "receipt 0\n");
+    must(read_header(text, true, &header));
+    assert_string_equal(header.receipt, "");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(text, sizeof text, form, 6, bad[i]);
+        if (read_header(text, true, &header) != SMP_ERR_INPUT)
+            fail_msg("'%s' was read", bad[i]);
+    }
+}
+
 static void test_checkpoint_other_versions(void **state)
 {
     (void)state;
     smp__checkpoint_header header;
-    must(read_header("SMP checkpoint 6\n", true, &header));
-    assert_int_equal(header.version, 6);
-    assert_int_equal(read_header("SMP checkpoint 6\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 7\n", true, &header));
+    assert_int_equal(header.version, 7);
+    assert_int_equal(read_header("SMP checkpoint 7\n", false, &header), SMP_ERR_INPUT);
     must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
                      false, &header));
     assert_true(header.version == 1 && header.saved == 0);
@@ -439,11 +472,12 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order),         TEST(pruned),      TEST(best_kept),
-        TEST(parts_removed), TEST(last_number), TEST(descriptors_closed),
-        TEST(names),         TEST(made),        TEST(headers),
-        TEST(sample_order),  TEST(loss_scale),  TEST(other_versions),
-        TEST(unreadable),    TEST(ends_early),  TEST(list_no_memory),
+        TEST(order),          TEST(pruned),      TEST(best_kept),
+        TEST(parts_removed),  TEST(last_number), TEST(descriptors_closed),
+        TEST(names),          TEST(made),        TEST(headers),
+        TEST(sample_order),   TEST(loss_scale),  TEST(receipt),
+        TEST(other_versions), TEST(unreadable),  TEST(ends_early),
+        TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

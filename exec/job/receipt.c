@@ -1,0 +1,154 @@
+/* What a run was told: exec/job/receipt.h. */
+#include "exec/job/receipt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
+
+static smp_status read_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES])
+{
+    smp__checkpoint_header header = {0};
+    int fd;
+    int64_t bytes;
+    SMP_TRY(smp_file_open(path, &fd, &bytes));
+    const smp_status status = smp__checkpoint_header_read(fd, path, &header);
+    close(fd);
+    if (status == SMP_OK)
+        memcpy(receipt, header.receipt, SMP__RECEIPT_BYTES);
+    return status;
+}
+
+smp_status smp__receipt_find(const char *directory, bool best, bool *found,
+                             char receipt[SMP__RECEIPT_BYTES])
+{
+    smp__saved *list = NULL;
+    int n = 0;
+    receipt[0] = '\0';
+    *found = false;
+    if (!smp__checkpoint_exists(directory))
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
+    *found = n > 0;
+    const int first = best ? smp__checkpoint_best(list, n) : 0, end = best ? first + 1 : n;
+    for (int i = first < 0 ? end : first; i < end; i++) {
+        char path[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(path, directory, list[i].step);
+        if (read_receipt(path, receipt) == SMP_OK) /* else passed over, as when it is loaded */
+            break;
+    }
+    free(list);
+    return SMP_OK;
+}
+
+enum { VALUE_BYTES = 256 };
+
+/* The value behind a word, cut to the buffer. */
+static bool find_value(const char *receipt, const char *word, char value[VALUE_BYTES])
+{
+    const size_t length = strlen(word);
+    for (const char *at = receipt, *end; (end = strchr(at, '\n')); at = end + 1)
+        if (strncmp(at, word, length) == 0 && at[length] == ' ') {
+            snprintf(value, VALUE_BYTES, "%.*s", (int)(end - at - (int)length - 1),
+                     at + length + 1);
+            return true;
+        }
+    return false;
+}
+
+/* Do both say it, and not the same? */
+static bool is_other(const char *one, const char *other, const char *word, char value[VALUE_BYTES],
+                     char other_value[VALUE_BYTES])
+{
+    return find_value(one, word, value) && find_value(other, word, other_value) &&
+           strcmp(value, other_value) != 0;
+}
+
+static uint64_t hash_splitting(const smp_splitting *splitting)
+{
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < splitting->n_entry; i++) {
+        hash = smp_hash(hash, splitting->entry[i].op, strlen(splitting->entry[i].op) + 1);
+        hash = smp_hash(hash, splitting->entry[i].as, strlen(splitting->entry[i].as) + 1);
+    }
+    return hash;
+}
+
+static void add_bits(smp_text *text, const smp *s)
+{
+    const smp_plan *plan = s->plan;
+    smp_text_append(text, "microbatch-size %" PRId64 "\ngradient-blocks %d\ntensor %d\n",
+                    plan->microbatch_size, plan->gradient_blocks, smp_plan_tensor(plan));
+    smp_text_append(text, "splitting %016" PRIx64 "\n", hash_splitting(&plan->splitting));
+    smp_text_append(text, "precision %s\nstate-precision %s\ngradient-wire %s\n",
+                    smp_precision_name(s->target.precision),
+                    s->target.bf16_states ? "bf16" : "fp32",
+                    smp_wire_is_bf16(plan->sharding) ? "bf16" : "fp32");
+}
+
+smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
+{
+    smp_text text = {0};
+    smp_status status = SMP_OK;
+    smp_text_append(&text, "%sbatch %" PRId64 "\n", options ? options : "",
+                    smp__job_global_batch(s));
+    add_bits(&text, s);
+    if (data) {
+        int64_t bytes = 0;
+        uint64_t hash = 0;
+        status = smp_data_mark(data, &bytes, &hash);
+        smp_text_append(&text, "data %" PRId64 " %016" PRIx64 "\n", bytes, hash);
+    }
+    if (status == SMP_OK && text.failed)
+        status = SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && text.length >= sizeof s->receipt)
+        status = smp_fail(SMP_ERR_INPUT,
+                          "the options of training take %zu bytes, a checkpoint has room for %zu",
+                          text.length, sizeof s->receipt - 1);
+    if (status == SMP_OK)
+        memcpy(s->receipt, text.data, text.length + 1);
+    smp_text_free(&text);
+    return status;
+}
+
+static void say_bits(const smp *s)
+{
+    static const char *const words[] = {"microbatch-size", "gradient-blocks", "tensor",
+                                        "splitting",       "precision",       "state-precision",
+                                        "gradient-wire"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char had[VALUE_BYTES], has[VALUE_BYTES];
+        if (!is_other(s->loaded_receipt, s->receipt, words[i], had, has))
+            continue;
+        if (strcmp(words[i], "splitting") == 0)
+            fprintf(stderr, "smp-run: other splitting than the checkpoint's: bits will differ\n");
+        else
+            fprintf(stderr, "smp-run: %s %s, the run that is resumed had %s: bits will differ\n",
+                    words[i], has, had);
+    }
+}
+
+smp_status smp__receipt_compare(const smp *s, bool another_batch)
+{
+    const bool prints = s->comm.world_rank == 0;
+    const char *const had_all = s->loaded_receipt, *const has_all = s->receipt;
+    char had[VALUE_BYTES], has[VALUE_BYTES];
+    if (is_other(had_all, has_all, "batch", had, has)) {
+        if (!another_batch)
+            return smp_fail(SMP_ERR_INPUT,
+                            "the plan has a global batch of %s, the run that is resumed had %s: "
+                            "plan with that many samples, or give --resume-changed",
+                            has, had);
+        if (prints)
+            fprintf(stderr, "smp-run: global batch %s, the run that is resumed had %s\n", has, had);
+    }
+    if (prints)
+        say_bits(s);
+    if (prints && is_other(had_all, has_all, "data", had, has))
+        fprintf(stderr, "smp-run: --data is not what the run that is resumed had\n");
+    return SMP_OK;
+}
