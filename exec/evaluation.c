@@ -78,6 +78,10 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
+        if (t->job->end_agreed && step < t->options->steps) { /* half an evaluation is none */
+            t->stopped = true;
+            return SMP_OK;
+        }
         const double *losses = t->job->result, *counted = losses + microbatches;
         for (int i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
             sum += losses[i] * counted[i];

@@ -27,6 +27,7 @@ typedef enum value_kind {
     SEED,     /* uint64_t */
     NUMBER,   /* float from 0 */
     SECONDS,  /* double from 0 */
+    PERIOD,   /* steps, or a time: smp_train_options.save_every and save_every_s */
     SHARE,    /* above 0, below 1: int64_t in parts of SMP__WHOLE */
     RESUME    /* none, or auto: smp_train_options */
 } value_kind;
@@ -76,7 +77,7 @@ static const struct entry {
     {"delayed-shift", FEW, AT(train.job.delayed_shift), KEPT},
     {"seed", SEED, AT(train.job.seed), KEPT},
     {"checkpoint", TEXT, AT(train.checkpoint)},
-    {"save-every", POSITIVE, AT(train.save_every)},
+    {"save-every", PERIOD, AT(train)},
     {"resume", RESUME, AT(train)},
     {"resume-changed", YES, AT(train.resume_changed)},
     {"keep", FEW, AT(train.job.keep_checkpoints)},
@@ -182,7 +183,8 @@ static const char usage[] =
     "%s"
     "checkpoints\n"
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
-    "  --save-every N       ... and after every N steps, written while training goes on\n"
+    "  --save-every N       ... and after every N steps, written while training goes on; a time\n"
+    "                       (90s, 10m, 1.5h) goes by the clock of rank 0\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
     "                       from the one before, and say so. Options of training and --seed that\n"
     "                       are not given are those of the run that is resumed\n"
@@ -231,7 +233,9 @@ static const char usage[] =
     "repeatable\n"
     "  --help, --version\n"
     "\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
+    "With --checkpoint, SIGUSR1 and SIGTERM save after the step in progress and end the job.\n"
+    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits,\n"
+    "            4 ended by a signal and saved\n";
 
 static void add_line(smp_text *text, const char *name, const char *summary)
 {
@@ -277,6 +281,36 @@ static smp_status parse_count(const char *option, const char *text, int64_t min,
         return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a whole number from %lld to 1e9",
                         option, text, (long long)min);
     *out = value;
+    return SMP_OK;
+}
+
+/* "200": steps; "90s", "10m", "1.5h": a time. */
+static smp_status parse_period(const char *option, const char *text, smp_train_options *train)
+{
+    static const struct {
+        char letter;
+        double seconds;
+    } units[] = {{'s', 1.0}, {'m', 60.0}, {'h', 3600.0}};
+    const size_t length = strlen(text);
+    char number[32];
+    double value = 0.0;
+    train->save_every = 0;
+    train->save_every_s = 0.0;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (length < 2 || length > sizeof number || text[length - 1] != units[i].letter)
+            continue;
+        snprintf(number, sizeof number, "%.*s", (int)length - 1, text);
+        if (smp_parse_double(number, &value) && value > 0.0 && value <= 1e9) {
+            train->save_every_s = value * units[i].seconds;
+            return SMP_OK;
+        }
+    }
+    if (!smp_parse_int(text, &train->save_every) || train->save_every < 1 ||
+        train->save_every > 1000000000)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--%s: got '%s', expected a whole number of steps from 1 to 1e9, or a time "
+                        "such as 90s, 10m or 1.5h",
+                        option, text);
     return SMP_OK;
 }
 
@@ -334,6 +368,8 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
         SMP_TRY(parse_float(entry->name, text, &seconds));
         *(double *)at = (double)seconds;
         return SMP_OK;
+    case PERIOD:
+        return parse_period(entry->name, text, at);
     case SHARE:
         return parse_share(entry->name, text, at);
     case RESUME:
@@ -557,7 +593,8 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     if (a->train.n_data == 0 && (a->train.steps > 0 || a->train.epochs > 0))
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");
-    if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)
+    if ((a->train.resume || a->train.save_every > 0 || a->train.save_every_s > 0.0) &&
+        !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
     if ((a->train.keep_best || a->train.resume_best) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--keep-best and --resume-best need --checkpoint DIR");

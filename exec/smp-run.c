@@ -60,7 +60,7 @@ static smp_status settle_resume(smp__run_options *a, int rank)
 static int train(smp__run_options *a)
 {
     int rank = 0;
-    bool job_broken = false;
+    bool job_broken = false, stopped = false;
     smp_status status =
         smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
     if (status == SMP_OK) {
@@ -68,9 +68,9 @@ static int train(smp__run_options *a)
         status = settle_resume(a, rank);
     }
     if (status == SMP_OK) {
-        status = smp__train(&a->train, &job_broken);
+        status = smp__train(&a->train, &job_broken, &stopped);
     }
-    int code = smp_status_exit_code(status);
+    int code = stopped ? SMP__EXIT_STOPPED : smp_status_exit_code(status);
     if (job_broken) { /* a step failed on this rank alone, or a peer is gone: nobody can go on */
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
         MPI_Abort(MPI_COMM_WORLD, code);

@@ -8,19 +8,35 @@
 #include "exec/batches.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/evaluation.h"
-#include "exec/job/on_sigterm.h"
+#include "exec/job/on_signal.h"
 #include "exec/job/receipt.h"
 #include "exec/prediction.h"
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
 #include "exec/state/checkpoint_load.h"
 #include "exec/watch.h"
+#include "graph/base/clock.h"
 
 enum { TELLER_S = 2 };
 
 static bool due(int64_t step, int64_t every, int64_t last)
 {
     return step == last || (every > 0 && step % every == 0);
+}
+
+/* The weights of a step that is the last one, or of one that is not skipped: see save_due. */
+static smp_status save_step(smp__trainer *t, int64_t step)
+{
+    const smp_train_options *o = t->options;
+    const bool last = t->stopped || step == o->steps;
+    t->save_due = t->save_due || t->job->save_agreed || last ||
+                  (o->save_every > 0 && step % o->save_every == 0);
+    if (!t->saves || (!t->best_due && (!t->save_due || (t->job->skipped_in_row > 0 && !last))))
+        return SMP_OK;
+    t->save_due = t->best_due = t->job->save_agreed = false;
+    if (o->save_every_s > 0.0)
+        t->job->save_at_s = smp_clock_s() + o->save_every_s;
+    return last ? smp_save(t->job, o->checkpoint) : smp_save_begin(t->job, o->checkpoint);
 }
 
 static smp_status train_step(smp__trainer *t, int64_t step)
@@ -40,21 +56,16 @@ static smp_status train_step(smp__trainer *t, int64_t step)
         return status;
     t->step_us[t->n_step++] = r.step_us;
     SMP_TRY(smp__watch_step(t, &r, data_us));
-    if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
+    if (t->prints && *smp__signal_asked() != SIGTERM &&
+        (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
+    t->stopped = t->job->end_agreed && step < o->steps;
     int saved; /* completes a save whose parts are written, or says that it has failed */
     SMP_TRY(smp_save_test(t->job, &saved));
-    if (t->eval_data && due(step, o->eval_every, o->steps))
+    if (t->eval_data && !t->stopped && due(step, o->eval_every, o->steps))
         SMP_TRY(smp__evaluate_held_out(t, step));
     SMP_TRY(smp__watch_row(t));
-    if (!o->checkpoint || !t->job->graph->training)
-        return SMP_OK;
-    t->save_due = t->save_due || due(step, o->save_every, o->steps);
-    if (!t->best_due && (!t->save_due || (t->job->skipped_in_row > 0 && step < o->steps)))
-        return SMP_OK;
-    t->save_due = t->best_due = false;
-    return step < o->steps ? smp_save_begin(t->job, o->checkpoint)
-                           : smp_save(t->job, o->checkpoint);
+    return save_step(t, step);
 }
 
 static smp_status resume(smp__trainer *t)
@@ -94,7 +105,6 @@ static smp_status take_weights(smp__trainer *t)
 static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    t->prints = smp_rank(t->job, SMP_WORLD) == 0;
     if (t->prints)
         smp__print_target(t->job);
     for (int i = 0; i < t->job->graph->n_input; i++) {
@@ -124,8 +134,12 @@ static smp_status run(smp__trainer *t)
     if (o->predict)
         SMP_TRY(smp__prediction_open(t));
     SMP_TRY(smp__watch_open(t));
-    for (int64_t step = t->job->step + 1; step <= o->steps; step++)
+    if (t->saves && o->save_every_s > 0.0)
+        t->job->save_at_s = smp_clock_s() + o->save_every_s;
+    for (int64_t step = t->job->step + 1; step <= o->steps && !t->stopped; step++)
         SMP_TRY(train_step(t, step));
+    if (t->stopped)
+        return SMP_OK;
     if (o->predict)
         SMP_TRY(smp__prediction_write(t));
     if (o->weights)
@@ -166,16 +180,34 @@ static void free_data(smp__trainer *t)
     smp_data_close(t->data);
 }
 
-smp_status smp__train(const smp_train_options *options, bool *job_broken)
+/* Signals from here on: exec/job/on_signal.h. */
+static void heed_signals(smp__trainer *t)
+{
+    t->saves = t->options->checkpoint && t->job->graph->training;
+    if (t->saves)
+        t->job->comm.signalled = smp__signal_asked();
+    smp__on_signal(t->job, t->saves);
+}
+
+static void tell_stop(const smp__trainer *t)
+{
+    if (t->prints && t->stopped)
+        fprintf(stderr, "smp-run: ended by a signal: step %lld is saved in %s, --resume goes on\n",
+                (long long)t->job->step, t->options->checkpoint);
+}
+
+smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *stopped)
 {
     smp__trainer t = {.own = *options, .job_broken = job_broken};
     t.options = &t.own;
     *job_broken = false;
+    smp__on_signal(NULL, options->checkpoint);
     if (options->steps > 0 || options->epochs > 0)
         t.ahead = smp__read_ahead_start(); /* while this thread may still run on every core */
     smp_status status = smp_init(&t.job, &options->job);
     if (status == SMP_OK) {
-        smp__on_sigterm(t.job);
+        t.prints = smp_rank(t.job, SMP_WORLD) == 0;
+        heed_signals(&t);
         status = run(&t);
         smp__watch_close(&t);
         *job_broken = *job_broken || t.job->comm.failed;
@@ -184,12 +216,16 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
             status = leave(&t, status);
         if (*job_broken && !t.job->comm.told && t.job->doing)
             smp__job_context(t.job, status);
-        smp__on_sigterm(NULL);
+        if (status == SMP_OK)
+            tell_stop(&t);
     }
+    smp__on_signal(NULL, false);
     smp__read_ahead_stop(t.ahead); /* of a job that could not be made */
     *job_broken = *job_broken || status == SMP_ERR_PEER;
     if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
         sleep(TELLER_S);
+    if (stopped)
+        *stopped = status == SMP_OK && t.stopped;
     if (t.job && !*job_broken)
         smp_finalize(t.job);
     return status;

@@ -8,6 +8,8 @@
 
 #define SMP__SEED_DEFAULT UINT64_MAX
 
+enum { SMP__EXIT_STOPPED = 4 }; /* exit code: a signal has ended the job, which can be resumed */
+
 typedef struct smp_train_options {
     smp_options job;
     const char *const *data; /* --data sources; may be none if steps is 0 */
@@ -18,6 +20,7 @@ typedef struct smp_train_options {
     int64_t log_every;
     int64_t eval_every;     /* 0: only after the last step */
     int64_t save_every;     /* behind the next steps; 0: only after the last step */
+    double save_every_s;    /* ... or by the clock of rank 0; 0: not */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
     bool resume_auto;    /* `resume` where something is saved, else from the beginning */
@@ -47,7 +50,8 @@ typedef struct smp_train_options {
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken
- * tells that a step failed, so that other ranks may be waiting: the program must end the job. */
-smp_status smp__train(const smp_train_options *options, bool *job_broken);
+ * tells that a step failed, so that other ranks may be waiting: the program must end the job.
+ * *stopped: a signal has ended it before its last step, what it had is saved; NULL: not wanted. */
+smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *stopped);
 
 #endif

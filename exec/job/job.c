@@ -118,8 +118,8 @@ static smp_status build_calls(smp *s)
 
 static smp_status build_host_buffers(smp *s)
 {
-    int64_t results =
-        2 * (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size + SMP_OP_HITS;
+    const int64_t losses = (int64_t)s->comm.ddp_size * s->microbatches;
+    const int64_t results = 2 * losses + s->comm.world_size + SMP_OP_HITS + SMP__N_ASK;
     s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm.tensor_size + SMP__STEP_SUMS,
                      sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));

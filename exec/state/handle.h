@@ -210,9 +210,12 @@ struct smp {
     double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    double *
-        result; /* [2 * ddp * microbatches + world_size + SMP_OP_HITS]: losses, their rows, times of
-                            the ranks, hits */
+    double
+        *result; /* [2 * ddp * microbatches + world_size + SMP_OP_HITS + SMP__N_ASK]: losses, their
+                   rows, times of the ranks, hits, what ranks ask for */
+
+    bool end_agreed, save_agreed; /* what a rank has asked for in a step, alike on all ranks */
+    double save_at_s;             /* rank 0: by its clock a save is due then; 0: none */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */
@@ -260,6 +263,9 @@ enum {
     SMP__PIECE_BYTES = 16 << 20, /* of smp.piece */
     SMP__STEP_SUMS = 2           /* other sums over all ranks that go with the norm */
 };
+
+/* What a rank may ask all for at the end of a step. */
+enum { SMP__ASK_END, SMP__ASK_SAVE, SMP__N_ASK };
 
 /* The clock for `spent`, or 0 where nobody asks. */
 static inline double smp__spent_clock(const smp *s)

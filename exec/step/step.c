@@ -173,7 +173,7 @@ static void read_losses(smp *s)
     int losses = s->comm.ddp_size * s->microbatches;
     int own = s->comm.replica * s->microbatches;
     double *hits = s->result + 2 * losses + s->comm.world_size;
-    memset(s->result, 0, (size_t)(hits + SMP_OP_HITS - s->result) * sizeof(double));
+    memset(s->result, 0, (size_t)(hits + SMP_OP_HITS + SMP__N_ASK - s->result) * sizeof(double));
     if (s->comm.tensor_rank > 0) /* the first device of a group speaks for all */
         return;
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
@@ -254,6 +254,23 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
         s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
+/* What this rank asks for goes with the sums of the step, so all ranks learn it in the same one. */
+static void ask(const smp *s, double *asks)
+{
+    const volatile sig_atomic_t *signalled = s->comm.signalled;
+    const bool keeps_time = s->comm.world_rank == 0 && s->save_at_s > 0.0;
+    asks[SMP__ASK_END] = signalled && *signalled != 0;
+    asks[SMP__ASK_SAVE] = keeps_time && smp_clock_s() >= s->save_at_s;
+}
+
+static void agree_asks(smp *s, const double *asks)
+{
+    s->end_agreed = s->end_agreed || asks[SMP__ASK_END] > 0.0;
+    s->save_agreed = s->save_agreed || asks[SMP__ASK_SAVE] > 0.0;
+    if (s->end_agreed) /* all ranks live */
+        s->comm.signalled = NULL;
+}
+
 /* The losses of all replicas, by replica and micro-batch, added in that order on every rank, their
  * hits, and the time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
@@ -261,7 +278,9 @@ static smp_status collect(smp *s, smp_step_result *result)
     int losses = s->comm.ddp_size * s->microbatches;
     int times = 2 * losses, count = times + s->comm.world_size;
     s->result[times + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + SMP_OP_HITS));
+    ask(s, s->result + count + SMP_OP_HITS);
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + SMP_OP_HITS + SMP__N_ASK));
+    agree_asks(s, s->result + count + SMP_OP_HITS);
     result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
     result->hits_top5 = counts_hits(s) ? (int64_t)s->result[count + 1] : -1;
     result->loss = smp__loss_mean(s->result, s->result + losses, losses);

@@ -1,11 +1,35 @@
 /* Groups of ranks: communicators made and freed. */
 #include "exec/transport/comm.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "exec/transport/mpi_lifetime.h"
 #include "exec/transport/own_core.h"
+
+/* Ranks in containers of their own do not see each other. */
+static smp_status find_processes(smp_comm *comm)
+{
+    const int own = (int)getpid();
+    void *all;
+    SMP_TRY(smp__comm_gather_node(comm, &own, sizeof(own), &all));
+    comm->node_pid = all;
+    if (!smp__comm_node_lives(comm)) {
+        free(comm->node_pid);
+        comm->node_pid = NULL;
+    }
+    return SMP_OK;
+}
+
+bool smp__comm_node_lives(const smp_comm *comm)
+{
+    for (int i = 0; comm->node_pid && i < comm->node_size; i++)
+        if (kill((pid_t)comm->node_pid[i], 0) != 0 && errno == ESRCH)
+            return false;
+    return true;
+}
 
 static smp_status open_node(smp_comm *comm)
 {
@@ -16,7 +40,7 @@ static smp_status open_node(smp_comm *comm)
     MPI_Comm_size(comm->node, &comm->node_size);
     MPI_Comm_rank(comm->node, &comm->node_rank);
     comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
-    return SMP_OK;
+    return find_processes(comm);
 }
 
 smp_status smp__comm_open(smp_comm *comm, double timeout_s)
@@ -141,6 +165,7 @@ void smp__comm_close(smp_comm *comm)
     free_comm(&comm->notice);
     free_comm(&comm->node);
     free_comm(&comm->world);
+    free(comm->node_pid);
     free(comm->peer);
     free(comm->piece);
     smp__mpi_leave();

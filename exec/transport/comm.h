@@ -4,6 +4,7 @@
 #define SMP_EXEC_TRANSPORT_COMM_H
 
 #include <mpi.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,12 +34,15 @@ typedef struct smp_comm {
     int replica, ddp_size;
     int shard_size, shard_rank; /* replica % shard_size: which part is this rank's */
     int tensor_size, tensor_rank;
-    int node_rank, node_size;   /* among the ranks of this machine */
-    bool crowded;               /* more ranks on this node than cores: waiting ranks sleep soon */
-    bool own_core;              /* the calling thread is bound until the end */
-    bool failed;                /* a notice was sent or received */
-    bool told;                  /* one was received: the message is another rank's */
-    double timeout_s;           /* 0: never */
+    int node_rank, node_size; /* among the ranks of this machine */
+    int *node_pid;            /* [node_size]; NULL: not visible from here */
+    bool crowded;             /* more ranks on this node than cores: waiting ranks sleep soon */
+    bool own_core;            /* the calling thread is bound until the end */
+    bool failed;              /* a notice was sent or received */
+    bool told;                /* one was received: the message is another rank's */
+    double timeout_s;         /* 0: never */
+    /* The signal that asks the job to end, 0: none yet; NULL: no rank looks, or all have agreed. */
+    const volatile sig_atomic_t *signalled;
     long long came;             /* collectives that this rank has started: how far it has come */
     bool entering;              /* a step has begun here, perhaps not yet everywhere */
     long long entered;          /* comm.came when it had begun here */
@@ -82,6 +86,9 @@ void smp__comm_close(smp_comm *comm);
 
 /* SMP_ERR_FAILED with the call's name and MPI's message unless the code is MPI_SUCCESS. */
 smp_status smp__comm_check(int code, const char *call);
+
+/* Do all ranks of this machine live, as far as can be seen? Safe in a signal handler. */
+bool smp__comm_node_lives(const smp_comm *comm);
 
 /* The largest tag of a message in the pipeline. */
 int smp__comm_max_tag(const smp_comm *comm);

@@ -32,6 +32,8 @@ static const double LONG_WAIT_S = 0.1;
 static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
 /* of the time-out, while not all are known to be in the step */
 static const double CALL_EVERY = 0.25;
+/* In a step after SIGTERM: who has died on another machine is seen by nothing else. */
+static const double ENDING_S = 10.0;
 static const double LOOK_EVERY_S = 1e-3; /* for other ranks' messages and the time-out */
 static const double MAX_GAP_S = 0.1;     /* of waiting: in a longer one the process did not run */
 static const double ANSWER_S = 0.5;      /* who waits looks every millisecond */
@@ -261,6 +263,15 @@ static smp_status ask_who_entered(smp_comm *comm, smp_wait *wait)
     return SMP_OK;
 }
 
+/* How long the wait may take; 0: for ever. */
+static double limit_of(const smp_comm *comm, const smp_wait *wait)
+{
+    const bool patient = wait->patient || comm->entering;
+    const double limit_s = comm->timeout_s * (patient ? PATIENCE : 1.0);
+    const bool ending = !patient && comm->signalled && *comm->signalled == SIGTERM;
+    return ending && (limit_s <= 0.0 || limit_s > ENDING_S) ? ENDING_S : limit_s;
+}
+
 /* What is done a thousand times a second. */
 static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
                        const void *context)
@@ -271,7 +282,7 @@ static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describ
     if (comm->timeout_s > 0.0 && comm->entering &&
         wait->waited_s > wait->called_s + CALL_EVERY * comm->timeout_s)
         SMP_TRY(ask_who_entered(comm, wait));
-    double limit_s = comm->timeout_s * (wait->patient || comm->entering ? PATIENCE : 1.0);
+    const double limit_s = limit_of(comm, wait);
     if (limit_s > 0.0 && wait->waited_s > limit_s)
         return out_of_time(comm, limit_s, describe, context);
     return SMP_OK;

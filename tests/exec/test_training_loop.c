@@ -113,7 +113,7 @@ static printed train(const smp_train_options *options)
     int before = dup(STDOUT_FILENO);
     if (!file || before < 0 || dup2(fileno(file), STDOUT_FILENO) < 0)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    p.status = smp__train(options, &p.job_broken);
+    p.status = smp__train(options, &p.job_broken, NULL);
     fflush(stdout);
     dup2(before, STDOUT_FILENO);
     close(before);

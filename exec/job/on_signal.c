@@ -1,8 +1,9 @@
-/* The message of a rank that is ended from outside. The handler formats by hand: only write and
- * _exit are safe in it. */
-#include "exec/job/on_sigterm.h"
+/* Signals that end a job. The handler formats by hand: it may call write, kill and _exit only. */
+#include "exec/job/on_signal.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 enum { BYTES = 256 };
 
 static const smp *volatile job;
+static volatile sig_atomic_t saves; /* at a step boundary there is where to */
+static volatile sig_atomic_t asked; /* the signal that asks for the end; 0: none */
 
 static void put_text(char *line, size_t *used, const char *text)
 {
@@ -59,7 +62,7 @@ static void put_doing(char *line, size_t *used, const smp *s, const char *doing)
     put_number(line, used, (int)s->step);
 }
 
-static void speak(int signal_number)
+static _Noreturn void speak(void)
 {
     const smp *s = job;
     const char *doing = s->doing;
@@ -84,16 +87,42 @@ static void speak(int signal_number)
     put_text(line, &used, "\n");
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written; /* nobody left to tell */
-    (void)signal_number;
     _exit(1);
 }
 
-void smp__on_sigterm(const smp *s)
+static void handle(int number)
+{
+    const int before = errno;
+    /* mpirun sends SIGTERM to the survivors of a rank, too: they never come to a boundary. */
+    if (!saves || (number == SIGTERM && !smp__comm_node_lives(&job->comm)))
+        speak();
+    asked = number;
+    errno = before;
+}
+
+static void set_handler(int number, bool on)
 {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
-    action.sa_handler = s ? speak : SIG_DFL;
+    action.sa_handler = on ? handle : SIG_DFL;
+    if (number != SIGTERM) /* mpirun takes no output while it ends a job: a write must not go on */
+        action.sa_flags = SA_RESTART;
+    sigaction(number, &action, NULL);
+}
+
+void smp__on_signal(const smp *s, bool saves_then)
+{
     if (s) /* the handler finds a job whenever it is called */
         job = s;
-    sigaction(SIGTERM, &action, NULL);
+    else
+        asked = 0;
+    if (s || saves_then)
+        saves = saves_then;
+    set_handler(SIGUSR1, s || saves_then);
+    set_handler(SIGTERM, s);
+}
+
+const volatile sig_atomic_t *smp__signal_asked(void)
+{
+    return &asked;
 }

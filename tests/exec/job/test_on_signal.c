@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "exec/job/on_sigterm.h"
+#include "exec/job/on_signal.h"
 #include "exec/state/handle.h"
 
 static bool signal_first; /* SIGTERM comes just before the handler is changed */
@@ -31,7 +31,7 @@ int sigaction(int number, const struct sigaction *action, struct sigaction *old)
 
 static void raise_in_step(const smp *job)
 {
-    smp__on_sigterm(job);
+    smp__on_signal(job, false);
     raise(SIGTERM);
 }
 
@@ -39,7 +39,7 @@ static void raise_between_steps(const smp *job)
 {
     smp saving = *job;
     saving.doing = "saving a checkpoint";
-    smp__on_sigterm(&saving);
+    smp__on_signal(&saving, false);
     raise(SIGTERM);
 }
 
@@ -48,22 +48,67 @@ static void raise_in_group(const smp *job)
     smp of_group = *job;
     of_group.comm.tensor_size = 4;
     of_group.comm.tensor_rank = 3;
-    smp__on_sigterm(&of_group);
+    smp__on_signal(&of_group, false);
     raise(SIGTERM);
 }
 
 static void raise_while_handler_goes(const smp *job)
 {
-    smp__on_sigterm(job);
+    smp__on_signal(job, false);
     signal_first = true;
-    smp__on_sigterm(NULL);
+    smp__on_signal(NULL, false);
 }
 
 static void raise_afterwards(const smp *job)
 {
-    smp__on_sigterm(job);
-    smp__on_sigterm(NULL);
+    smp__on_signal(job, false);
+    smp__on_signal(NULL, false);
     raise(SIGTERM);
+}
+
+/* A rank of this machine that has gone: a process that was there. */
+static int gone_process(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    return (int)child;
+}
+
+static void raise_to_save(const smp *job, int number, int other)
+{
+    smp saving = *job;
+    saving.comm.node_pid = (int[]){(int)getpid(), other};
+    saving.comm.node_size = 2;
+    smp__on_signal(&saving, true);
+    raise(number);
+    if (*smp__signal_asked() == number)
+        _exit(42);
+}
+
+static void ask_to_end(const smp *job)
+{
+    raise_to_save(job, SIGTERM, (int)getppid());
+}
+
+static void ask_after_a_death(const smp *job)
+{
+    raise_to_save(job, SIGUSR1, gone_process());
+}
+
+static void end_after_a_death(const smp *job)
+{
+    raise_to_save(job, SIGTERM, gone_process());
+}
+
+static void ask_before_there_is_a_job(const smp *job)
+{
+    smp__on_signal(NULL, true);
+    raise(SIGUSR1);
+    smp__on_signal(job, true);
+    if (*smp__signal_asked() == SIGUSR1)
+        _exit(42);
 }
 
 /* How a process ends that does this, and what it says. */
@@ -95,7 +140,7 @@ static int end_of(void (*act)(const smp *job), char *text, size_t size)
 static const char expected[] = "smp-run: the job was ended: rank 3 (replica 1, pipeline rank 2, "
                                "stage 5, micro-batch 7) was at action B of step 42\n";
 
-static void test_on_sigterm_says_where_the_rank_was(void **state)
+static void test_on_signal_says_where_the_rank_was(void **state)
 {
     char text[512];
     (void)state;
@@ -105,7 +150,7 @@ static void test_on_sigterm_says_where_the_rank_was(void **state)
     assert_string_equal(text, expected);
 }
 
-static void test_on_sigterm_says_which_device_of_a_group(void **state)
+static void test_on_signal_says_which_device_of_a_group(void **state)
 {
     char text[512];
     (void)state;
@@ -115,7 +160,7 @@ static void test_on_sigterm_says_which_device_of_a_group(void **state)
                               "42\n");
 }
 
-static void test_on_sigterm_knows_what_is_no_step(void **state)
+static void test_on_signal_knows_what_is_no_step(void **state)
 {
     char text[512];
     (void)state;
@@ -124,7 +169,7 @@ static void test_on_sigterm_knows_what_is_no_step(void **state)
                               "saving a checkpoint after step 41\n");
 }
 
-static void test_on_sigterm_speaks_until_the_handler_is_gone(void **state)
+static void test_on_signal_speaks_until_the_handler_is_gone(void **state)
 {
     char text[512];
     (void)state;
@@ -134,7 +179,7 @@ static void test_on_sigterm_speaks_until_the_handler_is_gone(void **state)
     assert_string_equal(text, expected);
 }
 
-static void test_on_sigterm_gives_the_default_back(void **state)
+static void test_on_signal_gives_the_default_back(void **state)
 {
     char text[512];
     (void)state;
@@ -144,14 +189,34 @@ static void test_on_sigterm_gives_the_default_back(void **state)
     assert_string_equal(text, "");
 }
 
+/* mpirun ends the survivors of a rank by SIGTERM. */
+static void test_on_signal_asks_for_the_end_while_all_live(void **state)
+{
+    void (*const asks[])(const smp *job) = {ask_to_end, ask_after_a_death,
+                                            ask_before_there_is_a_job};
+    char text[512];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        int status = end_of(asks[i], text, sizeof(text));
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 42);
+        assert_string_equal(text, "");
+    }
+    int status = end_of(end_after_a_death, text, sizeof(text));
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_string_equal(text, expected);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_on_sigterm_says_where_the_rank_was),
-        cmocka_unit_test(test_on_sigterm_says_which_device_of_a_group),
-        cmocka_unit_test(test_on_sigterm_knows_what_is_no_step),
-        cmocka_unit_test(test_on_sigterm_speaks_until_the_handler_is_gone),
-        cmocka_unit_test(test_on_sigterm_gives_the_default_back),
+        cmocka_unit_test(test_on_signal_says_where_the_rank_was),
+        cmocka_unit_test(test_on_signal_says_which_device_of_a_group),
+        cmocka_unit_test(test_on_signal_knows_what_is_no_step),
+        cmocka_unit_test(test_on_signal_speaks_until_the_handler_is_gone),
+        cmocka_unit_test(test_on_signal_gives_the_default_back),
+        cmocka_unit_test(test_on_signal_asks_for_the_end_while_all_live),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
