@@ -179,6 +179,9 @@ smp_status smp__read_batch(smp__trainer *t, smp_data *data, smp__batch b)
     return smp__reading_do(&part);
 }
 
+/* What it costs to have the thread read, and to wait for it: less is sooner read here. */
+enum { HAND_OVER_US = 50 };
+
 /* Another batch than the one read ahead follows only where the position was moved in between. */
 static smp_status get_batch(smp__trainer *t, smp__batch b)
 {
@@ -190,10 +193,14 @@ static smp_status get_batch(smp__trainer *t, smp__batch b)
             void **const read = t->spare;
             t->spare = t->buffer;
             t->buffer = read;
+            t->read_us = smp__read_ahead_took_us(t->ahead);
             return status;
         }
     }
-    return smp__read_batch(t, t->data, b);
+    const double begin_s = smp_clock_s();
+    const smp_status status = smp__read_batch(t, t->data, b);
+    t->read_us = (smp_clock_s() - begin_s) * 1e6;
+    return status;
 }
 
 smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more, double *wait_us)
@@ -205,7 +212,7 @@ smp_status smp__take_batch(smp__trainer *t, smp__batch b, bool more, double *wai
         t->wait_us += *wait_us;
         t->longest_wait_us = *wait_us > t->longest_wait_us ? *wait_us : t->longest_wait_us;
     }
-    if (more && t->ahead) {
+    if (more && t->ahead && t->read_us > HAND_OVER_US) {
         t->asked = batch_at(t, b.first + b.samples);
         const smp__reading part = part_of(t, t->data, t->asked, t->spare);
         smp__read_ahead_ask(t->ahead, &part);

@@ -12,11 +12,12 @@
 #include <stdlib.h>
 
 #include "exec/transport/own_core.h"
+#include "graph/base/clock.h"
 #include "graph/base/status.h"
 
 typedef enum phase {
     IDLE,
-    ASKED, /* the thread's: `what`, its buffers, `status`, `message` */
+    ASKED, /* the thread's: `what`, its buffers, `status`, `message`, `took_us` */
     DONE,
     ENDS
 } phase;
@@ -29,6 +30,7 @@ struct smp__read_ahead {
     smp__reading what;
     smp_status status;
     char message[1024];
+    double took_us;
 };
 
 smp_status smp__reading_do(const smp__reading *what)
@@ -64,7 +66,9 @@ static void *run(void *of)
     const struct sched_param none = {0};
     sched_setscheduler(0, SCHED_BATCH, &none); /* refused: costs time only */
     while (wait_for(a, ASKED, ENDS) == ASKED) {
+        const double begin_s = smp_clock_s();
         a->status = smp__reading_do(&a->what);
+        a->took_us = 1e6 * (smp_clock_s() - begin_s);
         if (a->status != SMP_OK)
             snprintf(a->message, sizeof a->message, "%s", smp_last_error());
         set_phase(a, DONE);
@@ -110,4 +114,9 @@ smp_status smp__read_ahead_wait(smp__read_ahead *a)
     wait_for(a, DONE, DONE);
     set_phase(a, IDLE);
     return a->status == SMP_OK ? SMP_OK : smp_fail(a->status, "%s", a->message);
+}
+
+double smp__read_ahead_took_us(const smp__read_ahead *a)
+{
+    return a->took_us;
 }

@@ -27,5 +27,7 @@ void smp__read_ahead_stop(smp__read_ahead *a);
 void smp__read_ahead_ask(smp__read_ahead *a, const smp__reading *what);
 /* The end of what was asked, and what came of it: its failure is then the caller's last error. */
 smp_status smp__read_ahead_wait(smp__read_ahead *a);
+/* What the last one took the thread, whoever waited for it. */
+double smp__read_ahead_took_us(const smp__read_ahead *a);
 
 #endif

@@ -48,6 +48,7 @@ typedef struct smp__trainer {
     smp__read_ahead *ahead; /* NULL: none */
     void **spare;           /* like `buffer`: what is read while a step uses that; NULL: none */
     smp__batch asked;       /* under way into `spare`; of no samples: none */
+    double read_us;         /* what reading the last batch took, whoever read it */
     double wait_us, longest_wait_us; /* of steps for data, but for the first one */
     smp__watch *watch;               /* exec/watch.h */
 } smp__trainer;

@@ -55,6 +55,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     if (status != SMP_OK)
         return status;
     t->step_us[t->n_step++] = r.step_us;
+    r.samples_per_s *= r.step_us / (r.step_us + data_us);
     SMP_TRY(smp__watch_step(t, &r, data_us));
     if (t->prints && *smp__signal_asked() != SIGTERM &&
         (o->json || step == 1 || due(step, o->log_every, o->steps)))

@@ -153,4 +153,10 @@ truncate -s 60 set/b/15.png
 run mpirun -n 2 smp-run 2.yaml --data image=set --epochs 1
 [ "$status" -ne 0 ] || fail "trained on a broken image"
 expect_match err 'smp-run: .*set/b/15.png: broken PNG image: '
+# Samples per second count the waiting for data: of a disk that takes 10 ms for a sample no more than 100 come,
+# but for the batch that was read beside the first step.
+expect_exit 0 smp-partition model.yaml -n 1 --microbatch-size 2 --microbatches 1 -o slow.yaml
+expect_exit 0 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" SLOW_READ=images.npy smp-run slow.yaml "${npy[@]}" --json --steps 8
+expect_equal "samples per second of steps that waited" \
+    "$(sed -nE 's/.*"samples_per_s": ([0-9.]+).*/\1/p' out | awk '$1 <= 100 { n++ } END { print (n >= 6) }')" 1
 finish

@@ -2,7 +2,8 @@
  * environment says. fsync appends the path to the file $SYNC_LOG; it fails (EIO) at $FAIL_SYNC; at
  * $HOLD_SYNC it waits until the file $HOLD_UNTIL is there, for a minute at most. Of a write or
  * pwrite at $FAIL_WRITE half the bytes are written, the next one finds the disk full; $FAIL_AFTER
- * bytes are written before that. With $BAD_RANK all this is so on one rank. */
+ * bytes are written before that. A pread at $SLOW_READ takes 10 ms. With $BAD_RANK all this is so
+ * on one rank. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,4 +84,16 @@ ssize_t write(int fd, const void *bytes, size_t n)
 ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
     return is_full(fd, &n) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, offset);
+}
+
+ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
+{
+    const struct timespec nap = {.tv_nsec = 10 * 1000 * 1000};
+    char path[4096];
+    if (setting("SLOW_READ")) {
+        fd_path(fd, path);
+        if (is_at(path, "SLOW_READ"))
+            nanosleep(&nap, NULL);
+    }
+    return syscall(SYS_pread64, fd, bytes, n, offset);
 }
