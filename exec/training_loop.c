@@ -103,6 +103,12 @@ static smp_status take_weights(smp__trainer *t)
     return SMP_OK;
 }
 
+static bool trains(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    return t->job->graph->training && (o->epochs > 0 || o->steps > t->job->step);
+}
+
 static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -117,7 +123,7 @@ static smp_status run(smp__trainer *t)
     if (o->resume)
         SMP_TRY(resume(t));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__order_settle(t)));
-    int64_t least = o->drop_last ? t->global_batch : 1;
+    const int64_t least = trains(t) ? t->global_batch : 1;
     if (o->n_data > 0)
         SMP_TRY(smp__batches_open(t, o->data, o->n_data, o->shuffle, least, &t->data));
     if (o->n_eval_data > 0)

@@ -184,8 +184,9 @@ static smp_status check_enough(const smp_data *data)
     if (data->samples >= data->least)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
-                    "%s: %lld samples are too few: one global batch (replicas * micro-batches "
-                    "* micro-batch size) needs %lld, and one that is shorter is left out",
+                    "%s: got %lld samples, expected %lld or more, a global batch (replicas * "
+                    "micro-batches * micro-batch size): give more data, or make a plan with a "
+                    "smaller batch (--microbatches, --microbatch-size)",
                     sources_name(name, sizeof name, first_feed(data)), (long long)data->samples,
                     (long long)data->least);
 }

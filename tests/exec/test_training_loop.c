@@ -18,7 +18,7 @@
 #include "tests/exec/open_ranks.h"
 
 /* 30 samples are batches of 8, 8, 8 and 6. */
-enum { T = 8, GLOBAL_BATCH = 8, SAMPLES = 30, BATCHES = 4, LAST = 6, MOST = 32 };
+enum { T = 8, GLOBAL_BATCH = 8, SAMPLES = 30, BATCHES = 4, LAST = 6, FEW = 11, MOST = 32 };
 
 static const char model_text[] =
     "smp: 1\n"
@@ -166,6 +166,12 @@ static void assert_near(double got, double expected)
         fail_msg("got %.9g, expected %.9g", got, expected);
 }
 
+/* Of a pass over `few`, which begins with this step. */
+static double mean_of_few(const printed *p, int step)
+{
+    return (GLOBAL_BATCH * p->loss[step] + (FEW - GLOBAL_BATCH) * p->loss[step + 1]) / FEW;
+}
+
 /* At a learning rate of 0 a step's loss is the mean over what it took, and an evaluation's that
  * over all of the set. */
 static void test_training_loop_takes_every_sample(void **state)
@@ -210,24 +216,41 @@ static void test_training_loop_drops_the_last(void **state)
         assert_true(full.loss[step] == all.loss[step]);
 }
 
-/* Fewer samples than a batch has, and than there may be replicas. */
+/* A pass whose last batch has fewer samples than there may be replicas. */
 static void test_training_loop_of_few_samples(void **state)
 {
     (void)state;
     const char *data[] = {few};
-    smp_train_options o = options_of(data, true, 3);
+    smp_train_options o = options_of(data, true, 4);
     o.job.lr = 0;
     o.eval_data = data;
     o.n_eval_data = 1;
     printed p = train_well(&o);
-    assert_int_equal(p.steps, 3);
-    for (int step = 1; step <= p.steps; step++)
-        assert_near(p.loss[step], p.eval_loss[0]);
-    o.drop_last = true;
-    p = train(&o);
-    assert_int_equal(p.status, SMP_ERR_INPUT);
-    assert_false(p.job_broken);
-    assert_non_null(strstr(smp_last_error(), "3 samples are too few"));
+    assert_int_equal(p.steps, 4);
+    for (int step = 1; step <= p.steps; step += 2)
+        assert_near(mean_of_few(&p, step), p.eval_loss[0]);
+}
+
+/* A set that no step could take a global batch of is refused, whatever becomes of short ones; where
+ * nothing is trained it may be of any size. */
+static void test_training_loop_refuses_less_than_a_batch(void **state)
+{
+    (void)state;
+    const char *data[] = {single};
+    smp_train_options o = options_of(data, true, 3);
+    for (int drop_last = 0; drop_last <= 1; drop_last++) {
+        o.drop_last = drop_last;
+        printed p = train(&o);
+        assert_int_equal(p.status, SMP_ERR_INPUT);
+        assert_int_equal(p.steps, 0);
+        assert_false(p.job_broken);
+        assert_non_null(strstr(smp_last_error(), "got 1 samples, expected 8 or more"));
+    }
+    o.epochs = 2;
+    assert_int_equal(train(&o).status, SMP_ERR_INPUT);
+    o.epochs = 0;
+    o.steps = 0;
+    assert_int_equal(train_well(&o).steps, 0);
 }
 
 static void forget_saved(void)
@@ -289,9 +312,10 @@ static void test_training_loop_evaluates_when_due(void **state)
     p = train_well(&o);
     assert_int_equal(p.evaluations, 5);
     assert_true(p.eval_loss[0] == p.eval_loss[4]);
-    o = options_of(eval_data, false, 1);
+    o = options_of(eval_data, false, 2);
     o.job.lr = 0;
-    assert_near(p.eval_loss[0], train_well(&o).loss[1]);
+    const printed trained = train_well(&o);
+    assert_near(p.eval_loss[0], mean_of_few(&trained, 1));
 }
 
 /* As text: the same numbers, of the first step, those that are due, and the last. */
@@ -339,18 +363,6 @@ static void test_training_loop_sums_up(void **state)
         double error = 100.0 * (p.predicted_us / p.median_us - 1.0);
         assert_true(p.predicted_us > 0.0 && fabs(p.error - error) <= 1.0 + 0.01 * (100.0 + error));
     }
-}
-
-/* A data set of one sample. */
-static void test_training_loop_of_one_sample(void **state)
-{
-    (void)state;
-    const char *data[] = {single};
-    smp_train_options o = options_of(data, false, 2);
-    o.job.lr = 0;
-    printed p = train_well(&o);
-    assert_int_equal(p.steps, 2);
-    assert_true(p.loss[1] == p.loss[2]);
 }
 
 static bool has_saved(int step)
@@ -485,7 +497,7 @@ static void make_files(void)
         write_file(model, model_text, sizeof model_text - 1);
         write_file(text, bytes, sizeof bytes);
         write_file(even, bytes, (BATCHES - 1) * GLOBAL_BATCH * T + 1);
-        write_file(few, bytes + 5, 3 * T + 1);
+        write_file(few, bytes + 5, FEW * T + 1);
         write_file(single, bytes + 9, T + 1);
     }
     MPI_Barrier(MPI_COMM_WORLD);
@@ -499,11 +511,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_training_loop_takes_every_sample),
         cmocka_unit_test(test_training_loop_drops_the_last),
         cmocka_unit_test(test_training_loop_of_few_samples),
+        cmocka_unit_test(test_training_loop_refuses_less_than_a_batch),
         cmocka_unit_test(test_training_loop_resumes_around_a_short_batch),
         cmocka_unit_test(test_training_loop_evaluates_when_due),
         cmocka_unit_test(test_training_loop_prints_when_due),
         cmocka_unit_test(test_training_loop_sums_up),
-        cmocka_unit_test(test_training_loop_of_one_sample),
         cmocka_unit_test(test_training_loop_saves_when_due),
         cmocka_unit_test(test_training_loop_traces_into_a_folder),
         cmocka_unit_test(test_training_loop_checksum),

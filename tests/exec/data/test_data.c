@@ -239,7 +239,8 @@ static void test_data_unusable_files(void **state)
     expect_error(&m, 1, folder, NULL, "got a directory");
     expect_error(&m, 1, write_file("empty.txt", "", 0), NULL, "is empty");
     expect_error(&m, 1, write_file("short.txt", "abcd", 4), NULL, "4 bytes are too few");
-    expect_error(&m, 3, write_file("few.txt", "abcdefghijkl", 12), NULL, "2 samples are too few");
+    expect_error(&m, 3, write_file("few.txt", "abcdefghijkl", 12), NULL,
+                 "few.txt: got 2 samples, expected 3 or more");
     expect_error(&m, 0, path_of("few.txt"), NULL, "global batch");
     expect_error(&m, 1, "", NULL, "cannot open");
     const char *fifo = path_of("fifo");
@@ -324,7 +325,7 @@ static void test_data_closes_its_files(void **state)
     assert_true(next_descriptor() > before);
     smp_data_close(data);
     assert_int_equal(next_descriptor(), before);
-    expect_error(&m, 9, path, path, "closed.txt and 1 more: 4 samples");
+    expect_error(&m, 9, path, path, "closed.txt and 1 more: got 4 samples");
     assert_int_equal(next_descriptor(), before);
     expect_error(&m, 1, path, path_of("absent.txt"), "cannot open");
     assert_int_equal(next_descriptor(), before);
@@ -456,7 +457,7 @@ static void test_data_split(void **state)
     smp_data *data = NULL, *part = NULL; /* what is left must be a batch, too */
     assert_int_equal(open_sources(&m, 80, true, &data, path, NULL), SMP_OK);
     assert_int_equal(smp_data_split(data, 0.3, &part), SMP_ERR_INPUT);
-    assert_non_null(strstr(smp_last_error(), "71 samples are too few"));
+    assert_non_null(strstr(smp_last_error(), "got 71 samples, expected 80 or more"));
     smp_data_close(data);
 }
 
