@@ -101,7 +101,7 @@ typedef struct smp_options {
     const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
 
     /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
-    const char *optimizer;       /* "adamw", "sgd", "lion", "lamb", "lars" */
+    const char *optimizer;       /* "adamw", "sgd", "lion", "lamb", "lars", "novograd" */
     float lr;                    /* peak learning rate */
     float min_lr;                /* at the end of the decay, or below which it does not go */
     int64_t warmup_steps;        /* linear warm-up from 0 */
@@ -109,7 +109,7 @@ typedef struct smp_options {
                                     schedule has no end */
     float beta1, beta2, epsilon; /* of adamw, and others that have them */
     float momentum;              /* of sgd and lars, likewise */
-    float weight_decay; /* decoupled but for lars; only weights of two or more dimensions */
+    float weight_decay; /* of weights of two or more dimensions; decoupled but for lars, novograd */
     float clip_norm;    /* global gradient norm limit over all stages; 0: none */
     uint64_t seed;      /* weight initialisation, dropout */
 

@@ -31,6 +31,7 @@ struct sequential {
     bool *touched;    /* [n_tensor] has the gradient its first contribution? */
     op_state *op;
     float **weight, **sum, **state[2]; /* [n_param] */
+    double *kept;                      /* [n_param] of an optimizer that keeps a number for each */
     float **accumulator;               /* [n_use] of the micro-batches of a block */
     float **block;                     /* [blocks * n_use] */
     float seed;
@@ -85,6 +86,7 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->sum = calloc((size_t)graph->n_param + 1, sizeof(float *));
     s->state[0] = calloc((size_t)graph->n_param + 1, sizeof(float *));
     s->state[1] = calloc((size_t)graph->n_param + 1, sizeof(float *));
+    s->kept = calloc((size_t)graph->n_param + 1, sizeof(double));
     s->accumulator = calloc((size_t)graph->n_use + 1, sizeof(float *));
     for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
         s->value[t] = zeroed(smp_tensor_bytes(graph, t, batch));
@@ -140,6 +142,7 @@ void sequential_destroy(sequential *s)
     free(s->op);
     free(s->weight);
     free(s->sum);
+    free(s->kept);
     free(s->state[0]);
     free(s->state[1]);
     free(s->accumulator);
@@ -319,8 +322,9 @@ static smp_status find_trust(sequential *s, int32_t param, smp_update *args)
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &measured));
     SMP_TRY(add_squares(s, args->weight, args->elements, &weight));
     SMP_TRY(add_squares(s, args->grad, args->elements, &direction));
-    if (s->graph->param[param].shape.n_dim >= 2)
+    if (s->optimizer->keep || s->graph->param[param].shape.n_dim >= 2)
         args->trust = smp_trust_of(s->optimizer, args, weight, direction);
+    s->kept[param] = args->kept;
     return SMP_OK;
 }
 
@@ -349,6 +353,7 @@ static smp_status update(sequential *s)
                            .elements = p->elements,
                            .grad_scale = norm > limit ? (float)(limit / norm) : 1.0f,
                            .lr = smp_learning_rate(&s->options, s->step + 1),
+                           .kept = s->kept[i],
                            .step = s->step + 1,
                            .settings = &settings};
         SMP_TRY(find_trust(s, i, &args));

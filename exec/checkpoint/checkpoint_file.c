@@ -19,6 +19,12 @@
 #include "graph/base/text.h"
 #include "graph/safetensors/safetensors_write.h"
 
+/* What is kept for a whole weight, as it stands in the file. */
+typedef struct kept_number {
+    double value;
+    uint64_t hash;
+} kept_number;
+
 enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
 
 /* Tensors of a weight: values, states, hashes, as bytes, which need not be aligned. */
@@ -36,7 +42,7 @@ static void add_tensors(const smp_param *param, int states, const char *const *n
 }
 
 /* "fc.weight", "fc.weight#1" .., "fc.weight#hashes": names of models have no #. */
-static smp_status name_tensors(const smp_graph *graph, int states, smp_arena *arena,
+static smp_status name_tensors(const smp_graph *graph, int states, bool keeps, smp_arena *arena,
                                smp_written_tensor *tensor)
 {
     const char *name[SMP__CHECKPOINT_STATES + 2];
@@ -52,12 +58,16 @@ static smp_status name_tensors(const smp_graph *graph, int states, smp_arena *ar
                 return SMP_ERR_NO_MEMORY;
         add_tensors(&graph->param[i], states, name, tensor + 1 + (int64_t)i * (2 + states));
     }
+    if (keeps)
+        tensor[1 + (int64_t)graph->n_param * (2 + states)] = (smp_written_tensor){
+            "#kept", {2, {graph->n_param, (int)sizeof(kept_number)}}, smp_stored_dtype_find("U8")};
     return SMP_OK;
 }
 
-smp_status smp__checkpoint_head(const smp_graph *graph, int states, const char *path, smp_text *out)
+smp_status smp__checkpoint_head(const smp_graph *graph, int states, bool keeps, const char *path,
+                                smp_text *out)
 {
-    const int64_t n = 1 + (int64_t)graph->n_param * (2 + states);
+    const int64_t n = 1 + (int64_t)graph->n_param * (2 + states) + keeps;
     smp_arena *arena = smp_arena_create();
     smp_status status = arena ? SMP_OK : SMP_ERR_NO_MEMORY;
     smp_written_tensor *tensor =
@@ -66,7 +76,7 @@ smp_status smp__checkpoint_head(const smp_graph *graph, int states, const char *
     if (n < INT32_MAX && !tensor)
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && tensor)
-        status = name_tensors(graph, states, arena, tensor);
+        status = name_tensors(graph, states, keeps, arena, tensor);
     if (status == SMP_OK && tensor)
         status = smp_safetensors_head(path, tensor, (int32_t)n, out);
     smp_arena_destroy(arena);
@@ -89,15 +99,14 @@ smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
                                  const smp__checkpoint_header *header, const char *path)
 {
     const int64_t length = lseek(fd, 0, SEEK_END);
-    const int64_t bytes =
-        header->at + smp__checkpoint_offset(graph, graph->n_param, header->states);
+    const int64_t bytes = header->at + smp__checkpoint_length(graph, header->states, header->keeps);
     smp_text head = {0};
     if (length != bytes)
         return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
                         bytes);
     if (header->at == 0)
         return SMP_OK;
-    smp_status status = smp__checkpoint_head(graph, header->states, path, &head);
+    smp_status status = smp__checkpoint_head(graph, header->states, header->keeps, path, &head);
     if (status == SMP_OK && (int64_t)head.length != header->at)
         status = smp_fail(SMP_ERR_INPUT, "%s: the list of tensors is damaged", path);
     if (status == SMP_OK)
@@ -113,6 +122,12 @@ int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states
         bytes += graph->param[i].elements * (int64_t)sizeof(float) +
                  smp__checkpoint_pieces(graph->param[i].elements) * (int64_t)sizeof(uint64_t);
     return SMP__CHECKPOINT_HEADER_BYTES + bytes * (1 + states);
+}
+
+int64_t smp__checkpoint_length(const smp_graph *graph, int states, bool keeps)
+{
+    return smp__checkpoint_offset(graph, graph->n_param, states) +
+           (keeps ? graph->n_param * (int64_t)sizeof(kept_number) : 0);
 }
 
 int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k)
@@ -155,6 +170,35 @@ smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t o
     return SMP_OK;
 }
 
+static int64_t kept_at(const smp__checkpoint_header *header, const smp_graph *graph, int32_t param)
+{
+    return header->at + smp__checkpoint_offset(graph, graph->n_param, header->states) +
+           param * (int64_t)sizeof(kept_number);
+}
+
+smp_status smp__checkpoint_kept_write(int fd, const smp__checkpoint_header *header,
+                                      const smp_graph *graph, int32_t param, double kept,
+                                      const char *path)
+{
+    kept_number number = {kept, smp_hash(0, &kept, sizeof kept)};
+    return smp__checkpoint_transfer(fd, &number, sizeof number, kept_at(header, graph, param), true,
+                                    path);
+}
+
+smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *header,
+                                     const smp_graph *graph, int32_t param, double *kept,
+                                     const char *path)
+{
+    kept_number number;
+    SMP_TRY(smp__checkpoint_transfer(fd, &number, sizeof number, kept_at(header, graph, param),
+                                     false, path));
+    if (number.hash != smp_hash(0, &number.value, sizeof number.value))
+        return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", path,
+                        graph->param[param].name);
+    *kept = number.value;
+    return SMP_OK;
+}
+
 smp_status smp__checkpoint_sync(int fd, const char *path)
 {
     if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: of what the file system cannot sync */
@@ -166,20 +210,25 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
                                         const char *model, const char *path)
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "", evaluated[64] = "", scale[96] = "";
+    char receipt[32] = "";
+    const bool later = header->keeps || header->receipt[0] != '\0';
     if (header->evaluated) /* as many digits as bring back every bit */
         snprintf(evaluated, sizeof(evaluated), "evaluated %.17g\n", header->eval_loss);
     if (header->scaled)
         snprintf(scale, sizeof(scale), "loss-scale %.9g good %" PRId64 " left %d\n",
                  (double)header->loss_scale.scale, header->loss_scale.good,
                  header->loss_scale.left);
+    if (header->receipt[0] != '\0')
+        snprintf(receipt, sizeof(receipt), "receipt %zu\n", strlen(header->receipt));
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
              "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
-             " shuffled %d drop-last %d\n%s%sreceipt %zu\n%soptimizer %s\nstates %d\nmodel %s\n",
-             SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
-             header->saved, header->order.known, header->order.seed, header->order.held_out,
-             header->order.shuffle, header->order.drop_last, evaluated, scale,
-             strlen(header->receipt), header->receipt, header->optimizer, header->states, model);
+             " shuffled %d drop-last %d\n%s%s%s%soptimizer %s\nstates %d\n%smodel %s\n",
+             later ? SMP__CHECKPOINT_VERSION : 5, header->fingerprint, header->step,
+             header->samples, header->saved, header->order.known, header->order.seed,
+             header->order.held_out, header->order.shuffle, header->order.drop_last, evaluated,
+             scale, receipt, header->receipt, header->optimizer, header->states,
+             header->keeps ? "kept 1\n" : "", model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, header->at, true,
@@ -225,17 +274,29 @@ static bool parse_loss_scale(const char **at, smp__checkpoint_header *h)
            scale->left >= 1;
 }
 
-/* The line `receipt` of version 6, which says how many bytes of lines follow. */
+/* The line `receipt` of version 6, likewise, which says how many bytes of lines follow. */
 static bool parse_receipt(const char **at, smp__checkpoint_header *h)
 {
     int used = 0;
     size_t bytes;
+    if (strncmp(*at, "\nreceipt", 8) != 0)
+        return true;
     if (sscanf(*at, " receipt %zu%n", &bytes, &used) != 1 || (*at)[used] != '\n' ||
         bytes >= sizeof h->receipt || strlen(*at + used) <= bytes)
         return false;
     memcpy(h->receipt, *at + used + 1, bytes);
     *at += (size_t)used + bytes; /* the last of its line ends, or the first, is left */
     return **at == '\n';
+}
+
+/* The line `kept` of version 6, likewise. */
+static bool parse_kept(const char *at, smp__checkpoint_header *h)
+{
+    int kept = 0;
+    if (strncmp(at, "\nkept ", 6) != 0)
+        return true;
+    h->keeps = sscanf(at, " kept %d", &kept) == 1 && kept == 1;
+    return h->keeps;
 }
 
 /* The lines that versions from 3 on have. */
@@ -250,7 +311,8 @@ static bool parse_lines(const char *at, smp__checkpoint_header *h)
     return (h->version == 3 || (parse_order(&at, &h->order) && parse_evaluated(&at, h))) &&
            (h->version < 5 || parse_loss_scale(&at, h)) &&
            (h->version < 6 || parse_receipt(&at, h)) &&
-           sscanf(at, " optimizer %63s states %d", h->optimizer, &h->states) == 2;
+           sscanf(at, " optimizer %63s states %d%n", h->optimizer, &h->states, &used) == 2 &&
+           (h->version < 6 || parse_kept(at + used, h));
 }
 
 static bool parse(const char *bytes, smp__checkpoint_header *h)

@@ -39,20 +39,22 @@ typedef struct smp__checkpoint_header {
     smp_loss_scale loss_scale;
     char receipt[SMP__RECEIPT_BYTES]; /* exec/job/receipt.h, since version 6; "": none */
     int states;                       /* of the optimizer, per weight */
+    bool keeps;                       /* ... and a number for each whole weight, since version 6 */
     char optimizer[64];
 } smp__checkpoint_header;
 
 /* What a file begins with: the head of safetensors, so that others read weights and states as
  * tensors. A function of the model. Empty where it would be longer than readers take. path: for
  * messages. *out: smp_text_free. */
-smp_status smp__checkpoint_head(const smp_graph *graph, int states, const char *path,
+smp_status smp__checkpoint_head(const smp_graph *graph, int states, bool keeps, const char *path,
                                 smp_text *out);
 /* SMP_ERR_INPUT: the file does not begin with it, or is not as long as the model has it. */
 smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
                                  const smp__checkpoint_header *header, const char *path);
-/* Where a weight begins in a file with so many states of the optimizer for each; of the weight
- * behind the last: the length of the file. From the beginning of the header on. */
+/* Where a weight begins in a file with so many states of the optimizer for each. From the beginning
+ * of the header on, as all offsets and the length of the file. */
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states);
+int64_t smp__checkpoint_length(const smp_graph *graph, int states, bool keeps);
 /* Where the values (k 0) or a state (k) of a weight begin, and the hashes of their pieces of
  * SMP_PIECE_ELEMENTS, 64 bits each. */
 int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k);
@@ -69,7 +71,15 @@ smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t o
 /* What is written so far survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_sync(int fd, const char *path);
 
-/* Writes a header of this version at header->at. */
+/* The number that is kept for a weight, behind all weights. SMP_ERR_INPUT: it is damaged. */
+smp_status smp__checkpoint_kept_write(int fd, const smp__checkpoint_header *header,
+                                      const smp_graph *graph, int32_t param, double kept,
+                                      const char *path);
+smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *header,
+                                     const smp_graph *graph, int32_t param, double *kept,
+                                     const char *path);
+
+/* Writes a header at header->at, of the lowest version that has what it says. */
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
                                         const char *model, const char *path);
 /* SMP_ERR_INPUT: the header is damaged, is none, or has numbers that no job gets to. */

@@ -6,7 +6,7 @@
  * operations, so each element's bits depend on that element alone, not on where its array begins.
  *
  * State: m and v, 2 floats per weight. One pass over five arrays: bound by memory. */
-#include "exec/optimizer/adamw.h"
+#include "exec/optimizer/update_factors.h"
 
 #include "graph/math/vector.h"
 

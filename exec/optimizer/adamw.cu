@@ -4,7 +4,7 @@
  *
  * Products are rounded by themselves (__fmul_rn is never fused into an addition), division and
  * square root are IEEE: the bits are those of the CPU, with or without 16-byte accesses. */
-#include "exec/optimizer/adamw.h"
+#include "exec/optimizer/update_factors.h"
 #include "exec/optimizer/cuda_update.cuh"
 
 struct adamw_rule {

@@ -8,7 +8,7 @@
  *
  * State: m and v, 2 floats per weight. Two passes: `measure` makes m, v, and r in the place of the
  * gradient; when all norms are known, `update`. Both are bound by memory. */
-#include "exec/optimizer/lamb.h"
+#include "exec/optimizer/update_factors.h"
 
 #include "graph/math/vector.h"
 

@@ -3,7 +3,7 @@
  * and direction that also writes the weight's copy in 16 bits. The bits are those of the CPU for
  * the same trust, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
-#include "exec/optimizer/lamb.h"
+#include "exec/optimizer/update_factors.h"
 
 struct lamb_measure_rule {
     static constexpr int STATES = 2;

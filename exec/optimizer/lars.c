@@ -7,7 +7,7 @@
  * paper: when it changes, past gradients keep theirs.
  *
  * State: b, 1 float per weight. The norms, then one pass over three arrays: bound by memory. */
-#include "exec/optimizer/lars.h"
+#include "exec/optimizer/update_factors.h"
 
 #include "graph/math/vector.h"
 

@@ -2,7 +2,7 @@
  * buffer that also writes the weight's copy in 16 bits; the bits are those of the CPU for the same
  * trust, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
-#include "exec/optimizer/lars.h"
+#include "exec/optimizer/update_factors.h"
 
 struct lars_rule {
     static constexpr int STATES = 1;

@@ -5,7 +5,7 @@
  * AdamW's and as many times its decay.
  *
  * State: m, 1 float per weight. One pass over three arrays: bound by memory. */
-#include "exec/optimizer/lion.h"
+#include "exec/optimizer/update_factors.h"
 
 #include "graph/math/vector.h"
 

@@ -1,7 +1,7 @@
 /* Lion on a GPU: the arithmetic of exec/optimizer/lion.c in one pass over weight, gradient and mean
  * that also writes the weight's copy in 16 bits; the bits are those of the CPU, as in adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
-#include "exec/optimizer/lion.h"
+#include "exec/optimizer/update_factors.h"
 
 struct lion_rule {
     static constexpr int STATES = 1;

@@ -40,14 +40,15 @@ smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options
 }
 
 /* Bounded, so that the rate stays a float; no element of a direction is longer than its norm. */
-float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,
+float smp_trust_of(const smp_optimizer *optimizer, smp_update *update, double weight_squares,
                    double direction_squares)
 {
-    const double most = 1e30;
-    if (!(weight_squares > 0.0) || !(direction_squares > 0.0))
+    const double most = 1e30, weight = sqrt(weight_squares), direction = sqrt(direction_squares);
+    if (optimizer->keep)
+        update->kept = optimizer->keep(update, update->kept, direction);
+    else if (!(weight > 0.0) || !(direction > 0.0))
         return 1.0f;
-    return (float)fmin(optimizer->trust(update, sqrt(weight_squares), sqrt(direction_squares)),
-                       most);
+    return (float)fmin(optimizer->trust(update, weight, direction), most);
 }
 
 smp_update_settings smp_update_settings_of(const smp_options *o)

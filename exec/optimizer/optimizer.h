@@ -18,7 +18,7 @@ enum { SMP_MAX_OPTIMIZER_STATES = 2 }; /* as many as the planner reserves memory
 /* What the updates of one weight take besides its gradient: the job's numbers, or its own. */
 typedef struct smp_update_settings {
     float lr;           /* times the learning rate of the step */
-    float weight_decay; /* decoupled but for lars; 0 where it does not apply */
+    float weight_decay; /* decoupled but for lars, novograd; 0 where it does not apply */
     float momentum, beta1, beta2, epsilon;
     float trust_coefficient;
     bool nesterov;
@@ -44,6 +44,7 @@ typedef struct smp_update {
     float grad_scale; /* clipping, and the loss scale taken out: multiply the gradient */
     float lr;
     float trust;  /* of `trust` below, 1 where a weight has none */
+    double kept;  /* of `keep` below, as it is after this step */
     int64_t step; /* from 1 */
     const smp_update_settings *settings;
     /* On a device: another one that is made with it, in the same formats; NULL: none. No array of
@@ -74,6 +75,10 @@ typedef struct smp_optimizer {
      * Euclidean norms of the weight and of its direction before the update, neither 0, to what
      * stands in update->trust. Only weights of two or more dimensions have one. */
     double (*trust)(const smp_update *update, double weight_norm, double direction_norm);
+    /* With `trust`, of optimizers that keep a number for each whole weight, of any dimension: from
+     * what it is, 0 before the first step, and the norm of the direction, to what `trust` finds in
+     * update->kept. There is then no ratio of 1 for norms that are 0. */
+    double (*keep)(const smp_update *update, double kept, double direction_norm);
     /* With `trust`: makes the directions, updates the states; the update that follows gets the
      * direction as its gradient. NULL: the direction is the gradient as it is. */
     void (*measure)(const smp_update *update);
@@ -81,13 +86,15 @@ typedef struct smp_optimizer {
 } smp_optimizer;
 
 /* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it
- * has one, is smp__cuda_<name>, defined by <name>.cu; a cuda_measure is declared by <name>.h. */
+ * has one, is smp__cuda_<name>, defined by <name>.cu; a cuda_measure is declared by
+ * update_factors.h. */
 #define SMP_OPTIMIZERS(X)                                                                          \
     X(adamw)                                                                                       \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
     X(lamb)                                                                                        \
-    X(lars)
+    X(lars)                                                                                        \
+    X(novograd)
 
 #define SMP__OPTIMIZER_DECLARE(name)                                                               \
     extern const smp_optimizer smp__optimizer_##name;                                              \
@@ -103,8 +110,9 @@ smp_status smp_optimizer_unknown(const char *name);        /* SMP_ERR_INPUT name
  * format. */
 void smp_optimizer_apply(const smp_optimizer *optimizer, const smp_update *update);
 
-/* update->trust of a weight from its sums of squares: 1 where a norm is 0. */
-float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,
+/* update->trust of a weight from its sums of squares: 1 where a norm is 0. Of an optimizer with
+ * `keep` update->kept goes from before this step to after it. */
+float smp_trust_of(const smp_optimizer *optimizer, smp_update *update, double weight_squares,
                    double direction_squares);
 
 /* SMP_ERR_INPUT: options->nesterov is set, and this optimizer does not read it. */

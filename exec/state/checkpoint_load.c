@@ -29,6 +29,7 @@ _Static_assert((int)SMP__WINDOW_ELEMENTS <= (int)AT_ONCE, "a window is read at o
 typedef struct reading {
     int fd;
     const char *path;
+    const smp__checkpoint_header *header;
     int64_t base; /* bytes before the header */
     int states;
     int64_t at_once;
@@ -126,13 +127,24 @@ static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
     return SMP_OK;
 }
 
+static smp_status read_kept(smp *s, reading *r)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    for (int32_t i = 0; s->trust.kept && i < s->memory->n_param; i++)
+        if (r->parts.status == SMP_OK)
+            r->parts.status = smp__checkpoint_kept_read(
+                r->fd, r->header, whole, s->graph->param[s->memory->param[i].param].number,
+                &s->trust.kept[i], r->path);
+    return r->parts.status;
+}
+
 /* A job for inference has no place for the states, nor have weights that are idle. */
 static smp_status read_weights(smp *s, reading *r)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++)
         for (int k = 0; k <= r->states && k <= smp__job_states(s); k++)
             SMP_TRY(read_weight(s, r, i, k));
-    SMP_TRY(r->parts.status);
+    SMP_TRY(read_kept(s, r));
     s->stale = false;
     return smp__weights_round(s);
 }
@@ -153,8 +165,9 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
                         "%s: is of another model (fingerprint %016" PRIx64
                         ", this model has %016" PRIx64 ")",
                         path, header->fingerprint, s->graph->weights_fingerprint);
-    if (s->graph->training && (strcmp(header->optimizer, s->optimizer->name) != 0 ||
-                               header->states != smp__job_states(s)))
+    if (s->graph->training &&
+        (strcmp(header->optimizer, s->optimizer->name) != 0 ||
+         header->states != smp__job_states(s) || header->keeps != smp__job_keeps(s)))
         return smp_fail(SMP_ERR_INPUT, "%s: has the state of optimizer %s, not of %s", path,
                         header->optimizer, s->optimizer->name);
     return SMP_OK;
@@ -206,8 +219,11 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     status = smp__comm_agree(&s->comm,
                              smp__checkpoint_check(fd, smp_graph_whole(s->graph), &header, path));
     if (status == SMP_OK)
-        status = read_all(
-            s, &(reading){.fd = fd, .path = path, .base = header.at, .states = header.states});
+        status = read_all(s, &(reading){.fd = fd,
+                                        .path = path,
+                                        .header = &header,
+                                        .base = header.at,
+                                        .states = header.states});
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);

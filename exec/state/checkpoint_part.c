@@ -179,30 +179,35 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
     return status;
 }
 
-static smp_status write_weights(const smp *s, int fd, int64_t base, const char *path)
+/* What is kept for a weight is written with its first element. */
+static smp_status write_weights(const smp *s, int fd, const smp__checkpoint_header *header,
+                                const char *path)
 {
+    const smp_graph *whole = smp_graph_whole(s->graph);
     const char *part = s->saving.part;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range range = saved_range(s, i);
+        const int32_t number = s->graph->param[s->memory->param[i].param].number;
         if (range.begin < range.end)
-            SMP_TRY(write_range(s, i, range, &part, fd, base, path));
+            SMP_TRY(write_range(s, i, range, &part, fd, header->at, path));
+        if (range.begin == 0 && range.end > 0 && header->keeps)
+            SMP_TRY(smp__checkpoint_kept_write(fd, header, whole, number, s->saving.kept[i], path));
     }
     return SMP_OK;
 }
 
 /* ... and the length, which a file that was left under this name may have had otherwise. */
-static smp_status write_header(const smp *s, int fd, const smp_text *head, const char *path)
+static smp_status write_header(const smp *s, int fd, const smp_text *head,
+                               smp__checkpoint_header header, const char *path)
 {
-    smp__checkpoint_header header = {.at = (int64_t)head->length,
-                                     .fingerprint = s->graph->weights_fingerprint,
-                                     .step = s->saving.step,
-                                     .samples = s->saving.samples,
-                                     .order = s->order,
-                                     .evaluated = s->saving.evaluated,
-                                     .eval_loss = s->saving.eval_loss,
-                                     .scaled = s->loss_scaling.dynamic,
-                                     .loss_scale = s->saving.loss_scale,
-                                     .states = smp__job_states(s)};
+    header.fingerprint = s->graph->weights_fingerprint;
+    header.step = s->saving.step;
+    header.samples = s->saving.samples;
+    header.order = s->order;
+    header.evaluated = s->saving.evaluated;
+    header.eval_loss = s->saving.eval_loss;
+    header.scaled = s->loss_scaling.dynamic;
+    header.loss_scale = s->saving.loss_scale;
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     memcpy(header.receipt, s->receipt, sizeof header.receipt);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));
@@ -210,8 +215,7 @@ static smp_status write_header(const smp *s, int fd, const smp_text *head, const
     if (head->data)
         SMP_TRY(smp__checkpoint_transfer(fd, head->data, header.at, 0, true, path));
     SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
-    if (ftruncate(fd, header.at + smp__checkpoint_offset(whole, whole->n_param, header.states)) !=
-        0)
+    if (ftruncate(fd, header.at + smp__checkpoint_length(whole, header.states, header.keeps)) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     return SMP_OK;
 }
@@ -221,15 +225,18 @@ smp_status smp__part_write(const smp *s)
     char path[TEMPORARY_BYTES];
     smp_text head = {0};
     temporary_path(s, path);
-    SMP_TRY(smp__checkpoint_head(smp_graph_whole(s->graph), smp__job_states(s), path, &head));
+    smp__checkpoint_header header = {.states = smp__job_states(s), .keeps = smp__job_keeps(s)};
+    SMP_TRY(
+        smp__checkpoint_head(smp_graph_whole(s->graph), header.states, header.keeps, path, &head));
+    header.at = (int64_t)head.length;
     int fd = open(path, O_CREAT | O_WRONLY, 0666);
     smp_status status = SMP_OK;
     if (fd < 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
     if (status == SMP_OK && s->comm.world_rank == 0)
-        status = write_header(s, fd, &head, path);
+        status = write_header(s, fd, &head, header, path);
     if (status == SMP_OK)
-        status = write_weights(s, fd, (int64_t)head.length, path);
+        status = write_weights(s, fd, &header, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
     smp_text_free(&head);

@@ -131,6 +131,18 @@ static bool copies(const smp *s)
            s->comm.tensor_size > 1;
 }
 
+/* What is kept for whole weights, which may change while it is written. */
+static smp_status copy_kept(smp *s)
+{
+    const size_t bytes = (size_t)s->memory->n_param * sizeof(double);
+    if (!s->trust.kept)
+        return SMP_OK;
+    if (!s->saving.kept && !(s->saving.kept = malloc(bytes + 1)))
+        return smp_fail_memory(bytes);
+    memcpy(s->saving.kept, s->trust.kept, bytes);
+    return SMP_OK;
+}
+
 /* Rank 0 sees to the directory, so that all others find it. */
 static smp_status prepare(smp *s, const char *path)
 {
@@ -141,6 +153,7 @@ static smp_status prepare(smp *s, const char *path)
     v->eval_loss = s->eval_loss;
     v->loss_scale = s->loss_scale;
     v->part = NULL;
+    SMP_TRY(copy_kept(s));
     snprintf(v->directory, sizeof(v->directory), "%s", path);
     return s->comm.world_rank == 0 ? smp__checkpoint_folder_make(path) : SMP_OK;
 }
@@ -191,5 +204,6 @@ smp_status smp__save_close(smp *s)
         return status; /* the disk hangs: its thread keeps what it reads */
     join(&s->saving);
     free(s->saving.staging);
+    free(s->saving.kept);
     return status;
 }

@@ -91,6 +91,11 @@ int smp__job_states(const smp *s)
     return s->graph->training ? s->optimizer->states : 0;
 }
 
+bool smp__job_keeps(const smp *s)
+{
+    return s->graph->training && s->optimizer->keep;
+}
+
 int smp__job_chunk_of_stage(const smp *s, int stage)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++)

@@ -135,6 +135,7 @@ typedef struct smp__trust {
     double *pieces; /* [2][pieces] of the shard group */
     double *sum;    /* [tensor_size][2][graph->n_param] */
     float *ratio;   /* [memory->n_param] of the step in progress */
+    double *kept;   /* [memory->n_param]: what the optimizer keeps for each weight, or NULL */
 } smp__trust;
 
 typedef struct smp__cost_samples smp__cost_samples;
@@ -285,6 +286,8 @@ int32_t smp__job_find_param(const smp *s, int32_t param);
 
 /* Optimizer states kept per weight: none in inference. */
 int smp__job_states(const smp *s);
+/* ... and a number for each whole weight? */
+bool smp__job_keeps(const smp *s);
 /* Chunk of this rank that is a stage, -1 if it lies elsewhere. */
 int smp__job_chunk_of_stage(const smp *s, int stage);
 /* SMP_ERR_FAILED after a failed step. */

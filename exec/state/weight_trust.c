@@ -38,9 +38,12 @@ smp_status smp__trust_build(smp *s, char *host)
     s->trust.pieces = calloc(pieces + 1, sizeof(double));
     s->trust.sum = calloc(sums + 1, sizeof(double));
     s->trust.ratio = calloc(n + 1, sizeof(float));
-    return s->trust.pieces && s->trust.sum && s->trust.ratio
+    if (s->optimizer->keep)
+        s->trust.kept = calloc(n + 1, sizeof(double));
+    return s->trust.pieces && s->trust.sum && s->trust.ratio &&
+                   !s->trust.kept == !s->optimizer->keep
                ? SMP_OK
-               : smp_fail_memory((pieces + sums + n) * sizeof(double));
+               : smp_fail_memory((pieces + sums + 2 * n) * sizeof(double));
 }
 
 void smp__trust_free(smp *s)
@@ -48,6 +51,13 @@ void smp__trust_free(smp *s)
     free(s->trust.pieces);
     free(s->trust.sum);
     free(s->trust.ratio);
+    free(s->trust.kept);
+}
+
+static bool has_ratio(const smp *s, int32_t index)
+{
+    const smp_param *param = &s->graph->param[s->memory->param[index].param];
+    return !param->running && !param->frozen && (s->optimizer->keep || param->shape.n_dim >= 2);
 }
 
 /* Enqueued: the direction of the own part of a weight, unless the host has made it, and the squares
@@ -59,8 +69,8 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
     update.direction = smp__grad_at(s, index, own.begin);
     if (s->optimizer->measure && !s->updates)
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
-    if (s->graph->param[s->memory->param[index].param].shape.n_dim < 2)
-        return smp__device_pace(s); /* its ratio is 1 */
+    if (!has_ratio(s, index))
+        return smp__device_pace(s); /* it is 1 */
     const smp_squares both[] = {{update.weight, update.elements, square},
                                 {update.direction, update.elements, square + n_piece(s)}};
     const bool far = smp__weight_is_far(s, index);
@@ -125,12 +135,13 @@ smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale)
     SMP_TRY(smp__device_idle(s));
     SMP_TRY(add_up(s));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
-        if (s->graph->param[s->memory->param[i].param].shape.n_dim >= 2)
-            s->trust.ratio[i] = smp_trust_of(s->optimizer, &update, squares_of(s, WEIGHT, i),
-                                             squares_of(s, DIRECTION, i));
-        else
-            s->trust.ratio[i] = 1.0f;
+        smp_update update = smp__update_of(s, i, step, lr, grad_scale);
+        s->trust.ratio[i] = has_ratio(s, i)
+                                ? smp_trust_of(s->optimizer, &update, squares_of(s, WEIGHT, i),
+                                               squares_of(s, DIRECTION, i))
+                                : 1.0f;
+        if (s->trust.kept)
+            s->trust.kept[i] = update.kept;
     }
     return SMP_OK;
 }

@@ -245,6 +245,7 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
                          .grad_scale = grad_scale,
                          .lr = lr * settings->lr,
                          .trust = s->trust.ratio ? s->trust.ratio[index] : 1.0f,
+                         .kept = s->trust.kept ? s->trust.kept[index] : 0.0,
                          .step = step,
                          .settings = settings};
     const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;

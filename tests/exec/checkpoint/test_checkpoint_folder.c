@@ -397,7 +397,6 @@ static void test_checkpoint_receipt(void **state)
                                "order 0 seed 0 held-out 0 shuffled 0 drop-last 0\n"
                                "%soptimizer adamw\nstates 2\nmodel tiny\n";
     static const char *const bad[] = {
-        "",
         "receipt\n",
         "receipt -1\nbatch 4\n",
         "receipt 7\nbatch 4\n",
@@ -412,7 +411,7 @@ static void test_checkpoint_receipt(void **state)
     must(read_header(text, true, &header));
     assert_string_equal(header.receipt, "batch 4\n");
     assert_true(header.states == 2 && header.saved == 3);
-    snprintf(text, sizeof text, form, 6, "receipt 0\n");
+    snprintf(text, sizeof text, form, 6, "");
     must(read_header(text, true, &header));
     assert_string_equal(header.receipt, "");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -420,6 +419,25 @@ static void test_checkpoint_receipt(void **state)
         if (read_header(text, true, &header) != SMP_ERR_INPUT)
             fail_msg("'%s' was read", bad[i]);
     }
+}
+
+/* That a number is kept for each weight, which need not be said, and before version 6 was not. */
+static void test_checkpoint_kept_line(void **state)
+{
+    (void)state;
+    static const char form[] = "SMP checkpoint %d\nfingerprint ab\nstep 5\nsamples 7\nsaved 3\n"
+                               "order 0 seed 0 held-out 0 shuffled 0 drop-last 0\n"
+                               "optimizer novograd\nstates 1\n%smodel tiny\n";
+    smp__checkpoint_header header;
+    char text[512];
+    for (int version = 5; version <= 6; version++)
+        for (int kept = 0; kept <= 1; kept++) {
+            snprintf(text, sizeof text, form, version, kept ? "kept 1\n" : "");
+            must(read_header(text, true, &header));
+            assert_int_equal(header.keeps, kept && version == 6);
+        }
+    snprintf(text, sizeof text, form, 6, "kept 2\n");
+    assert_int_equal(read_header(text, true, &header), SMP_ERR_INPUT);
 }
 
 static void test_checkpoint_other_versions(void **state)
@@ -472,12 +490,12 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order),          TEST(pruned),      TEST(best_kept),
-        TEST(parts_removed),  TEST(last_number), TEST(descriptors_closed),
-        TEST(names),          TEST(made),        TEST(headers),
-        TEST(sample_order),   TEST(loss_scale),  TEST(receipt),
-        TEST(other_versions), TEST(unreadable),  TEST(ends_early),
-        TEST(list_no_memory),
+        TEST(order),         TEST(pruned),         TEST(best_kept),
+        TEST(parts_removed), TEST(last_number),    TEST(descriptors_closed),
+        TEST(names),         TEST(made),           TEST(headers),
+        TEST(sample_order),  TEST(loss_scale),     TEST(receipt),
+        TEST(kept_line),     TEST(other_versions), TEST(unreadable),
+        TEST(ends_early),    TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

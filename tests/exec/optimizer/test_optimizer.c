@@ -25,8 +25,10 @@ static smp_update_settings make_settings(void)
                                  .trust_coefficient = 0.2f};
 }
 
-/* An update of a whole weight in pieces of so many elements, with what goes before it. */
-static void apply(const smp_optimizer *optimizer, const smp_update *whole, int64_t piece)
+/* An update of a whole weight in pieces of so many elements, with what goes before it. kept: what
+ * is, for the whole of it. */
+static void apply(const smp_optimizer *optimizer, const smp_update *whole, int64_t piece,
+                  double *kept)
 {
     static float direction[1 << 12];
     double squares[2] = {0};
@@ -53,8 +55,12 @@ static void apply(const smp_optimizer *optimizer, const smp_update *whole, int64
             squares[0] += (double)whole->weight[i] * whole->weight[i];
             squares[1] += (double)direction[i] * direction[i];
         }
-        if (pass == 0)
-            trust = smp_trust_of(optimizer, whole, squares[0], squares[1]);
+        if (pass == 0) {
+            smp_update u = *whole;
+            u.kept = *kept;
+            trust = smp_trust_of(optimizer, &u, squares[0], squares[1]);
+            *kept = u.kept;
+        }
     }
 }
 
@@ -146,14 +152,28 @@ static void reference_lars(const smp_update_settings *o, double lr, int64_t step
     }
 }
 
+/* As NVIDIA's program of it: nvidia.github.io/OpenSeq2Seq, NeMo's novograd.py. The second moment of
+ * the weight is in each element's. */
+static void reference_novograd(const smp_update_settings *o, double lr, int64_t step,
+                               const double *g, double *w, double (*state)[2])
+{
+    (void)step;
+    const double squares = norm(g) * norm(g);
+    for (int i = 0; i < N; i++) {
+        double *v = &state[i][1];
+        *v = *v == 0.0 ? squares : o->beta2 * *v + (1 - (double)o->beta2) * squares;
+        double r = g[i] / (sqrt(*v) + o->epsilon) + o->weight_decay * w[i];
+        state[i][0] = o->beta1 * state[i][0] + r;
+        w[i] -= lr * state[i][0];
+    }
+}
+
 static const struct {
     const char *name;
     reference *update;
-} references[] = {{"adamw", reference_adamw},
-                  {"sgd", reference_sgd},
-                  {"lion", reference_lion},
-                  {"lamb", reference_lamb},
-                  {"lars", reference_lars}};
+} references[] = {{"adamw", reference_adamw}, {"sgd", reference_sgd},
+                  {"lion", reference_lion},   {"lamb", reference_lamb},
+                  {"lars", reference_lars},   {"novograd", reference_novograd}};
 
 /* Names are found, unique and described; states are no more than memory is planned for. */
 static void test_optimizer_registry(void **state)
@@ -191,11 +211,12 @@ static void test_optimizer_descends(void **state)
                              .settings = &settings};
         for (int i = 0; i < WEIGHTS; i++)
             weight[i] = value(3, (uint64_t)i);
+        double kept = 0.0;
         for (update.step = 1; update.step <= LONG; update.step++) {
             for (int i = 0; i < WEIGHTS; i++)
                 grad[i] = weight[i] - value(4, (uint64_t)i);
             update.lr = 0.05f * (float)(LONG - update.step) / LONG;
-            apply(*o, &update, WEIGHTS);
+            apply(*o, &update, WEIGHTS, &kept);
         }
         for (int i = 0; i < WEIGHTS; i++)
             if (!(fabsf(weight[i] - value(4, (uint64_t)i)) < 1e-2f))
@@ -214,6 +235,7 @@ static void check_reference(const smp_optimizer *optimizer, reference *update, f
     settings.nesterov = nesterov;
     memset(states, 0, sizeof states);
     memset(ref_state, 0, sizeof ref_state);
+    double kept = 0.0;
     for (int i = 0; i < N; i++)
         ref_weight[i] = weight[i] = value(1, (uint64_t)i);
     for (int64_t step = 1; step <= STEPS; step++) {
@@ -232,7 +254,7 @@ static void check_reference(const smp_optimizer *optimizer, reference *update, f
                             .lr = lr,
                             .step = step,
                             .settings = &settings},
-              N);
+              N, &kept);
         update(&settings, lr, step, ref_grad, ref_weight, ref_state);
     }
     for (int i = 0; i < N; i++) {
@@ -242,6 +264,7 @@ static void check_reference(const smp_optimizer *optimizer, reference *update, f
         for (int s = 0; s < optimizer->states; s++)
             assert_true(fabs(states[s][i] - ref_state[i][s]) < 2e-5 * (1 + fabs(ref_state[i][s])));
     }
+    assert_true(!optimizer->keep || fabs(kept - ref_state[0][1]) < 1e-6 * ref_state[0][1]);
 }
 
 static void test_optimizer_matches_reference(void **state)
@@ -265,6 +288,7 @@ static void test_optimizer_is_elementwise(void **state)
         smp_update_settings settings = make_settings();
         settings.weight_decay = 0.1f;
         memset(arrays, 0, sizeof arrays);
+        double kept[2] = {0};
         for (int i = 0; i < N; i++)
             arrays[0][0][i] = arrays[1][0][i] = value(7, (uint64_t)i);
         for (int64_t step = 1; step <= 5; step++) {
@@ -280,7 +304,7 @@ static void test_optimizer_is_elementwise(void **state)
                                     .lr = 0.01f,
                                     .step = step,
                                     .settings = &settings},
-                      way == 0 ? N : 2 * step + 1);
+                      way == 0 ? N : 2 * step + 1, &kept[way]);
         }
         if (memcmp(arrays[0], arrays[1], sizeof arrays[0]) != 0)
             fail_msg("%s: other bits where an array is cut", (*o)->name);
@@ -292,15 +316,31 @@ static void test_optimizer_trust_of_extremes(void **state)
 {
     (void)state;
     const smp_update_settings settings = make_settings();
-    const smp_update u = {.grad_scale = 1.0f, .settings = &settings};
+    smp_update u = {.grad_scale = 1.0f, .settings = &settings};
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
-        if (!(*o)->trust)
+        if (!(*o)->trust || (*o)->keep)
             continue;
         assert_true(smp_trust_of(*o, &u, 0.0, 1.0) == 1.0f);
         assert_true(smp_trust_of(*o, &u, 1.0, 0.0) == 1.0f);
         assert_true(isfinite(1e6f * smp_trust_of(*o, &u, 1e30, 1e-90)));
     }
     assert_true(smp_trust_of(smp_optimizer_find("lamb"), &u, 9.0, 4.0) == 1.5f);
+}
+
+/* A gradient of zeroes leaves the second moment to the first one that is not, and nothing is
+ * infinite without an epsilon. */
+static void test_optimizer_novograd_of_zeroes(void **state)
+{
+    (void)state;
+    const smp_update_settings settings = {.beta1 = 0.95f, .beta2 = 0.98f};
+    const smp_optimizer *novograd = smp_optimizer_find("novograd");
+    smp_update u = {.grad_scale = 0.5f, .settings = &settings};
+    assert_true(isfinite(smp_trust_of(novograd, &u, 1.0, 0.0)));
+    assert_true(u.kept == 0.0);
+    assert_true(smp_trust_of(novograd, &u, 0.0, 16.0) == 0.5f);
+    assert_true(u.kept == 4.0);
+    smp_trust_of(novograd, &u, 1.0, 0.0);
+    assert_true(fabs(u.kept - 4.0 * 0.98) < 1e-6);
 }
 
 static const float torch_start[5] = {0.5f, -1.25f, 2.0f, 0.0f, -0.75f};
@@ -387,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_optimizer_matches_reference),
         cmocka_unit_test(test_optimizer_is_elementwise),
         cmocka_unit_test(test_optimizer_trust_of_extremes),
+        cmocka_unit_test(test_optimizer_novograd_of_zeroes),
         cmocka_unit_test(test_optimizer_adamw_matches_torch),
         cmocka_unit_test(test_optimizer_sgd_matches_torch),
         cmocka_unit_test(test_optimizer_adamw_late_step_is_finite),

@@ -128,6 +128,36 @@ static void test_checkpoint_wrong_name(void **state)
     smp_finalize(job);
 }
 
+/* The number that is kept for each weight: it comes back, and any wrong bit of it is found. */
+static void test_checkpoint_kept_numbers(void **state)
+{
+    (void)state;
+    double losses[6];
+    struct stat info;
+    smp *job = open_job("novograd");
+    for (int s = 1; s <= 5; s++) {
+        losses[s] = step(job);
+        if (s == 2 || s == 3)
+            must(smp_save(job, saved));
+    }
+    assert_int_equal(stat(file_of(3), &info), 0);
+    for (int bit = 0; bit <= 1; bit++) { /* a whole file; one whose last bytes are others */
+        for (int64_t at = info.st_size - 32 * bit; at <= info.st_size - bit; at += 5) {
+            if (bit)
+                flip(file_of(3), at);
+            smp *again = open_job("novograd");
+            must(smp_load(again, saved));
+            assert_int_equal(again->step, 3 - bit);
+            for (int s = 4 - bit; s <= 5; s++)
+                assert_true(step(again) == losses[s]);
+            smp_finalize(again);
+            if (bit)
+                flip(file_of(3), at);
+        }
+    }
+    smp_finalize(job);
+}
+
 static void test_checkpoint_wrong_optimizer(void **state)
 {
     (void)state;
@@ -306,6 +336,7 @@ int main(int argc, char **argv)
         TEST(all_damaged),
         TEST(wrong_name),
         TEST(wrong_optimizer),
+        TEST(kept_numbers),
         TEST(wrong_states),
         TEST(without_head),
         TEST(version_1),

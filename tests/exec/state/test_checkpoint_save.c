@@ -81,9 +81,9 @@ static void test_checkpoint_layout(void **state)
     assert_true(fd >= 0);
     int64_t offset = read_at(fd, header, HEADER, header_of(file_of(1)));
     snprintf(expected, sizeof expected,
-             "SMP checkpoint 6\nfingerprint %016" PRIx64 "\nstep 1\nsamples %d\nsaved 2\n"
+             "SMP checkpoint 5\nfingerprint %016" PRIx64 "\nstep 1\nsamples %d\nsaved 2\n"
              "order 0 seed 0 held-out 0 shuffled 0 drop-last 0\n"
-             "receipt 0\noptimizer adamw\nstates 2\nmodel tiny\n",
+             "optimizer adamw\nstates 2\nmodel tiny\n",
              job->graph->weights_fingerprint, SAMPLES);
     assert_string_equal(header, expected);
     memcpy(&stored, header + HEADER - 8, 8);
