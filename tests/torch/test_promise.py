@@ -109,7 +109,7 @@ class Case:
         self.freeze = [p for p in self.model.freezable if rng.random() < 0.15]
         self.precision = rng.choice(("fp32",) * 6 + ("bf16" if has_bf16() else "fp16", "fp16"))
         self.states = rng.choice(("fp32",) * 7 + ("bf16",))
-        self.optimizer = rng.choice(("adamw",) * 8 + ("sgd", "sgd", "lion", "lamb", "lars"))
+        self.optimizer = rng.choice(("adamw",) * 8 + ("sgd", "sgd", "lion", "lamb", "lars", "novograd"))
         self.judged = self.model.judge and self.precision == "fp32" and self.states == "fp32" and (
             self.optimizer in ("adamw", "sgd"))
         self.train = ["--optimizer", self.optimizer, "--lr", "0.001", "--json", "--log-every", "1", "--checksum",
