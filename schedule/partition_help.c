@@ -114,10 +114,9 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_OFFLOAD_STATES, "offload-states", "none|auto|all", IN_BOTH,
      "the optimizer's states, and fp32 values of weights that a GPU reads in 16 bits alone, lie in "
      "host memory, and are updated there, on a GPU beside the next step (default auto: where "
-     "memory "
-     "is short and no plan with them on the device is faster by more than 1 %, and the cluster has "
-     "`links: host`; all, or no value: anyway, without that link as if their travel took no time; "
-     "check: what the plan says)"},
+     "memory is short and no plan with them on the device is faster by more than 1 %, and the "
+     "cluster "
+     "has `links: host`; all, or no value: anyway; check: what the plan says)"},
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
      "one partitioner instead of the best of all: "},
     {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,

@@ -51,12 +51,6 @@ static smp_status check_request(const smp_search_request *request)
     if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
                         (long long)request->microbatch_size, 1 << 20);
-    if (request->offload == SMP_OFFLOAD_ALL && request->graph->training &&
-        request->cluster->host.bytes_per_s <= 0.0)
-        return smp_fail(SMP_ERR_INPUT,
-                        "--offload all: cluster '%s' has no link to host memory, expected `links: "
-                        "{host: {bandwidth: .., latency_us: ..}}`",
-                        request->cluster->name);
     SMP_TRY(check_list(request));
     return smp_graph_check_kernels(request->graph);
 }

@@ -126,8 +126,25 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
+/* What goes to host memory travels, and a step without that is not the step. */
+static smp_status check_host_link(const smp_search_request *request)
+{
+    if (!request->graph->training || request->cluster->host.bytes_per_s > 0.0)
+        return SMP_OK;
+    const char *asks = request->offload == SMP_OFFLOAD_ALL          ? "--offload all"
+                       : request->offload_states == SMP_OFFLOAD_ALL ? "--offload-states all"
+                       : smp__states_away(request) ? "a plan with `offload_states: true`"
+                                                   : NULL;
+    return !asks ? SMP_OK
+                 : smp_fail(SMP_ERR_INPUT,
+                            "%s: cluster '%s' has no link to host memory, expected `links: "
+                            "{host: {bandwidth: .., latency_us: ..}}`",
+                            asks, request->cluster->name);
+}
+
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)
 {
+    SMP_TRY(check_host_link(request));
     *planner = (smp__planner){.request = *request};
     if (!request->graph->training)
         planner->request.gradient_blocks = 0; /* nothing is added up */

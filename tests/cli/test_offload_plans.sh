@@ -35,8 +35,13 @@ expect_no_match kept.yaml 'offload|horizon|host_bytes'
 plan without.yaml auto.yaml --memory 40MiB
 plan without.yaml none.yaml --memory 40MiB --offload none
 expect_exit 0 cmp auto.yaml none.yaml
-expect_bad '--offload all: cluster .box. has no link to host memory' \
-    smp-partition "$model" --cluster without.yaml "${shape[@]}" --offload all
+for option in --offload --offload-states; do
+    for words in "$model -n 4" 'check none.yaml'; do
+        # shellcheck disable=SC2086 # words
+        expect_bad "^smp-partition: $option all: cluster .box. has no link to host memory, .*links: \{host:" \
+            smp-partition $words --cluster without.yaml "$option" all
+    done
+done
 
 # Everything: less on the devices, for a step that is as long; the plan is what it says when it is checked.
 plan with.yaml all.yaml --offload all --recompute none
@@ -85,6 +90,8 @@ plan with.yaml states.yaml --offload-states
 expect_match states.yaml 'offload_states: true'
 expect_match states.yaml 'host_bytes: \['
 expect_less "peak without states" "$(peak states.yaml)" "$(peak kept.yaml)"
+expect_bad 'offload_states: true.: cluster .box. has no link to host memory' \
+    smp-partition check states.yaml --cluster without.yaml
 
 # Kept, or away, or not at all: what the shortest step that fits needs, and it says what that bought.
 cluster slow.yaml '  host: {bandwidth: 40MB/s, latency_us: 10}'
