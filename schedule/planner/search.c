@@ -26,7 +26,8 @@ enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 
 #define PATIENCE 0.08        /* of the time that is left; */
 #define LITTLE_PATIENCE 0.01 /* with shards, of which there are many to look at, */
-#define WHOLE_SHARE 0.4      /* and of the time for what does without */
+#define WHOLE_SHARE 0.4      /* and of the time for what does without, */
+#define STATES_SHARE 0.7     /* or, where none is sharded, has its states on the device */
 #define FAR 0.1              /* of the memory of a rank; */
 #define FAR_OF_SMALL 1.0     /* in a small graph, of which every partition is looked at */
 
@@ -452,25 +453,30 @@ static smp_status try_each(smp__search *s, double share)
     return SMP_OK;
 }
 
-/* In a large search first those without shards, of which there are few, for a part of the time:
- * what fits of them rules out others. Of these none may take long before all had a turn. */
-static smp_status try_shards(smp__search *s)
+/* In a large search first those without shards and with the states on the device, of which there
+ * are few, for a part of the time: what fits of them rules out others. Of shards none may take long
+ * before all had a turn. */
+static smp_status try_whole(smp__search *s)
 {
+    smp__planner *planner = s->configs.planner;
+    const double share = planner->any_shard ? WHOLE_SHARE : STATES_SHARE;
     const double now_s = smp_clock_s(), left_s = s->configs.request->deadline_s - now_s;
     if (!s->configs.quick || s->configs.request->deadline_s <= 0.0)
         return SMP_OK;
-    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(now_s + WHOLE_SHARE * left_s); i++) {
-        s->configs.planner->patience_s = patience_s(s, PATIENCE * WHOLE_SHARE);
-        if (s->configs.config[i].sharding.shard == 1)
+    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(now_s + share * left_s); i++) {
+        planner->patience_s = patience_s(s, PATIENCE * share);
+        const smp_sharding *sharding = &s->configs.config[i].sharding;
+        const bool whole = !planner->any_shard || sharding->shard == 1;
+        if (whole && (!planner->any_states || !sharding->offload_states))
             SMP_TRY(smp__search_try(s, i));
     }
-    return try_each(s, LITTLE_PATIENCE);
+    return planner->any_shard ? try_each(s, LITTLE_PATIENCE) : SMP_OK;
 }
 
 static smp_status try_all(smp__search *s)
 {
-    if (s->configs.planner->any_shard)
-        SMP_TRY(try_shards(s));
+    if (s->configs.planner->any_shard || s->configs.planner->any_states)
+        SMP_TRY(try_whole(s));
     SMP_TRY(try_each(s, PATIENCE));
     SMP_TRY(try_each(s, 1.0));
     for (int32_t i = 0; i < s->configs.n; i++)
