@@ -39,6 +39,7 @@ taken() { # key: its number in the plan's "parallel:", or 1
 plan() { # seconds, option...: the predicted step in seconds, or what is missing
     local status=0
     "$bin/smp-partition" "$scratch/model.yaml" --cluster "$scratch/cluster.yaml" --device cuda --precision bf16 \
+        --offload none --offload-states none \
         --time-limit "$1" "${@:2}" -o "$scratch/plan.yaml" >"$scratch/out" 2>&1 || status=$?
     case $status in
     0) sed -nE 's/^predicted: .*step_us: ([0-9.e+]+).*/\1/p' "$scratch/plan.yaml" | awk '{ print $1 / 1e6 }' ;;

@@ -80,7 +80,7 @@ def main():
         folder = pathlib.Path(name)
         for cluster in {case[2] for case in CASES}:
             text = (ROOT / f"examples/{cluster}.yaml").read_text()
-            (folder / f"{cluster}.yaml").write_text(re.sub(r"(  inter_node:.*\n)", r"\1" + HOST, text))
+            (folder / f"{cluster}.yaml").write_text(re.sub(r"  host:.*\n", HOST, text))
         for name, model, cluster, options in CASES:
             ask = lambda more: plan(binary, folder, model, cluster, f"{options} {more}")
             base = ask("--offload none --recompute none --memory 1TiB")

@@ -73,6 +73,15 @@ for file in "$SMP_EXAMPLES"/*.yaml; do
     expect_equal "lines for $name" "$([ "$(cases | grep -cE "(^| )$name( |\$)")" -gt 0 ] && echo some)" some
 done
 
+# Devices that are no CPU have a link to their host's memory: what does not fit on the cards travels.
+for file in "$SMP_EXAMPLES"/cluster-*.yaml; do
+    [ "$(basename "$file")" = cluster-laptop.yaml ] || expect_match "$file" '^  host: .bandwidth: [0-9]+GB/s'
+done
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt2-30b.yaml" --cluster "$SMP_EXAMPLES/cluster-a100-40g-32.yaml" -n 256 \
+    --device cuda --precision fp16 --stages 1 --chunks 48 --pipeline breadth-first --shard 128 --shard-what weights \
+    --microbatch-size 6 --microbatches 1 --offload all --time-limit "$search_s" -o plan.yaml
+expect_match out '^in host memory: stashes between forward and backward'
+
 # Written out by its script.
 expect_exit 0 bash "$SMP_EXAMPLES/inception.sh"
 expect_equal "inception.yaml" "$(cmp out "$SMP_EXAMPLES/inception.yaml" && echo same)" same

@@ -34,7 +34,8 @@ expect_exit 0 smp-partition "$model" -n 4 --stages 1 --memory 100MB --shard auto
 sed 's/T: 2048/T: 512/' "$SMP_EXAMPLES/gpt2-30b.yaml" >30b.yaml
 published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --device cuda
     --precision bf16 --microbatch-size 24 --microbatches 1 --chunks 48 --pipeline breadth-first --shard 64
-    --shard-what weights --memory 40GiB --time-limit "$search_s" -o 30b.plan.yaml)
+    --shard-what weights --memory 40GiB --offload none --offload-states none --time-limit "$search_s"
+    -o 30b.plan.yaml)
 expect_exit 3 "${published[@]}" --prefetch 1
 expect_exit 0 "${published[@]}"
 expect_match 30b.plan.yaml 'shard: 64, shard_what: weights, prefetch: 0'
