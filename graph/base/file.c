@@ -51,6 +51,11 @@ smp_status smp_file_spares(const char *output, const char *input)
                     output);
 }
 
+int smp_file_create(int directory, const char *path)
+{
+    return openat(directory, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
 /* The size is a hint: some files of the system say 0, and a file may grow while it is read. */
 static size_t size_hint(int64_t size, size_t max_bytes)
 {
@@ -113,7 +118,7 @@ static int open_beside(smp_writer *w)
         return file;
     for (int attempt = 0; attempt < 100; attempt++) {
         snprintf(w->temporary, size, "%s.%ld-%d.tmp", w->target, (long)getpid(), attempt);
-        file = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        file = smp_file_create(AT_FDCWD, w->temporary);
         if (file >= 0 || errno != EEXIST)
             break;
     }

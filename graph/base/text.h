@@ -53,6 +53,10 @@ smp_status smp_file_open(const char *path, int *fd, int64_t *bytes);
 /* SMP_ERR_INPUT if `output`, which is about to be written, is the file `input` under any name.
  * Either may be NULL. */
 smp_status smp_file_spares(const char *output, const char *input);
+/* Creates a file that was not there, to write; of a link nothing is followed. For all that is
+ * temporary. directory: what `path` begins at, AT_FDCWD for the current one. A descriptor, or -1
+ * and errno. */
+int smp_file_create(int directory, const char *path);
 /* Whole file as a malloc'ed NUL-terminated buffer; SMP_ERR_INPUT with the reason otherwise. */
 smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes);
 /* Writes to a temporary file beside `path` and renames: readers see the old file or the new one. */
