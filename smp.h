@@ -4,10 +4,10 @@
  * through them and trains it with one process per device under mpirun. Opaque handles, option
  * structs, no MPI or CUDA types.
  *
- * The library is a guest. It starts no threads except for smp_save_begin, and after each call
- * signal handlers, environment, OpenMP settings, rand(), locale and floating-point modes are what
- * they were. What a job has taken it gives back: memory, files, and, in smp_finalize or a failed
- * smp_init on the same thread, the thread's scheduling. What it changes, and how not:
+ * The library is a guest. It starts no threads except for smp_save and smp_save_begin, and after
+ * each call signal handlers, environment, OpenMP settings, rand(), locale and floating-point modes
+ * are what they were. What a job has taken it gives back: memory, files, and, in smp_finalize or a
+ * failed smp_init on the same thread, the thread's scheduling. What it changes, and how not:
  * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init
  *   does to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment
  *   variables are taken back). A process can do that once, so MPI stays open and is finalised when
@@ -305,7 +305,9 @@ SMP_API smp_status smp_predict(smp *s, const void *const *inputs, int64_t sample
 /* Writes weights, optimizer state and step number to directory `path`, created if absent; the
  * newest complete checkpoint stays readable whenever the job dies. Returns when it is on the disk.
  * Independent of the plan. Weights that are not finite are SMP_ERR_FAILED and leave the directory
- * as it is. Collective. */
+ * as it is. From its first save on the directory is the job's, until smp_finalize or a save
+ * elsewhere: SMP_ERR_INPUT if it is another job's. A thread of rank 0 renews that claim every ten
+ * seconds. Collective. */
 SMP_API smp_status smp_save(smp *s, const char *path);
 
 /* The same behind the next steps: returns when the state is copied to host memory, of which every

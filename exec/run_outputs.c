@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/state/checkpoint_save.h"
 #include "exec/state/weights.h"
 
 static smp_status check_folder(const char *path, const char *what)
@@ -22,6 +23,21 @@ static smp_status check_folder(const char *path, const char *what)
     return SMP_OK;
 }
 
+/* Steps of training end in a save. */
+static smp_status lock_checkpoints(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    return o->steps > 0 || o->epochs > 0 ? smp__save_lock(t->job, o->checkpoint) : SMP_OK;
+}
+
+smp_status smp__resume_lock(const smp__trainer *t)
+{
+    const char *directory = t->options->checkpoint;
+    if (!t->prints || !t->job->graph->training || access(directory, F_OK) != 0)
+        return SMP_OK; /* whoever reads it says that it is not there */
+    return lock_checkpoints(t);
+}
+
 static smp_status check_checkpoint(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -30,15 +46,16 @@ static smp_status check_checkpoint(const smp__trainer *t)
                    ? SMP_OK
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
                                              "save; with --resume its weights come from there");
+    SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
+    if (access(o->checkpoint, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
+                        strerror(errno));
+    SMP_TRY(lock_checkpoints(t));
     if (!o->resume && smp__checkpoint_exists(o->checkpoint))
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds a checkpoint already: continue it with --resume or choose "
                         "another directory",
                         o->checkpoint);
-    SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
-    if (access(o->checkpoint, W_OK | X_OK) != 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
-                        strerror(errno));
     return SMP_OK;
 }
 

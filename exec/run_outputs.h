@@ -6,5 +6,7 @@
 
 /* What the end of the job will write can be written: found now, not after hours. */
 smp_status smp__outputs_check(const smp__trainer *t);
+/* Before a checkpoint is read with which a run goes on: no other job saves there. */
+smp_status smp__resume_lock(const smp__trainer *t);
 
 #endif

@@ -72,6 +72,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
 static smp_status resume(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
+    SMP_TRY(smp__comm_agree(&t->job->comm, smp__resume_lock(t)));
     SMP_TRY(o->resume_best ? smp__load_best(t->job, o->checkpoint)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
@@ -229,6 +230,8 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
     smp__on_signal(NULL, false);
     smp__read_ahead_stop(t.ahead); /* of a job that could not be made */
     *job_broken = *job_broken || status == SMP_ERR_PEER;
+    if (t.job && *job_broken)
+        smp__folder_lock_drop(t.job->saving.lock);
     if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
         sleep(TELLER_S);
     if (stopped)

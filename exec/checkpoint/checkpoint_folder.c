@@ -26,6 +26,13 @@ void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *dir
              step);
 }
 
+void smp__checkpoint_part_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
+                               const char *job, int64_t step)
+{
+    snprintf(path, SMP__CHECKPOINT_PATH_BYTES, "%.4000s/%.16s.checkpoint-%010" PRId64 ".smp.part",
+             directory, job, step);
+}
+
 static bool parse_name(const char *name, int64_t *step)
 {
     char again[64];
@@ -150,17 +157,18 @@ smp_status smp__checkpoint_folder_sync(const char *directory)
     return status;
 }
 
-/* "checkpoint-0000000004.smp.part" */
-static bool parse_part(char *name)
+/* "0123456789abcdef.checkpoint-0000000004.smp.part", or, of older programs, without the job. */
+static bool parse_part(const char *name)
 {
+    char whole[64];
     int64_t step;
-    char *end = strstr(name, SMP__CHECKPOINT_PART);
-    if (!end || strcmp(end, SMP__CHECKPOINT_PART) != 0)
+    if (strspn(name, "0123456789abcdef") == 16 && name[16] == '.')
+        name += 17;
+    const size_t length = strlen(name), end = sizeof ".part" - 1;
+    if (length < end || length - end >= sizeof whole || strcmp(name + length - end, ".part") != 0)
         return false;
-    *end = '\0';
-    bool parsed = parse_name(name, &step);
-    *end = SMP__CHECKPOINT_PART[0];
-    return parsed;
+    snprintf(whole, sizeof whole, "%.*s", (int)(length - end), name);
+    return parse_name(whole, &step);
 }
 
 /* What jobs that died while they saved have left: a directory has one save at a time. */

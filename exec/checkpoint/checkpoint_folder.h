@@ -9,12 +9,13 @@
 
 enum { SMP__CHECKPOINT_PATH_BYTES = 4096 };
 
-/* Behind the name of one that is being written. */
-#define SMP__CHECKPOINT_PART ".part"
-
 /* "DIR/checkpoint-0000000020.smp" */
 void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
                           int64_t step);
+
+/* Where that of a job is written, next to it: "DIR/JOB.checkpoint-0000000020.smp.part". */
+void smp__checkpoint_part_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
+                               const char *job, int64_t step);
 
 /* Does the directory hold a file with the name of a complete checkpoint? */
 bool smp__checkpoint_exists(const char *directory);
@@ -40,7 +41,7 @@ smp_status smp__checkpoint_folder_make(const char *directory);
 /* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_folder_sync(const char *directory);
 /* Keeps the `keep` saved last, the one with the lowest loss, and what cannot be read; removes what
- * is half written. Call it when no save is under way. */
+ * is half written, of whatever job. Call it when no save is under way, as who holds the lock. */
 smp_status smp__checkpoint_prune(const char *directory, int keep);
 
 #endif

@@ -1,4 +1,5 @@
-/* Signals that end a job. The handler formats by hand: it may call write, kill and _exit only. */
+/* Signals that end a job. The handler formats by hand: only system calls are
+ * safe in it. */
 #include "exec/job/on_signal.h"
 
 #include <errno.h>
@@ -85,6 +86,7 @@ static _Noreturn void speak(void)
     else
         put_action(line, &used, s);
     put_text(line, &used, "\n");
+    smp__folder_lock_drop(s->saving.lock);
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written; /* nobody left to tell */
     _exit(1);

@@ -1,6 +1,6 @@
-/* What one rank does for a checkpoint that is being saved. Every rank opens the file under its
- * temporary name, whoever comes first makes it, and writes its share of the pieces at the offsets
- * that the model gives them. Every byte has one writer, so nothing of an older file can stay in it.
+/* What one rank does for a checkpoint that is being saved. Rank 0 makes the file under a temporary
+ * name that no other job has, every rank opens it and writes its share of the pieces at the offsets
+ * that the model gives them. Every byte has one writer.
  * Where devices have parts of a weight, its pieces come together while the state is copied: what a
  * rank writes is the same whether others compute with it or not. */
 #include "exec/state/checkpoint_part.h"
@@ -18,12 +18,9 @@
 #include "exec/state/shards.h"
 #include "graph/math/half.h"
 
-enum { TEMPORARY_BYTES = SMP__CHECKPOINT_PATH_BYTES + 8 };
-
-static void temporary_path(const smp *s, char path[TEMPORARY_BYTES])
+static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 {
-    smp__checkpoint_path(path, s->saving.directory, s->saving.step);
-    strcat(path, SMP__CHECKPOINT_PART);
+    smp__checkpoint_part_path(path, s->saving.directory, s->saving.job, s->saving.step);
 }
 
 /* What this rank writes of a weight that is not split: of the own part, which every group of shards
@@ -196,7 +193,6 @@ static smp_status write_weights(const smp *s, int fd, const smp__checkpoint_head
     return SMP_OK;
 }
 
-/* ... and the length, which a file that was left under this name may have had otherwise. */
 static smp_status write_header(const smp *s, int fd, const smp_text *head,
                                smp__checkpoint_header header, const char *path)
 {
@@ -220,19 +216,36 @@ static smp_status write_header(const smp *s, int fd, const smp_text *head,
     return SMP_OK;
 }
 
+void smp__part_create(smp *s)
+{
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    temporary_path(s, path);
+    unlink(path); /* of a save of this step that failed */
+    s->saving.file = smp_file_create(AT_FDCWD, path);
+    s->saving.file_error = s->saving.file < 0 ? errno : 0;
+}
+
+static smp_status open_part(const smp *s, const char *path, int *fd)
+{
+    const bool makes = s->comm.world_rank == 0;
+    *fd = makes ? s->saving.file : open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd >= 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s: cannot %s: %s", path, makes ? "create" : "open",
+                    strerror(makes ? s->saving.file_error : errno));
+}
+
 smp_status smp__part_write(const smp *s)
 {
-    char path[TEMPORARY_BYTES];
+    char path[SMP__CHECKPOINT_PATH_BYTES];
     smp_text head = {0};
     temporary_path(s, path);
     smp__checkpoint_header header = {.states = smp__job_states(s), .keeps = smp__job_keeps(s)};
-    SMP_TRY(
-        smp__checkpoint_head(smp_graph_whole(s->graph), header.states, header.keeps, path, &head));
+    int fd;
+    SMP_TRY(open_part(s, path, &fd));
+    smp_status status =
+        smp__checkpoint_head(smp_graph_whole(s->graph), header.states, header.keeps, path, &head);
     header.at = (int64_t)head.length;
-    int fd = open(path, O_CREAT | O_WRONLY, 0666);
-    smp_status status = SMP_OK;
-    if (fd < 0)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
     if (status == SMP_OK && s->comm.world_rank == 0)
         status = write_header(s, fd, &head, header, path);
     if (status == SMP_OK)
@@ -240,8 +253,6 @@ smp_status smp__part_write(const smp *s)
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
     smp_text_free(&head);
-    if (fd < 0)
-        return status;
     if (close(fd) != 0 && status == SMP_OK) /* network file systems report here what they lost */
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
     return status;
@@ -249,10 +260,11 @@ smp_status smp__part_write(const smp *s)
 
 smp_status smp__part_name(const smp *s)
 {
-    char temporary[TEMPORARY_BYTES], path[SMP__CHECKPOINT_PATH_BYTES];
+    char temporary[SMP__CHECKPOINT_PATH_BYTES], path[SMP__CHECKPOINT_PATH_BYTES];
     const char *directory = s->saving.directory;
     temporary_path(s, temporary);
     smp__checkpoint_path(path, directory, s->saving.step);
+    SMP_TRY(smp__folder_lock_check(s->saving.lock));
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));
     SMP_TRY(smp__checkpoint_folder_sync(directory)); /* the rename itself must survive too */
@@ -261,7 +273,7 @@ smp_status smp__part_name(const smp *s)
 
 void smp__part_abandon(const smp *s)
 {
-    char path[TEMPORARY_BYTES];
+    char path[SMP__CHECKPOINT_PATH_BYTES];
     temporary_path(s, path);
     unlink(path);
 }

@@ -10,6 +10,7 @@
 
 #include "exec/optimizer/loss_scale.h"
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/folder_lock.h"
 #include "smp.h"
 
 typedef enum smp__save_phase {
@@ -23,8 +24,12 @@ typedef enum smp__save_phase {
 typedef struct smp__saving {
     smp__save_phase phase; /* the same on every rank */
     char directory[SMP__CHECKPOINT_PATH_BYTES];
-    int64_t step, samples; /* of the state that is saved */
-    bool evaluated;        /* `eval_loss` is that of the state */
+    smp__folder_lock *lock; /* of the directory that was saved into last, on rank 0; or NULL */
+    char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
+    int file;                     /* rank 0's: the new file, or -1 and why there is none: */
+    int file_error;               /* an errno */
+    int64_t step, samples;        /* of the state that is saved */
+    bool evaluated;               /* `eval_loss` is that of the state */
     double eval_loss;
     smp_loss_scale loss_scale; /* likewise */
     char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
@@ -44,6 +49,9 @@ smp_status smp__part_copy(smp *s);
 
 /* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */
 
+/* Rank 0's, before the others write: a new file under the temporary name. What is wrong with it
+ * smp__part_write says. */
+void smp__part_create(smp *s);
 /* Writes this rank's part, and on rank 0 the header, to the file's temporary name, and syncs it. */
 smp_status smp__part_write(const smp *s);
 /* All parts are written: the file gets its name, and only then old ones are removed. */

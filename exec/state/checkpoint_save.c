@@ -143,6 +143,28 @@ static smp_status copy_kept(smp *s)
     return SMP_OK;
 }
 
+/* mpirun that is killed takes its ranks with it, a moment later. */
+static const double dying_s = 2.0;
+
+static void unlock_directory(smp *s)
+{
+    smp__folder_lock *lock = s->saving.lock;
+    s->saving.lock = NULL; /* a signal may look at it */
+    smp__folder_lock_release(lock);
+}
+
+smp_status smp__save_lock(smp *s, const char *path)
+{
+    smp__saving *v = &s->saving;
+    if (smp__folder_lock_is_of(v->lock, path))
+        return smp__folder_lock_check(v->lock);
+    unlock_directory(s);
+    SMP_TRY(smp__folder_lock_take(path, dying_s, &v->lock));
+    smp__folder_lock_keep(v->lock, SMP__LOCK_RENEW_S);
+    snprintf(v->job, sizeof v->job, "%s", smp__folder_lock_id(v->lock));
+    return SMP_OK;
+}
+
 /* Rank 0 sees to the directory, so that all others find it. */
 static smp_status prepare(smp *s, const char *path)
 {
@@ -155,7 +177,10 @@ static smp_status prepare(smp *s, const char *path)
     v->part = NULL;
     SMP_TRY(copy_kept(s));
     snprintf(v->directory, sizeof(v->directory), "%s", path);
-    return s->comm.world_rank == 0 ? smp__checkpoint_folder_make(path) : SMP_OK;
+    if (s->comm.world_rank != 0)
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_folder_make(path));
+    return smp__save_lock(s, path);
 }
 
 static smp_status start(smp *s, const char *path, bool behind)
@@ -166,6 +191,9 @@ static smp_status start(smp *s, const char *path, bool behind)
     SMP_TRY(smp__comm_agree(&s->comm, prepare(s, path)));
     if (copies(s))
         SMP_TRY(smp__comm_agree(&s->comm, smp__part_copy(s)));
+    if (s->comm.world_rank == 0)
+        smp__part_create(s); /* before the others know its name */
+    SMP_TRY(smp__comm_share(&s->comm, s->saving.job, sizeof s->saving.job, 0));
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }
@@ -203,6 +231,7 @@ smp_status smp__save_close(smp *s)
     if (s->saving.running && !atomic_load(&s->saving.ended))
         return status; /* the disk hangs: its thread keeps what it reads */
     join(&s->saving);
+    unlock_directory(s);
     free(s->saving.staging);
     free(s->saving.kept);
     return status;

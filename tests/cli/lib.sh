@@ -116,9 +116,10 @@ losses() {
     sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' "$1"
 }
 
-# checkpoints FOLDER: the files in it, by their steps.
+# checkpoints FOLDER: the files in it, by their steps; those that are half written without their jobs.
 checkpoints() {
-    find "$1" -type f -printf '%f\n' | sort | sed -E 's/checkpoint-0*//' | tr '\n' ' '
+    find "$1" -type f ! -name .lock -printf '%f\n' | sed -E 's/^[0-9a-f]{16}\.(checkpoint-.*\.part)$/\1/' | sort |
+        sed -E 's/checkpoint-0*//' | tr '\n' ' '
 }
 
 # behind_header CHECKPOINT: where its weights begin.

@@ -28,8 +28,8 @@ expect_equal "a directory that is not safe" "$(ls runs)" ""
 
 # What lies in a directory, then what its name lies in.
 train 0 -- --steps 2
-expect_equal "synced" "$(sed "s|^$(pwd -P)/||" log | tr '\n' ' ')" \
-    "runs runs/saved/checkpoint-0000000002.smp.part runs/saved/checkpoint-0000000002.smp.part runs/saved "
+expect_equal "synced" "$(sed -E "s|^$(pwd -P)/||; s|/[0-9a-f]{16}\.|/JOB.|" log | tr '\n' ' ')" \
+    "runs runs/saved/JOB.checkpoint-0000000002.smp.part runs/saved/JOB.checkpoint-0000000002.smp.part runs/saved "
 
 train 0 -- --steps 4 --resume
 expect_equal "files" "$(checkpoints runs/saved)" "2.smp 4.smp "

@@ -61,7 +61,7 @@ expect_equal "losses after a death" "$(cat both)" "$(cat whole)"
 expect_exit 1 "${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=12.smp.part "${options[@]}" --steps 100000 \
     --save-every 4 --resume
 expect_equal "messages" "$(grep '^smp-run: ' err | grep -vc ': resumed after')" 1
-expect_match err '^smp-run: rank 1: saved/checkpoint-0000000012\.smp\.part: cannot write: No space left on device'
+expect_match err '^smp-run: rank 1: saved/[0-9a-f]{16}\.checkpoint-0000000012\.smp\.part: cannot write: No space left on device'
 expect_equal "files after a full disk" "$(checkpoints saved)" "4.smp 9.smp "
 
 # ... or the directory is not safe: the new name stands beside the old ones.

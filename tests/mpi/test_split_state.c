@@ -78,8 +78,12 @@ static void remove_saved(void)
     MPI_Barrier(MPI_COMM_WORLD);
     for (int64_t s = 0; world_rank == 0 && s < 8; s++)
         unlink(file_of(s));
-    if (world_rank == 0)
+    char lock[160]; /* of a job that is still open */
+    snprintf(lock, sizeof lock, "%s/.lock", saved);
+    if (world_rank == 0) {
+        unlink(lock);
         assert_int_equal(rmdir(saved), 0);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
 }
 

@@ -3,6 +3,7 @@
 #define SMP_TESTS_CHECKPOINT_FIXTURE_H
 
 #include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <mpi.h>
 #include <setjmp.h>
@@ -45,6 +46,20 @@ static inline const char *file_of(int64_t step)
     turn = (turn + 1) % 4;
     snprintf(path[turn], sizeof path[turn], "%s/checkpoint-%010" PRId64 ".smp", saved, step);
     return path[turn];
+}
+
+/* The half written file of a step, of whatever job; what no job is called by if there is none. */
+static inline const char *part_of(int64_t step)
+{
+    static char path[256];
+    char pattern[256];
+    glob_t found;
+    snprintf(path, sizeof path, "%s.part", file_of(step));
+    snprintf(pattern, sizeof pattern, "%s/*.checkpoint-%010" PRId64 ".smp.part", saved, step);
+    if (glob(pattern, 0, NULL, &found) == 0)
+        snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
+    globfree(&found);
+    return path;
 }
 
 static inline void write_text(const char *path, const char *text)

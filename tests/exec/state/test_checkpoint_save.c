@@ -22,13 +22,6 @@ static bool there(const char *path)
     return access(path, F_OK) == 0;
 }
 
-static const char *part_of(int64_t step)
-{
-    static char path[200];
-    snprintf(path, sizeof path, "%s.part", file_of(step));
-    return path;
-}
-
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
@@ -254,7 +247,7 @@ static void test_checkpoint_refused(void **state)
 {
     (void)state;
     float nan[12] = {0.0f};
-    char below[192];
+    char below[192], part[SMP__CHECKPOINT_PATH_BYTES];
     smp *job = open_job("adamw");
     nan[11] = strtof("nan", NULL);
     snprintf(below, sizeof below, "%s/below", saved);
@@ -270,10 +263,11 @@ static void test_checkpoint_refused(void **state)
     must(smp_save_begin(job, saved));
     must(smp_save_wait(job));
     step(job);
-    assert_int_equal(mkdir(part_of(1), 0777), 0);
+    smp__checkpoint_part_path(part, saved, job->saving.job, 1);
+    assert_int_equal(mkdir(part, 0777), 0);
     assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
-    assert_non_null(strstr(smp_last_error(), "1.smp.part: cannot create: Is a directory"));
-    assert_int_equal(rmdir(part_of(1)), 0);
+    assert_non_null(strstr(smp_last_error(), "1.smp.part: cannot create: File exists"));
+    assert_int_equal(rmdir(part), 0);
     float *moment = smp__state_at(job, 0, 1, 0);
     *moment = INFINITY;
     assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
@@ -367,13 +361,15 @@ static void test_checkpoint_no_sync(void **state)
     smp_finalize(job);
 }
 
-/* Where no thread can be had the job waits for the disk. */
+/* Where no thread can be had, the second one behind that of the lock, the job waits for the
+ * disk. */
 static void test_checkpoint_no_thread(void **state)
 {
     (void)state;
     smp *job = open_job("adamw");
     bad_rule.call = BAD_THREAD;
     bad_rule.end = "";
+    bad_rule.after = 1;
     must(smp_save_begin(job, saved));
     assert_int_equal(atomic_load(&n_synced), 1);
     must(finish_save(job));
@@ -435,6 +431,59 @@ static void test_checkpoint_left_part(void **state)
         smp_finalize(job);
         assert_int_equal(unlink(file_of(1)), 0);
     }
+}
+
+/* A link under a name that half a checkpoint had: what it points to stays as it is. */
+static void test_checkpoint_link_spared(void **state)
+{
+    (void)state;
+    char victim[192];
+    struct stat info;
+    smp *job = open_job("adamw");
+    snprintf(victim, sizeof victim, "%s/victim", folder);
+    write_text(victim, "precious");
+    assert_int_equal(mkdir(saved, 0777), 0);
+    for (int own = 0; own < 2; own++) { /* even under the name that is to come */
+        char part[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_part_path(part, saved, job->saving.job, 0);
+        assert_int_equal(symlink(victim, own ? part : part_of(0)), 0);
+        must(smp_save(job, saved));
+        assert_int_equal(stat(victim, &info), 0);
+        assert_int_equal(info.st_size, sizeof "precious" - 1);
+        assert_int_equal(lstat(file_of(0), &info), 0);
+        assert_true(S_ISREG(info.st_mode));
+    }
+    assert_int_equal(unlink(victim), 0);
+    smp_finalize(job);
+}
+
+/* Another job saves there: refused, and so is what a job that has lost its lock wants to save. */
+static void test_checkpoint_two_jobs(void **state)
+{
+    (void)state;
+    char lock[192];
+    smp *job = open_job("adamw");
+    snprintf(lock, sizeof lock, "%s/.lock", saved);
+    must(smp_save(job, saved));
+    assert_true(there(lock));
+    step(job);
+    must(smp_save_begin(job, saved));
+    must(smp_save_wait(job));
+    unlink(lock);
+    write_text(lock, "SMP lock 1\nhost elsewhere\nboot 1\nspace 1\npid 42\nstart 9\n"
+                     "job 0123456789abcdef\n");
+    step(job);
+    assert_int_equal(smp_save(job, saved), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "saved: another job saves there by now: process 42 on "
+                                             "host elsewhere (job 0123456789abcdef)"));
+    assert_false(there(file_of(2)) || there(part_of(2)));
+    smp_finalize(job);
+    assert_true(there(lock)); /* not this job's to remove */
+    job = open_job("adamw");
+    assert_int_equal(smp_save(job, saved), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "saved: another job saves there: process 42"));
+    smp_finalize(job);
+    assert_int_equal(unlink(lock), 0);
 }
 
 /* The end of a job says nothing new, whatever becomes of the save. */
@@ -522,6 +571,7 @@ static void test_checkpoint_dead_disk(void **state)
     atomic_store(&held, 0);
     assert_int_equal(pthread_join(job->saving.thread, NULL), 0);
     assert_int_equal(unlink(part_of(0)), 0);
+    smp__folder_lock_release(job->saving.lock); /* held as long as something might be written */
 }
 
 int main(int argc, char **argv)
@@ -529,10 +579,10 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(no_sync),   TEST(layout),    TEST(behind),    TEST(next_state), TEST(waited_for),
-        TEST(failures),  TEST(refused),   TEST(arguments), TEST(pieces),     TEST(unreadable),
-        TEST(no_thread), TEST(signals),   TEST(left_part), TEST(last_error), TEST(failed_job),
-        TEST(dead_disk), TEST(no_memory),
+        TEST(no_sync),   TEST(layout),    TEST(behind),      TEST(next_state), TEST(waited_for),
+        TEST(failures),  TEST(refused),   TEST(arguments),   TEST(pieces),     TEST(unreadable),
+        TEST(no_thread), TEST(signals),   TEST(left_part),   TEST(last_error), TEST(failed_job),
+        TEST(dead_disk), TEST(no_memory), TEST(link_spared), TEST(two_jobs),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();

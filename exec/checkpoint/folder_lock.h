@@ -1,0 +1,29 @@
+/* A directory of checkpoints belongs to one job at a time: the file `.lock` in it says to which. */
+#ifndef SMP_EXEC_CHECKPOINT_FOLDER_LOCK_H
+#define SMP_EXEC_CHECKPOINT_FOLDER_LOCK_H
+
+#include <stdbool.h>
+
+#include "graph/base/status.h"
+
+typedef struct smp__folder_lock smp__folder_lock;
+
+enum { SMP__LOCK_ID_BYTES = 17 }; /* 16 digits: a job's number, which no other has */
+enum { SMP__LOCK_LEASE_S = 60, SMP__LOCK_RENEW_S = 10 };
+
+/* Takes the directory. SMP_ERR_INPUT: another job has it, or it cannot be written to. A holder on
+ * this machine may be about to end with the job that it was of: it is given patience_s. */
+smp_status smp__folder_lock_take(const char *directory, double patience_s, smp__folder_lock **out);
+/* Renews it every period_s from now on, by a thread. Without one each check does. */
+void smp__folder_lock_keep(smp__folder_lock *lock, double period_s);
+/* Call it before something is written. SMP_ERR_INPUT: the directory is another job's by now. */
+smp_status smp__folder_lock_check(const smp__folder_lock *lock);
+const char *smp__folder_lock_id(const smp__folder_lock *lock);
+/* Is it that of this directory, by whatever name? Accepts NULL. */
+bool smp__folder_lock_is_of(const smp__folder_lock *lock, const char *directory);
+/* Gives the directory back, unless it is another job's by now. Accepts NULL. */
+void smp__folder_lock_release(smp__folder_lock *lock);
+/* The same for a handler of signals: the process ends. Accepts NULL. */
+void smp__folder_lock_drop(const smp__folder_lock *lock);
+
+#endif
