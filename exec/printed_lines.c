@@ -59,18 +59,22 @@ static const char *json_number(char *buffer, size_t size, const char *format, do
 void smp__print_step(const smp__trainer *t, const smp_step_result *r)
 {
     bool has_loss = t->job->graph->loss >= 0;
-    char loss[64], norm[64], measured[32], predicted[32], scale[48] = "";
+    char loss[64], norm[64], measured[32], predicted[32], scale[48] = "", unsaved[48] = "";
     lift_bar(t);
+    if (t->unsaved >= 0)
+        snprintf(unsaved, sizeof(unsaved),
+                 t->options->json ? ", \"unsaved\": %" PRId64 : "  not saved: step %" PRId64,
+                 t->unsaved);
     if (t->job->loss_scaling.on)
         snprintf(scale, sizeof(scale), t->options->json ? ", \"loss_scale\": %.17g" : "  scale %g",
                  r->loss_scale);
     if (t->options->json) {
         printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
                "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s, \"skipped\": %" PRId64
-               "%s}\n",
+               "%s%s}\n",
                r->step, json_number(loss, sizeof(loss), "%.9g", has_loss ? r->loss : NAN),
                r->step_us, r->predicted_us, r->samples_per_s, r->lr,
-               json_number(norm, sizeof(norm), "%.6g", r->grad_norm), r->skipped, scale);
+               json_number(norm, sizeof(norm), "%.6g", r->grad_norm), r->skipped, scale, unsaved);
     } else {
         double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
         snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);
@@ -81,9 +85,15 @@ void smp__print_step(const smp__trainer *t, const smp_step_result *r)
                r->predicted_us / r->step_us);
         if (r->skipped > 0)
             printf("  skipped %" PRId64, r->skipped);
-        puts(scale);
+        printf("%s%s\n", scale, unsaved);
     }
     fflush(stdout);
+}
+
+void smp__print_unsaved(const smp__trainer *t)
+{
+    lift_bar(t);
+    fprintf(stderr, "smp-run: %s; training goes on\n", t->unsaved_why);
 }
 
 /* The loss of a cross_entropy is the mean of -log p. */

@@ -7,6 +7,8 @@
 /* What the job runs on, unless that goes without saying. */
 void smp__print_target(const smp *s);
 void smp__print_step(const smp__trainer *t, const smp_step_result *r);
+/* Why a save has failed. */
+void smp__print_unsaved(const smp__trainer *t);
 void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evaluated *e);
 void smp__print_summary(const smp__trainer *t);
 /* Collective: a hash of every replica's weights. */

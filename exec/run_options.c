@@ -78,6 +78,7 @@ static const struct entry {
     {"seed", SEED, AT(train.job.seed), KEPT},
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", PERIOD, AT(train)},
+    {"save-must", YES, AT(train.save_must)},
     {"resume", RESUME, AT(train)},
     {"resume-changed", YES, AT(train.resume_changed)},
     {"keep", FEW, AT(train.job.keep_checkpoints)},
@@ -186,6 +187,9 @@ static const char usage[] =
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
     "  --save-every N       ... and after every N steps, written while training goes on; a time\n"
     "                       (90s, 10m, 1.5h) goes by the clock of rank 0\n"
+    "  --save-must          end the job when a save fails; without it training goes on, every "
+    "step\n"
+    "                       line says so, and the exit code is 1 if the last save failed\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
     "                       from the one before, and say so. Options of training and --seed that\n"
     "                       are not given are those of the run that is resumed\n"
@@ -594,9 +598,11 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     if (a->train.n_data == 0 && (a->train.steps > 0 || a->train.epochs > 0))
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");
-    if ((a->train.resume || a->train.save_every > 0 || a->train.save_every_s > 0.0) &&
+    if ((a->train.resume || a->train.save_every > 0 || a->train.save_every_s > 0.0 ||
+         a->train.save_must) &&
         !a->train.checkpoint)
-        return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
+        return smp_fail(SMP_ERR_INPUT,
+                        "--resume, --save-every and --save-must need --checkpoint DIR");
     if ((a->train.keep_best || a->train.resume_best) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--keep-best and --resume-best need --checkpoint DIR");
     a->train.resume = a->train.resume || a->train.resume_best;

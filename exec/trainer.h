@@ -34,11 +34,13 @@ typedef struct smp__trainer {
     int64_t tokens;  /* per sample; 0: samples are not token sequences */
     double *step_us; /* of every step done, for the summary */
     int64_t n_step;
-    bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
+    bool save_due;   /* waits for a step that is not skipped: weights that get nowhere must not push
                       good ones out of the directory */
-    bool saves;    /* there is a directory of checkpoints, and something to save */
-    bool stopped;  /* by a signal, before the last step: nothing is to come but the save */
-    bool best_due; /* the weights of this step are the best so far */
+    int64_t unsaved; /* the step whose save failed, since when none has succeeded; or -1 */
+    char unsaved_why[1024];
+    bool saves;       /* there is a directory of checkpoints, and something to save */
+    bool stopped;     /* by a signal, before the last step: nothing is to come but the save */
+    bool best_due;    /* the weights of this step are the best so far */
     double best_loss; /* of all evaluations, those in the directory included; INFINITY: none yet */
     bool *job_broken;
     smp_data *predict_data; /* NULL: nothing is predicted */

@@ -1,6 +1,7 @@
 /* Training loop. Every rank reads the inputs of its stages, for its replica; rank 0 prints. */
 #include "exec/training_loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,6 +25,24 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return step == last || (every > 0 && step % every == 0);
 }
 
+/* What has become of the save that was begun last. Without --save-must training goes on when the
+ * disk fails; a lock that is lost, and weights that are not finite, end it. Alike on all ranks. */
+static smp_status note_save(smp__trainer *t, bool last, smp_status status)
+{
+    const smp__saving *v = &t->job->saving;
+    if (v->phase == SMP__SAVE_NONE && !v->failed && status == SMP_OK)
+        t->unsaved = -1;
+    if (!v->failed || status != SMP_ERR_FAILED || t->options->save_must || t->job->comm.failed)
+        return status;
+    t->unsaved = v->step;
+    snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
+    if (v->evaluated)
+        t->best_loss = INFINITY; /* the best is not there: the next one is */
+    if (t->prints && !last)
+        smp__print_unsaved(t);
+    return SMP_OK;
+}
+
 /* The weights of a step that is the last one, or of one that is not skipped: see save_due. */
 static smp_status save_step(smp__trainer *t, int64_t step)
 {
@@ -36,7 +55,9 @@ static smp_status save_step(smp__trainer *t, int64_t step)
     t->save_due = t->best_due = t->job->save_agreed = false;
     if (o->save_every_s > 0.0)
         t->job->save_at_s = smp_clock_s() + o->save_every_s;
-    return last ? smp_save(t->job, o->checkpoint) : smp_save_begin(t->job, o->checkpoint);
+    SMP_TRY(note_save(t, last, smp_save_wait(t->job)));
+    return last ? note_save(t, true, smp_save(t->job, o->checkpoint))
+                : smp_save_begin(t->job, o->checkpoint);
 }
 
 static smp_status train_step(smp__trainer *t, int64_t step)
@@ -62,7 +83,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
         smp__print_step(t, &r);
     t->stopped = t->job->end_agreed && step < o->steps;
     int saved; /* completes a save whose parts are written, or says that it has failed */
-    SMP_TRY(smp_save_test(t->job, &saved));
+    SMP_TRY(note_save(t, false, smp_save_test(t->job, &saved)));
     if (t->eval_data && !t->stopped && due(step, o->eval_every, o->steps))
         SMP_TRY(smp__evaluate_held_out(t, step));
     SMP_TRY(smp__watch_row(t));
@@ -110,6 +131,12 @@ static bool trains(const smp__trainer *t)
     return t->job->graph->training && (o->epochs > 0 || o->steps > t->job->step);
 }
 
+/* The job has failed if the last save that was due has. */
+static smp_status end_unsaved(const smp__trainer *t)
+{
+    return t->unsaved < 0 ? SMP_OK : smp_fail(SMP_ERR_FAILED, "%s", t->unsaved_why);
+}
+
 static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -147,7 +174,7 @@ static smp_status run(smp__trainer *t)
     for (int64_t step = t->job->step + 1; step <= o->steps && !t->stopped; step++)
         SMP_TRY(train_step(t, step));
     if (t->stopped)
-        return SMP_OK;
+        return end_unsaved(t);
     if (o->predict)
         SMP_TRY(smp__prediction_write(t));
     if (o->weights)
@@ -164,7 +191,8 @@ static smp_status run(smp__trainer *t)
     smp_status status = SMP_OK;
     if (t->prints && (fflush(stdout) != 0 || ferror(stdout)))
         status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write all results");
-    return smp__comm_agree(&t->job->comm, status);
+    SMP_TRY(smp__comm_agree(&t->job->comm, status));
+    return end_unsaved(t);
 }
 
 /* Do all ranks come to the end of the job? MPI_Finalize waits unwatched. */
@@ -206,7 +234,7 @@ static void tell_stop(const smp__trainer *t)
 
 smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *stopped)
 {
-    smp__trainer t = {.own = *options, .job_broken = job_broken};
+    smp__trainer t = {.own = *options, .unsaved = -1, .job_broken = job_broken};
     t.options = &t.own;
     *job_broken = false;
     smp__on_signal(NULL, options->checkpoint);

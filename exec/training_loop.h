@@ -21,6 +21,7 @@ typedef struct smp_train_options {
     int64_t eval_every;     /* 0: only after the last step */
     int64_t save_every;     /* behind the next steps; 0: only after the last step */
     double save_every_s;    /* ... or by the clock of rank 0; 0: not */
+    bool save_must;         /* a save that fails ends the job at once */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
     bool resume_auto;    /* `resume` where something is saved, else from the beginning */

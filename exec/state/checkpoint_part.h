@@ -38,6 +38,7 @@ typedef struct smp__saving {
     bool behind;      /* written by a thread, while steps go on */
     bool running;     /* `thread` is to be joined */
     pthread_t thread;
+    bool failed;       /* the last one that was begun did not become complete; on every rank */
     atomic_bool ended; /* this rank's work of the phase; what came of it: */
     smp_status status;
     char message[1024];

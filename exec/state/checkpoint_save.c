@@ -85,7 +85,8 @@ static smp_status end_phase(smp *s)
         return SMP_OK;
     }
     v->phase = SMP__SAVE_NONE;
-    if (status != SMP_OK && s->comm.world_rank == 0)
+    v->failed = status != SMP_OK;
+    if (v->failed && s->comm.world_rank == 0)
         smp__part_abandon(s);
     return status;
 }
@@ -185,6 +186,7 @@ static smp_status prepare(smp *s, const char *path)
 
 static smp_status start(smp *s, const char *path, bool behind)
 {
+    s->saving.failed = false;
     SMP_TRY(
         smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
     s->saving.behind = behind;

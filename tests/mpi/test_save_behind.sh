@@ -57,15 +57,40 @@ expect_exit 0 mpirun -n 2 "${options[@]}" --steps 9 --resume
 cat <(head -n 4 whole) <(losses out) >both
 expect_equal "losses after a death" "$(cat both)" "$(cat whole)"
 
-# One disk is full behind step 12: the job ends there with what was saved before.
-expect_exit 1 "${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=12.smp.part "${options[@]}" --steps 100000 \
-    --save-every 4 --resume
+# One disk is full behind step 12: training goes on without that checkpoint, says so in the lines of all steps
+# until the next one is saved (begun after 16), and what was saved before stays.
+disk_full=("${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=12.smp.part)
+full='rank 1: saved/[0-9a-f]{16}\.checkpoint-00000000%s\.smp\.part: cannot write: No space left on device'
+cp -r saved before_full
+expect_exit 0 "${disk_full[@]}" "${options[@]}" --steps 21 --save-every 4 --resume
+expect_equal "messages" "$(grep -c '^smp-run: .*cannot' err)" 1
+# shellcheck disable=SC2059 # the step
+expect_match err "^smp-run: $(printf "$full" 12); training goes on$"
+expect_match out '"step": 17,.*"unsaved": 12}$'
+expect_no_match out '"step": (1[0-3]|21),.*unsaved'
+expect_json --lines out
+expect_equal "files after a full disk" "$(checkpoints saved)" "20.smp 21.smp "
+
+# The last one that is due fails: what the end of a run writes is written, and the job has failed.
+rm -r saved
+cp -r before_full saved
+expect_exit 1 "${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=13.smp.part "${options[@]}" --steps 13 --resume \
+    --export-weights weights.safetensors
 expect_equal "messages" "$(grep '^smp-run: ' err | grep -vc ': resumed after')" 1
-expect_match err '^smp-run: rank 1: saved/[0-9a-f]{16}\.checkpoint-0000000012\.smp\.part: cannot write: No space left on device'
+# shellcheck disable=SC2059
+expect_match err "^smp-run: $(printf "$full" 13)$"
+expect_equal "files after the last save" "$(checkpoints saved)" "4.smp 9.smp "
+[ -s weights.safetensors ] || fail "no weights"
+
+# With --save-must the job ends there.
+expect_exit 1 "${disk_full[@]}" "${options[@]}" --steps 100000 --save-every 4 --save-must --resume
+expect_equal "messages" "$(grep '^smp-run: ' err | grep -vc ': resumed after')" 1
+# shellcheck disable=SC2059
+expect_match err "^smp-run: $(printf "$full" 12)$"
 expect_equal "files after a full disk" "$(checkpoints saved)" "4.smp 9.smp "
 
 # ... or the directory is not safe: the new name stands beside the old ones.
-expect_exit 1 "${smp_run[@]}" FAIL_SYNC=/saved "${options[@]}" --steps 100000 --save-every 4 --resume
+expect_exit 1 "${smp_run[@]}" FAIL_SYNC=/saved "${options[@]}" --steps 100000 --save-every 4 --save-must --resume
 expect_match err '^smp-run: rank 0: saved: cannot sync: Input/output error'
 expect_equal "files after an unsafe name" "$(checkpoints saved)" "4.smp 9.smp 12.smp "
 finish
