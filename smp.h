@@ -123,8 +123,8 @@ typedef struct smp_options {
      * where it is planned at start. The CPU has no tf32, bf16 where it has AVX512-BF16 or AMX, and
      * multiplies fp16 in fp32. */
     const char *precision;
-    double timeout_s; /* a wait without progress for longer ends the job, between steps one 30 times
-                         as long; time in which the job is suspended does not count; 0: never */
+    double timeout_s; /* a wait in a step without progress for longer ends the job; 0: never. Time
+                         in which the job is suspended does not count. See also timeout_start_s */
     int record_trace; /* keep start and end of every action for smp_trace_write */
     int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
     int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also
@@ -184,6 +184,9 @@ typedef struct smp_options {
     const char *state_precision; /* of planning: states of the optimizer in "fp32" or "bf16"; NULL:
                                     fp32 */
     const char *gradient_wire;   /* of planning: what sums of gradients send, likewise */
+    /* As timeout_s, until the first step has begun on all ranks, and between steps and after the
+     * last one. Bytes that any rank reads or writes and operators that it prepares are progress. */
+    double timeout_start_s, timeout_save_s;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

@@ -26,7 +26,7 @@ typedef enum value_kind {
     POSITIVE, /* int64_t from 1 */
     SEED,     /* uint64_t */
     NUMBER,   /* float from 0 */
-    SECONDS,  /* double from 0 */
+    SECONDS,  /* from 0, or a time: double */
     PERIOD,   /* steps, or a time: smp_train_options.save_every and save_every_s */
     SHARE,    /* above 0, below 1: int64_t in parts of SMP__WHOLE */
     RESUME    /* none, or auto: smp_train_options */
@@ -103,6 +103,8 @@ static const struct entry {
     {"progress", TEXT, AT(train.progress)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
+    {"timeout-start", SECONDS, AT(train.job.timeout_start_s)},
+    {"timeout-save", SECONDS, AT(train.job.timeout_save_s)},
     {"device", TEXT, AT(train.job.device)},
     {"precision", TEXT, AT(train.job.precision)},
     {"offload-to", TEXT, AT(train.job.offload_to)},
@@ -224,8 +226,11 @@ static const char usage[] =
     "                       over micro-batches (default concat)\n"
     "  --checksum           print a hash of each replica's weights at the end\n"
     "job\n"
-    "  --timeout S          end the job if a rank waits for S seconds without progress\n"
-    "                       (default 120, 0: never)\n"
+    "  --timeout S          end the job if a rank waits in a step for S seconds (or 2m, 1h)\n"
+    "                       without progress (default 120, 0: never)\n"
+    "  --timeout-start S    ... until all are in the first step (default 10m); bytes read and\n"
+    "                       operators prepared by any rank are progress\n"
+    "  --timeout-save S     ... between steps and at the end (default 10m), likewise\n"
     "  --device NAME        one of these (default cpu), or auto: the first that every rank has;\n"
     "                       ranks of a machine take its GPUs in turn and may share one\n"
     "%s"
@@ -289,29 +294,45 @@ static smp_status parse_count(const char *option, const char *text, int64_t min,
     return SMP_OK;
 }
 
-/* "200": steps; "90s", "10m", "1.5h": a time. */
-static smp_status parse_period(const char *option, const char *text, smp_train_options *train)
+/* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */
+static bool parse_time(const char *text, double *seconds, bool *unit)
 {
     static const struct {
         char letter;
         double seconds;
     } units[] = {{'s', 1.0}, {'m', 60.0}, {'h', 3600.0}};
     const size_t length = strlen(text);
+    double each = 0.0;
     char number[32];
-    double value = 0.0;
+    for (size_t i = 0; length > 0 && i < sizeof units / sizeof units[0]; i++)
+        each = text[length - 1] == units[i].letter ? units[i].seconds : each;
+    *unit = each > 0.0;
+    snprintf(number, sizeof number, "%.*s", (int)(length - *unit), text);
+    if (length > sizeof number || !smp_parse_double(number, seconds))
+        return false;
+    *seconds *= *unit ? each : 1.0;
+    return *seconds >= 0.0 && *seconds <= 1e9;
+}
+
+static smp_status parse_seconds(const char *option, const char *text, double *out)
+{
+    bool unit;
+    if (!parse_time(text, out, &unit))
+        return smp_fail(SMP_ERR_INPUT,
+                        "--%s: got '%s', expected seconds from 0 to 1e9, or a time such as 10m",
+                        option, text);
+    return SMP_OK;
+}
+
+static smp_status parse_period(const char *option, const char *text, smp_train_options *train)
+{
+    double seconds = 0.0;
+    bool unit;
+    const bool is_time = parse_time(text, &seconds, &unit) && unit && seconds > 0.0;
     train->save_every = 0;
-    train->save_every_s = 0.0;
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (length < 2 || length > sizeof number || text[length - 1] != units[i].letter)
-            continue;
-        snprintf(number, sizeof number, "%.*s", (int)length - 1, text);
-        if (smp_parse_double(number, &value) && value > 0.0 && value <= 1e9) {
-            train->save_every_s = value * units[i].seconds;
-            return SMP_OK;
-        }
-    }
-    if (!smp_parse_int(text, &train->save_every) || train->save_every < 1 ||
-        train->save_every > 1000000000)
+    train->save_every_s = is_time ? seconds : 0.0;
+    if (!is_time && (!smp_parse_int(text, &train->save_every) || train->save_every < 1 ||
+                     train->save_every > 1000000000))
         return smp_fail(SMP_ERR_INPUT,
                         "--%s: got '%s', expected a whole number of steps from 1 to 1e9, or a time "
                         "such as 90s, 10m or 1.5h",
@@ -342,7 +363,6 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
 {
     void *at = (char *)a + entry->at;
     int64_t count = 0;
-    float seconds = 0.0f;
     switch (entry->kind) {
     case YES:
     case NO:
@@ -370,9 +390,7 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
     case NUMBER:
         return parse_float(entry->name, text, at);
     case SECONDS:
-        SMP_TRY(parse_float(entry->name, text, &seconds));
-        *(double *)at = (double)seconds;
-        return SMP_OK;
+        return parse_seconds(entry->name, text, at);
     case PERIOD:
         return parse_period(entry->name, text, at);
     case SHARE:

@@ -42,7 +42,9 @@ static smp_status settle_resume(smp__run_options *a, int rank)
     if (rank == 0)
         at.status =
             smp__receipt_find(a->train.checkpoint, a->train.resume_best, &at.found, at.receipt);
+    smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
     MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);
+    smp__watchdog_end();
     if (at.status != SMP_OK)
         return rank == 0 ? at.status : smp_fail(at.status, "rank 0 has failed");
     a->train.resume = at.found || !a->train.resume_auto;
@@ -61,6 +63,7 @@ static int train(smp__run_options *a)
 {
     int rank = 0;
     bool job_broken = false, stopped = false;
+    smp__watchdog_allow(a->train.job.timeout_start_s, a->train.job.timeout_save_s);
     smp_status status =
         smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
     if (status == SMP_OK) {

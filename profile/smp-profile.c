@@ -334,7 +334,7 @@ static smp_status run_rank(const arguments *a, bool *speaks)
 {
     static smp_comm comm; /* not on the stack: after a failure MPI may still touch it */
     smp_graph *graph = NULL;
-    smp_status status = smp__comm_open(&comm, 0);
+    smp_status status = smp__comm_open(&comm, (smp_comm_limits){0});
     if (status != SMP_OK)
         return status;
     *speaks = comm.world_rank == 0;

@@ -110,8 +110,10 @@ static smp_status build_calls(smp *s)
         c->call = calloc((size_t)c->layout->n_call + 1, sizeof(*c->call));
         if (!c->call)
             return smp_fail_memory((size_t)c->layout->n_call * sizeof(*c->call));
-        for (int32_t i = 0; i < c->layout->n_call; i++)
+        for (int32_t i = 0; i < c->layout->n_call; i++) {
             SMP_TRY(prepare_call(s, &c->layout->call[i], &c->call[i]));
+            SMP_TRY(smp__comm_answer(&s->comm));
+        }
     }
     return SMP_OK;
 }

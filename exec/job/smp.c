@@ -211,10 +211,10 @@ static smp_status open_plan(smp *s)
 }
 
 /* A rank that has no memory for a job still comes, to tell the others. */
-static smp_status refuse(smp_status status, double timeout_s)
+static smp_status refuse(smp_status status, smp_comm_limits limit)
 {
     static smp_comm comm; /* not on the stack: after a failure MPI may still touch it */
-    smp_status opened = smp__comm_open(&comm, timeout_s);
+    smp_status opened = smp__comm_open(&comm, limit);
     if (opened == SMP_OK)
         opened = smp__comm_agree(&comm, status);
     smp__comm_close(&comm);
@@ -225,11 +225,14 @@ smp_status smp_init(smp **out, const smp_options *options)
 {
     if (!out || !options)
         return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
+    const smp_comm_limits limit = {.step_s = options->timeout_s,
+                                   .start_s = options->timeout_start_s,
+                                   .save_s = options->timeout_save_s};
     smp *s = calloc(1, sizeof(*s));
     if (!s)
-        return refuse(smp_fail_memory(sizeof(*s)), options->timeout_s);
+        return refuse(smp_fail_memory(sizeof(*s)), limit);
     s->strings = smp_arena_create();
-    smp_status status = smp__comm_open(&s->comm, options->timeout_s);
+    smp_status status = smp__comm_open(&s->comm, limit);
     if (status != SMP_OK)
         goto fail;
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;

@@ -251,7 +251,7 @@ static smp_status start(rank_probe *r, const smp_target *target)
     MPI_Finalized(&finalised);
     if (initialised && !finalised) {
         p->parallel = true; /* what is open when it fails is closed */
-        SMP_TRY(smp__comm_open(&p->comm, 0));
+        SMP_TRY(smp__comm_open(&p->comm, (smp_comm_limits){0}));
         smp__comm_take_core(&p->comm);
     }
     smp_status status = start_rank(r, target);

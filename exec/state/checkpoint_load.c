@@ -82,6 +82,8 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
                              &whole_pieces);
         if (status == SMP_OK && r->copy)
             status = smp__saved_in(s, index, k, at, n, (float *)(void *)r->copy);
+        if (status == SMP_OK)
+            status = smp__comm_answer(&s->comm);
     }
     return status == SMP_OK && !whole_pieces ? damaged(s, r, index) : status;
 }

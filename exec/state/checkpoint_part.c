@@ -120,13 +120,13 @@ typedef struct source {
     float *window;          /* [WINDOW] */
 } source;
 
-enum { WINDOW = 16 * SMP_PIECE_ELEMENTS };
+enum { WINDOW = 16 * SMP_PIECE_ELEMENTS, AT_ONCE = 256 * SMP_PIECE_ELEMENTS };
 
 /* n of them to the offsets of values and hashes in the file. hash: [pieces of n]. */
 static smp_status write_values(source from, int64_t n, int64_t values_at, int64_t hashes_at,
                                uint64_t *hash, int fd, const char *path)
 {
-    const int64_t most = from.narrow ? WINDOW : n;
+    const int64_t most = from.narrow ? WINDOW : AT_ONCE;
     for (int64_t at = 0, m; at < n; at += m) {
         m = n - at < most ? n - at : most;
         const float *values = from.narrow ? from.window : from.values + at;
@@ -135,6 +135,7 @@ static smp_status write_values(source from, int64_t n, int64_t values_at, int64_
         smp__checkpoint_hash(values, m, hash + at / SMP_PIECE_ELEMENTS);
         SMP_TRY(smp__checkpoint_transfer(fd, (void *)values, m * (int64_t)sizeof(float),
                                          values_at + 4 * at, true, path));
+        smp__progress_note();
     }
     return smp__checkpoint_transfer(fd, hash, smp__checkpoint_pieces(n) * (int64_t)sizeof(uint64_t),
                                     hashes_at, true, path);

@@ -5,8 +5,8 @@
  * look with one small reduction whether everybody's thread has ended. Threads call neither MPI nor
  * the device.
  *
- * A save at once is the same without threads and, where the host can read the arena, without the
- * copy. */
+ * A save at once is the same and, where the host can read the arena, without the copy: a rank whose
+ * thread writes waits for it, and answers others. */
 #include "exec/state/checkpoint_save.h"
 
 #include <stdio.h>
@@ -39,9 +39,9 @@ static void start_phase(smp *s, smp__save_phase phase)
     const bool works = has_work(s, phase);
     v->phase = phase;
     atomic_store(&v->ended, !works);
-    v->running = works && v->behind && smp__own_core_start(&v->thread, work, s);
+    v->running = works && smp__own_core_start(&v->thread, work, s);
     if (works && !v->running)
-        work(s); /* where there is no thread the job waits for the disk */
+        work(s); /* where there is no thread the job waits for the disk, and nobody is answered */
 }
 
 static void join(smp__saving *v)

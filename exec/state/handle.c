@@ -18,6 +18,8 @@ smp_options smp_options_default(void)
                          .seed = 1,
                          .device = "cpu",
                          .timeout_s = 120.0,
+                         .timeout_start_s = 600.0,
+                         .timeout_save_s = 600.0,
                          .max_skipped = 10,
                          .keep_checkpoints = 2,
                          .tensor = 1,

@@ -81,6 +81,7 @@ static smp_status read_runs(loading *l, const smp_weight_sources *sources, int32
             smp_weight_read(l->file, sources, smp__runs_place(runs, at), n, l->window, l->slice));
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->window,
                              n * (int64_t)sizeof(float)));
+        SMP_TRY(smp__comm_answer(&l->s->comm));
     }
     return SMP_OK;
 }
@@ -100,6 +101,7 @@ static smp_status read_windows(loading *l, const smp_weight_sources *sources, in
         smp__runs_take(runs, l->slice, at, end - at, l->window, begin);
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->slice,
                              (end - at) * (int64_t)sizeof(float)));
+        SMP_TRY(smp__comm_answer(&l->s->comm));
     }
     return SMP_OK;
 }

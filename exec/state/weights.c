@@ -46,8 +46,10 @@ static smp_status init_param(smp *s, int32_t index)
 smp_status smp__weights_init(smp *s)
 {
     s->nearest_states = getenv("SMP_NEAREST_STATES") != NULL; /* to measure what that does */
-    for (int32_t i = 0; i < s->memory->n_param; i++)
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
         SMP_TRY(init_param(s, i));
+        SMP_TRY(smp__comm_answer(&s->comm));
+    }
     return smp__weights_round(s);
 }
 

@@ -33,17 +33,19 @@ bool smp__comm_node_lives(const smp_comm *comm)
 
 static smp_status open_node(smp_comm *comm)
 {
-    /* unwatched, since MPI has no other: all ranks have just agreed to come */
-    SMP_TRY(smp__comm_check(
-        MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm->node),
-        "MPI_Comm_split_type"));
+    /* in a library unwatched, since MPI has no other: all ranks have just agreed to come */
+    smp__watchdog_begin(SMP__WATCHED_START, "MPI_Comm_split_type");
+    const int code =
+        MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm->node);
+    smp__watchdog_end();
+    SMP_TRY(smp__comm_check(code, "MPI_Comm_split_type"));
     MPI_Comm_size(comm->node, &comm->node_size);
     MPI_Comm_rank(comm->node, &comm->node_rank);
     comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
     return find_processes(comm);
 }
 
-smp_status smp__comm_open(smp_comm *comm, double timeout_s)
+smp_status smp__comm_open(smp_comm *comm, smp_comm_limits limit)
 {
     *comm = (smp_comm){.world = MPI_COMM_NULL,
                        .pipeline = MPI_COMM_NULL,
@@ -57,7 +59,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .copy = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
-                       .timeout_s = timeout_s};
+                       .limit = limit};
     SMP_TRY(smp__mpi_open());
     smp__mpi_enter();
     MPI_Comm_rank(MPI_COMM_WORLD, &comm->world_rank);
@@ -78,10 +80,13 @@ void smp__comm_take_core(smp_comm *comm)
         smp__own_core_take(comm->node_rank);
 }
 
-/* Unwatched, since MPI has no other: all ranks have just agreed to come. */
+/* In a library unwatched, since MPI has no other: all ranks have just agreed to come. */
 static smp_status split(MPI_Comm from, int color, int key, MPI_Comm *out)
 {
-    SMP_TRY(smp__comm_check(MPI_Comm_split(from, color, key, out), "MPI_Comm_split"));
+    smp__watchdog_begin(SMP__WATCHED_START, "MPI_Comm_split");
+    const int code = MPI_Comm_split(from, color, key, out);
+    smp__watchdog_end();
+    SMP_TRY(smp__comm_check(code, "MPI_Comm_split"));
     return smp__comm_check(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN),
                            "MPI_Comm_set_errhandler");
 }

@@ -14,6 +14,13 @@
 
 enum { SMP_NOTICE_BYTES = 1024, SMP_SHARE_BYTES = 1 << 18 };
 
+/* How long a rank waits without progress; 0: for ever. */
+typedef struct smp_comm_limits {
+    double step_s;  /* in a step, once all ranks are in it */
+    double start_s; /* before that, until the first step has begun everywhere */
+    double save_s;  /* between steps and behind the last one */
+} smp_comm_limits;
+
 typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
@@ -40,9 +47,10 @@ typedef struct smp_comm {
     bool own_core;            /* the calling thread is bound until the end */
     bool failed;              /* a notice was sent or received */
     bool told;                /* one was received: the message is another rank's */
-    double timeout_s;         /* 0: never */
+    smp_comm_limits limit;
     /* The signal that asks the job to end, 0: none yet; NULL: no rank looks, or all have agreed. */
     const volatile sig_atomic_t *signalled;
+    bool moved;                 /* another rank has made progress since this was last looked at */
     long long came;             /* collectives that this rank has started: how far it has come */
     bool entering;              /* a step has begun here, perhaps not yet everywhere */
     long long entered;          /* comm.came when it had begun here */
@@ -66,12 +74,14 @@ typedef struct smp_comm {
 typedef struct smp_comm_peer {
     long long came;      /* comm.came of the rank, when it answered; -1: no answer */
     long long witnessed; /* comm.witnessed of it */
+    long long progress;  /* what it had noted (smp__progress_note) */
+    bool known;          /* it has answered once */
     bool asks;           /* it has run out of time itself */
-    long long reply[2];  /* to it: MPI may read it until the process ends */
+    long long reply[3];  /* to it: MPI may read it until the process ends */
 } smp_comm_peer;
 
 /* Initialises MPI if need be and the world communicator. Collective. */
-smp_status smp__comm_open(smp_comm *comm, double timeout_s);
+smp_status smp__comm_open(smp_comm *comm, smp_comm_limits limit);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
 /* Where a rank stands. shard: replicas in one of those groups; near: replicas that add up first, 0:
@@ -98,19 +108,27 @@ int smp__comm_max_tag(const smp_comm *comm);
 smp_status smp__comm_notify(smp_comm *comm, smp_status status);
 
 /* A wait in progress: spins, then yields or sleeps, looks for what other ranks have to say, gives
- * up after timeout_s. Time in which the process did not run does not count, since a suspended job
- * goes on. Zero-initialise before a wait. */
+ * up after the limit of where the job is. Time in which the process did not run does not count,
+ * since a suspended job goes on. Zero-initialise before a wait. */
 typedef struct smp_wait {
     long polls;
     double waited_s; /* since the first pause after spinning */
     double polled_s; /* monotonic, of the last one */
-    bool patient;    /* the others may have long work to do: wait 30 times as long */
+    bool patient;    /* not in a step: the others may have long work to do */
+    long long noted; /* progress of this process when that was last looked at */
     double looked_s; /* when the others were last listened to */
     double called_s; /* waited_s when they were last asked whether they are in the step */
 } smp_wait;
 
 /* Is the last error what another rank said in a notice? That rank prints it. */
 bool smp__comm_was_told(smp_status status);
+
+/* A piece of long work outside of steps is done: bytes are read or written, an operator is
+ * prepared. Of all jobs of the process, by any thread. */
+void smp__progress_note(void);
+/* The same by a rank whose own thread does the work, between two pieces of it: answers those that
+ * wait for this rank, which then go on to wait. SMP_ERR_PEER: one has failed. */
+smp_status smp__comm_answer(smp_comm *comm);
 
 /* One round of waiting for what the callback describes (called on time-out only). SMP_ERR_PEER: a
  * notice came, or time is up; the message then names the ranks that do not answer, and those that

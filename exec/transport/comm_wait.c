@@ -6,8 +6,12 @@
  *
  * Who hangs in a step is told apart from who has not begun it, and may have long work to do, by a
  * witness: in a job that goes well all that a rank sends is one empty message per step, to the rank
- * half of the world away, which a machine that stands still does not take with it. */
+ * half of the world away, which a machine that stands still does not take with it.
+ *
+ * Outside of steps a rank may work for long, and says so: it counts the pieces of its work, and its
+ * answers have the count. Who waits begins its time anew when the count of any rank has risen. */
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +26,7 @@ enum {
     ANSWER_TAG = 3,
     CALL_TAG = 4,
     ENTER_TAG = 5,
+    WORLD_TAG = 32000, /* added in MPI_COMM_WORLD, while there is no communicator of our own */
     SPIN = 200,
     SPIN_CROWDED = 4
 };
@@ -29,8 +34,7 @@ enum {
 static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
 /* A long wait sleeps on any machine: the core is for others, and the wait is hardly any longer. */
 static const double LONG_WAIT_S = 0.1;
-static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
-/* of the time-out, while not all are known to be in the step */
+/* of the time-out: who is in the step by now, who makes progress? */
 static const double CALL_EVERY = 0.25;
 /* In a step after SIGTERM: who has died on another machine is seen by nothing else. */
 static const double ENDING_S = 10.0;
@@ -45,13 +49,29 @@ struct smp_comm_notice {
     int n;
 };
 
+static atomic_llong pieces_done; /* of long work of this process */
+
+void smp__progress_note(void)
+{
+    atomic_fetch_add(&pieces_done, 1);
+}
+
+/* A rank may wait for others to come to the first collective: it then asks in MPI_COMM_WORLD. */
+static MPI_Comm talk_of(const smp_comm *comm)
+{
+    return comm->notice != MPI_COMM_NULL ? comm->notice : MPI_COMM_WORLD;
+}
+
+static int tag_of(const smp_comm *comm, int tag)
+{
+    return comm->notice != MPI_COMM_NULL ? tag : WORLD_TAG + tag;
+}
+
 smp_status smp__comm_notify(smp_comm *comm, smp_status status)
 {
     if (comm->failed)
         return status;
     comm->failed = true;
-    if (comm->notice == MPI_COMM_NULL)
-        return status;
     struct smp_comm_notice *notice = calloc(1, sizeof(*notice));
     MPI_Request *request = calloc((size_t)comm->world_size, sizeof(*request));
     if (!notice || !request) { /* the others' time-out will find out */
@@ -63,8 +83,8 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status)
     notice->request = request;
     for (int rank = 0; rank < comm->world_size; rank++)
         if (rank != comm->world_rank)
-            MPI_Isend(notice->text, SMP_NOTICE_BYTES, MPI_CHAR, rank, NOTICE_TAG, comm->notice,
-                      &request[notice->n++]);
+            MPI_Isend(notice->text, SMP_NOTICE_BYTES, MPI_CHAR, rank, tag_of(comm, NOTICE_TAG),
+                      talk_of(comm), &request[notice->n++]);
     /* The sends need progress and their buffer must outlive them: give them a moment, then keep
      * the buffer for the rest of the process. */
     int done = 0;
@@ -77,8 +97,8 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status)
 static smp_status receive_notice(smp_comm *comm, int from)
 {
     char text[SMP_NOTICE_BYTES];
-    SMP_TRY(smp__comm_check(MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from, NOTICE_TAG,
-                                     comm->notice, MPI_STATUS_IGNORE),
+    SMP_TRY(smp__comm_check(MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from,
+                                     tag_of(comm, NOTICE_TAG), talk_of(comm), MPI_STATUS_IGNORE),
                             "a failure notice"));
     comm->failed = comm->told = true;
     return smp_fail(SMP_ERR_PEER, "rank %d says: %.900s", from, text);
@@ -95,7 +115,7 @@ bool smp__comm_was_told(smp_status status)
 static void tell(const smp_comm *comm, int rank, int tag, const long long *number, int n)
 {
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(number, n, MPI_LONG_LONG, rank, tag, comm->notice, &request);
+    MPI_Isend(number, n, MPI_LONG_LONG, rank, tag_of(comm, tag), talk_of(comm), &request);
     if (request != MPI_REQUEST_NULL)
         MPI_Request_free(&request);
 }
@@ -103,12 +123,12 @@ static void tell(const smp_comm *comm, int rank, int tag, const long long *numbe
 static smp_status receive(smp_comm *comm, int from, int tag)
 {
     smp_comm_peer *peer = &comm->peer[from];
-    long long number[2] = {0};
+    long long number[3] = {0};
     if (tag == NOTICE_TAG)
         return receive_notice(comm, from);
-    SMP_TRY(smp__comm_check(
-        MPI_Recv(number, 2, MPI_LONG_LONG, from, tag, comm->notice, MPI_STATUS_IGNORE),
-        "a message after a time-out"));
+    SMP_TRY(smp__comm_check(MPI_Recv(number, 3, MPI_LONG_LONG, from, tag_of(comm, tag),
+                                     talk_of(comm), MPI_STATUS_IGNORE),
+                            "a message after a time-out"));
     switch (tag) {
     case ENTER_TAG:
         comm->witnessed++;
@@ -116,26 +136,45 @@ static smp_status receive(smp_comm *comm, int from, int tag)
     case ANSWER_TAG:
         peer->came = number[0];
         peer->witnessed = number[1];
+        comm->moved = comm->moved || (peer->known && peer->progress != number[2]);
+        peer->progress = number[2];
+        peer->known = true;
         return SMP_OK;
     }
     peer->asks = peer->asks || tag == ASK_TAG;
     peer->reply[0] = comm->came;
     peer->reply[1] = comm->witnessed;
-    tell(comm, from, ANSWER_TAG, peer->reply, 2);
+    peer->reply[2] = atomic_load(&pieces_done);
+    tell(comm, from, ANSWER_TAG, peer->reply, 3);
+    return SMP_OK;
+}
+
+static smp_status hear(smp_comm *comm, int tag)
+{
+    for (int found = 1; found;) {
+        MPI_Status from;
+        SMP_TRY(smp__comm_check(MPI_Iprobe(MPI_ANY_SOURCE, tag, talk_of(comm), &found, &from),
+                                "MPI_Iprobe"));
+        if (found)
+            SMP_TRY(receive(comm, from.MPI_SOURCE, from.MPI_TAG - tag_of(comm, 0)));
+    }
     return SMP_OK;
 }
 
 /* Takes what other ranks have sent. SMP_ERR_PEER: one has failed. */
 static smp_status listen(smp_comm *comm)
 {
-    for (int found = comm->notice != MPI_COMM_NULL; found;) {
-        MPI_Status from;
-        SMP_TRY(smp__comm_check(
-            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->notice, &found, &from), "MPI_Iprobe"));
-        if (found)
-            SMP_TRY(receive(comm, from.MPI_SOURCE, from.MPI_TAG));
-    }
+    if (comm->notice != MPI_COMM_NULL)
+        return hear(comm, MPI_ANY_TAG);
+    for (int tag = NOTICE_TAG; tag <= CALL_TAG && comm->peer; tag++)
+        SMP_TRY(hear(comm, tag_of(comm, tag)));
     return SMP_OK;
+}
+
+smp_status smp__comm_answer(smp_comm *comm)
+{
+    smp__progress_note();
+    return comm->world_size > 1 && !comm->failed ? listen(comm) : SMP_OK;
 }
 
 /* Whoever polls takes the core from others: from a rank that computes, where there are more ranks
@@ -215,7 +254,7 @@ static smp_status find_missing(smp_comm *comm, char *text, size_t size)
     bool lower = false;
     smp_wait wait = {0};
     text[0] = '\0';
-    if (comm->notice == MPI_COMM_NULL || !comm->peer)
+    if (!comm->peer)
         return SMP_OK;
     SMP_TRY(call_roll(comm, &wait, ASK_TAG));
     name_missing(comm, text, size);
@@ -250,11 +289,13 @@ static bool has_entered(const smp_comm *comm, int rank)
     return comm->peer[witness].came >= 0 && comm->peer[witness].witnessed >= comm->steps;
 }
 
-/* If all are in the step patience ends, and the clock begins anew. */
-static smp_status ask_who_entered(smp_comm *comm, smp_wait *wait)
+/* How far are the others? If all are in the step patience ends, and the clock begins anew. */
+static smp_status call_others(smp_comm *comm, smp_wait *wait)
 {
     SMP_TRY(call_roll(comm, wait, CALL_TAG));
     wait->called_s = wait->waited_s;
+    if (!comm->entering)
+        return SMP_OK;
     for (int rank = 0; rank < comm->world_size; rank++)
         if (!has_entered(comm, rank))
             return SMP_OK;
@@ -266,10 +307,23 @@ static smp_status ask_who_entered(smp_comm *comm, smp_wait *wait)
 /* How long the wait may take; 0: for ever. */
 static double limit_of(const smp_comm *comm, const smp_wait *wait)
 {
-    const bool patient = wait->patient || comm->entering;
-    const double limit_s = comm->timeout_s * (patient ? PATIENCE : 1.0);
-    const bool ending = !patient && comm->signalled && *comm->signalled == SIGTERM;
-    return ending && (limit_s <= 0.0 || limit_s > ENDING_S) ? ENDING_S : limit_s;
+    const smp_comm_limits *limit = &comm->limit;
+    if (comm->entering)
+        return comm->steps > 1 ? limit->save_s : limit->start_s;
+    if (wait->patient)
+        return comm->steps > 0 ? limit->save_s : limit->start_s;
+    const bool ending = comm->signalled && *comm->signalled == SIGTERM;
+    return ending && !(limit->step_s > 0.0 && limit->step_s < ENDING_S) ? ENDING_S : limit->step_s;
+}
+
+/* Has this process, or a rank that was asked, worked meanwhile? */
+static bool has_moved(smp_comm *comm, smp_wait *wait)
+{
+    const long long noted = atomic_load(&pieces_done);
+    const bool moved = comm->moved || noted != wait->noted;
+    comm->moved = false;
+    wait->noted = noted;
+    return moved;
 }
 
 /* What is done a thousand times a second. */
@@ -279,10 +333,13 @@ static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describ
     SMP_TRY(listen(comm));
     if (wait->waited_s < wait->called_s)
         wait->called_s = 0.0; /* there was progress */
-    if (comm->timeout_s > 0.0 && comm->entering &&
-        wait->waited_s > wait->called_s + CALL_EVERY * comm->timeout_s)
-        SMP_TRY(ask_who_entered(comm, wait));
-    const double limit_s = limit_of(comm, wait);
+    const bool patient = wait->patient || comm->entering;
+    if (has_moved(comm, wait) && patient)
+        wait->waited_s = wait->called_s = 0.0;
+    const double limit_s = limit_of(comm, wait), step_s = comm->limit.step_s;
+    const double call_s = CALL_EVERY * (comm->entering && step_s > 0.0 ? step_s : limit_s);
+    if (patient && call_s > 0.0 && comm->peer && wait->waited_s > wait->called_s + call_s)
+        SMP_TRY(call_others(comm, wait));
     if (limit_s > 0.0 && wait->waited_s > limit_s)
         return out_of_time(comm, limit_s, describe, context);
     return SMP_OK;

@@ -19,4 +19,17 @@ bool smp__mpi_owned(void);
 void smp__mpi_enter(void);
 void smp__mpi_leave(void);
 
+/* A thread that ends the process where MPI has calls that cannot be waited for otherwise. It needs
+ * neither MPI nor another rank.
+ *
+ * For a program whose process it may end; a library leaves its host alone. 0: never. */
+void smp__watchdog_allow(double start_s, double end_s);
+
+typedef enum smp__watched { SMP__WATCHED_START, SMP__WATCHED_END } smp__watched;
+/* The calling thread is about to make the call of MPI. If it has not returned in time, the rank
+ * says who and where it is and for how many it waits, and the process ends with exit code 1. Time
+ * in which the process does not run does not count. One at a time; `call` is static text. */
+void smp__watchdog_begin(smp__watched phase, const char *call);
+void smp__watchdog_end(void);
+
 #endif

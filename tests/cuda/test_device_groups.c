@@ -203,7 +203,7 @@ static void check_late(bench *b, int64_t n, int round)
 static void open_bench(bench *b, const smp_device *device, int size)
 {
     *b = (bench){.device = device};
-    OK(smp__comm_open(&b->comm, 30.0));
+    OK(smp__comm_open(&b->comm, (smp_comm_limits){30, 900, 900}));
     OK(smp__comm_split(&b->comm, (smp_comm_place){.pipeline_rank = world_rank / size,
                                                   .shard = 1,
                                                   .tensor = size,

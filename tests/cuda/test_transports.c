@@ -438,7 +438,7 @@ static int run_grid(const smp_device *device, int ddp, int shard, int near, uint
     static bench b;
     int ran = 0;
     b = (bench){.device = device};
-    OK(smp__comm_open(&b.comm, 30.0));
+    OK(smp__comm_open(&b.comm, (smp_comm_limits){30, 900, 900}));
     OK(smp__comm_split(&b.comm, (smp_comm_place){.pipeline_rank = world_rank % (world_size / ddp),
                                                  .replica = world_rank / (world_size / ddp),
                                                  .shard = shard,
@@ -469,7 +469,7 @@ static void test_choice(const smp_device *device)
     smp_comm comm;
     void *context;
     unsetenv("SMP_NCCL_SHARED");
-    OK(smp__comm_open(&comm, 30.0));
+    OK(smp__comm_open(&comm, (smp_comm_limits){30, 900, 900}));
     OK(smp__comm_split(&comm,
                        (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = comm.node_rank};
@@ -504,7 +504,7 @@ static void test_failure(const smp_device *device)
 {
     static bench b;
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
-    OK(smp__comm_open(&b.comm, 30.0));
+    OK(smp__comm_open(&b.comm, (smp_comm_limits){30, 900, 900}));
     OK(smp__comm_split(&b.comm,
                        (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = b.comm.node_rank};

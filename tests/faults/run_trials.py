@@ -262,7 +262,8 @@ class Trial:
         what = "stop" if self.kind in ("pause", "suspend") else self.kind
         name = f"fault-{self.n_faults}"
         return self.start(name, self.last, "saved",
-                          more=["--timeout", str(self.timeout)]
+                          more=["--timeout", str(self.timeout), "--timeout-start", str(30 * self.timeout),
+                                "--timeout-save", str(30 * self.timeout)]
                           + (["--trace", "fault.json"] if self.traced else []),
                           environment=[
                               f"FAULT={self.rank} {self.call} {self.at} {what} {self.number}",

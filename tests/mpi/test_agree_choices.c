@@ -27,7 +27,7 @@ static const smp_device device = {.choices = choices_of};
 static void open_job(smp *s)
 {
     *s = (smp){.device = &device};
-    assert_int_equal(smp__comm_open(&s->comm, 20.0), SMP_OK);
+    assert_int_equal(smp__comm_open(&s->comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
 }
 
 static void close_job(smp *s)

@@ -63,6 +63,11 @@ done
 expect_exit 2 mpirun -n 2 smp-run plan.yaml --data absent.txt --steps 2
 expect_equal "messages of smp-run" "$(grep -c 'absent\.txt' err || true)" 1
 
+# A rank does not get as far as MPI: the other one says who and where it is, and for how many it waits.
+run mpirun -n 1 sleep 30 : -n 1 smp-run plan.yaml --data text.txt --steps 2 --timeout-start 1s
+[ "$status" -ne 0 ] || fail "a job that does not start exits with 0"
+expect_match err "^smp-run: rank 1 on host $(hostname): MPI_Init has not returned for 1 s: it waits for 1 other rank\$"
+
 # A rank is killed.
 start
 mapfile -t pids < <(ranks)
@@ -71,8 +76,8 @@ kill -KILL "${pids[1]}"
 ends 10
 expect_match err 'rank 0 .*was at action' # the survivor; mpirun names the dead
 
-# A rank hangs: the others notice and name it. They are patient if that happens to be between steps.
-start --timeout 1
+# A rank hangs: the others notice and name it. Between steps they wait longer.
+start --timeout 1 --timeout-save 5
 mapfile -t pids < <(ranks)
 expect_equal "ranks found" "${#pids[@]}" 2
 kill -STOP "${pids[1]}"
@@ -85,13 +90,13 @@ expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]|action O'
 expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 3 --stages 1 --ddp 3 --microbatches 1 \
     --microbatch-size 1 -o replicas.yaml
 plan=replicas.yaml size=3
-start --timeout 1
+start --timeout 1 --timeout-save 5
 mapfile -t pids < <(ranks)
 expect_equal "ranks found" "${#pids[@]}" 3
 hung=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')
 kill -STOP "${pids[1]}"
 ends 60
-expect_match err "no progress for (1|30) s: .*; rank $hung: no answer"
+expect_match err "no progress for (1|5) s: .*; rank $hung: no answer"
 expect_equal "times that it is said" "$(grep -c 'no progress' err || true)" 1
 plan=plan.yaml size=2
 

@@ -63,7 +63,7 @@ static void test_calls(void **state)
     (void)state;
     smp_comm comm;
     smp__op_group g;
-    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
     assert_int_equal(g.group.index, rank);
     for (int n = 1; n <= MOST / RANKS; n += n < 9 ? 1 : 60)
@@ -79,7 +79,7 @@ static void test_a_look_moves_a_shift(void **state)
     enum { LONG = 1 << 20 };
     smp_comm comm;
     smp__op_group g;
-    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
     float *own = floats(LONG), *got = floats(LONG);
     for (int64_t e = 0; e < LONG; e++) {
@@ -122,7 +122,7 @@ static void test_halves(void **state)
     smp_comm comm;
     smp__op_group g;
     float from[CALLS][N * RANKS], to[CALLS][N * RANKS];
-    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
     for (int round = 0; round < ROUNDS; round++) {
         for (int c = 0; c < CALLS; c++) {
@@ -158,7 +158,7 @@ static void test_hidden(void **state)
     float values[MOST];
     snprintf(rate, sizeof rate, "%g", (RANKS - 1) * (MOST / RANKS) * sizeof(float) / half_s);
     setenv("SMP_THROTTLE", rate, 1);
-    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
     unsetenv("SMP_THROTTLE");
     for (int64_t e = 0; e < MOST; e++)
@@ -293,7 +293,7 @@ static void check_model(const char *name, const rule *rules)
     smp__op_group g;
     smp_graph *graph, *part;
     device whole, own;
-    assert_int_equal(smp__comm_open(&comm, 60), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){60, 1800, 1800}), SMP_OK);
     snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
     assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, largest_tensor(graph), NULL, NULL),
@@ -338,7 +338,7 @@ static void test_one_is_late(void **state)
     static smp__op_group g;
     static float values[RANKS], others[RANKS];
     MPI_Request request;
-    assert_int_equal(smp__comm_open(&comm, 0.5), SMP_OK);
+    assert_int_equal(smp__comm_open(&comm, (smp_comm_limits){0.5, 15, 15}), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, RANKS, NULL, NULL), SMP_OK);
     if (rank == LATE) {
         nanosleep(&(struct timespec){3, 0}, NULL);

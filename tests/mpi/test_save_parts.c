@@ -206,7 +206,7 @@ static void test_parts_failed_and_slow(void **state)
     (void)state;
     int done = 1;
     smp *job = start(1);
-    job->comm.timeout_s = 0.5;
+    job->comm.limit = (smp_comm_limits){0.5, 15, 15};
     bad_rule.end = ".part";
     bad_rule.after = 1;
     bad_rule.error = ENOSPC;

@@ -72,7 +72,7 @@ static void test_end_of_step_names_the_hung_rank(void **state)
     double value = 1.0;
     smp_comm comm;
     (void)state;
-    expect_status(smp__comm_open(&comm, 0.5), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.5, 15, 15}), SMP_OK);
     if (rank != SILENT) {
         expect_silent_named(smp__comm_sum(&comm, &value, 1));
         const double begin_s = smp_clock_s(); /* who has failed waits for nobody any more */
@@ -83,7 +83,20 @@ static void test_end_of_step_names_the_hung_rank(void **state)
     expect_one_speaker(&comm);
 }
 
-/* A rank that does not come at all ends the job before there is a way to tell the others. */
+/* What was asked of this rank while it did not listen. */
+static void forget_questions(void)
+{
+    char text[SMP_NOTICE_BYTES];
+    for (int found = 1; found;) {
+        MPI_Status from;
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, &from);
+        if (found)
+            MPI_Recv(text, sizeof(text), MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE);
+    }
+}
+
+/* A rank that does not come at all ends the job, and is named, once. */
 static void test_a_job_that_does_not_open_has_failed(void **state)
 {
     smp_comm comm;
@@ -91,15 +104,36 @@ static void test_a_job_that_does_not_open_has_failed(void **state)
     MPI_Request request;
     (void)state;
     if (rank == SILENT) {
-        rest(2.5);
+        rest(4.5);
         MPI_Comm_idup(MPI_COMM_WORLD, &copy, &request);
     } else {
-        expect_status(smp__comm_open(&comm, 0.01), SMP_ERR_PEER); /* patience: 0.3 s */
+        expect_silent_named(smp__comm_open(&comm, (smp_comm_limits){.start_s = 0.3}));
         assert_true(comm.failed);
         request = comm.collective; /* in flight still */
     }
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     meet();
+    expect_one_speaker(&comm);
+    forget_questions();
+    meet();
+}
+
+/* Outside of steps a rank that works is waited for, and no longer once it does not. */
+static void test_progress_is_waited_for(void **state)
+{
+    enum { PIECES = 60 }; /* of 0.05 s */
+    smp_comm comm;
+    (void)state;
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.1, 1.0, 0.1}), SMP_OK);
+    for (int i = 0; rank == SILENT && i < PIECES; i++) {
+        rest(0.05);
+        expect_status(smp__comm_answer(&comm), SMP_OK);
+    }
+    expect_status(smp__comm_agree(&comm, SMP_OK), SMP_OK);
+    if (rank != SILENT)
+        expect_silent_named(smp__comm_agree(&comm, SMP_OK));
+    meet();
+    expect_one_speaker(&comm);
 }
 
 /* A rank that waits elsewhere is not the one that hangs. */
@@ -108,7 +142,7 @@ static void test_who_waits_elsewhere_is_told_apart(void **state)
     double value = 1.0;
     smp_comm comm;
     (void)state;
-    expect_status(smp__comm_open(&comm, 0.5), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.5, 15, 15}), SMP_OK);
     comm.came += rank == 1 ? -1 : 0;
     smp_status status = rank == SILENT ? SMP_OK : smp__comm_sum(&comm, &value, 1);
     if (rank == 0 && !strstr(smp_last_error(), "; rank 2: no answer; rank 1: not there yet")) {
@@ -131,7 +165,7 @@ static void test_agreed_failures_name_their_rank(void **state)
     smp_comm comm;
     smp_status status = SMP_OK;
     (void)state;
-    expect_status(smp__comm_open(&comm, 5.0), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){5, 150, 150}), SMP_OK);
     if (rank == SILENT)
         status = smp_fail(SMP_ERR_FAILED, "a full disk");
     expect_agreed(&comm, status, SMP_ERR_FAILED, "rank 2: a full disk");
@@ -162,7 +196,7 @@ static void test_patience_lasts_until_all_have_entered(void **state)
     double value = 1.0, begin_s;
     smp_comm comm;
     (void)state;
-    expect_status(smp__comm_open(&comm, 0.3), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.3, 9, 9}), SMP_OK);
     if (rank == SILENT)
         rest(1.2);
     smp__comm_enter(&comm);
@@ -187,7 +221,7 @@ static void test_who_hangs_in_a_step_is_known_to_be_in_it(void **state)
     enum { HANGS_S = 8, LIMIT_S = 6 };
     smp_comm comm;
     (void)state;
-    expect_status(smp__comm_open(&comm, 0.3), SMP_OK); /* patience: 9 s */
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.3, 9, 9}), SMP_OK);
     double begin_s = smp_clock_s();
     smp__comm_enter(&comm);
     if (rank >= SILENT) {
@@ -208,7 +242,7 @@ static void test_patience_has_its_end(void **state)
     enum { HANGS_S = 9, LIMIT_S = 6 };
     smp_comm comm;
     (void)state;
-    expect_status(smp__comm_open(&comm, 0.05), SMP_OK); /* patience: 1.5 s */
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.05, 1.5, 1.5}), SMP_OK);
     double begin_s = smp_clock_s();
     if (rank == SILENT) {
         rest(HANGS_S);
@@ -239,7 +273,7 @@ static void test_suspended_time_does_not_count(void **state)
     smp_comm comm;
     int n_call = 0;
     (void)state;
-    expect_status(smp__comm_open(&comm, 1.0), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){1, 30, 30}), SMP_OK);
     smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, suspend, describe, &n_call);
     expect_status(status, SMP_OK);
     smp__comm_close(&comm);
@@ -277,7 +311,7 @@ static void test_a_failed_broadcast_leaves_the_text_to_the_caller(void **state)
     assert_non_null(expected);
     for (int i = 0; i < TEXT_BYTES; i++)
         text[i] = expected[i] = (char)('a' + i % 23);
-    expect_status(smp__comm_open(&comm, 0.03), SMP_OK);
+    expect_status(smp__comm_open(&comm, (smp_comm_limits){0.03, 0.9, 0.9}), SMP_OK);
     if (rank == 0) {
         expect_status(smp__comm_broadcast(&comm, &text, &bytes), SMP_ERR_PEER);
         memset(text, '?', TEXT_BYTES); /* as whatever comes to lie there after free */
@@ -332,7 +366,7 @@ static void test_calls_between_steps_are_watched(void **state)
         options.schedule = "1f1b";
         options.record_trace = 1;
         expect_status(smp_init(&s, &options), SMP_OK);
-        s->comm.timeout_s = 0.05;
+        s->comm.limit = (smp_comm_limits){0.05, 1.5, 1.5};
         if (rank == SILENT) {
             for (int k = 0; k < calls[i].agreements; k++)
                 expect_status(smp__comm_agree(&s->comm, SMP_OK), SMP_OK);
@@ -350,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_end_of_step_names_the_hung_rank),
         cmocka_unit_test(test_a_job_that_does_not_open_has_failed),
+        cmocka_unit_test(test_progress_is_waited_for),
         cmocka_unit_test(test_who_waits_elsewhere_is_told_apart),
         cmocka_unit_test(test_agreed_failures_name_their_rank),
         cmocka_unit_test(test_patience_lasts_until_all_have_entered),
