@@ -30,8 +30,10 @@ static void put_rank(smp__table *table, const smp_rank_time *t, int number, cons
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
         if (used[i])
             smp__table_put_us(table, t->us[i]);
-    if (t->peer >= 0)
-        smp__table_put(table, "%d", t->peer);
+    if (t->slow_replica >= 0 && t->slow_us > t->peer_us)
+        smp__table_put(table, "replica %d", t->slow_replica);
+    else if (t->peer >= 0)
+        smp__table_put(table, "pipeline rank %d", t->peer);
     else
         smp__table_put(table, "-");
     if (!t->has_predicted)
@@ -56,7 +58,7 @@ static smp_status print_table(const smp_rank_time *rank, int n_rank, int64_t ste
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
         if ((used[i] = is_used(rank, n_rank, i)))
             heads[columns++] = smp_time_forms[i].text;
-    heads[columns++] = "most from pipeline rank";
+    heads[columns++] = "most from";
     smp_text_append(&text, "time of a step by cause, mean of %" PRId64 " step%s\n", steps,
                     steps == 1 ? "" : "s");
     SMP_TRY(smp__table_open(&table, columns, shown * (rank[0].has_predicted ? 2 : 1), heads));
@@ -87,10 +89,13 @@ static void print_json(const smp_rank_time *rank, int n_rank, int64_t steps)
     printf("{\"time\": {\"steps\": %" PRId64 ", \"ranks\": [", steps);
     for (int i = 0; i < n_rank; i++) {
         const smp_rank_time *t = &rank[i];
-        printf("%s{\"rank\": %d, \"pipeline_rank\": %d, ", i ? ", " : "", i, t->pipeline_rank);
+        printf("%s{\"rank\": %d, \"replica\": %d, \"pipeline_rank\": %d, ", i ? ", " : "", i,
+               t->replica, t->pipeline_rank);
         print_causes(t->us, false);
         if (t->peer >= 0)
             printf(", \"peer\": %d, \"peer_us\": %.1f", t->peer, t->peer_us);
+        if (t->slow_replica >= 0)
+            printf(", \"slow_replica\": %d", t->slow_replica);
         printf(", \"arena_bytes\": %" PRId64 ", \"resident_bytes\": %" PRId64, t->arena_bytes,
                t->resident_bytes);
         if (t->has_predicted) {

@@ -82,6 +82,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
         (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
     t->stopped = t->job->end_agreed && step < o->steps;
+    smp__watch_slow(t);
     int saved; /* completes a save whose parts are written, or says that it has failed */
     SMP_TRY(note_save(t, false, smp_save_test(t->job, &saved)));
     if (t->eval_data && !t->stopped && due(step, o->eval_every, o->steps))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/job/inspect_job.h"
+#include "exec/printed_lines.h"
 #include "exec/printed_times.h"
 
 static bool wants_bar(const smp__trainer *t)
@@ -30,6 +31,18 @@ static smp_status open_record(smp__trainer *t)
     return SMP_OK;
 }
 
+static smp_status open_slow(smp__trainer *t)
+{
+    double *predicted_us = NULL;
+    if (!t->prints || t->job->comm.world_size == 1 || !t->job->device->host_memory)
+        return SMP_OK;
+    smp_status status = smp__step_times_predict(t->job, &predicted_us);
+    if (predicted_us)
+        status = smp__slow_ranks_open(predicted_us, t->job->comm.world_size, &t->watch->slow);
+    free(predicted_us);
+    return status;
+}
+
 static smp_status open_own(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -42,6 +55,7 @@ static smp_status open_own(smp__trainer *t)
     w->records = o->log || o->report;
     if (w->records)
         SMP_TRY(smp__step_times_open(t->job, &w->times));
+    SMP_TRY(open_slow(t));
     if (t->prints && o->report)
         SMP_TRY(open_record(t));
     if (t->prints && o->log)
@@ -101,6 +115,17 @@ smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double dat
     smp__bar_step(&w->bar, r->step, loss, each * r->samples_per_s,
                   t->tokens > 0 ? "tokens" : "samples");
     return SMP_OK;
+}
+
+void smp__watch_slow(smp__trainer *t)
+{
+    smp__slow_ranks *slow = &t->watch->slow;
+    if (!slow->rank)
+        return;
+    smp__slow_ranks_add(slow, t->job->work_us);
+    for (int rank = 0; rank < slow->n; rank++)
+        if (slow->rank[rank].change != SMP__RANK_SAME)
+            smp__print_pace(t, rank, &slow->rank[rank], slow->usual);
 }
 
 void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e)
@@ -167,6 +192,7 @@ void smp__watch_close(smp__trainer *t)
     smp__bar_lift(&w->bar);
     smp__step_log_close(w->log);
     smp__step_times_close(&w->times);
+    smp__slow_ranks_close(&w->slow);
     free(w->record);
     free(w);
     t->watch = NULL;

@@ -121,12 +121,14 @@ static smp_status build_calls(smp *s)
 static smp_status build_host_buffers(smp *s)
 {
     const int64_t losses = (int64_t)s->comm.ddp_size * s->microbatches;
-    const int64_t results = 2 * losses + s->comm.world_size + SMP_OP_HITS + SMP__N_ASK;
+    const int64_t world = s->comm.world_size, work = 2 * losses + world + SMP_OP_HITS + SMP__N_ASK;
+    const int64_t results = work + world;
     s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm.tensor_size + SMP__STEP_SUMS,
                      sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));
     if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
+    s->work_us = s->result + work;
     if (s->options.record_trace) {
         s->event = calloc((size_t)s->program->n + 1, sizeof(*s->event));
         s->ended_us = calloc((size_t)s->program->n + 1, sizeof(*s->ended_us));

@@ -194,7 +194,15 @@ smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, d
 }
 
 /* Numbers of a rank as they travel. */
-enum { PIPELINE_RANK = SMP_TIME_N_CAUSES, PEER, PEER_US, ARENA_BYTES, RESIDENT_BYTES, NUMBERS };
+enum {
+    PIPELINE_RANK = SMP_TIME_N_CAUSES,
+    REPLICA,
+    PEER,
+    PEER_US,
+    ARENA_BYTES,
+    RESIDENT_BYTES,
+    NUMBERS
+};
 
 static void fill_own(const smp *s, const smp__step_times *times, double *own)
 {
@@ -204,6 +212,7 @@ static void fill_own(const smp *s, const smp__step_times *times, double *own)
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
         own[i] = times->us[kind][i] / n;
     own[PIPELINE_RANK] = s->comm.pipeline_rank;
+    own[REPLICA] = s->comm.replica;
     own[PEER] = -1.0;
     for (int rank = 0; rank < s->comm.pipeline_size; rank++)
         if (peer_us[rank] / n > own[PEER_US]) {
@@ -235,6 +244,55 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
         m->warmup_us[rank] + m->drain_us[rank] + m->transfer_us[rank] + m->imbalance_us[rank];
 }
 
+smp_status smp__step_times_predict(const smp *s, double **out)
+{
+    const int tensor = smp_plan_tensor(s->plan);
+    double *work_us = calloc((size_t)s->comm.world_size, sizeof(*work_us));
+    smp_simulated_plan simulated = {0};
+    smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm.world_size * 8);
+    *out = NULL;
+    if (status == SMP_OK && s->plan->cluster)
+        status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
+    bool all = status == SMP_OK && simulated.simulation;
+    for (int rank = 0; all && rank < s->comm.pipeline_size; rank++) {
+        smp_rank_time t = {0};
+        predict(s, simulated.simulation, rank, &t);
+        all = working_us(t.predicted_us) > 0.0;
+        for (int replica = 0; replica < s->comm.ddp_size; replica++)
+            for (int i = 0; i < tensor; i++)
+                work_us[smp_plan_first_process(s->plan, replica, rank) + i] =
+                    working_us(t.predicted_us);
+    }
+    smp_simulated_plan_close(&simulated);
+    if (all)
+        *out = work_us;
+    else
+        free(work_us);
+    return status;
+}
+
+/* Of replicas that wait for each other the one that works longest, by its busiest rank. */
+static void name_slow_replica(const smp *s, smp_rank_time *rank)
+{
+    enum { ALIKE_PERCENT = 5 };
+    double slowest_us = 0.0, own_us;
+    int slowest = -1;
+    for (int i = 0; i < s->comm.world_size; i++)
+        if (working_us(rank[i].us) > slowest_us) {
+            slowest_us = working_us(rank[i].us);
+            slowest = rank[i].replica;
+        }
+    for (int i = 0; i < s->comm.world_size; i++) {
+        own_us = 0.0;
+        for (int k = 0; k < s->comm.world_size; k++)
+            if (rank[k].replica == rank[i].replica)
+                own_us = fmax(own_us, working_us(rank[k].us));
+        const bool waits = 100.0 * slowest_us > (100 + ALIKE_PERCENT) * own_us;
+        rank[i].slow_replica = waits ? slowest : -1;
+        rank[i].slow_us = waits ? rank[i].us[SMP_TIME_SUMS] + rank[i].us[SMP_TIME_END] : 0.0;
+    }
+}
+
 smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_rank_time **out)
 {
     const int world = s->comm.world_size;
@@ -253,6 +311,7 @@ smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_ran
         const double *from = all + (size_t)i * NUMBERS;
         memcpy(rank[i].us, from, sizeof(rank[i].us));
         rank[i].pipeline_rank = (int)from[PIPELINE_RANK];
+        rank[i].replica = (int)from[REPLICA];
         rank[i].peer = (int)from[PEER];
         rank[i].peer_us = from[PEER_US];
         if (s->plan->predicted.peak_bytes)
@@ -262,6 +321,8 @@ smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_ran
         if (simulated.simulation)
             predict(s, simulated.simulation, rank[i].pipeline_rank, &rank[i]);
     }
+    if (status == SMP_OK)
+        name_slow_replica(s, rank);
     smp_simulated_plan_close(&simulated);
     if (!s->comm.failed) /* MPI may still add to it */
         free(all);

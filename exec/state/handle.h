@@ -211,9 +211,11 @@ struct smp {
     double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    double
-        *result; /* [2 * ddp * microbatches + world_size + SMP_OP_HITS + SMP__N_ASK]: losses, their
-                   rows, times of the ranks, hits, what ranks ask for */
+    /* [2 * ddp * microbatches + 2 * world_size + SMP_OP_HITS + SMP__N_ASK]: losses, their rows,
+     * times of the ranks, hits, what ranks ask for, work */
+    double *result;
+    double *work_us; /* in it: [world_size] times without waits; 0: a device waits by itself */
+    double waited_s; /* comm.waited_s when the step began */
 
     bool end_agreed, save_agreed; /* what a rank has asked for in a step, alike on all ranks */
     double save_at_s;             /* rank 0: by its clock a save is due then; 0: none */

@@ -173,7 +173,7 @@ static void read_losses(smp *s)
     int losses = s->comm.ddp_size * s->microbatches;
     int own = s->comm.replica * s->microbatches;
     double *hits = s->result + 2 * losses + s->comm.world_size;
-    memset(s->result, 0, (size_t)(hits + SMP_OP_HITS + SMP__N_ASK - s->result) * sizeof(double));
+    memset(s->result, 0, (size_t)(s->work_us + s->comm.world_size - s->result) * sizeof(double));
     if (s->comm.tensor_rank > 0) /* the first device of a group speaks for all */
         return;
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
@@ -277,9 +277,12 @@ static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;
     int times = 2 * losses, count = times + s->comm.world_size;
-    s->result[times + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
+    const double took_s = smp_clock_s() - s->step_begin_s;
+    s->result[times + s->comm.world_rank] = 1e6 * took_s;
+    if (s->device->host_memory)
+        s->work_us[s->comm.world_rank] = 1e6 * (took_s - (s->comm.waited_s - s->waited_s));
     ask(s, s->result + count + SMP_OP_HITS);
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + SMP_OP_HITS + SMP__N_ASK));
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, (int)(s->work_us - s->result) + s->comm.world_size));
     agree_asks(s, s->result + count + SMP_OP_HITS);
     result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
     result->hits_top5 = counts_hits(s) ? (int64_t)s->result[count + 1] : -1;
@@ -312,6 +315,7 @@ static void begin(smp *s, bool training, int64_t samples)
     s->samples_given = samples;
     s->position = s->passed = 0;
     s->step_begin_s = smp_clock_s();
+    s->waited_s = s->comm.waited_s;
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
     s->doing = NULL;
     smp__comm_enter(&s->comm);

@@ -50,6 +50,7 @@ typedef struct smp_comm {
     smp_comm_limits limit;
     /* The signal that asks the job to end, 0: none yet; NULL: no rank looks, or all have agreed. */
     const volatile sig_atomic_t *signalled;
+    double waited_s;            /* by this rank so far, in smp__comm_wait_until */
     bool moved;                 /* another rank has made progress since this was last looked at */
     long long came;             /* collectives that this rank has started: how far it has come */
     bool entering;              /* a step has begun here, perhaps not yet everywhere */

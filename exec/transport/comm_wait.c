@@ -368,10 +368,15 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
 smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test test,
                                 smp_wait_describe describe, void *context)
 {
+    double begin_s = 0.0; /* what is done already is not waited for: no clock is read */
     for (bool done = false;;) {
         SMP_TRY(test(context, &done));
+        if (done && begin_s > 0.0)
+            comm->waited_s += smp_clock_s() - begin_s;
         if (done)
             return SMP_OK;
+        if (begin_s == 0.0)
+            begin_s = smp_clock_s();
         SMP_TRY(smp__comm_pause(comm, wait, describe, context));
     }
 }

@@ -203,8 +203,10 @@ static void put_time_row(smp_text *html, const smp_run_record *run, int i, doubl
     for (int k = 0; k < SMP_TIME_N_CAUSES; k++)
         if (is_used(run, k))
             put_us(html, t->us[k]);
-    if (t->peer >= 0)
-        smp_text_append(html, "<td>rank %d</td>", t->peer);
+    if (t->slow_replica >= 0 && t->slow_us > t->peer_us)
+        smp_text_append(html, "<td>replica %d</td>", t->slow_replica);
+    else if (t->peer >= 0)
+        smp_text_append(html, "<td>pipeline rank %d</td>", t->peer);
     else
         smp_text_append(html, "<td>&ndash;</td>");
     if (t->has_predicted) {
@@ -235,7 +237,7 @@ static void put_times(smp_text *html, const smp_run_record *run)
     for (int k = 0; k < SMP_TIME_N_CAUSES; k++)
         if (is_used(run, k))
             smp_text_append(html, "<th>%s</th>", smp_time_forms[k].text);
-    smp_text_append(html, "<th>messages most from</th><th>plan: work</th>"
+    smp_text_append(html, "<th>most from</th><th>plan: work</th>"
                           "<th>plan: waiting</th></tr>\n");
     for (int i = 0; i < run->n_rank; i++)
         put_time_row(html, run, i, most_us);

@@ -37,10 +37,12 @@ extern const smp_time_form smp_time_forms[SMP_TIME_N_CAUSES];
 
 /* Of a step of a rank, the mean over steps. */
 typedef struct smp_rank_time {
-    int pipeline_rank;
+    int pipeline_rank, replica;
     double us[SMP_TIME_N_CAUSES];
     int peer; /* pipeline rank whose messages were waited for most; -1: none, or not known */
     double peer_us;
+    int slow_replica; /* that sums and the end of the step waited for; -1: none */
+    double slow_us;
     /* As the plan has it, where it has a `cluster:`. Recomputation is in BACKWARD, waiting for
      * messages and at the end are one: in MESSAGES. */
     bool has_predicted;
