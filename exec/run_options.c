@@ -79,6 +79,7 @@ static const struct entry {
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", PERIOD, AT(train)},
     {"save-must", YES, AT(train.save_must)},
+    {"check-replicas", COUNT, AT(train.check_replicas)},
     {"resume", RESUME, AT(train)},
     {"resume-changed", YES, AT(train.resume_changed)},
     {"keep", FEW, AT(train.job.keep_checkpoints)},
@@ -201,6 +202,9 @@ static const char usage[] =
     "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
     "                       beside those\n"
     "  --resume-best        continue from that one\n"
+    "  --check-replicas N   compare weights and states of replicas after every N steps, beside\n"
+    "                       before each save and at the end (default 1000; 0: only there); where\n"
+    "                       they differ, end the job\n"
     "output\n"
     "  --log-every N        print every N-th step (default 10)\n"
     "  --json               one JSON object per step and line\n"
@@ -584,6 +588,7 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train = (smp_train_options){.job = smp_options_default(),
                                    .steps = NOT_GIVEN,
                                    .log_every = 10,
+                                   .check_replicas = 1000,
                                    .data_seed = SMP__SEED_DEFAULT,
                                    .shuffle = true};
     SMP_TRY(read_options(argc, argv, a));

@@ -15,6 +15,7 @@
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
 #include "exec/state/checkpoint_load.h"
+#include "exec/state/weights.h"
 #include "exec/watch.h"
 #include "graph/base/clock.h"
 
@@ -51,7 +52,7 @@ static smp_status save_step(smp__trainer *t, int64_t step)
     t->save_due = t->save_due || t->job->save_agreed || last ||
                   (o->save_every > 0 && step % o->save_every == 0);
     if (!t->saves || (!t->best_due && (!t->save_due || (t->job->skipped_in_row > 0 && !last))))
-        return SMP_OK;
+        return due(step, o->check_replicas, o->steps) ? smp__replicas_check(t->job) : SMP_OK;
     t->save_due = t->best_due = t->job->save_agreed = false;
     if (o->save_every_s > 0.0)
         t->job->save_at_s = smp_clock_s() + o->save_every_s;
@@ -82,7 +83,8 @@ static smp_status train_step(smp__trainer *t, int64_t step)
         (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
     t->stopped = t->job->end_agreed && step < o->steps;
-    smp__watch_slow(t);
+    if (*smp__signal_asked() != SIGTERM)
+        smp__watch_slow(t);
     int saved; /* completes a save whose parts are written, or says that it has failed */
     SMP_TRY(note_save(t, false, smp_save_test(t->job, &saved)));
     if (t->eval_data && !t->stopped && due(step, o->eval_every, o->steps))

@@ -22,6 +22,7 @@ typedef struct smp_train_options {
     int64_t save_every;     /* behind the next steps; 0: only after the last step */
     double save_every_s;    /* ... or by the clock of rank 0; 0: not */
     bool save_must;         /* a save that fails ends the job at once */
+    int64_t check_replicas; /* compare replicas so often, at saves and at the end; 0: only there */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
     bool resume_auto;    /* `resume` where something is saved, else from the beginning */

@@ -189,6 +189,7 @@ static smp_status start(smp *s, const char *path, bool behind)
     s->saving.failed = false;
     SMP_TRY(
         smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
+    SMP_TRY(smp__replicas_check(s));
     s->saving.behind = behind;
     SMP_TRY(smp__comm_agree(&s->comm, prepare(s, path)));
     if (copies(s))

@@ -412,3 +412,134 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash)
         free(all);
     return status;
 }
+
+/* Four chains of words, each of them bijective in every word: a single one that differs shows. */
+static uint64_t chain_words(uint64_t seed, const void *data, size_t bytes)
+{
+    static const uint64_t odd = 0x9e3779b97f4a7c15u;
+    uint64_t lane[4] = {seed, seed + 1, seed + 2, seed + 3}, word[4];
+    const char *at = data;
+    for (size_t n; bytes > 0; at += n, bytes -= n) {
+        n = bytes < sizeof word ? bytes : sizeof word;
+        if (n < sizeof word)
+            memset(word, 0, sizeof word);
+        memcpy(word, at, n);
+        for (int i = 0; i < 4; i++)
+            lane[i] = (lane[i] ^ word[i]) * odd;
+    }
+    return smp_hash(0, lane, sizeof lane);
+}
+
+/* Of this rank's part of a weight and of its states. */
+static smp_status hash_part(smp *s, int32_t index, uint64_t *hash)
+{
+    enum { WINDOW = 1 << 20 };
+    const smp__range own = smp__own_range(s, index);
+    const int states = smp__is_idle(s, index) ? 0 : smp__job_states(s);
+    *hash = 0;
+    for (int k = 0; k <= states; k++) {
+        const int64_t each = smp_dtype_bytes(smp__saved_dtype(s, k));
+        for (int64_t at = own.begin, n; at < own.end; at += n) {
+            const void *values;
+            void *copy;
+            n = own.end - at < WINDOW ? own.end - at : WINDOW;
+            SMP_TRY(smp__copy_view(s, smp__saved_at(s, index, k, at), n * each, &values, &copy));
+            *hash = chain_words(*hash, values, (size_t)(n * each));
+            free(copy);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status hash_parts(smp *s, uint64_t *hash)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        SMP_TRY(hash_part(s, i, &hash[i]));
+    return SMP_OK;
+}
+
+/* Of copies[n] hashes: how many are this one? */
+static int count_alike(const uint64_t *copies, int n, int stride, int which)
+{
+    int alike = 0;
+    for (int i = 0; i < n; i++)
+        alike += copies[(int64_t)i * stride] == copies[(int64_t)which * stride];
+    return alike;
+}
+
+/* What differs from what most copies have; with two, or without a majority, all of them. */
+static smp_status name_drift(const smp *s, int32_t index, const uint64_t *copies, int n)
+{
+    const int stride = s->memory->n_param;
+    int usual = 0, used = 0, named = 0;
+    char text[256] = "";
+    for (int i = 1; i < n; i++)
+        if (count_alike(copies, n, stride, i) > count_alike(copies, n, stride, usual))
+            usual = i;
+    const bool known = 2 * count_alike(copies, n, stride, usual) > n;
+    for (int i = 0; i < n && used < (int)sizeof text - 16; i++) {
+        const bool alike = copies[(int64_t)i * stride] == copies[(int64_t)usual * stride];
+        if (!known || !alike)
+            used += snprintf(text + used, sizeof text - (size_t)used, named++ > 0 ? ", %d" : "%d",
+                             i * s->comm.shard_size + s->comm.shard_rank);
+    }
+    return smp_fail(
+        SMP_ERR_FAILED,
+        "replica%s %s differ%s %s weight '%s' or its optimizer states after step %lld%s",
+        named > 1 ? "s" : "", text, named > 1 ? "" : "s", known ? "from most others in" : "in",
+        s->graph->param[s->memory->param[index].param].name, (long long)s->step,
+        known ? "" : ": which one is wrong they cannot tell");
+}
+
+/* copies: [n][n_param]. */
+static smp_status find_drift(const smp *s, const uint64_t *copies, int n)
+{
+    const int32_t n_param = s->memory->n_param;
+    for (int32_t i = 0; i < n_param; i++)
+        if (count_alike(copies + i, n, n_param, 0) < n)
+            return name_drift(s, i, copies + i, n);
+    return SMP_OK;
+}
+
+/* *differ: on any rank. total: [2]. */
+static smp_status compare_totals(smp *s, const uint64_t *own, uint64_t *total, int *differ)
+{
+    total[0] = chain_words(0, own, (size_t)s->memory->n_param * sizeof *own);
+    total[1] = ~total[0]; /* the least of these is that of the greatest hash */
+    SMP_TRY(smp__comm_finish(&s->comm,
+                             MPI_Iallreduce(MPI_IN_PLACE, total, 2, MPI_UINT64_T, MPI_MIN,
+                                            s->comm.across, &s->comm.collective),
+                             "the hashes of the other replicas"));
+    *differ = total[0] != ~total[1];
+    return smp__comm_max(&s->comm, differ);
+}
+
+smp_status smp__replicas_check(smp *s)
+{
+    const int n = s->memory->n_param, copies = s->comm.ddp_size / s->comm.shard_size;
+    const size_t numbers = (size_t)n * ((size_t)copies + 1) + 2;
+    int differ = 0;
+    if (copies == 1)
+        return SMP_OK;
+    uint64_t *all = calloc(numbers, sizeof *all),
+             *own = all ? all + (size_t)n * (size_t)copies : NULL;
+    smp_status status = smp__comm_agree(&s->comm, all ? SMP_OK : smp_fail_memory(numbers * 8));
+    if (status == SMP_OK)
+        status = smp__updates_settle(s);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm, hash_parts(s, own));
+    if (status == SMP_OK)
+        status = compare_totals(s, own, own + n, &differ);
+    if (status == SMP_OK && differ) {
+        status = smp__comm_finish(&s->comm,
+                                  MPI_Iallgather(own, n, MPI_UINT64_T, all, n, MPI_UINT64_T,
+                                                 s->comm.across, &s->comm.collective),
+                                  "the hashes of the other replicas");
+        if (status == SMP_OK)
+            status = smp__comm_agree(&s->comm, find_drift(s, all, copies));
+        s->broken = true;
+    }
+    if (!s->comm.failed) /* MPI may still write to it */
+        free(all);
+    return status;
+}

@@ -39,6 +39,12 @@ smp_status smp__weights_check(smp *s);
  * of them have. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);
 
+/* Have all replicas the same bits, of weights and of the optimizer's states? What stands once, in
+ * shards, has nothing to be compared with; what is gathered from these is overwritten. Collective,
+ * on all ranks alike. SMP_ERR_FAILED names replicas and the first weight that differs; the job
+ * cannot go on. */
+smp_status smp__replicas_check(smp *s);
+
 /* Names and shapes of the model's weights, whole. *out: malloc'ed; names are the graph's. In
  * load_weights.c. */
 smp_status smp__model_weights(const smp_graph *whole, smp_matched_weight **out);
