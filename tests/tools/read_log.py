@@ -5,7 +5,6 @@ read_log.py FILE.csv | events.out.tfevents...: prints a line for each step, "ste
 resumed run must repeat (no times, no memory), and checks the rest: framing and checksums, heads, ranges.
 """
 import csv
-import math
 import struct
 import sys
 
@@ -94,5 +93,5 @@ for row in table(sys.argv[1]) if sys.argv[1].endswith(".csv") else events(sys.ar
     assert set(row) >= set(HEAD[:11]) - {"loss_scale"}, row
     assert row["step_us"] > 0 and row["predicted_us"] > 0 and row["samples_per_s"] > 0, row
     assert 0 <= row["bubble"] < 1 and row["memory_peak_bytes"] > 1e6, row
-    assert math.isclose(row["samples_per_s"] * row["step_us"], 4e6, rel_tol=0.02), row  # four samples
+    assert 0 < row["samples_per_s"] * row["step_us"] <= 4.08e6, row  # four samples, and the waiting for data
     print(int(row["step"]), *(f"{name}={row[name]:.6g}" for name in REPEATED if name in row))
