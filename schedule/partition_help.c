@@ -126,7 +126,9 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_HEADING, "output", NULL, 0, NULL},
     {FLAG_EXPLAIN, "explain", NULL, IN_BOTH,
      "why this plan: solver, bottleneck, bound, what would help, best configurations"},
-    {FLAG_JSON, "json", NULL, IN_BOTH, "one JSON object instead of the table"},
+    {FLAG_JSON, "json", NULL, IN_BOTH,
+     "one JSON object instead of the table; with --explain its key \"explanation\" has the "
+     "reasons"},
     {FLAG_TRACE, "trace", "FILE.json", IN_BOTH,
      "predicted timeline (Chrome trace, opens in Perfetto)"},
     {FLAG_REPORT, "report", "FILE.html", IN_BOTH, "timeline, memory and stages as a page"},

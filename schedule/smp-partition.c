@@ -294,14 +294,21 @@ static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, con
     return status;
 }
 
-/* The reasons go beside a JSON object, not into it. */
 static smp_status show(const smp_partition_options *o, const smp_text *shown,
                        const smp_text *reasons)
 {
     SMP_TRY(print_text(stdout, shown));
     if (o->explain && !o->json)
         fputc('\n', stdout);
-    return print_text(o->json ? stderr : stdout, reasons);
+    return print_text(stdout, reasons);
+}
+
+static smp_status put_reasons(const smp_tensor_result *made, smp_text *reasons)
+{
+    SMP_TRY(smp_explain_tensor(made, reasons));
+    SMP_TRY(smp_explain_plan(&made->result, reasons));
+    SMP_TRY(smp_explain_hints(&made->request, &made->result, reasons));
+    return smp_plan_draw_text(made->result.plan, made->request.graph, 0, reasons);
 }
 
 /* Files first, so that what is printed is true. A file that cannot be made, such as an export in
@@ -318,13 +325,7 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
     else
         status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
     if (status == SMP_OK && o->explain)
-        status = smp_explain_tensor(made, &reasons);
-    if (status == SMP_OK && o->explain)
-        status = smp_explain_plan(result, &reasons);
-    if (status == SMP_OK && o->explain)
-        status = smp_explain_hints(&made->request, result, &reasons);
-    if (status == SMP_OK && o->explain)
-        status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
+        status = o->json ? smp_explain_json(made, &shown) : put_reasons(made, &reasons);
     if (status == SMP_OK)
         status = write_plan(o, result->plan, o->model);
     if (status == SMP_OK) {
@@ -416,7 +417,9 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
         status = smp_check_report_json(check, request, &shown);
     else
         status = smp_check_report(check, request, &shown);
-    if (status == SMP_OK && o->explain && check->plan) {
+    if (status == SMP_OK && o->explain && check->plan && o->json) {
+        status = smp_explain_checked_json(check->plan, check->partition, request->graph, &shown);
+    } else if (status == SMP_OK && o->explain && check->plan) {
         smp_explain_splitting(check->plan, &reasons);
         smp_explain_bottleneck(check->plan, check->partition, &reasons);
         status = smp_plan_draw_text(check->plan, request->graph, 0, &reasons);

@@ -44,7 +44,7 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
                                  "shard_what"));
     if (options->microbatch_size == 0)
         request->microbatch_size = request->profile ? request->profile->microbatch_size : 1;
-    if (options->schedule && strcmp(options->schedule, "auto") != 0)
+    if (options->schedule && smp_schedule_find(options->schedule) != &smp__schedule_auto)
         request->schedule = smp_schedule_name(options->schedule);
     request->seed = 1;
     request->recompute = SMP_RECOMPUTE_AUTO;

@@ -341,8 +341,9 @@ smp_status smp_auto_schedule(const smp_auto_input *input, smp_program *programs,
             status = SMP_OK;
     }
     if (status == SMP_OK && !a.best.exists)
-        status = smp_fail(SMP_ERR_NO_FIT,
-                          "schedule auto: neither a rule nor an order of its own fits into memory");
+        status =
+            smp_fail(SMP_ERR_NO_FIT,
+                     "schedule searched: neither a rule nor an order of its own fits into memory");
     made.step_us = a.best.step_us;
     /* Sums in another order: an order that reaches the bound may seem to undercut it by
      * rounding. */

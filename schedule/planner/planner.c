@@ -238,7 +238,7 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     smp_plan *plan;
     SMP_TRY(smp__planner_write(planner, model_path, result->search.best, evaluation, &plan));
     if (result->order.taken)
-        plan->schedule = "auto";
+        plan->schedule = smp__schedule_auto.name;
     set_bound(result, &plan->predicted);
     set_step_bound(&plan->predicted,
                    result->search.best->step_bound_us[result->order.taken ? 1 : 0]);

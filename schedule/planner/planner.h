@@ -6,7 +6,7 @@
 #include "schedule/planner/hints.h"
 #include "schedule/plan/plan.h"
 
-/* What the engine of schedule "auto" came to for the winner of the search. */
+/* What the engine of schedule "searched" came to for the winner of the search. */
 typedef struct smp_auto_outcome {
     bool tried;
     bool taken;            /* the plan's programs are its own; else those of a fixed rule */

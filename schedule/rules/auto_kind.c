@@ -1,4 +1,5 @@
-/* The name of schedules that were found for the costs of a plan (schedule/auto/list_schedule.h).
+/* The name of schedules that were found for the costs of a plan (schedule/auto/list_schedule.h),
+ * and "auto", as one asks for them.
  * The programs of such a plan stand in it; asked for an order without costs, the name stands for
  * the rule that is best when all stages cost the same (smp_schedule_kind.even_costs). */
 #include "schedule/rules/schedule.h"
@@ -33,7 +34,8 @@ static int live(const smp_schedule_shape *shape, int rank)
 }
 
 const smp_schedule_kind smp__schedule_auto = {
-    .name = "auto",
+    .name = "searched",
+    .alias = "auto",
     .summary = "an order found for the costs of this plan's stages",
     .check = check,
     .order = order,

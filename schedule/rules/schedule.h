@@ -67,7 +67,7 @@ extern const smp_schedule_kind smp__schedule_auto; /* the one that is no rule: f
 
 /* The rules, NULL-terminated. */
 const smp_schedule_kind *const *smp_schedules(void);
-/* By name or alias, the rules and "auto"; NULL if unknown. */
+/* By name or alias, the rules and "searched" ("auto"); NULL if unknown. */
 const smp_schedule_kind *smp_schedule_find(const char *name);
 /* What a plan says for a name or alias: kind->name; `name` itself if unknown. */
 const char *smp_schedule_name(const char *name);

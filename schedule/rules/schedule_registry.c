@@ -15,13 +15,17 @@ const smp_schedule_kind *const *smp_schedules(void)
     return rules;
 }
 
+static bool has_name(const smp_schedule_kind *kind, const char *name)
+{
+    return strcmp(kind->name, name) == 0 || (kind->alias && strcmp(kind->alias, name) == 0);
+}
+
 const smp_schedule_kind *smp_schedule_find(const char *name)
 {
     for (int i = 0; name && i < N_RULE; i++)
-        if (strcmp(rules[i]->name, name) == 0 ||
-            (rules[i]->alias && strcmp(rules[i]->alias, name) == 0))
+        if (has_name(rules[i], name))
             return rules[i];
-    return name && strcmp(name, smp__schedule_auto.name) == 0 ? &smp__schedule_auto : NULL;
+    return name && has_name(&smp__schedule_auto, name) ? &smp__schedule_auto : NULL;
 }
 
 const char *smp_schedule_name(const char *name)

@@ -53,12 +53,18 @@ static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int 
     smp_text_append(text, "\n");
 }
 
-void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
+int smp__slowest_rank(const smp_plan *plan, const smp_partition *partition)
 {
-    char load[32];
     int rank = 0;
     for (int r = 1; r < plan->pipeline; r++)
         rank = partition->rank_us[r] > partition->rank_us[rank] ? r : rank;
+    return rank;
+}
+
+void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
+{
+    char load[32];
+    const int rank = smp__slowest_rank(plan, partition);
     smp_text_append(text, "bottleneck: rank %d, %s per micro-batch\n", rank,
                     smp_format_us(load, sizeof load, plan->predicted.bottleneck_us));
     for (int s = 0; s < plan->n_stage; s++)
@@ -92,8 +98,7 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
             100 * plan->predicted.step_gap);
 }
 
-/* The bound on micro-batches that wait for W, where the schedule takes one; 0: there is none. */
-static int lag_of(const smp_candidate *c)
+int smp__weight_lag(const smp_candidate *c)
 {
     const smp_schedule_kind *kind = smp_schedule_find(c->schedule);
     const smp_schedule_shape shape = {.pipeline = c->pipeline,
@@ -108,7 +113,7 @@ static void explain_order(const smp_planner_result *result, smp_text *text)
 {
     const smp_auto_outcome *order = &result->order;
     const smp_candidate *best = result->search.best;
-    const int lag = lag_of(best);
+    const int lag = smp__weight_lag(best);
     char rule[32], found[32], bound[32];
     if (best->active > 0)
         smp_text_append(text, "schedule: the rule is %s, bound to %d live micro-batches\n",
@@ -255,19 +260,24 @@ static void explain_search(const smp_search_result *search, smp_text *text)
     smp_text_append(text, "\n");
 }
 
-static void put_configuration(smp__table *t, const smp_candidate *c, int row)
+const char *smp__placement_word(smp_placement placement)
 {
-    static const char *const placement[] = {
+    static const char *const word[] = {
         [SMP_PLACEMENT_CLUSTER] = "cluster",
         [SMP_PLACEMENT_SPREAD] = "spread",
         [SMP_PLACEMENT_LISTED] = "listed",
     };
+    return word[placement];
+}
+
+static void put_configuration(smp__table *t, const smp_candidate *c, int row)
+{
     smp__table_put(t, "%d", row);
     smp__table_put(t, "%d", c->pipeline);
     smp__table_put(t, "%d", c->ddp);
     smp__table_put(t, "%d", c->chunks);
     char live[32] = "", lag[32] = "";
-    const int most = lag_of(c);
+    const int most = smp__weight_lag(c);
     if (c->active > 0)
         snprintf(live, sizeof live, ", %d live", c->active);
     if (most > 0)
@@ -276,7 +286,7 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
         snprintf(lag, sizeof lag, ", whole");
     smp__table_put(t, "<%s%s%s", c->schedule, live, lag);
     smp__table_put(t, "%d", c->microbatches);
-    smp__table_put(t, "<%s", placement[c->placement]);
+    smp__table_put(t, "<%s", smp__placement_word(c->placement));
     double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
     smp__table_put_us(t, c->step_us);
     smp__table_put(t, "%.1f", c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);
@@ -298,6 +308,15 @@ static void put_sharding(int shard, smp_shard_what what, bool states_away, smp_t
         smp_text_append(text, "states in host memory");
 }
 
+const char *smp__shards_miss(const smp_shard_tried *tried)
+{
+    if (tried->n_slow > 0)
+        return "cannot be faster";
+    if (tried->n_large + tried->n_tried > 0)
+        return "does not fit";
+    return tried->n_open > 0 ? "not looked at for want of time" : "less in shards or away fits";
+}
+
 /* Every degree of --shard auto, and of --offload-states auto: the best of its configurations, or
  * why there is none. */
 static void explain_shards(const smp_planner_result *result, smp_text *text)
@@ -316,14 +335,8 @@ static void explain_shards(const smp_planner_result *result, smp_text *text)
         if (tried->fits)
             smp_text_append(text, "%.1f samples/s, peak %s\n", 1e6 / tried->sample_us,
                             smp_format_bytes(peak, sizeof peak, tried->peak_bytes));
-        else if (tried->n_slow > 0)
-            smp_text_append(text, "cannot be faster\n");
-        else if (tried->n_large + tried->n_tried > 0)
-            smp_text_append(text, "does not fit\n");
         else
-            smp_text_append(text, "%s\n",
-                            tried->n_open > 0 ? "not looked at for want of time"
-                                              : "less in shards or away fits");
+            smp_text_append(text, "%s\n", smp__shards_miss(tried));
     }
 }
 

@@ -1,4 +1,4 @@
-/* The reasons of a plan, in plain words (--explain). All append to the text. */
+/* The reasons of a plan (--explain), in plain words and as JSON. All append to the text. */
 #ifndef SMP_SCHEDULE_SHOW_EXPLAIN_H
 #define SMP_SCHEDULE_SHOW_EXPLAIN_H
 
@@ -21,5 +21,21 @@ void smp_explain_splitting(const smp_plan *plan, smp_text *text);
 
 /* What limits the slowest rank of a plan, stage by stage. */
 void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text);
+
+/* json: a plan's or a check's object, which gets a key "explanation" with all of the above, and the
+ * drawing of schedule/show/picture.h: schedule/show/README.md. */
+smp_status smp_explain_json(const smp_tensor_result *made, smp_text *json);
+/* What of it can be said of a plan that was not searched for. */
+smp_status smp_explain_checked_json(const smp_plan *plan, const smp_partition *partition,
+                                    const smp_graph *graph, smp_text *json);
+
+/* For both forms. */
+int smp__slowest_rank(const smp_plan *plan, const smp_partition *partition);
+/* The bound on micro-batches that wait for W, where the schedule takes one; 0: there is none. */
+int smp__weight_lag(const smp_candidate *candidate);
+const char *smp__placement_word(smp_placement placement);
+/* Why there is no plan of it, where none fits. */
+const char *smp__splitting_miss(const smp_tensor_tried *tried);
+const char *smp__shards_miss(const smp_shard_tried *tried);
 
 #endif

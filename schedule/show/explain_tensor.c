@@ -3,6 +3,13 @@
 
 #include "schedule/show/text_table.h"
 
+const char *smp__splitting_miss(const smp_tensor_tried *tried)
+{
+    return !tried->looked_at ? "not looked at for want of time"
+           : tried->slower   ? "cannot be better"
+                             : "does not fit";
+}
+
 smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
 {
     enum { N = 7 };
@@ -30,10 +37,7 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
             smp__table_put(&t, "-");
         smp__table_put(&t, "%s",
                        tried->fits ? smp_format_bytes(peak, sizeof peak, tried->peak_bytes) : "-");
-        const char *state = tried->fits         ? ""
-                            : !tried->looked_at ? "not looked at for want of time"
-                            : tried->slower     ? "cannot be better"
-                                                : "does not fit";
+        const char *state = tried->fits ? "" : smp__splitting_miss(tried);
         const bool is_partial = tried->looked_at && !tried->exact && tried->tensor > 1;
         smp__table_put(&t, "<%s%s%s", state, *state && is_partial ? "; " : "",
                        is_partial ? "not all splittings were compared" : "");

@@ -12,7 +12,8 @@ expect_match out 'the plan is legal and fits'
 expect_match out 'proven lower bound'
 expect_match out '^best of the same numbers: '
 expect_match out '^best of all: '
-expect_exit 0 smp-partition check plan.yaml --json "${brief[@]}"
+expect_exit 0 smp-partition check plan.yaml --json --explain "${brief[@]}"
+expect_match out '"explanation": {"bottleneck": {"rank": [0-9]+.*"drawing": \["rank 0'
 expect_json out
 expect_match out '"legal": true, "fits": true, "problems": \[\]'
 step=$(sed -nE 's/^predicted: \{step_us: ([0-9.e+-]+),.*/\1/p' plan.yaml)
@@ -131,7 +132,11 @@ expect_match out '2 pipeline ranks x 1 replica, 2 chunks; interleaved, 8 micro-b
 printf 'smp: 1\nstages:\n' >ranks.yaml
 printf '  - {rank: %s, ops: [%s]}\n' 1 'wte, wpe, "h0.*"' 0 '"h1.*"' 0 '"h2.*"' 1 '"h3.*", ln_f..loss' >>ranks.yaml
 expect_exit 0 smp-partition check ranks.yaml --model "$model" "${brief[@]}" -o filled.yaml
-expect_match out '2 pipeline ranks x 1 replica, 2 chunks; auto, 8 micro-batches'
+expect_match out '2 pipeline ranks x 1 replica, 2 chunks; searched, 8 micro-batches'
+expect_match filled.yaml '^schedule: searched$'
+sed 's/^schedule: searched$/schedule: auto/' filled.yaml >former.yaml
+expect_exit 0 smp-partition check former.yaml "${brief[@]}"
+expect_match out '2 chunks; searched, '
 expect_exit 0 smp-partition check filled.yaml "${brief[@]}"
 expect_exit 2 smp-partition check ranks.yaml --model "$model" --pipeline interleaved
 expect_match out "stage 0 lies on rank 1, schedule 'interleaved' places it on rank 0"

@@ -106,7 +106,7 @@ while read -r model stages cluster; do
     best=$(cat us)
     for baseline in equal-layers equal-parameters; do
         bottleneck "$model" "$stages" "$cluster" --partitioner "$baseline" --explain "${brief[@]}"
-        expect_match err "^solver: $baseline "
+        expect_match out "\"solver\": \"$baseline\""
         expect_equal "$model: default ($best us) at most $baseline ($(cat us) us)" \
             "$(awk -v best="$best" -v other="$(cat us)" 'BEGIN { print (best > 0 && best <= other * 1.000001) }')" 1
     done

@@ -34,6 +34,15 @@ expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4
 expect_json out
 expect_match out '"fingerprint"'
 expect_match out '"programs"'
+
+# With --explain the object carries the reasons, a key for each part of the text.
+expect_exit 0 smp-partition "$model" -n 4 --stages 2 --tensor 2 --chunks 1 --microbatches 4 --json --explain
+expect_json out
+expect_equal "on standard error" "$(cat err)" ""
+for key in solver costs splittings split bounds schedule memory recompute offload bought search configurations \
+    hints bottleneck drawing; do
+    expect_match out "\"explanation\": .*\"$key\": "
+done
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 -o traced.yaml --trace trace.json
 expect_json trace.json
 
@@ -115,7 +124,7 @@ expect_match equal-plan.yaml 'peak_bytes: \[2000000,'
 expect_exit 3 "${equal[@]}" --pipeline zero-bubble --memory 3MB --active-microbatches 6
 expect_match err ', or --active-microbatches 3 \(step [^:]*: [^)]*, 3 of them live, zero-bubble\)'
 expect_exit 3 "${equal[@]}" --pipeline interleaved --memory 3MB
-expect_match err ', or --pipeline auto \(step [^:]*: [^)]*16 micro-batches, auto\)'
+expect_match err ', or --pipeline auto \(step [^:]*: [^)]*16 micro-batches, searched\)'
 expect_exit 3 "${equal[@]}" --memory 900KB
 expect_no_match err 'active-microbatches'
 expect_exit 2 "${equal[@]}" --pipeline interleaved --active-microbatches 2

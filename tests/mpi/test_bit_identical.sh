@@ -146,7 +146,7 @@ overlap: true
 END
 expect_exit 0 smp-partition "$tiny" --cluster cluster.yaml --stages 4 --ddp 1 \
     --microbatches 6 --microbatch-size 1 -o auto.yaml
-expect_match auto.yaml '^schedule: auto$'
+expect_match auto.yaml '^schedule: searched$'
 train auto.yaml 4 auto
 same auto gpt-m6
 

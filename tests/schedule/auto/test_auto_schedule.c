@@ -76,7 +76,7 @@ static smp_auto_result solve(made_plan *made, const costs *c)
         smp_program_free(&made->program[r]);
     if (smp_auto_schedule(&c->input, made->program, &result))
         fail_msg("%s", smp_last_error());
-    made->plan.schedule = "auto";
+    made->plan.schedule = "searched";
     if (smp_verify_programs(&made->plan, made->flow))
         fail_msg("%s", smp_last_error());
     return result;
@@ -198,7 +198,7 @@ static void test_auto_times_are_the_simulators(void **state)
         smp_schedule_shape shape = {p, v, m, true, 0, 0, {.shard = 1}, {0}};
         if (smp_lower_orders(&shape, c.rank, made.flow, orders, made.program))
             fail_msg("seed %d: %s", (int)seed, smp_last_error());
-        made.plan.schedule = "auto";
+        made.plan.schedule = "searched";
         if (smp_verify_programs(&made.plan, made.flow))
             fail_msg("seed %d: %s", (int)seed, smp_last_error());
         assert_within_limits(&made, &c);

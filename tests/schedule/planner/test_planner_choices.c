@@ -57,7 +57,7 @@ static bool plan(const smp_search_request *request, smp_planner_result *out)
     const smp_search_result *s = &out->search;
     assert_int_equal(s->n_config, s->n_tried + s->n_pruned_time + s->n_pruned_memory +
                                       s->n_no_pipeline + s->n_skipped);
-    assert_true(out->active_microbatches == 0 || strcmp(out->plan->schedule, "auto") != 0);
+    assert_true(out->active_microbatches == 0 || strcmp(out->plan->schedule, "searched") != 0);
     return true;
 }
 

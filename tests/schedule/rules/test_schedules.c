@@ -492,7 +492,8 @@ static void test_schedules_registry(void **state)
     assert_null(smp_schedule_find(NULL));
     assert_string_equal(smp_schedule_name("gpipe"), "simple");
     assert_string_equal(smp_schedule_name("1f1b"), "interleaved");
-    assert_string_equal(smp_schedule_name("auto"), "auto");
+    assert_string_equal(smp_schedule_name("auto"), "searched");
+    assert_string_equal(smp_schedule_name("searched"), "searched");
     assert_string_equal(smp_schedule_name("magic"), "magic");
     const smp_schedule_kind *simple = smp_schedule_find("simple");
     const smp_schedule_kind *zero = smp_schedule_find("zero-bubble");

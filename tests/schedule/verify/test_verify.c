@@ -207,7 +207,7 @@ static void test_verify_stages(void **state)
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_ERR_INPUT);
     made.plan.schedule = "simple"; /* the name of an order that the programs do not have: fine */
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_OK);
-    made.plan.schedule = "auto"; /* places stages at will, one on each rank here */
+    made.plan.schedule = "searched"; /* places stages at will, one on each rank here */
     made.stage[0].rank = 1;
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "rank 1 holds more than 1 stages"));
