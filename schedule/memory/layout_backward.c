@@ -44,6 +44,9 @@ static smp_status redo_call(smp__backward_build *b, int32_t i)
         SMP_TRY(smp__backward_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, begin, &redo->workspace));
+    /* The row is that of the backward call, which reads some of them only. */
+    for (int32_t slot = 0; slot < op->n_in && base->measure; slot++)
+        in[slot] = (smp_ref){0};
     return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
 }
 

@@ -8,6 +8,8 @@
 
 #include "graph/split/split_choose.h"
 #include "graph/split/split_text.h"
+#include "partition/problem/flow.h"
+#include "schedule/memory/memory.h"
 #include "schedule/show/explain.h"
 #include "schedule/tensor/tensor_plan.h"
 
@@ -365,6 +367,45 @@ static void test_tensor_explained(void **state)
     smp_text_free(&text);
 }
 
+/* What is only measured, as plans are, and what the executor lays out are the same bytes: also where
+ * calls that are made again read inputs that their backward does not, and it waits for an exchange. */
+static void test_tensor_mixture_reserves_its_peak(void **state)
+{
+    setting s;
+    smp_tensor_result made;
+    smp_flow *flow;
+    smp_memory_rank *memory;
+    smp_layout *layout[1] = {NULL};
+    const smp_tensor_request how = {.tensor = 2, .overlap = SMP_TENSOR_OVERLAP_YES};
+    smp_text text = {0};
+    size_t bytes;
+    (void)state;
+    assert_int_equal(SMP_OK, smp_file_read(SMP_SOURCE_DIR "/examples/moe-tiny.yaml", 1 << 20,
+                                           &text.data, &bytes));
+    open_setting(&s, text.data, 2, (int64_t)1 << 32, 6e9);
+    for (int d = 0; d < 2; d++) { /* cores: what is split is what computes longest */
+        s.device[d].flops_fp32 = 5e10;
+        s.device[d].bytes_per_s = 1e10;
+    }
+    s.request.recompute = SMP_RECOMPUTE_ALL;
+    assert_int_equal(SMP_OK, smp_tensor_plan(&s.request, &how, "model.yaml", &made));
+    const smp_plan *plan = made.result.plan;
+    assert_true(plan->splitting.overlap && plan->n_stage == 1);
+    int32_t *stage = calloc((size_t)made.request.graph->n_op, sizeof *stage); /* one: all 0 */
+    assert_non_null(stage);
+    assert_int_equal(SMP_OK, smp_flow_build(made.request.graph, stage, 1, 4, &flow));
+    assert_int_equal(SMP_OK, smp_memory_plan_rank(plan, made.request.graph, flow, 0,
+                                                  SMP_PLANNED_STATES, layout, &memory));
+    assert_int_equal(plan->predicted.peak_bytes[0], memory->arena_bytes);
+    smp_memory_destroy(memory);
+    smp_layout_destroy(layout[0]);
+    smp_flow_destroy(flow);
+    smp_tensor_result_destroy(&made);
+    smp_graph_destroy(s.graph);
+    free(stage);
+    free(text.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_tensor_cuts_products_where_that_pays),
         cmocka_unit_test(test_tensor_auto_takes_what_fits),
         cmocka_unit_test(test_tensor_fixed_stays),
+        cmocka_unit_test(test_tensor_mixture_reserves_its_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
