@@ -57,8 +57,8 @@ const smp__option_entry smp__partition_entries[] = {
      "sharded weights are gathered K runs of a chunk ahead of use, 0: right before it (default "
      "auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
     {FLAG_NODE_REPLICAS, "node-replicas", "N|none|auto", IN_BOTH,
-     "replicas of one node that sums and gathers go through before nodes (default auto: by the "
-     "links)"},
+     "replicas of one node that sums and gathers go through before nodes (default auto: the "
+     "shortest step)"},
     {FLAG_GRADIENT_WIRE, "gradient-wire", "fp32|bf16", IN_BOTH,
      "sums of gradients over replicas send half of the bytes, rounded; they are added in fp32 "
      "(default: the plan's with check and --fix, else fp32)"},

@@ -4,35 +4,86 @@
 #include "profile/overlap_costs.h"
 #include "schedule/planner/planner_build.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "schedule/auto/list_schedule.h"
 #include "schedule/lower/lower.h"
 
-smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate)
+/* Of the stage with most weights, for which hops and buckets are chosen; its rank and bytes. */
+static smp_simulation_input ring_input(const smp__planner *planner, const smp_candidate *candidate,
+                                       int *rank, int64_t *bytes)
 {
-    smp_sharding sharding = candidate->sharding;
     const smp_partition *partition = candidate->partition;
     int most = 0;
-    if (sharding.bucket_bytes != SMP_BUCKET_AUTO && sharding.node_replicas != SMP_HOPS_AUTO)
-        return sharding;
     for (int s = 1; s < partition->n_stage; s++)
         if (partition->load[s].weight_bytes > partition->load[most].weight_bytes)
             most = s;
-    smp_simulation_input input = {.pipeline = candidate->pipeline,
+    *rank = candidate->stage_rank[most];
+    *bytes = partition->load[most].weight_bytes;
+    return (smp_simulation_input){.pipeline = candidate->pipeline,
                                   .ddp = candidate->ddp,
-                                  .sharding = sharding,
+                                  .sharding = candidate->sharding,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
                                   .device = candidate->device};
-    const int rank = candidate->stage_rank[most];
-    const int64_t bytes = partition->load[most].weight_bytes;
-    if (sharding.node_replicas == SMP_HOPS_AUTO)
-        sharding.node_replicas = smp_node_replicas(&input, rank, bytes);
-    input.sharding = sharding;
-    if (sharding.bucket_bytes == SMP_BUCKET_AUTO)
-        sharding.bucket_bytes = smp_bucket_bytes(&input, rank, bytes);
+}
+
+smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate)
+{
+    smp_sharding sharding = candidate->sharding;
+    int rank;
+    int64_t bytes;
+    if (sharding.bucket_bytes != SMP_BUCKET_AUTO)
+        return sharding;
+    const smp_simulation_input input = ring_input(planner, candidate, &rank, &bytes);
+    sharding.bucket_bytes = smp_bucket_bytes(&input, rank, bytes);
     return sharding;
+}
+
+/* The largest weight with uses in several stages. */
+static int64_t tied_bytes(const smp_graph *graph, const int32_t *stage)
+{
+    int64_t most = 0;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        const int64_t bytes = param->elements * (int64_t)sizeof(float);
+        bool tied = false;
+        for (int32_t u = param->use_begin + 1; u < param->use_end && !param->idle; u++)
+            tied |= stage[graph->use[u].op] != stage[graph->use[param->use_begin].op];
+        if (tied && bytes > most)
+            most = bytes;
+    }
+    return most;
+}
+
+int smp__candidate_hops(const smp__planner *planner, const smp_candidate *candidate,
+                        int choice[SMP_HOPS_CHOICES])
+{
+    int rank;
+    int64_t bytes;
+    const smp_simulation_input input = ring_input(planner, candidate, &rank, &bytes);
+    return smp_node_replicas(&input, rank, bytes,
+                             tied_bytes(planner->request.graph, candidate->partition->stage),
+                             choice);
+}
+
+smp_status smp__candidate_choose_hops(smp__planner *planner, smp_candidate *candidate)
+{
+    int choice[SMP_HOPS_CHOICES], best = 0;
+    if (candidate->sharding.node_replicas != SMP_HOPS_AUTO)
+        return SMP_OK;
+    const int n = smp__candidate_hops(planner, candidate, choice);
+    double least_us = INFINITY;
+    for (int i = 0; i < n && n > 1; i++) {
+        double step_us;
+        candidate->sharding.node_replicas = choice[i];
+        SMP_TRY(smp__planner_step_us(planner, candidate, &step_us));
+        best = step_us < least_us ? i : best;
+        least_us = fmin(step_us, least_us);
+    }
+    candidate->sharding.node_replicas = choice[best];
+    return SMP_OK;
 }
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,

@@ -14,8 +14,9 @@ enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, TINY = 12 /* ops */, EXACT_OPS = 64 
 #define SPARE 1.02 /* times what was missing */
 #define STEP 0.01  /* of the memory at least, twice as much each time: a near miss must not stall */
 
-/* Takes the partition over, also when it fails. */
-static smp_status make_candidate(const smp__configs *configs, const smp__config *config,
+/* Takes the partition over, also when it fails. The first one decides on the configuration's
+ * hops. */
+static smp_status make_candidate(const smp__configs *configs, smp__config *config,
                                  smp_partition *partition, double give_up_us, smp_candidate **out)
 {
     size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->mapping->pipeline;
@@ -57,8 +58,13 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
         memset(candidate->offload, true, (size_t)n_op);
         candidate->n_offload = partition->n_stage;
     }
-    *out = candidate;
-    return SMP_OK;
+    const smp_status status = smp__candidate_choose_hops(configs->planner, candidate);
+    config->sharding.node_replicas = candidate->sharding.node_replicas;
+    if (status == SMP_OK)
+        *out = candidate;
+    else
+        smp_candidate_destroy(candidate);
+    return status;
 }
 
 /* Whether it is left to the memory what recomputes. */
@@ -417,14 +423,31 @@ smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
     return status;
 }
 
+/* The candidate's partition may not be the one by which its hops were chosen. */
+static smp_status tune_hops(smp__configs *configs, smp__config *config, smp_candidate *candidate)
+{
+    int choice[SMP_HOPS_CHOICES];
+    const int n = smp__candidate_hops(configs->planner, candidate, choice);
+    for (int i = 0; i < n; i++) {
+        smp_sharding other = candidate->sharding;
+        other.node_replicas = choice[i];
+        if (choice[i] != candidate->sharding.node_replicas)
+            SMP_TRY(try_sharding(configs, config, other, candidate));
+    }
+    return SMP_OK;
+}
+
 smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate)
 {
     const smp__planner *planner = configs->planner;
     const bool weights =
         smp_shards(candidate->sharding, SMP_SHARD_WEIGHTS, configs->request->graph->training);
-    smp_sharding other = candidate->sharding;
+    smp_sharding other;
     if (candidate->ddp == 1 || configs->request->optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
+    if (planner->request.sharding.node_replicas == SMP_HOPS_AUTO)
+        SMP_TRY(tune_hops(configs, config, candidate));
+    other = candidate->sharding;
     other.bucket_bytes = 0;
     if (candidate->sharding.bucket_bytes < 0 &&
         smp__candidate_sharding(planner, candidate).bucket_bytes > 0)

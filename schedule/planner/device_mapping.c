@@ -99,7 +99,8 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
     }
     const bool buckets = request->sharding.bucket_bytes > 0 ||
                          (request->sharding.bucket_bytes < 0 && smp_buckets_help(cluster));
-    const bool hops = cluster->nodes > 1 && request->sharding.node_replicas != 0;
+    const bool hops = request->sharding.node_replicas > 0 ||
+                      (cluster->nodes > 1 && request->sharding.node_replicas != 0);
     mapping->ring_us = buckets || hops ? 0.0 : least_ring_us(mapping, cluster);
     if (smp_wire_is_bf16(request->sharding))
         mapping->ring_us /= 2;

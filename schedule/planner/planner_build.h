@@ -83,8 +83,13 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                       int microbatches, int active);
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
                                         const smp_candidate *candidate);
-/* The candidate's, with the hops and buckets that suit its partition and devices. */
+/* The candidate's, with the buckets that suit its partition and devices. */
 smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate);
+/* As smp_node_replicas: which hops the candidate may have. */
+int smp__candidate_hops(const smp__planner *planner, const smp_candidate *candidate,
+                        int choice[SMP_HOPS_CHOICES]);
+/* Those of its shortest step, where the choice is open. */
+smp_status smp__candidate_choose_hops(smp__planner *planner, smp_candidate *candidate);
 /* Blocks of gradients of all replicas: as asked for, else one for each. */
 static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
 {

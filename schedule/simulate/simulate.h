@@ -72,9 +72,13 @@ typedef struct smp_simulation_input {
  * are least together. A power of two; 0: one bucket. Needs pipeline, ddp, sharding, graph, cluster
  * and device of the input. O(ddp). */
 int64_t smp_bucket_bytes(const smp_simulation_input *input, int rank, int64_t weight_bytes);
-/* How many replicas of one node are to exchange first, so that sums over all replicas, or what a
- * shard group exchanges, take least; 0: one hop takes least. Needs what smp_bucket_bytes does. */
-int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t weight_bytes);
+/* How many neighbouring replicas are to exchange first, 0 being one hop: the choices that may be
+ * the best; returns how many, at least 1. Left out is what is no cheaper than another one for what
+ * is reduced first, however large, and for a weight of tied_bytes, which all replicas sum. Needs
+ * what smp_bucket_bytes does. O(ddp log ddp), or ddp times that where adapters are shared. */
+enum { SMP_HOPS_CHOICES = 32 /* powers of two */ };
+int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t weight_bytes,
+                      int64_t tied_bytes, int choice[SMP_HOPS_CHOICES]);
 /* Can buckets help on any partition? Not where the cores that compute move the data too. */
 bool smp_buckets_help(const smp_cluster *cluster);
 

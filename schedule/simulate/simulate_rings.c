@@ -125,25 +125,53 @@ double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64
                : smp__sim_ring_us(input, rank, bytes);
 }
 
-static bool share_nodes(const smp_simulation_input *input, int near)
+/* What sums and gathers take with the hops of a choice; each is affine in its bytes. */
+typedef struct hops_price {
+    double large_us, small_us, tied_us;
+} hops_price;
+
+static hops_price price_hops(const smp_simulation_input *input, int rank, int near,
+                             int64_t weight_bytes, int64_t tied_bytes)
 {
-    for (int rank = 0; rank < input->pipeline; rank++)
-        for (int i = 0; i < input->ddp; i++)
-            if (node_of(input, rank, i) != node_of(input, rank, i - i % near))
-                return false;
-    return true;
+    smp_simulation_input with = *input;
+    with.sharding.node_replicas = near;
+    const smp__ring first =
+        input->sharding.shard > 1 ? smp__ring_of_group(input) : smp__ring_of_all(input);
+    return (hops_price){smp__ring_turns_us(&with, rank, first, 2, weight_bytes),
+                        smp__ring_turns_us(&with, rank, first, 2, 1),
+                        smp__sim_ring_us(&with, rank, tied_bytes)};
 }
 
-int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t bytes)
+static bool is_no_dearer(hops_price a, hops_price b)
 {
-    const smp__ring of =
-        input->sharding.shard > 1 ? smp__ring_of_group(input) : smp__ring_of_all(input);
-    int near = 1;
-    if (input->cluster->nodes == 1 || (input->sharding.shard <= 1 && !input->graph->training))
-        return 0;
-    while (of.size % (2 * near) == 0 && 2 * near < of.size && share_nodes(input, 2 * near))
-        near *= 2;
-    const int64_t sent = on_wire(input, bytes);
-    const double flat_us = one_hop_us(input, rank, of, 2, sent);
-    return near > 1 && two_hops_us(input, rank, of, near, 2, sent) < flat_us ? near : 0;
+    return a.large_us <= b.large_us && a.small_us <= b.small_us && a.tied_us <= b.tied_us;
+}
+
+int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t weight_bytes,
+                      int64_t tied_bytes, int choice[SMP_HOPS_CHOICES])
+{
+    hops_price price[SMP_HOPS_CHOICES];
+    const bool any =
+        input->cluster->nodes > 1 && (input->sharding.shard > 1 || input->graph->training);
+    int n = 1;
+    choice[0] = 0;
+    price[0] = price_hops(input, rank, 0, weight_bytes, tied_bytes);
+    for (int near = 2; any && near < input->ddp && input->ddp % near == 0; near *= 2) {
+        const hops_price p = price_hops(input, rank, near, weight_bytes, tied_bytes);
+        bool needed = true;
+        int kept = 0;
+        for (int i = 0; i < n && needed; i++)
+            needed = !is_no_dearer(price[i], p);
+        for (int i = 0; i < n && needed; i++)
+            if (!is_no_dearer(p, price[i])) {
+                price[kept] = price[i];
+                choice[kept++] = choice[i];
+            }
+        if (needed) {
+            price[kept] = p;
+            choice[kept] = near;
+            n = kept + 1;
+        }
+    }
+    return n;
 }

@@ -61,6 +61,14 @@ static void test_simulate_gathers_ahead(void **state)
     made_plan_free(&made);
 }
 
+/* With no weight that is tied, one choice is the best. */
+static void assert_hops(int expected, const smp_simulation_input *input)
+{
+    int choice[SMP_HOPS_CHOICES];
+    assert_int_equal(1, smp_node_replicas(input, 0, 1000, 0, choice));
+    assert_int_equal(expected, choice[0]);
+}
+
 /* Four replicas on two nodes: around one ring; first inside the nodes, where a half is left to send
  * between them; and the same where the two devices of a node share an adapter. */
 static void test_simulate_two_hops(void **state)
@@ -78,15 +86,19 @@ static void test_simulate_two_hops(void **state)
     s.input.sharding.gradient_wire = SMP_WIRE_BF16; /* half of the bytes in both hops */
     assert_step(&s.input, 3 + 2 * 250 + 2 * (100 + 125));
     s.input.sharding.gradient_wire = SMP_WIRE_FP32;
-    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
+    assert_hops(2, &s.input);
     s.cluster.adapters_per_node = 1;
     assert_step(&s.input, 3 + 2 * 500 + 2 * 2 * 350);
     s.input.sharding.node_replicas = 0;
     assert_step(&s.input, 3 + 2 * (250 + 2 * 2 * 350));
-    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
-    s.device[1] = 2; /* neighbouring replicas lie on different nodes */
+    assert_hops(2, &s.input);
+    s.device[1] =
+        2; /* neighbouring replicas lie on different nodes: a half crosses, then the rest */
     s.device[2] = 1;
-    assert_int_equal(0, smp_node_replicas(&s.input, 0, 1000));
+    assert_step(&s.input, 3 + 2 * (250 + 2 * 2 * 350));
+    s.input.sharding.node_replicas = 2;
+    assert_step(&s.input, 3 + 2 * (2 * 600 + 250));
+    assert_hops(2, &s.input);
     made_plan_free(&made);
 }
 
@@ -107,10 +119,10 @@ static void test_simulate_two_hops_of_groups(void **state)
     s.input.sharding.gradient_wire = SMP_WIRE_BF16; /* of the sum, not of the gather */
     assert_step(&s.input, 3 + (500 + 350) + (250 + 225));
     s.input.sharding.gradient_wire = SMP_WIRE_FP32;
-    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
+    assert_hops(2, &s.input);
     s.input.sharding.shard = 2; /* inside a node: only the second hop of sums leaves it */
     s.input.sharding.node_replicas = 0;
-    assert_int_equal(0, smp_node_replicas(&s.input, 0, 1000));
+    assert_hops(0, &s.input);
     made_plan_free(&made);
 }
 
