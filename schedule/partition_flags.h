@@ -17,6 +17,7 @@ typedef enum smp__flag {
     FLAG_CUT_AT,
     FLAG_SCHEDULE_FROM,
     FLAG_COSTS,
+    FLAG_SAME_BITS_AS,
     FLAG_STAGES,
     FLAG_DDP,
     FLAG_TENSOR,

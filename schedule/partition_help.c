@@ -30,6 +30,10 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_COSTS, "costs", "PLAN", IN_CHECK,
      "what the stages of a schedule of another framework take: those of this plan (default: "
      "forward 1, backward 2)"},
+    {FLAG_SAME_BITS_AS, "same-bits-as", "PLAN", IN_CHECK,
+     "say only whether both plans train to the same bits (exit code 0), or the first reason why "
+     "not "
+     "(1)"},
     {FLAG_PLUGIN, "plugin", "FILE.so", IN_BOTH,
      "operators of your own that the model uses (smp_op_register); repeatable"},
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},

@@ -14,6 +14,7 @@
 #include "graph/math/math.h"
 #include "schedule/auto/list_schedule.h"
 #include "schedule/check/check.h"
+#include "schedule/check/same_bits.h"
 #include "schedule/plan/op_pattern.h"
 #include "schedule/foreign/foreign_judge.h"
 #include "schedule/foreign/foreign_take.h"
@@ -495,9 +496,20 @@ static smp_status judge_foreign(const smp_partition_options *o)
     return status;
 }
 
+static smp_status compare_bits(const smp_partition_options *o)
+{
+    smp_text shown = {0};
+    const smp_status status = smp_same_bits_report(o->plan, o->same_bits_as, o->json, &shown);
+    const smp_status printed = print_text(stdout, &shown);
+    smp_text_free(&shown);
+    return printed != SMP_OK ? printed : status;
+}
+
 static smp_status check(const smp_partition_options *o)
 {
     bool foreign;
+    if (o->same_bits_as)
+        return compare_bits(o);
     SMP_TRY(smp_foreign_is(o->plan, &foreign));
     if (foreign)
         return judge_foreign(o);

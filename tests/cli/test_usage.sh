@@ -37,7 +37,7 @@ has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --mi
     --group --partitioner --model --plugin --device --precision --help --version \
     --offload --loading-horizon --offload-states --tensor --tensor-overlap --split
 expect_match out '^       smp-partition check PLAN'
-has_options smp-partition --costs
+has_options smp-partition --costs --same-bits-as
 for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
     expect_match out "(^|[ ,(])$name([ ,)]|\$)" # from the registries
 done
