@@ -261,6 +261,10 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
         r->microbatch_size = in->profile ? in->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(o, r, in));
     int devices = smp_cluster_devices(r->cluster);
+    if (r->devices > devices && !in->cluster)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%d devices are needed, the cluster of %s has %d: give --cluster FILE",
+                        r->devices, o->fix, devices);
     if (o->request.devices > 0 || r->devices <= devices)
         return SMP_OK;
     return smp__at_numbers(r,

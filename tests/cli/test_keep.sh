@@ -70,6 +70,13 @@ bad_fix 2 'bad\.yaml:3:3: stages: got 2, expected a divisor' "$two" -n 3
 bad_fix 2 'smp-partition: stages: got 7, expected a divisor' "$two" -n 4 --stages 7 # not the file's
 bad_fix 2 'bad\.yaml:2:11: 2 stages \* 3 replicas' "parallel: {ddp: 3}\n$two" -n 4
 bad_fix 2 'bad\.yaml:2:11: the plan needs 6 devices' "parallel: {ddp: 3}\n$two" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"
+expect_exit 0 smp-partition "$model" -n 1 --microbatches 4 --time-limit 5 -o alone.yaml
+for more in '-n 4' '--ddp 4' '--stages 2 --ddp 2' '--tensor 4'; do
+    # shellcheck disable=SC2086 # words
+    expect_bad '^smp-partition: 4 devices are needed, the cluster of alone\.yaml has 1: give --cluster FILE$' \
+        smp-partition "$model" --fix alone.yaml $more
+done
+expect_exit 0 smp-partition "$model" --fix alone.yaml --ddp 4 --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
 bad_fix 2 'bad\.yaml:2:11: devices: got' "parallel: {ddp: 1000000}\n$two"
 bad_fix 2 'bad\.yaml:2:8: batch: microbatches: got 1000000000' "batch: {microbatches: 1000000000}\n$two"
 bad_fix 3 'bad\.yaml:3:3: 71 pipeline ranks need as many ops' 'stages:\n  - {stage: 70, ops: [wte]}\n'
