@@ -23,6 +23,7 @@ typedef enum smp__flag {
     FLAG_TENSOR,
     FLAG_TENSOR_OVERLAP,
     FLAG_SPLIT,
+    FLAG_SPLIT_FROM,
     FLAG_FREEZE,
     FLAG_SHARD,
     FLAG_SHARD_WHAT,

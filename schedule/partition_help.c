@@ -48,6 +48,9 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_SPLIT, "split", "PATTERN:RULE", IN_PLAN,
      "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with --tensor, "
      "repeatable, a later one wins"},
+    {FLAG_SPLIT_FROM, "split-from", "PLAN", IN_PLAN,
+     "as many devices compute each op together as in this plan, split as there; its stages and all "
+     "else are searched"},
     {FLAG_FREEZE, "freeze", "PATTERN", IN_PLAN,
      "weights that match, such as 'wte.*', are not trained; repeatable (default: the plan's with "
      "--fix, else none)"},

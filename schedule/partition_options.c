@@ -210,6 +210,8 @@ static const char **file_of(smp_partition_options *o, int option)
         return &o->schedule_from;
     case FLAG_COSTS:
         return &o->costs;
+    case FLAG_SPLIT_FROM:
+        return &o->split_from;
     case FLAG_SAME_BITS_AS:
         return &o->same_bits_as;
     case FLAG_TRACE:
@@ -315,8 +317,9 @@ static const char *value_or_all(int argc, char **argv)
 /* No file that is read is written, too. */
 static smp_status check_files(const smp_partition_options *o)
 {
-    const char *const read[] = {o->model,   o->plan,          o->fix,   o->cluster,
-                                o->profile, o->schedule_from, o->costs, o->same_bits_as};
+    const char *const read[] = {o->model,   o->plan,         o->fix,
+                                o->cluster, o->profile,      o->schedule_from,
+                                o->costs,   o->same_bits_as, o->split_from};
     const char *const written[] = {o->output, o->trace, o->report, o->svg};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++) {
         for (size_t k = 0; k < sizeof written / sizeof written[0]; k++)

@@ -16,6 +16,7 @@ typedef struct smp_partition_options {
     const char *plan;          /* of `check` */
     const char *schedule_from; /* FILE; NULL: none */
     const char *costs;         /* PLAN of `check`; NULL: none */
+    const char *split_from;    /* PLAN; NULL: none */
     const char *same_bits_as;  /* likewise */
     const char *fix;           /* --fix PLAN */
     const char *fix_stages;    /* its :STAGES; NULL: all */

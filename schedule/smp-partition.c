@@ -33,11 +33,11 @@ enum { MAX_LOCAL = 1 << 16 };
 typedef struct inputs {
     smp_graph *graph;
     smp_profile *profile;
-    smp_cluster *cluster; /* NULL: the sketch's */
-    smp_cluster *groups;  /* of the cluster's devices, or the sketch's; NULL: none */
-    smp_sketch *sketch;
-    smp_foreign *foreign;    /* of --schedule-from */
-    int32_t *pin, *together; /* of the graph that is planned */
+    smp_cluster *cluster;            /* NULL: the sketch's */
+    smp_cluster *groups;             /* of the cluster's devices, or the sketch's; NULL: none */
+    smp_sketch *sketch, *split_from; /* of --fix, or checked; of --split-from */
+    smp_foreign *foreign;            /* of --schedule-from */
+    int32_t *pin, *together;         /* of the graph that is planned */
     smp_where *pin_where;
     smp_tensor_request tensor; /* of smp-partition MODEL */
 } inputs;
@@ -54,6 +54,7 @@ static void free_inputs(inputs *in)
     free(in->pin_where);
     free(in->together);
     smp_sketch_destroy(in->sketch);
+    smp_sketch_destroy(in->split_from);
     smp_foreign_destroy(in->foreign);
     smp_cluster_destroy(in->groups);
     smp_cluster_destroy(in->cluster);
@@ -200,11 +201,32 @@ static smp_status adapt(void *context, smp_search_request *r)
     return SMP_OK;
 }
 
+/* The splitting of --split-from and nothing else of that plan. */
+static smp_status ask_split_from(const smp_partition_options *o, inputs *in,
+                                 smp_tensor_request *out)
+{
+    SMP_TRY(smp_sketch_read(o->split_from, &in->split_from));
+    const smp_splitting *from = &in->split_from->splitting;
+    if (o->n_split > 0)
+        return smp_fail(SMP_ERR_INPUT, "--split: with --split-from, which says how ops are split");
+    if (from->devices <= 1)
+        return smp_fail(SMP_ERR_INPUT, "--split-from: %s splits nothing", o->split_from);
+    if (o->has_tensor && o->tensor > 0 && o->tensor != from->devices)
+        return smp_fail(SMP_ERR_INPUT, "--tensor: got %d, expected the %d of --split-from %s",
+                        o->tensor, from->devices, o->split_from);
+    *out = (smp_tensor_request){.tensor = from->devices,
+                                .fixed = from->entry,
+                                .n_fixed = from->n_entry,
+                                .only_fixed = true};
+    return SMP_OK;
+}
+
 /* What the options say of groups of devices, else the plan to keep; the devices of this machine are
  * then so many times as much. */
 static smp_status ask_tensor(const smp_partition_options *o, inputs *in, smp_tensor_request *out)
 {
-    const bool kept = in->sketch && in->sketch->splitting.devices > 1 && !o->has_tensor;
+    const bool kept =
+        in->sketch && in->sketch->splitting.devices > 1 && !o->has_tensor && !o->split_from;
     *out = (smp_tensor_request){.tensor = o->tensor, .fixed = o->split, .n_fixed = o->n_split};
     if (kept && o->n_split > 0)
         return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
@@ -217,6 +239,8 @@ static smp_status ask_tensor(const smp_partition_options *o, inputs *in, smp_ten
                                  .only_fixed = true,
                                  .overlap = in->sketch->splitting.overlap ? SMP_TENSOR_OVERLAP_YES
                                                                           : SMP_TENSOR_OVERLAP_NO};
+    if (o->split_from)
+        SMP_TRY(ask_split_from(o, in, out));
     if (!kept || o->has_tensor_overlap)
         out->overlap = (smp_tensor_overlap)o->tensor_overlap;
     if (out->tensor != 1 && o->far_tensor)

@@ -109,6 +109,22 @@ expect_match other.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
 sed 's/h0\.ln_1,/h0.ln_one,/' kept.yaml >bad.yaml
 expect_bad "op 'h0\.ln_one': model 'gpt-tiny' has none" smp-partition "$model" --fix bad.yaml
 
+# --split-from: the splitting, and nothing else, so that bits stay.
+from=(--split-from kept.yaml --microbatch-size 1 --gradient-blocks 8 --time-limit 5)
+expect_exit 0 smp-partition "$model" -n 2 --stages 1 --microbatches 8 "${from[@]}" -o alone.yaml
+expect_exit 0 smp-partition "$model" -n 8 --tensor 2 --stages 2 --ddp 2 --microbatches 4 --pipeline zero-bubble "${from[@]}" -o many.yaml
+entries() { grep '^  - {op: ' "$1"; }
+for plan in alone many; do expect_equal "splitting of $plan" "$(entries $plan.yaml)" "$(entries kept.yaml)"; done
+expect_no_match many.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
+expect_exit 0 smp-partition check alone.yaml --same-bits-as many.yaml
+expect_exit 0 smp-partition "$model" --fix other.yaml "${from[@]}" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" -o both.yaml
+expect_equal "splitting of two plans" "$(entries both.yaml)" "$(entries kept.yaml)"
+expect_match both.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
+expect_bad '--split: with --split-from' smp-partition "$model" "${from[@]}" --split wte:rows
+expect_bad '--tensor: got 4, expected the 2 of --split-from kept\.yaml' smp-partition "$model" "${from[@]}" --tensor 4
+expect_exit 0 smp-partition "$model" -n 1 --microbatches 1 --time-limit 5 -o plain.yaml
+expect_bad '--split-from: plain\.yaml splits nothing' smp-partition "$model" --split-from plain.yaml
+
 # What a run of two devices measured, of which the first speaks: its plan is checked with that.
 write_text text.txt 20000
 expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 "${split[@]}" --microbatches 2 --time-limit 5 -o two.yaml

@@ -35,7 +35,7 @@ has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --mi
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit --schedule-from \
     --group --partitioner --model --plugin --device --precision --help --version \
-    --offload --loading-horizon --offload-states --tensor --tensor-overlap --split
+    --offload --loading-horizon --offload-states --tensor --tensor-overlap --split --split-from
 expect_match out '^       smp-partition check PLAN'
 has_options smp-partition --costs --same-bits-as
 for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
