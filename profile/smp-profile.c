@@ -13,10 +13,12 @@
 #include "graph/base/text.h"
 #include "graph/base/usage.h"
 #include "graph/math/math.h"
+#include "graph/ops/check_gradients.h"
 #include "graph/ops/custom_op.h"
+#include "profile/distinct.h"
 #include "profile/estimate.h"
 
-enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2 };
+enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2, CHECK_BATCH = 2 };
 
 #define MIN_SAMPLE_US 2000
 #define MOST_SPREAD 0.1 /* between the quartiles: what is more is measured again */
@@ -48,11 +50,16 @@ static const char usage[] =
     "time\n"
     "  --offload-to DIR     with --links: the link to a file in DIR instead of host memory, as of\n"
     "                       smp-run (cpu)\n"
+    "  --check-gradients    measure nothing: compare the gradients of every operator, as "
+    "`backward` has\n"
+    "                       them on the CPU in fp32, with differences of its forward "
+    "(micro-batches\n"
+    "                       of 2 unless --microbatch-size says otherwise)\n"
     "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
     "repeatable\n"
     "  --help, --version\n"
     "\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
+    "exit codes: 0 done, 1 failed, or a gradient is wrong, 2 wrong usage or bad input\n";
 
 typedef enum flag {
     FLAG_DEVICE = 256,
@@ -61,6 +68,7 @@ typedef enum flag {
     FLAG_LINKS,
     FLAG_LINK_TIME,
     FLAG_OFFLOAD_TO,
+    FLAG_CHECK_GRADIENTS,
     FLAG_PLUGIN,
     FLAG_HELP,
     FLAG_VERSION
@@ -73,6 +81,7 @@ static const struct option long_options[] = {
     {"links", no_argument, NULL, FLAG_LINKS},
     {"link-time", required_argument, NULL, FLAG_LINK_TIME},
     {"offload-to", required_argument, NULL, FLAG_OFFLOAD_TO},
+    {"check-gradients", no_argument, NULL, FLAG_CHECK_GRADIENTS},
     {"plugin", required_argument, NULL, FLAG_PLUGIN},
     {"help", no_argument, NULL, FLAG_HELP},
     {"version", no_argument, NULL, FLAG_VERSION},
@@ -82,11 +91,11 @@ static const struct option long_options[] = {
 typedef struct arguments {
     const char *model, *output, *offload_to;
     smp_target target;
-    int64_t microbatch_size;
+    int64_t microbatch_size; /* 0: not given */
     double link_s;
     const char *plugin[SMP_MAX_PLUGINS];
     int n_plugin;
-    bool links, help, version;
+    bool links, check_gradients, help, version;
 } arguments;
 
 static smp_status set_option(arguments *a, int option, const char *text)
@@ -118,6 +127,9 @@ static smp_status set_option(arguments *a, int option, const char *text)
     case FLAG_OFFLOAD_TO:
         a->offload_to = text;
         return SMP_OK;
+    case FLAG_CHECK_GRADIENTS:
+        a->check_gradients = true;
+        return SMP_OK;
     case FLAG_PLUGIN:
         if (a->n_plugin == SMP_MAX_PLUGINS)
             return smp_fail(SMP_ERR_INPUT, "--plugin: given more than %d times", SMP_MAX_PLUGINS);
@@ -130,6 +142,21 @@ static smp_status set_option(arguments *a, int option, const char *text)
         a->version = true;
         return SMP_OK;
     }
+}
+
+static smp_status check_for_gradients(const arguments *a)
+{
+    if (a->links || a->output)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--check-gradients: nothing is measured with it: leave %s out",
+                        a->links ? "--links" : "-o");
+    if (a->target.backend != SMP_BACKEND_CPU || a->target.precision != SMP_PRECISION_FP32)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--check-gradients: got --device %s --dtype %s, expected "
+                        "--device cpu --dtype fp32, or neither",
+                        smp_backend_name(a->target.backend),
+                        smp_precision_name(a->target.precision));
+    return SMP_OK;
 }
 
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
@@ -152,6 +179,8 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
                         "--offload-to %s: nothing is measured of that without "
                         "--links",
                         a->offload_to);
+    if (a->check_gradients)
+        return check_for_gradients(a);
     if (smp_target_check(a->target) == SMP_OK)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
@@ -298,7 +327,8 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
 {
     const bool speaks = !comm || comm->world_rank == 0;
     progress shown = {.terminal = isatty(STDERR_FILENO), .shown_s = smp_clock_s()};
-    smp_profile_options options = {.microbatch_size = a->microbatch_size,
+    smp_profile_options options = {.microbatch_size =
+                                       a->microbatch_size > 0 ? a->microbatch_size : 1,
                                    .links = a->links,
                                    .link_s = a->link_s,
                                    .progress_context = &shown,
@@ -329,6 +359,75 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
     return status;
 }
 
+/* "input 0 'x'", "weight 'fc.bias'"; returns the buffer. */
+static const char *gradient_name(char *buffer, size_t size, const smp_graph *graph,
+                                 const smp_op *op, const smp_gradient_check *check)
+{
+    if (check->of_param)
+        snprintf(buffer, size, "weight '%s'", graph->param[op->param[check->slot]].name);
+    else
+        snprintf(buffer, size, "input %d '%s'", check->slot,
+                 graph->tensor[op->in[check->slot]].name);
+    return buffer;
+}
+
+static void print_gradient(const smp_graph *graph, const smp_op *op,
+                           const smp_gradient_check *check)
+{
+    static const char *const verdicts[] = {[SMP_GRADIENT_RIGHT] = "right",
+                                           [SMP_GRADIENT_UNKNOWN] = "lost in roundings",
+                                           [SMP_GRADIENT_WRONG] = "WRONG",
+                                           [SMP_GRADIENT_NOT_ADDED] = "WRONG"};
+    char name[160], error[32] = "-";
+    if (check->verdict != SMP_GRADIENT_UNKNOWN)
+        snprintf(error, sizeof error, "%.1e", check->error);
+    printf("%-24s %-20s %-32s %8s  %s\n", op->name, op->kind->name,
+           gradient_name(name, sizeof name, graph, op, check), error, verdicts[check->verdict]);
+    if (check->verdict == SMP_GRADIENT_WRONG && check->element < 0)
+        printf("  along itself it is %.6g, by differences of forward %.6g\n", check->got,
+               check->expected);
+    else if (check->verdict == SMP_GRADIENT_WRONG)
+        printf("  element %lld is %.6g, by differences of forward %.6g\n",
+               (long long)check->element, check->got, check->expected);
+    else if (check->verdict == SMP_GRADIENT_NOT_ADDED)
+        printf("  is not added to what its accumulator holds\n");
+}
+
+/* One op of those that are alike. *wrong: counts what is. */
+static smp_status check_op(const arguments *a, const smp_graph *graph, const smp_op *op, int *wrong)
+{
+    smp_gradient_check checks[SMP_MAX_GRADIENT_CHECKS];
+    int n;
+    SMP_TRY(smp_op_check_gradients(
+        graph, op, a->microbatch_size > 0 ? a->microbatch_size : CHECK_BATCH, 1, checks, &n));
+    for (int i = 0; i < n; i++) {
+        print_gradient(graph, op, &checks[i]);
+        *wrong += checks[i].verdict >= SMP_GRADIENT_WRONG;
+    }
+    fflush(stdout);
+    return SMP_OK;
+}
+
+static smp_status check_gradients(const arguments *a, const smp_graph *graph)
+{
+    smp__distinct distinct;
+    int wrong = 0;
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? smp__distinct_ops(graph, arena, &distinct) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && !graph->training)
+        status = smp_fail(SMP_ERR_INPUT, "%s: mode is inference: there are no gradients to check",
+                          graph->path);
+    for (int32_t i = 0; status == SMP_OK && i < distinct.n; i++)
+        status = check_op(a, graph, &graph->op[distinct.first[i]], &wrong);
+    if (status == SMP_OK)
+        printf("%d different operators of %d checked, gradients that are wrong: %d\n",
+               (int)distinct.n, (int)graph->n_op, wrong);
+    smp_arena_destroy(arena);
+    if (status == SMP_OK && wrong > 0)
+        status = smp_fail(SMP_ERR_FAILED, "%s: %d gradients are wrong", graph->path, wrong);
+    return status;
+}
+
 /* As one rank of a job. */
 static smp_status run_rank(const arguments *a, bool *speaks)
 {
@@ -342,7 +441,10 @@ static smp_status run_rank(const arguments *a, bool *speaks)
     if (status == SMP_OK && *speaks && comm.crowded)
         fprintf(stderr, "smp-profile: warning: %d ranks share fewer cores; times include waiting\n",
                 comm.world_size);
-    if (status == SMP_OK)
+    if (status == SMP_OK && a->check_gradients)
+        status =
+            smp_fail(SMP_ERR_INPUT, "--check-gradients: one process does it, leave mpirun out");
+    else if (status == SMP_OK)
         status = profile_model(a, graph, &comm);
     smp_graph_destroy(graph);
     smp__comm_close(&comm);
@@ -355,7 +457,9 @@ static smp_status run_alone(const arguments *a, int argc, char **argv)
     smp_graph *graph;
     smp_status status;
     SMP_TRY(open_model(a, &graph));
-    status = a->links ? relaunch(argc, argv) : profile_model(a, graph, NULL);
+    status = a->check_gradients ? check_gradients(a, graph)
+             : a->links         ? relaunch(argc, argv)
+                                : profile_model(a, graph, NULL);
     smp_graph_destroy(graph);
     return status;
 }
@@ -373,7 +477,7 @@ int main(int argc, char **argv)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     bool speaks = !rank || strcmp(rank, "0") == 0;
-    arguments a = {.microbatch_size = 1, .link_s = LINK_S};
+    arguments a = {.link_s = LINK_S};
     smp_status status = parse_arguments(argc, argv, &a);
     if (status == SMP_OK && a.help) {
         if (speaks)

@@ -112,4 +112,14 @@ while read -r model stages cluster; do
     done
 done < <([ -z "${SMP_TEST_LONG-}" ] || printf '%s\n' 't5-11b 16 cluster-a100' 'gpt2-30b 16 cluster-h100' 'vit-b16 5 cluster-a100'
     printf '%s\n' 'bert-large 8 cluster-a100' 'inception 6 cluster-v100')
+
+# Gradients of every operator of those that are small against finite differences; in the long run of some
+# that are larger.
+models=(linear mlp branches gpt-tiny llama-tiny moe-tiny bert-small t5-small vit-digits vit-class resnet-small)
+[ -z "${SMP_TEST_LONG-}" ] || models+=(gpt-small resnet-18 resnet-50 vit-b16)
+for model in "${models[@]}"; do
+    expect_exit 0 smp-profile "$SMP_EXAMPLES/$model.yaml" --check-gradients
+    expect_match out 'gradients that are wrong: 0$'
+    expect_no_match out 'lost in roundings'
+done
 finish

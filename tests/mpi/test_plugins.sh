@@ -54,6 +54,27 @@ mkdir elsewhere
 (cd elsewhere && run smp-partition check ../two.yaml --plugin ../snake.so --time-limit 1 && exit "$status") ||
     fail "from another folder"
 
+# Its gradients are those of what it computes; those of a copy with one element wrong are not, nor are
+# those of a copy that does not add up its weight's.
+expect_exit 0 smp-profile snake.yaml --plugin ./snake.so --check-gradients
+expect_match out "snake +weight 'snake.alpha' +[0-9.e-]+  right\$"
+expect_match out 'gradients that are wrong: 0$'
+spoil() { # name, from, to
+    sed "s/$2/$3/" snake.c >"$1.c"
+    expect_equal "$1: lines changed" "$(diff snake.c "$1.c" | grep -c '^>')" 1
+    expect_exit 0 cc -O2 -shared -fPIC -I"$SMP_SOURCE_DIR" "$1.c" -o "$1.so" -lm
+    expect_exit 1 smp-profile snake.yaml --plugin "./$1.so" --check-gradients
+    expect_match err 'snake.yaml: 1 gradients are wrong$'
+}
+spoil element 'dx\[i\] = dy\[i\]' 'dx[i] = (i == 77 ? 2 : 1) * dy[i]'
+expect_match out "snake +input 0 '[a-z]+' .*WRONG\$"
+expect_match out '^  element 77 is [-0-9.]+, by differences of forward [-0-9.]+$'
+spoil written 'weight_grad\[0\]\[f\] +=' 'weight_grad[0][f] ='
+expect_match out "snake +weight '[a-z0-9.]+' .*WRONG\$"
+expect_match out 'is not added to what its accumulator holds'
+expect_exit 2 smp-profile snake.yaml --plugin ./snake.so --check-gradients -o profile.yaml
+expect_exit 2 smp-profile "$SMP_EXAMPLES/mlp.yaml" --check-gradients --dtype bf16
+
 # On a GPU: planned, not run.
 expect_exit 0 smp-partition snake.yaml --plugin snake.so --device cuda -n 1 -o gpu.yaml \
     --cluster "$SMP_EXAMPLES/cluster-h200.yaml"
