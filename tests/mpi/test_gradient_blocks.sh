@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The promise for replicas: with one number of gradient blocks, all steps give the same losses, to the
-# last digit printed, and the same weights, to the last bit, for every ddp that divides it, pipeline
+# last digit printed, and the same weights, to the last bit, for every ddp that it is 1, 2, 4 ... times, pipeline
 # and recomputation; one process included. Batches of 4 micro-batches in 4 blocks, and of 12 in 4.
 # Every way once, in the long run with every model.
 # shellcheck source=training.sh
@@ -53,6 +53,8 @@ same replicas three
 # What cannot be shared out.
 expect_exit 2 smp-partition ties.yaml -n 2 --stages 1 --ddp 2 --microbatches 4 --gradient-blocks 3
 expect_exit 2 smp-partition ties.yaml -n 2 --stages 1 --ddp 2 --microbatches 3 --gradient-blocks 4
+expect_exit 2 smp-partition ties.yaml -n 4 --stages 1 --ddp 4 --microbatches 3 --gradient-blocks 12
+expect_match err 'got 12 for 4 replicas, expected 1, 2, 4, 8 .* so many blocks go with ddp 1, 3, 6, 12$'
 expect_exit 2 smp-partition ties.yaml -n 1 --gradient-blocks 0
 expect_exit 2 smp-partition ties.yaml -n 1 --gradient-blocks 3000000
 for blocks in 0 5 x 1048577; do
