@@ -2,12 +2,15 @@
  * sees the old content or the new one, never a part. */
 #include "graph/base/text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,6 +111,59 @@ static smp_status cannot_write(const smp_writer *w)
     return smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", w->path, strerror(errno));
 }
 
+/* The number of the process that a temporary file is of, "WHAT.PID-ATTEMPT.tmp"; 0: it is none. */
+static long owner_of(const char *name, const char *what)
+{
+    const size_t length = strlen(what);
+    long pid = 0;
+    int attempt, used = 0;
+    if (strncmp(name, what, length) != 0 ||
+        sscanf(name + length, ".%ld-%d.tmp%n", &pid, &attempt, &used) != 2 || used == 0 ||
+        name[length + (size_t)used] != '\0')
+        return 0;
+    return pid;
+}
+
+/* Of a process that is gone, on whatever machine: who writes has it locked. */
+static void remove_dead(int directory, const char *name, long pid)
+{
+    if (pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+        return;
+    const int file = openat(directory, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(directory, name, 0);
+    if (file >= 0)
+        close(file);
+}
+
+void smp_writer_sweep(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *what = slash ? slash + 1 : path;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    DIR *d = opendir(folder);
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        remove_dead(dirfd(d), entry->d_name, owner_of(entry->d_name, what));
+    if (d)
+        closedir(d);
+}
+
+/* Creates a file that no sweep removes, while it is open. -1: try another name. */
+static int create_locked(const char *path)
+{
+    struct stat info;
+    const int file = smp_file_create(AT_FDCWD, path);
+    if (file < 0)
+        return -1;
+    const bool taken = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && fstat(file, &info) == 0 && info.st_nlink > 0)
+        return file;
+    close(file);
+    errno = EEXIST;
+    return -1;
+}
+
 /* Opens a new file beside `target`. */
 static int open_beside(smp_writer *w)
 {
@@ -116,9 +172,10 @@ static int open_beside(smp_writer *w)
     int file = -1;
     if (!w->temporary)
         return file;
+    smp_writer_sweep(w->target);
     for (int attempt = 0; attempt < 100; attempt++) {
         snprintf(w->temporary, size, "%s.%ld-%d.tmp", w->target, (long)getpid(), attempt);
-        file = smp_file_create(AT_FDCWD, w->temporary);
+        file = create_locked(w->temporary);
         if (file >= 0 || errno != EEXIST)
             break;
     }

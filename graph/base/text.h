@@ -66,6 +66,8 @@ smp_status smp_file_write(const char *path, const char *data, size_t bytes);
 typedef struct smp_writer smp_writer;
 smp_status smp_writer_open(const char *path, smp_writer **out);
 smp_status smp_writer_add(smp_writer *w, const void *data, size_t bytes);
+/* Removes what writers of `path` left that were killed; smp_writer_open does, too. */
+void smp_writer_sweep(const char *path);
 /* Nothing is added from here on: it is on the disk, without its name and without a descriptor, so
  * that many can wait for each other. Close it as well. */
 smp_status smp_writer_finish(smp_writer *w);

@@ -1,6 +1,8 @@
 /* graph/base/file.c: reading with a limit, writing that never leaves a part. */
 #include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -117,6 +120,54 @@ static void test_file_writer(void **state)
     }
 }
 
+/* A process that begins to write, and is killed then or, without that, waits. */
+static pid_t start_writer(const char *target, bool dies)
+{
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        smp_writer *w = NULL;
+        if (smp_writer_open(target, &w) != SMP_OK || smp_writer_add(w, "part", 4) != SMP_OK ||
+            write(ends[1], "x", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    if (dies) {
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+    }
+    return child;
+}
+
+/* What a writer left that was killed is removed by the next one of the same file, no others. */
+static void test_file_writer_killed(void **state)
+{
+    (void)state;
+    char other[128], theirs[128];
+    snprintf(other, sizeof other, "%s/b.yaml", folder);
+    snprintf(theirs, sizeof theirs, "%s.42.tmp", path); /* a name of somebody else */
+    assert_int_equal(smp_file_write(theirs, "x", 1), SMP_OK);
+    start_writer(path, true);
+    start_writer(path, true); /* removes that of the first */
+    start_writer(other, true);
+    const pid_t alive = start_writer(path, false);
+    assert_int_equal(count_files(), 3);
+    assert_int_equal(smp_file_write(path, "whole", 5), SMP_OK);
+    expect_content(path, "whole", 5);
+    assert_int_equal(count_files(), 4);
+    assert_int_equal(kill(alive, SIGKILL), 0);
+    assert_int_equal(waitpid(alive, NULL, 0), alive);
+    smp_writer_sweep(path);
+    smp_writer_sweep(other);
+    assert_int_equal(count_files(), 2);
+}
+
 static void test_file_write_failures(void **state)
 {
     char name[128];
@@ -158,6 +209,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_file_write_then_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_write_keeps_links, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_writer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_file_writer_killed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_write_failures, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_read_failures, set_up, tear_down),
     };
