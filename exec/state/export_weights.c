@@ -5,10 +5,14 @@
  * not show. What others have comes to it piece by piece: each rank needs memory for two, and rank 0
  * for a block of the columns of a matrix that is written transposed, which takes a pass over it.
  * No file of a folder gets its name before all of them are on the disk. */
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,6 +39,7 @@ typedef struct exporter {
     int32_t n;
     int32_t *begin; /* [n_file + 1] tensors of a file */
     int32_t n_file;
+    char beside[24];       /* before the names of files until the set is there; "": nothing is */
     smp_writer **file;     /* [n_file] rank 0's; NULL: not begun */
     smp_writer *writer;    /* the one in progress */
     smp__holding *holding; /* of the weight in progress */
@@ -242,13 +247,13 @@ static smp_status write_tensor(exporter *e, const smp_written_source *t)
     return status == SMP_OK ? smp__comm_agree(&e->s->comm, e->status) : status;
 }
 
-/* Of file `number`: a name in the folder. */
-static const char *file_name(exporter *e, int32_t number)
+/* Of file `number`: a name in the folder, for good or for now. */
+static const char *file_name(exporter *e, int32_t number, const char *beside)
 {
     return e->n_file == 1
                ? "model.safetensors"
-               : smp_arena_printf(e->arena, "model-%05" PRId32 "-of-%05" PRId32 ".safetensors",
-                                  number + 1, e->n_file);
+               : smp_arena_printf(e->arena, "%smodel-%05" PRId32 "-of-%05" PRId32 ".safetensors",
+                                  beside, number + 1, e->n_file);
 }
 
 static const char *file_path(exporter *e, const char *name)
@@ -256,10 +261,28 @@ static const char *file_path(exporter *e, const char *name)
     return e->folder && name ? smp_arena_printf(e->arena, "%s%s", e->path, name) : e->path;
 }
 
+/* Are names taken that an index may have? Then the new files get others first. */
+static smp_status choose_names(exporter *e)
+{
+    uint64_t id;
+    bool taken = false;
+    for (int32_t i = 0; e->folder && e->n_file > 1 && i < e->n_file && !taken; i++) {
+        const char *path = file_path(e, file_name(e, i, ""));
+        if (!path)
+            return SMP_ERR_NO_MEMORY;
+        taken = access(path, F_OK) == 0;
+    }
+    if (taken && getrandom(&id, sizeof id, 0) != sizeof id)
+        return smp_fail(SMP_ERR_FAILED, "%s: no random number: %s", e->path, strerror(errno));
+    if (taken)
+        snprintf(e->beside, sizeof e->beside, "%016" PRIx64 ".", id);
+    return SMP_OK;
+}
+
 static smp_status open_file(exporter *e, int32_t number)
 {
     smp_text head = {0};
-    const char *name = file_name(e, number), *path = file_path(e, name);
+    const char *name = file_name(e, number, e->beside), *path = file_path(e, name);
     if (e->s->comm.world_rank != 0)
         return SMP_OK;
     if (!name || !path)
@@ -293,37 +316,24 @@ static smp_status name_files(exporter *e, smp_status status)
     return status;
 }
 
-/* Of an older export nothing says that the new files belong to it; and nothing names these before
- * all of them are there. */
-static smp_status remove_index(exporter *e)
+static smp_status remove_file(exporter *e, const char *name)
 {
-    const char *index = file_path(e, "model.safetensors.index.json");
-    if (!index)
+    const char *path = file_path(e, name);
+    if (!path)
         return SMP_ERR_NO_MEMORY;
-    if (unlink(index) != 0 && errno != ENOENT)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", index, strerror(errno));
-    return SMP_OK;
-}
-
-/* A reader that finds a single file does not look for an index. */
-static smp_status remove_single(exporter *e)
-{
-    const char *single = file_path(e, "model.safetensors");
-    if (!single)
-        return SMP_ERR_NO_MEMORY;
-    if (unlink(single) != 0 && errno != ENOENT)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", single, strerror(errno));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", path, strerror(errno));
     return SMP_OK;
 }
 
 /* The index, on the disk, not yet under its name: what is there stays if it fails. */
-static smp_status begin_index(exporter *e, smp_writer **out)
+static smp_status begin_index(exporter *e, const char *beside, smp_writer **out)
 {
     smp_text index = {0};
     const char **file = SMP_ARENA_NEW(e->arena, const char *, (size_t)e->n);
     const char *path = file_path(e, "model.safetensors.index.json");
     for (int32_t number = 0; file && number < e->n_file; number++) {
-        const char *name = file_name(e, number);
+        const char *name = file_name(e, number, beside);
         for (int32_t i = e->begin[number]; i < e->begin[number + 1]; i++)
             file[i] = name;
         file = name ? file : NULL;
@@ -340,19 +350,86 @@ static smp_status begin_index(exporter *e, smp_writer **out)
     return status;
 }
 
-/* The old set goes when all of the new one is on the disk. */
+/* "0123456789abcdef.model-00001-of-00002.safetensors", or one that a killed export was writing. */
+static bool is_left(const char *name, const char *but)
+{
+    const bool beside = strspn(name, "0123456789abcdef") == 16 && name[16] == '.';
+    int number, of, used = 0;
+    if (beside && but[0] != '\0' && strncmp(name, but, strlen(but)) == 0)
+        return false;
+    return beside &&
+           sscanf(name + 17, "model-%5d-of-%5d.safetensors%n", &number, &of, &used) == 2 &&
+           used > 0 && name[17 + used] == '\0';
+}
+
+/* What killed exports left: no index names it now. but: names that begin so stay; "": none. */
+static void sweep_folder(exporter *e, const char *but)
+{
+    DIR *d = opendir(e->path);
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        char target[NAME_MAX + 1];
+        const char *end = strstr(entry->d_name, ".safetensors.");
+        const int length = end ? (int)(end - entry->d_name + 12) : 0;
+        snprintf(target, sizeof target, "%.*s", length, entry->d_name);
+        if (is_left(entry->d_name, but))
+            (void)remove_file(e, entry->d_name);
+        else if (length > 0 && (is_left(target, "") || strncmp(target, "model", 5) == 0))
+            smp_writer_sweep(file_path(e, target));
+    }
+    if (d)
+        closedir(d);
+    smp_writer_sweep(file_path(e, "model.safetensors.index.json"));
+}
+
+/* A second name for a file, in place of whatever has it. */
+static bool link_over(exporter *e, const char *from, const char *to)
+{
+    const char *beside = smp_arena_printf(e->arena, "%s.%ld-0.tmp", to ? to : "", (long)getpid());
+    if (!from || !to || !beside || link(from, beside) != 0)
+        return false;
+    const bool done = rename(beside, to) == 0;
+    unlink(beside); /* which a rename to the same file leaves */
+    return done;
+}
+
+/* The set has names for now, which its index has: it gets those for good. Where files cannot have
+ * two names it keeps them. */
+static smp_status settle_names(exporter *e)
+{
+    smp_writer *index = NULL;
+    for (int32_t i = 0; i < e->n_file; i++)
+        if (!link_over(e, file_path(e, file_name(e, i, e->beside)),
+                       file_path(e, file_name(e, i, ""))))
+            return SMP_OK;
+    smp_status status = begin_index(e, "", &index);
+    status = index ? smp_writer_close(index, status) : status;
+    if (status == SMP_OK)
+        e->beside[0] = '\0';
+    return status;
+}
+
+/* At every moment what readers look for first, a single file, then the index, is there as a whole,
+ * old or new: files that an index names are replaced when no index names them. */
 static smp_status replace_set(exporter *e, smp_status status)
 {
-    const bool folder = e->folder && e->s->comm.world_rank == 0;
     smp_writer *index = NULL;
-    if (status == SMP_OK && folder && e->n_file > 1)
-        status = begin_index(e, &index);
-    if (status == SMP_OK && folder)
-        status = remove_index(e);
+    if (!e->folder || e->s->comm.world_rank != 0)
+        return name_files(e, status);
+    if (status == SMP_OK && e->n_file > 1)
+        status = begin_index(e, e->beside, &index);
     status = name_files(e, status);
-    if (status == SMP_OK && index)
-        status = remove_single(e);
-    return index ? smp_writer_close(index, status) : status;
+    if (index)
+        status = smp_writer_close(index, status);
+    if (status == SMP_OK)
+        status =
+            remove_file(e, e->n_file > 1 ? "model.safetensors" : "model.safetensors.index.json");
+    if (status == SMP_OK && e->beside[0] != '\0')
+        status = settle_names(e);
+    if (status == SMP_OK)
+        status = smp__checkpoint_folder_sync(e->path);
+    if (status == SMP_OK)
+        sweep_folder(e, e->beside);
+    return status;
 }
 
 static smp_status take_memory(exporter *e, size_t holdings, void **memory)
@@ -372,6 +449,8 @@ static smp_status write_files(exporter *e)
     smp_status status = take_memory(e, holdings, &memory);
     if (status == SMP_OK && e->folder && e->s->comm.world_rank == 0)
         status = smp__checkpoint_folder_make(e->path);
+    if (status == SMP_OK && e->s->comm.world_rank == 0)
+        status = choose_names(e);
     status = smp__comm_agree(&e->s->comm, status);
     if (status == SMP_OK) {
         e->holding = memory;

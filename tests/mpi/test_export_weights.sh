@@ -95,11 +95,41 @@ expect_equal "files of the set" "$files" 6
 for after in 0 1200000; do
     expect_exit 1 mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" FAIL_WRITE=.tmp FAIL_AFTER=$after \
         smp-run two.yaml --steps 0 --export-weights set/ --export-size 500KB
-    expect_match err '^smp-run: rank 0: set/model-0000[1-5]-of-00005\.safetensors: cannot write: No space left on device'
+    expect_match err '^smp-run: rank 0: set/([0-9a-f]{16}\.)?model-0000[1-5]-of-00005\.safetensors: cannot write: No space left on device'
     expect_equal "the set that was there" "$(set_of)" "$before"
 done
 run_plan 2 two.yaml --steps 0 --export-weights set/ --export-size 500KB
 expect_equal "another set" "$([ "$(set_of)" != "$before" ] && find set -type f | wc -l | tr -d ' ')" "$files"
+
+# Killed at any change of a name: the index names one whole set, the old one or the new one. The next export
+# leaves nothing but its own.
+export_pair() {
+    smp-run one.yaml --steps 0 --export-weights pair/ --export-size 1500KB "$@" >out 2>err </dev/null
+}
+indexed() { # what the index names, in the order of the tensors
+    sed -nE 's|^ *"[^"]*": "([^"]*\.safetensors)",?$|pair/\1|p' pair/model.safetensors.index.json | xargs cat | sha256sum
+}
+export_pair
+new=$(indexed)
+cp -r pair new_pair
+export_pair --checkpoint saved --resume
+old=$(indexed)
+cp -r pair old_pair
+olds=0 news=0 status=9
+for kill in {1..30}; do
+    status=0
+    LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" KILL_IN=pair/ KILL_AT=$kill export_pair || status=$?
+    case $(indexed) in
+    "$old") olds=$((olds + 1)) ;;
+    "$new") news=$((news + 1)) ;;
+    *) fail "killed at change $kill: the index names no whole set" ;;
+    esac
+    [ "$status" -eq 9 ] || break
+    [ $((kill % 4)) -ne 0 ] || cp old_pair/* pair/ # beside what is left
+done
+expect_equal "exit code of the last one" "$status" 0
+[ "$olds" -gt 2 ] && [ "$news" -gt 2 ] || fail "$olds exports left the old set, $news the new one"
+expect_equal "the set at the end" "$(diff -r pair new_pair && ls -A pair | wc -l)" 3
 
 # A matrix of more than one block (4 Mi values) is transposed block by block, however it lies.
 cat >wide.yaml <<'MODEL'

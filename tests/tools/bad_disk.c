@@ -2,8 +2,9 @@
  * environment says. fsync appends the path to the file $SYNC_LOG; it fails (EIO) at $FAIL_SYNC; at
  * $HOLD_SYNC it waits until the file $HOLD_UNTIL is there, for a minute at most. Of a write or
  * pwrite at $FAIL_WRITE half the bytes are written, the next one finds the disk full; $FAIL_AFTER
- * bytes are written before that. A pread at $SLOW_READ takes 10 ms. With $BAD_RANK all this is so
- * on one rank. */
+ * bytes are written before that. A pread at $SLOW_READ takes 10 ms. The process is gone at the
+ * $KILL_AT-th change of a name whose path has $KILL_IN in it, before it is done. With $BAD_RANK all
+ * this is so on one rank. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,4 +97,30 @@ ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
             nanosleep(&nap, NULL);
     }
     return syscall(SYS_pread64, fd, bytes, n, offset);
+}
+
+static void perhaps_die(const char *path)
+{
+    static int calls;
+    const char *in = setting("KILL_IN"), *at = setting("KILL_AT");
+    if (in && at && strstr(path, in) && ++calls == atoi(at))
+        _exit(9);
+}
+
+int rename(const char *from, const char *to)
+{
+    perhaps_die(to);
+    return (int)syscall(SYS_rename, from, to);
+}
+
+int link(const char *from, const char *to)
+{
+    perhaps_die(to);
+    return (int)syscall(SYS_link, from, to);
+}
+
+int unlink(const char *path)
+{
+    perhaps_die(path);
+    return (int)syscall(SYS_unlink, path);
 }
