@@ -80,6 +80,7 @@ static const struct entry {
     {"save-every", PERIOD, AT(train)},
     {"save-must", YES, AT(train.save_must)},
     {"check-replicas", COUNT, AT(train.check_replicas)},
+    {"on-drift", TEXT, AT(train.on_drift)},
     {"resume", RESUME, AT(train)},
     {"resume-changed", YES, AT(train.resume_changed)},
     {"keep", FEW, AT(train.job.keep_checkpoints)},
@@ -204,7 +205,9 @@ static const char usage[] =
     "  --resume-best        continue from that one\n"
     "  --check-replicas N   compare weights and states of replicas after every N steps, beside\n"
     "                       before each save and at the end (default 1000; 0: only there); where\n"
-    "                       they differ, end the job\n"
+    "                       they differ, do as --on-drift says\n"
+    "  --on-drift WHAT      stop (default), or replay: compute again from what was saved last,\n"
+    "                       say which replica was wrong, and go on\n"
     "output\n"
     "  --log-every N        print every N-th step (default 10)\n"
     "  --json               one JSON object per step and line\n"
@@ -555,13 +558,23 @@ static smp_status read_weights(smp__run_options *a)
     return SMP_OK;
 }
 
-static smp_status check_progress(const char *when)
+static smp_status check_choice(const char *option, const char *got, const char *const *names, int n)
 {
-    static const char *const names[] = {"auto", "yes", "no"};
-    for (int i = 0; when && i < 3; i++)
-        if (strcmp(when, names[i]) == 0)
+    for (int i = 0; got && i < n; i++)
+        if (strcmp(got, names[i]) == 0)
             return SMP_OK;
-    return when ? smp_fail_choice((smp_where){0}, "--progress", when, names, 3) : SMP_OK;
+    return got ? smp_fail_choice((smp_where){0}, option, got, names, n) : SMP_OK;
+}
+
+static smp_status check_words(const smp_train_options *t)
+{
+    static const char *const progress[] = {"auto", "yes", "no"}, *const drift[] = {"stop",
+                                                                                   "replay"};
+    SMP_TRY(check_choice("--progress", t->progress, progress, 3));
+    SMP_TRY(check_choice("--on-drift", t->on_drift, drift, 2));
+    if (t->on_drift && strcmp(t->on_drift, "replay") == 0 && !t->checkpoint)
+        return smp_fail(SMP_ERR_INPUT, "--on-drift replay needs --checkpoint DIR");
+    return SMP_OK;
 }
 
 /* No file that is read is written, too. Data: FILE or NAME=FILE. */
@@ -613,7 +626,7 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.job.n_weights_like = a->weights_like.n;
     a->train.job.record_trace = a->train.trace || a->train.report || a->train.log;
     a->train.job.record_costs = a->train.profile != NULL;
-    SMP_TRY(check_progress(a->train.progress));
+    SMP_TRY(check_words(&a->train));
     if (a->train.epochs > 0 && a->train.steps != NOT_GIVEN)
         return smp_fail(SMP_ERR_INPUT, "--epochs and --steps: give one of them");
     if (a->train.steps == NOT_GIVEN)

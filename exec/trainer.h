@@ -38,10 +38,11 @@ typedef struct smp__trainer {
                       good ones out of the directory */
     int64_t unsaved; /* the step whose save failed, since when none has succeeded; or -1 */
     char unsaved_why[1024];
-    bool saves;       /* there is a directory of checkpoints, and something to save */
-    bool stopped;     /* by a signal, before the last step: nothing is to come but the save */
-    bool best_due;    /* the weights of this step are the best so far */
-    double best_loss; /* of all evaluations, those in the directory included; INFINITY: none yet */
+    bool saves;        /* there is a directory of checkpoints, and something to save */
+    int64_t good_step; /* of what was saved last in this run, or loaded; 0: none */
+    bool stopped;      /* by a signal, before the last step: nothing is to come but the save */
+    bool best_due;     /* the weights of this step are the best so far */
+    double best_loss;  /* of all evaluations, those in the directory included; INFINITY: none yet */
     bool *job_broken;
     smp_data *predict_data; /* NULL: nothing is predicted */
     smp_output predict_form;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "exec/batches.h"
@@ -31,9 +32,12 @@ static bool due(int64_t step, int64_t every, int64_t last)
 static smp_status note_save(smp__trainer *t, bool last, smp_status status)
 {
     const smp__saving *v = &t->job->saving;
-    if (v->phase == SMP__SAVE_NONE && !v->failed && status == SMP_OK)
+    if (v->phase == SMP__SAVE_NONE && !v->failed && status == SMP_OK) {
         t->unsaved = -1;
-    if (!v->failed || status != SMP_ERR_FAILED || t->options->save_must || t->job->comm.failed)
+        t->good_step = v->step > t->good_step ? v->step : t->good_step;
+    }
+    if (!v->failed || t->job->drifted || status != SMP_ERR_FAILED || t->options->save_must ||
+        t->job->comm.failed)
         return status;
     t->unsaved = v->step;
     snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
@@ -44,6 +48,94 @@ static smp_status note_save(smp__trainer *t, bool last, smp_status status)
     return SMP_OK;
 }
 
+static smp_status compute_step(smp__trainer *t, bool more, double *data_us, smp_step_result *r)
+{
+    const smp__batch b = smp__next_batch(t);
+    t->job->samples = b.first;
+    smp_status status = smp__take_batch(t, b, more, data_us);
+    *t->job_broken = status != SMP_OK;
+    if (status == SMP_OK) {
+        status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, r);
+        *t->job_broken = t->job->comm.failed; /* else all ranks end alike */
+    }
+    return status;
+}
+
+/* Who was furthest from what was computed again, and by more than twice? Gradients of a wrong
+ * weight have reached the others, too. kept: the weight before. */
+static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, size_t size)
+{
+    smp *s = t->job;
+    double *off = s->result; /* [ddp], unused between steps */
+    double own = 0.0, others = 0.0;
+    int worst = 0;
+    SMP_TRY(smp__comm_agree(&s->comm, smp__drift_distance(s, kept, &own)));
+    memset(off, 0, (size_t)s->comm.ddp_size * sizeof *off);
+    off[s->comm.replica] = own;
+    SMP_TRY(smp__comm_sum(&s->comm, off, s->comm.ddp_size));
+    for (int i = 1; i < s->comm.ddp_size; i++)
+        worst = off[i] > off[worst] ? i : worst;
+    for (int i = 0; i < s->comm.ddp_size; i++)
+        others = i != worst && off[i] > others ? off[i] : others;
+    if (off[worst] > 2.0 * others)
+        snprintf(text, size, "replica %d was wrong%s", worst,
+                 others > 0.0 ? ", and the others had its gradients" : "");
+    else
+        snprintf(text, size, "all were wrong alike");
+    return SMP_OK;
+}
+
+/* Steps have the same bits whenever they are computed: from what was saved last to this one again,
+ * which every replica then has right. */
+static smp_status replay(smp__trainer *t, int64_t step)
+{
+    smp *s = t->job;
+    const int64_t skipped = s->skipped;
+    const int in_row = s->skipped_in_row;
+    const double begin_s = smp_clock_s();
+    char drift[512], wrong[256];
+    float *kept = NULL;
+    snprintf(drift, sizeof drift, "%s", smp_last_error());
+    smp_status status = smp__comm_agree(&s->comm, smp__drift_keep(s, &kept));
+    s->broken = s->drifted = false;
+    if (status == SMP_OK)
+        status = smp_load(s, t->options->checkpoint);
+    const int64_t from = s->step;
+    if (status == SMP_OK && from != t->good_step && from != s->saving.step)
+        status = smp_fail(SMP_ERR_FAILED, "%s; what was saved behind step %lld is damaged", drift,
+                          (long long)t->good_step);
+    while (status == SMP_OK && s->step < step) {
+        smp_step_result r;
+        double data_us;
+        status = compute_step(t, false, &data_us, &r);
+    }
+    if (status == SMP_OK)
+        status = name_wrong(t, kept, wrong, sizeof wrong);
+    free(kept);
+    if (status == SMP_OK)
+        status = smp_fail_context(smp__replicas_check(s), "computed again from step %lld",
+                                  (long long)from);
+    SMP_TRY(status);
+    s->skipped = skipped;
+    s->skipped_in_row = in_row;
+    if (t->prints)
+        fprintf(stderr, "smp-run: %s; computed again from step %lld: %s; %lld steps, %.1f s\n",
+                drift, (long long)from, wrong, (long long)(step - from), smp_clock_s() - begin_s);
+    return SMP_OK;
+}
+
+/* `saves`: smp_save looks by itself, but does not know what to do. */
+static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
+{
+    const smp_train_options *o = t->options;
+    const bool saved = t->good_step > 0 || t->job->saving.phase != SMP__SAVE_NONE;
+    const bool replays = saved && o->on_drift && strcmp(o->on_drift, "replay") == 0;
+    if (saves ? !replays : !due(step, o->check_replicas, o->steps))
+        return SMP_OK;
+    const smp_status status = smp__replicas_check(t->job);
+    return t->job->drifted && replays ? replay(t, step) : status;
+}
+
 /* The weights of a step that is the last one, or of one that is not skipped: see save_due. */
 static smp_status save_step(smp__trainer *t, int64_t step)
 {
@@ -51,8 +143,11 @@ static smp_status save_step(smp__trainer *t, int64_t step)
     const bool last = t->stopped || step == o->steps;
     t->save_due = t->save_due || t->job->save_agreed || last ||
                   (o->save_every > 0 && step % o->save_every == 0);
-    if (!t->saves || (!t->best_due && (!t->save_due || (t->job->skipped_in_row > 0 && !last))))
-        return due(step, o->check_replicas, o->steps) ? smp__replicas_check(t->job) : SMP_OK;
+    const bool saves =
+        t->saves && (t->best_due || (t->save_due && (t->job->skipped_in_row == 0 || last)));
+    SMP_TRY(check_replicas(t, step, saves));
+    if (!saves)
+        return SMP_OK;
     t->save_due = t->best_due = t->job->save_agreed = false;
     if (o->save_every_s > 0.0)
         t->job->save_at_s = smp_clock_s() + o->save_every_s;
@@ -65,17 +160,8 @@ static smp_status train_step(smp__trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     smp_step_result r;
-    smp__batch b = smp__next_batch(t);
     double data_us = 0.0;
-    t->job->samples = b.first;
-    smp_status status = smp__take_batch(t, b, step < o->steps, &data_us);
-    *t->job_broken = status != SMP_OK;
-    if (status == SMP_OK) {
-        status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, &r);
-        *t->job_broken = t->job->comm.failed; /* else all ranks end alike */
-    }
-    if (status != SMP_OK)
-        return status;
+    SMP_TRY(compute_step(t, step < o->steps, &data_us, &r));
     t->step_us[t->n_step++] = r.step_us;
     r.samples_per_s *= r.step_us / (r.step_us + data_us);
     SMP_TRY(smp__watch_step(t, &r, data_us));
@@ -153,6 +239,7 @@ static smp_status run(smp__trainer *t)
     t->global_batch = smp__job_global_batch(t->job);
     if (o->resume)
         SMP_TRY(resume(t));
+    t->good_step = o->resume ? t->job->step : 0;
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__order_settle(t)));
     const int64_t least = trains(t) ? t->global_batch : 1;
     if (o->n_data > 0)

@@ -23,6 +23,7 @@ typedef struct smp_train_options {
     double save_every_s;    /* ... or by the clock of rank 0; 0: not */
     bool save_must;         /* a save that fails ends the job at once */
     int64_t check_replicas; /* compare replicas so often, at saves and at the end; 0: only there */
+    const char *on_drift;   /* what to do where they differ: "stop" (NULL) or "replay" */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
     bool resume_auto;    /* `resume` where something is saved, else from the beginning */

@@ -231,16 +231,18 @@ struct smp {
     char receipt[SMP__RECEIPT_BYTES];        /* exec/job/receipt.h, or "": saved with the weights */
     char loaded_receipt[SMP__RECEIPT_BYTES]; /* of the checkpoint that was loaded */
     bool training_call;                      /* false while evaluating */
-    bool stale;  /* weights have been updated, each rank its part, and not gathered since */
-    bool broken; /* a step failed */
-    char load_note[1024]; /* see smp_load_note */
-    smp_action current;   /* action in progress, for messages */
-    const char *doing;    /* ... and what this rank does outside of steps; NULL: it is in one */
-    int64_t position;     /* actions of the step that are enqueued */
-    int64_t at;           /* in the program: the action in progress */
-    int64_t passed;       /* ... of which the device has done at least so many */
-    int64_t calls;        /* operators enqueued, for smp__device_pace */
-    double moved_s;       /* when messages moved on last, between operators */
+    bool stale;   /* weights have been updated, each rank its part, and not gathered since */
+    bool broken;  /* a step failed */
+    bool drifted; /* replicas differ: smp__replicas_check */
+    int32_t drifted_param; /* ... first in memory->param[]; -1: not in what this rank has */
+    char load_note[1024];  /* see smp_load_note */
+    smp_action current;    /* action in progress, for messages */
+    const char *doing;     /* ... and what this rank does outside of steps; NULL: it is in one */
+    int64_t position;      /* actions of the step that are enqueued */
+    int64_t at;            /* in the program: the action in progress */
+    int64_t passed;        /* ... of which the device has done at least so many */
+    int64_t calls;         /* operators enqueued, for smp__device_pace */
+    double moved_s;        /* when messages moved on last, between operators */
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
     smp_trace_event *event;          /* [program n], with record_trace */

@@ -44,6 +44,11 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash);
  * on all ranks alike. SMP_ERR_FAILED names replicas and the first weight that differs; the job
  * cannot go on. */
 smp_status smp__replicas_check(smp *s);
+/* What this rank then has of the weight that differs and of its states: *values is malloc'ed, NULL
+ * where nothing differs. Later: how far that is from what is there now, as a share of it. Not
+ * collective. */
+smp_status smp__drift_keep(smp *s, float **values);
+smp_status smp__drift_distance(smp *s, const float *values, double *distance);
 
 /* Names and shapes of the model's weights, whole. *out: malloc'ed; names are the graph's. In
  * load_weights.c. */

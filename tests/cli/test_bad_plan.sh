@@ -68,7 +68,7 @@ HWLOC_FSROOT=$PWD/no-machine expect_bad 'absent\.yaml' smp-run absent.yaml --dat
 
 # Options of the run.
 for words in '--steps -1' '--steps many' '--optimizer adagrad' '--lr -1' '--lr nan' '--beta1 1.5' \
-    '--clip -1' '--timeout -1' '--timeout-start 5d' '--timeout-save nan' '--log-every 0' '--max-skipped -1' \
+    '--clip -1' '--timeout -1' '--on-drift pray' '--timeout-start 5d' '--timeout-save nan' '--log-every 0' '--max-skipped -1' \
     '--save-every 0' '--save-every 0m' '--save-every 10d' '--save-every m' '--save-every 1e99h' \
     '--decay-steps 3 --warmup 4' '--decay-steps 4 --warmup 4'; do
     # shellcheck disable=SC2086 # words

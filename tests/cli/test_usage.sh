@@ -44,7 +44,7 @@ done
 expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
 has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
     --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
-    --save-every --resume --trace --json --log-every --timeout --timeout-start --timeout-save --check-replicas --checksum --eval-data --eval-every \
+    --save-every --resume --trace --json --log-every --timeout --timeout-start --timeout-save --check-replicas --on-drift --checksum --eval-data --eval-every \
     --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
     --lr-schedule --decay-every --gamma --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
     --export-size --weights --weights-only --weights-map --names --log --progress --keep --keep-best --resume-best --save-must

@@ -51,6 +51,19 @@ tail -n 2 out >resumed
 expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 9
 expect_equal "weights" "$(cat resumed)" "$(tail -n 2 out)"
 
+# Computed again from step 4, which says who was wrong, also of two; the job has the bits of one in which
+# nothing changed, and its checkpoints are good.
+for bad in 0 1; do
+    rm -rf saved
+    expect_exit 0 mpirun -n 2 env BAD_RANK=$bad smp-run two.yaml "${common[@]}" --steps 9 --checkpoint saved \
+        --save-every 4 --check-replicas 3 --on-drift replay
+    expect_match err "^smp-run: .*replicas 0, 1 differ .* after step 6: .*; computed again from step 4: replica $bad was wrong, and the others had its gradients; 2 steps, "
+    expect_equal "weights after replica $bad" "$(tail -n 2 out)" "$(cat resumed)"
+    expect_equal "steps printed" "$(losses out | wc -l)" 9
+    expect_equal "files after replica $bad" "$(checkpoints saved)" "8.smp 9.smp "
+done
+drifts two.yaml 2 'replicas 0, 1 .* after step 6:' --steps 9 --checkpoint none --check-replicas 3 --on-drift replay
+
 # What stands once, in shards, has no other to be compared with.
 expect_exit 0 mpirun -n 2 smp-run shards.yaml "${common[@]}" --steps 4 --check-replicas 1
 finish
