@@ -18,6 +18,15 @@
 /* Micro-batches that sums of a step are spread over where nothing says how many there are. */
 enum { USUAL_MICROBATCHES = 8 };
 
+/* Bits are the same for one number of gradient blocks, so that number counts, and not how many of
+ * them a replica has. */
+static int step_microbatches(const smp_search_request *r)
+{
+    return r->gradient_blocks > 0 ? r->gradient_blocks
+           : r->microbatches > 0  ? r->microbatches
+                                  : USUAL_MICROBATCHES;
+}
+
 typedef struct chooser {
     const smp_search_request *request;
     const smp_graph *graph;
@@ -94,7 +103,8 @@ static smp_status add_choice(chooser *c, double memory_price, bool exact,
     return SMP_OK;
 }
 
-/* What a micro-batch takes, all ops whole, for a byte of a device's memory. */
+/* What a micro-batch takes, all ops whole, for a byte of a device's memory; of processes that share
+ * their cores, for one of their host's, however many they are. */
 static double price_of_byte(const chooser *c, const smp_cluster *groups,
                             const smp_split_costs *costs)
 {
@@ -105,14 +115,15 @@ static double price_of_byte(const chooser *c, const smp_cluster *groups,
     for (int d = 0; d < smp_cluster_devices(groups) && c->request->memory_bytes == 0; d++)
         if (d == 0 || groups->device[d].memory_bytes < bytes)
             bytes = groups->device[d].memory_bytes;
-    return bytes > 0 ? us / (double)bytes : 0;
+    const int processes = groups->cores_per_node > 0 ? groups->devices_per_node * c->tensor : 1;
+    return bytes > 0 ? us / ((double)bytes * processes) : 0;
 }
 
 static smp_status choose_at_prices(chooser *c, const smp_cluster *groups, smp_split_prices *prices,
                                    smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     /* what is right most often where groups are needed first; the smallest last */
-    static const double price[SMP__TENSOR_PRICES] = {0.05, 0.5, 0, 20};
+    static const double price[SMP__TENSOR_PRICES] = {0.05, 0.5, 0, 160};
     const smp_split_costs *costs = smp_split_prices_costs(prices);
     const double byte_us = price_of_byte(c, groups, costs);
     for (int i = 0; i < SMP__TENSOR_CHOICES; i++) {
@@ -137,8 +148,7 @@ static smp_status choose(chooser *c, const smp_cluster *groups, bool only_fixed,
     if (only_fixed)
         return add_choice(c, 0, true, out, n);
     SMP_TRY(smp_split_prices_make(c->graph, groups, r->profile, r->microbatch_size,
-                                  r->microbatches > 0 ? r->microbatches : USUAL_MICROBATCHES,
-                                  &prices));
+                                  step_microbatches(r), &prices));
     smp_status status = choose_at_prices(c, groups, prices, out, n);
     smp_split_prices_destroy(prices);
     return status;

@@ -13,7 +13,7 @@
 enum { MOST_TRIED = 64 };
 
 #define FIRST_SHARE 0.5 /* of the time, to look at all */
-#define AS_GOOD 1.01    /* a smaller group is as good as a larger one that is faster by less */
+#define AS_GOOD 1.01    /* what is preferred is as good as what is faster by less */
 
 /* A splitting with what it takes to plan it. */
 typedef struct candidate {
@@ -134,15 +134,41 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
 
-/* What a plan of groups of `tensor` devices has to be below to be better than the best. Of groups
- * of unlike size the smaller one is, unless the other gains more than that is worth. */
-static double to_beat(const search *s, int tensor, const smp_tensor_tried *best)
+/* Smaller groups, then more products in pieces, then what keeps less; < 0: `a` is preferred. What
+ * hardly makes a difference, such as how many replicas and stages there are, must not decide on a
+ * splitting, and thereby on bits. */
+static double preference(const smp_tensor_tried *a, const smp_tensor_tried *b)
 {
-    if (s->base->optimize == SMP_OPTIMIZE_MEMORY)
-        return (double)best->peak_bytes;
-    return best->sample_us * (tensor < best->tensor   ? AS_GOOD
-                              : tensor > best->tensor ? 1 / AS_GOOD
-                                                      : 1.0);
+    return a->tensor != b->tensor       ? a->tensor - b->tensor
+           : a->n_pieces != b->n_pieces ? b->n_pieces - a->n_pieces
+                                        : b->memory_price - a->memory_price;
+}
+
+/* What is minimised. */
+static double value_of(const search *s, const smp_tensor_tried *tried)
+{
+    return s->base->optimize == SMP_OPTIMIZE_MEMORY ? (double)tried->peak_bytes : tried->sample_us;
+}
+
+/* The least so far of all groups as large. */
+static double least_value(const search *s, int tensor)
+{
+    double least = INFINITY;
+    for (int i = 0; i < s->n; i++)
+        if (s->tried[i].fits && s->tried[i].tensor == tensor)
+            least = fmin(least, value_of(s, &s->tried[i]));
+    return least;
+}
+
+/* What a plan of `a` has to be below to be better than the best. */
+static double to_beat(const search *s, const smp_tensor_tried *a, const smp_tensor_tried *best)
+{
+    const double order = preference(a, best), value = value_of(s, best);
+    if (a->tensor != best->tensor && s->base->optimize == SMP_OPTIMIZE_MEMORY)
+        return value;
+    if (order < 0)
+        return AS_GOOD * (a->tensor == best->tensor ? least_value(s, a->tensor) : value);
+    return order > 0 ? value / AS_GOOD : value;
 }
 
 /* best: NULL if nothing fits so far. */
@@ -150,9 +176,7 @@ static bool better(const search *s, const smp_tensor_tried *a, const smp_tensor_
 {
     if (!a->fits || !best || !best->fits)
         return a->fits;
-    const double own =
-        s->base->optimize == SMP_OPTIMIZE_MEMORY ? (double)a->peak_bytes : a->sample_us;
-    return own < to_beat(s, a->tensor, best);
+    return value_of(s, a) < to_beat(s, a, best);
 }
 
 static int64_t highest_peak(const smp_plan *plan)
@@ -179,8 +203,7 @@ static smp_status make_plan(search *s, const smp_search_request *request, const 
     const smp__trial trial = {
         .faster_op = -1,
         .patient = true,
-        .most =
-            t->best < 0 ? 0.0 : to_beat(s, s->candidate[t->candidate].tensor, &s->tried[t->best]),
+        .most = t->best < 0 ? 0.0 : to_beat(s, &s->tried[t->candidate], &s->tried[t->best]),
         .left_out = &s->tried[t->candidate].slower};
     bool found = false;
     if (t->effort != TRY)

@@ -109,6 +109,19 @@ expect_match other.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
 sed 's/h0\.ln_1,/h0.ln_one,/' kept.yaml >bad.yaml
 expect_bad "op 'h0\.ln_one': model 'gpt-tiny' has none" smp-partition "$model" --fix bad.yaml
 
+# Of splittings that are equally good to 1 % one is chosen, whatever the replicas, stages and objective.
+planned() { # name model option...
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/$2-tiny.yaml" --tensor 2 --gradient-blocks 4 --pipeline simple --chunks 1 \
+        --time-limit none -o "$1.yaml" "${@:3}"
+}
+for name in gpt llama moe; do
+    planned one $name --stages 1 --ddp 1 --microbatches 4
+    planned two $name --stages 1 --ddp 2 --microbatches 2
+    planned staged $name --stages 2 --ddp 1 --microbatches 4
+    planned small $name --stages 1 --ddp 1 --microbatches 4 --optimize memory
+    for plan in two staged small; do expect_exit 0 smp-partition check one.yaml --same-bits-as $plan.yaml; done
+done
+
 # --split-from: the splitting, and nothing else, so that bits stay.
 from=(--split-from kept.yaml --microbatch-size 1 --gradient-blocks 8 --time-limit 5)
 expect_exit 0 smp-partition "$model" -n 2 --stages 1 --microbatches 8 "${from[@]}" -o alone.yaml
