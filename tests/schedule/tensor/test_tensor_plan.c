@@ -367,8 +367,8 @@ static void test_tensor_explained(void **state)
     smp_text_free(&text);
 }
 
-/* What is only measured, as plans are, and what the executor lays out are the same bytes: also where
- * calls that are made again read inputs that their backward does not, and it waits for an exchange. */
+/* What is only measured, as plans are, and what the executor lays out are the same bytes, also
+ * where repeated calls read inputs that no backward reads, and wait for an exchange. */
 static void test_tensor_mixture_reserves_its_peak(void **state)
 {
     setting s;
