@@ -83,7 +83,7 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
     {FLAG_SCHEDULE, "schedule", "NAME|auto", IN_BOTH, "the same by its other name"},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
-     "most live micro-batches; a schedule that keeps more alive is refused"},
+     "most live micro-batches: simple runs in rounds of K; what keeps more alive is refused"},
     {FLAG_WEIGHT_LAG, "weight-lag", "K|auto", IN_BOTH,
      "zero-bubble of one chunk: most micro-batches whose weight gradients are still to come, that "
      "at hand too; 1: each follows at once (default auto: fewer where memory asks for it)"},

@@ -87,7 +87,7 @@ smp_status smp__search_add_bounds(smp__search *s, int32_t index, bool binds)
     if (lag != 0 && binds && lags_matter(request, config->active))
         SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
     config = &configs->config[index];
-    if (!config->schedule->takes_active || request->active_microbatches > 0 ||
+    if (!config->schedule->tries_active || request->active_microbatches > 0 ||
         config->lag != request->weight_lag)
         return SMP_OK;
     if (config->smallest != index && configs->config[config->smallest].misses)

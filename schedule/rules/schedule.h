@@ -41,6 +41,7 @@ typedef struct smp_schedule_kind {
     bool no_training;  /* it has no backward */
     bool no_inference; /* it is nothing without one */
     bool takes_active; /* keeps to any shape.active */
+    bool tries_active; /* the search looks for the best bound where memory binds */
     /* The least shape.lag that changes nothing; 0: none changes anything. NULL: it takes no such
      * bound. */
     int (*most_lag)(const smp_schedule_shape *shape);

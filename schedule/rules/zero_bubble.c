@@ -295,6 +295,7 @@ const smp_schedule_kind smp__schedule_zero_bubble = {
     .live = live,
     .no_inference = true,
     .takes_active = true,
+    .tries_active = true,
     .most_lag = most_lag,
     .even_costs = 2,
 };

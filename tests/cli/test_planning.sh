@@ -132,6 +132,13 @@ expect_match err 'interleaved keeps 4 micro-batches alive on rank 0.*at most 2.*
 expect_exit 0 "${equal[@]}" --active-microbatches 2
 expect_match equal-plan.yaml 'peak_bytes: \[2000000,'
 
+# GPipe runs in rounds of that many, which cost their fill and drain: three of two here, and one of one.
+expect_exit 0 "${equal[@]}" --pipeline simple --active-microbatches 2 --microbatches 5
+expect_match equal-plan.yaml 'peak_bytes: \[2000000, 2000000, 2000000, 2000000\]'
+expect_match equal-plan.yaml '"?(<F[0-9.]+ )?F0.0 .*B1.0 .*F2.0 .*B3.0 .*F4.0 .*B4.0'
+expect_exit 0 smp-partition check equal-plan.yaml --active-microbatches 2 "${brief[@]}"
+expect_exit 2 smp-partition check equal-plan.yaml --active-microbatches 1 "${brief[@]}"
+
 # More stages than ops, pins that no pipeline can satisfy.
 expect_exit 3 smp-partition good.yaml -n 8 --stages 8 --ddp 1 -o refused.yaml
 expect_exit 3 "${equal[@]}" --chunks 2 --pipeline interleaved

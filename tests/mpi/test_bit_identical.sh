@@ -150,4 +150,11 @@ expect_match auto.yaml '^schedule: searched$'
 train auto.yaml 4 auto
 same auto gpt-m6
 
+# GPipe in rounds of at most so many live micro-batches, the last one shorter.
+expect_exit 0 smp-partition "$tiny" --cluster cluster.yaml -n 2 --stages 2 --ddp 1 --chunks 2 --pipeline simple \
+    --active-microbatches 4 --microbatches 6 --microbatch-size 1 -o rounds.yaml
+expect_match rounds.yaml 'B3.0 .*F4.0 '
+train rounds.yaml 2 rounds
+same rounds gpt-m6
+
 finish
