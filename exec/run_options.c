@@ -582,7 +582,8 @@ static smp_status check_files(const smp__run_options *a)
 {
     const smp_train_options *t = &a->train;
     const char *const written[] = {t->trace, t->report, t->profile, t->predict, t->weights, t->log};
-    const smp__source_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data};
+    const smp__source_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data,
+                                             &a->plugins};
     for (size_t k = 0; k < sizeof written / sizeof written[0]; k++) {
         SMP_TRY(smp_file_spares(written[k], t->job.plan));
         SMP_TRY(smp_file_spares(written[k], t->given));

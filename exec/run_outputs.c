@@ -9,6 +9,7 @@
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/weights.h"
+#include "graph/base/text.h"
 
 static smp_status check_folder(const char *path, const char *what)
 {
@@ -59,11 +60,29 @@ static smp_status check_checkpoint(const smp__trainer *t)
     return SMP_OK;
 }
 
+/* The model of the plan, which lies beside it or where the program was started. */
+static smp_status spare_model(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    const char *const written[] = {o->trace, o->report, o->profile, o->predict, o->weights, o->log};
+    const char *plan = o->job.plan, *slash = plan ? strrchr(plan, '/') : NULL;
+    const char *model = t->job->plan->model_path;
+    char beside[4096];
+    snprintf(beside, sizeof(beside), "%.*s%s", slash ? (int)(slash - plan) + 1 : 0,
+             slash ? plan : "", model);
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++) {
+        SMP_TRY(smp_file_spares(written[i], model));
+        SMP_TRY(smp_file_spares(written[i], beside));
+    }
+    return SMP_OK;
+}
+
 smp_status smp__outputs_check(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (!t->prints)
         return SMP_OK;
+    SMP_TRY(spare_model(t));
     if (o->checkpoint)
         SMP_TRY(check_checkpoint(t));
     if (o->report && !t->job->plan->cluster)

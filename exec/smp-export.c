@@ -145,6 +145,9 @@ static smp_status check_options(const options *a)
         return smp_fail(SMP_ERR_INPUT, "no --onnx FILE: name the file to write");
     SMP_TRY(smp_file_spares(a->onnx, a->model));
     SMP_TRY(smp_file_spares(a->onnx, a->weights));
+    SMP_TRY(smp_file_spares(a->onnx, a->map));
+    for (int i = 0; i < a->n_plugin; i++)
+        SMP_TRY(smp_file_spares(a->onnx, a->plugin[i]));
     if (!a->checkpoint == !a->weights)
         return smp_fail(SMP_ERR_INPUT, "%s: give one of --checkpoint DIR and --weights FILE",
                         a->weights ? "both" : "no trained weights");

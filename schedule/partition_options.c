@@ -314,19 +314,26 @@ static const char *value_or_all(int argc, char **argv)
     return next;
 }
 
+static smp_status spare_file(const smp_partition_options *o, const char *read)
+{
+    const char *const written[] = {o->output, o->trace, o->report, o->svg};
+    for (size_t k = 0; k < sizeof written / sizeof written[0]; k++)
+        SMP_TRY(smp_file_spares(written[k], read));
+    for (int k = 0; k < o->n_export; k++)
+        SMP_TRY(smp_file_spares(o->export_path[k], read));
+    return SMP_OK;
+}
+
 /* No file that is read is written, too. */
 static smp_status check_files(const smp_partition_options *o)
 {
     const char *const read[] = {o->model,   o->plan,         o->fix,
                                 o->cluster, o->profile,      o->schedule_from,
                                 o->costs,   o->same_bits_as, o->split_from};
-    const char *const written[] = {o->output, o->trace, o->report, o->svg};
-    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++) {
-        for (size_t k = 0; k < sizeof written / sizeof written[0]; k++)
-            SMP_TRY(smp_file_spares(written[k], read[i]));
-        for (int k = 0; k < o->n_export; k++)
-            SMP_TRY(smp_file_spares(o->export_path[k], read[i]));
-    }
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
+        SMP_TRY(spare_file(o, read[i]));
+    for (int i = 0; i < o->n_plugin; i++)
+        SMP_TRY(spare_file(o, o->plugin[i]));
     return SMP_OK;
 }
 

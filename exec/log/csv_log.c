@@ -63,9 +63,8 @@ static smp_status keep_lines(const char *path, const char *old, size_t bytes, in
         next = stop + 1;
         if (!read_step(line, stop, &step) || step <= before)
             return smp_fail(SMP_ERR_INPUT,
-                            "%s:%d:1: got '%.*s', expected a row that begins with a step after "
-                            "%" PRId64,
-                            path, number, (int)(stop - line < 40 ? stop - line : 40), line, before);
+                            "%s:%d:1: expected a row that begins with a step after %" PRId64, path,
+                            number, before);
         if (step > last)
             return SMP_OK;
         smp_text_append_bytes(kept, line, (size_t)(next - line));

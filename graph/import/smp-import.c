@@ -102,7 +102,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
                         argc - optind);
     a->model = argv[optind];
     SMP_TRY(smp_file_spares(a->output, a->model));
-    return SMP_OK;
+    return smp_file_spares(a->weights, a->model);
 }
 
 #ifdef SMP_HAVE_ONNX

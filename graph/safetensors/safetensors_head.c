@@ -160,6 +160,7 @@ static smp_status read_entry(head *h, size_t begin, size_t end, bool *metadata)
     json_t *json = json_loadb(h->entry.data, h->entry.length, JSON_REJECT_DUPLICATES, &error);
     if (!json && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
         return smp_fail_memory(h->entry.length);
+    smp__json_hide(error.text);
     if (!json)
         return fail_at(h, begin + (size_t)(error.position > 0 ? error.position - 1 : 0),
                        error.text);
@@ -274,9 +275,8 @@ static smp_status read_open(smp_weights_file *file, int32_t number, int fd, int6
         n = n << 8 | first[i];
     if (n > SMP__SAFETENSORS_MOST_HEADER)
         return smp_fail(SMP_ERR_INPUT,
-                        "%s: byte 0: a header of %" PRIu64 " bytes, safetensors has "
-                        "at most %d",
-                        path, n, SMP__SAFETENSORS_MOST_HEADER);
+                        "%s: byte 0: a header of more bytes than safetensors has, at most %d", path,
+                        SMP__SAFETENSORS_MOST_HEADER);
     if ((int64_t)n > length - (int64_t)sizeof first)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: byte 0: a header of %" PRIu64 " bytes, the file has "

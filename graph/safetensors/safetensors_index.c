@@ -76,6 +76,7 @@ static smp_status read_json(smp_weights_file *file, const char *text, size_t byt
     json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!json && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
         return smp_fail_memory(bytes);
+    smp__json_hide(error.text);
     if (!json)
         return smp_fail_at((smp_where){file->path, error.line, error.column}, "%s", error.text);
     json_t *map = json_object_get(json, "weight_map");

@@ -2,6 +2,8 @@
 #ifndef SMP_GRAPH_SAFETENSORS_WEIGHTS_FORMAT_H
 #define SMP_GRAPH_SAFETENSORS_WEIGHTS_FORMAT_H
 
+#include <string.h>
+
 #include "graph/safetensors/weights_file.h"
 
 typedef struct smp__weights_format {
@@ -28,5 +30,13 @@ smp_status smp__safetensors_read(smp_weights_file *file, int32_t number);
 /* Its head alone: n bytes of JSON, for a file of `length` bytes. */
 smp_status smp__safetensors_parse(smp_weights_file *file, int32_t number, const char *text,
                                   size_t n, int64_t length);
+
+/* Jansson's reason ends with the text that it stopped at, which may be of anybody's file. */
+static inline void smp__json_hide(char *reason)
+{
+    char *near = strstr(reason, " near '");
+    if (near)
+        *near = '\0';
+}
 
 #endif

@@ -71,17 +71,36 @@ static smp_status fail_expected(const smp_yaml_node *node, const char *what, con
                        describe(node, buffer), expected);
 }
 
+/* A key as one of ours might be: of a file of another kind no more is shown. */
+static bool is_name(const char *key)
+{
+    const size_t n = strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+    return n > 0 && n <= 24 && key[n] == '\0';
+}
+
+static smp_status fail_top(const smp_yaml_node *top)
+{
+    const char *key = top->kind == SMP_YAML_MAP && top->count > 0 ? smp_yaml_map_key(top, 0) : NULL;
+    if (top->kind == SMP_YAML_SCALAR)
+        return smp_fail_at(smp_yaml_where(top),
+                           "file: got %s, expected a map that starts with 'smp: 1'",
+                           is_null(top) ? "nothing" : "a text");
+    if (top->kind == SMP_YAML_LIST)
+        return fail_expected(top, "file", "a map that starts with 'smp: 1'");
+    if (key && is_name(key))
+        return smp_fail_at(smp_yaml_map_key_where(top, 0),
+                           "file: got '%s' as the first key, expected 'smp: 1'", key);
+    return smp_fail_at(key ? smp_yaml_map_key_where(top, 0) : smp_yaml_where(top),
+                       "file: got %s as the first key, expected 'smp: 1'",
+                       key ? "another text" : "nothing");
+}
+
 smp_status smp_yaml_top(const smp_yaml *yaml, const smp_yaml_node **out)
 {
     const smp_yaml_node *top = yaml->top;
-    if (top->kind != SMP_YAML_MAP)
-        return fail_expected(top, "file", "a map that starts with 'smp: 1'");
-    if (top->count == 0 || strcmp(smp_yaml_map_key(top, 0), "smp") != 0)
-        return smp_fail_at(top->count > 0 ? smp_yaml_map_key_where(top, 0) : smp_yaml_where(top),
-                           "file: got %s%.60s%s as the first key, expected 'smp: 1'",
-                           top->count > 0 ? "'" : "nothing",
-                           top->count > 0 ? smp_yaml_map_key(top, 0) : "",
-                           top->count > 0 ? "'" : "");
+    if (top->kind != SMP_YAML_MAP || top->count == 0 ||
+        strcmp(smp_yaml_map_key(top, 0), "smp") != 0)
+        return fail_top(top);
     const smp_yaml_node *version = smp_yaml_map_value(top, 0);
     int64_t number;
     if (version->kind != SMP_YAML_SCALAR || !smp_parse_int(version->u.text, &number) || number != 1)

@@ -37,11 +37,13 @@ static smp_where where(const reader *r)
 
 static smp_status fail(const reader *r)
 {
-    int n = (int)strcspn(r->at, ",;)\r\n");
+    int n = 0; /* a name, of whatever kind the file is */
+    while (n < 12 && (isalnum((unsigned char)r->at[n]) || r->at[n] == '_'))
+        n++;
     return smp_fail_at(where(r),
                        "got '%.*s', expected an action such as 2F0: stage, F, B, I, W or what "
                        "PyTorch calls communication, micro-batch",
-                       n > 40 ? 40 : n, r->at);
+                       n, r->at);
 }
 
 static smp_status read_number(reader *r, int32_t *out)

@@ -39,7 +39,30 @@ expect_bad 'plan.yaml: it is read, too' smp-partition model.yaml --fix plan.yaml
 expect_bad 'plan.yaml: it is read, too' smp-partition check plan.yaml --svg plan.yaml
 expect_bad 'gpt.yaml: it is read, too' smp-run gpt.yaml --data text.txt --steps 1 --trace gpt.yaml
 expect_bad 'text.txt: it is read, too' smp-run gpt.yaml --data text.txt --steps 1 --report text.txt
+cp "$SMP_BIN_DIR/snake.so" plugin.so
+cp plugin.so model.onnx
+mkdir plans
+cp "$SMP_EXAMPLES/gpt-tiny.yaml" plans/tiny.yaml
+(cd plans && smp-partition tiny.yaml -n 1 --microbatches 1 -o plan.yaml >/dev/null)
+expect_bad 'plans/tiny.yaml: it is read, too' smp-run plans/plan.yaml --data text.txt --steps 1 --log plans/tiny.yaml
+expect_bad 'plugin.so: it is read, too' smp-partition model.yaml "${quick[@]}" --plugin ./plugin.so -o plugin.so
+expect_bad 'plugin.so: it is read, too' smp-run gpt.yaml --data text.txt --steps 1 --plugin ./plugin.so --log plugin.so
+expect_bad 'plugin.so: it is read, too' smp-export model.yaml --plugin ./plugin.so --onnx plugin.so --checkpoint saved
+expect_bad 'model.onnx: it is read, too' smp-import ./model.onnx -o new.yaml --weights model.onnx
 expect_equal 'the model' "$(cmp model.yaml "$SMP_EXAMPLES/mlp.yaml" && echo same)" same
+
+# Of a file of another kind nothing is shown that may be secret.
+for text in 'SECRET' 'SECRET: x' '[SECRET]' 'SECRET,1' 'SECRET SECRET'; do
+    for name in secret.yaml secret.json secret.safetensors secret.csv; do
+        echo "$text" >$name
+        expect_exit 2 smp-partition "$name"
+        expect_no_match err SECRET
+    done
+    for name in secret.json secret.safetensors; do
+        expect_exit 2 smp-export model.yaml --onnx new.onnx --weights $name
+        expect_no_match err 'SECRET|5211894499117319507'
+    done
+done
 
 # An export that cannot say the plan: the plan is there all the same, and shown.
 rm -f plan.yaml

@@ -105,7 +105,7 @@ cp -r saved before
 echo 'step,loss' >head.csv
 bad "head.csv:1:1: not a log to go on with: expected the head 'step,loss,lr" head.csv
 (head -n 3 whole.csv && echo 'x,1' && tail -n 3 whole.csv) >line.csv
-bad "line.csv:4:1: got 'x,1', expected a row that begins with a step after 2" line.csv
+bad "line.csv:4:1: expected a row that begins with a step after 2" line.csv
 printf 'damage' | dd of=events/events.out.tfevents.1.smp bs=1 seek=100 conv=notrunc status=none
 bad 'events.out.tfevents.1.smp: not an event file to go on with: byte [0-9]+ begins no record' events
 bad 'no/such/log.csv: cannot write the log: No such file' no/such/log.csv

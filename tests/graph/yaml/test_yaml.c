@@ -135,7 +135,8 @@ static void test_yaml_broken_documents(void **state)
     REFUSED("", "f.yaml:1:1: the file is empty");
     REFUSED("# nothing\n", "the file is empty");
     REFUSED("- a\n", "f.yaml:1:1: file: got a list, expected a map that starts with 'smp: 1'");
-    REFUSED("hello", "file: got 'hello'");
+    REFUSED("SECRET", "file: got a text, expected a map that starts with 'smp: 1'");
+    REFUSED("SECRET: 1\n", "f.yaml:1:1: file: got another text as the first key");
     REFUSED("{}", "got nothing as the first key");
     REFUSED("name: x\nsmp: 1\n",
             "f.yaml:1:1: file: got 'name' as the first key, expected 'smp: 1'");
