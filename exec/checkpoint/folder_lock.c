@@ -51,7 +51,13 @@ struct smp__folder_lock {
     pthread_cond_t changed;
     double period_s;
     bool ends;
+    int joined; /* jobs of this process that have it, all but the first */
+    struct smp__folder_lock *next;
 };
+
+/* Those that jobs of this process have joined. */
+static smp__folder_lock *held;
+static pthread_mutex_t held_guard = PTHREAD_MUTEX_INITIALIZER;
 
 /* A lock as it was found. */
 typedef struct sight {
@@ -437,10 +443,55 @@ static void stop_thread(smp__folder_lock *l)
     pthread_mutex_destroy(&l->guard);
 }
 
+/* Under held_guard. */
+static smp_status join_held(const char *directory, double patience_s, double period_s,
+                            smp__folder_lock **out)
+{
+    smp__folder_lock *l = held;
+    while (l && !smp__folder_lock_is_of(l, directory))
+        l = l->next;
+    if (l) {
+        SMP_TRY(smp__folder_lock_check(l));
+        l->joined++;
+        *out = l;
+        return SMP_OK;
+    }
+    SMP_TRY(smp__folder_lock_take(directory, patience_s, &l));
+    smp__folder_lock_keep(l, period_s);
+    l->next = held;
+    *out = held = l;
+    return SMP_OK;
+}
+
+smp_status smp__folder_lock_join(const char *directory, double patience_s, double period_s,
+                                 smp__folder_lock **out)
+{
+    pthread_mutex_lock(&held_guard);
+    const smp_status status = join_held(directory, patience_s, period_s, out);
+    pthread_mutex_unlock(&held_guard);
+    return status;
+}
+
+/* Is it the last job's of this process? Then it is no longer among those held. */
+static bool leave_held(smp__folder_lock *l)
+{
+    pthread_mutex_lock(&held_guard);
+    const bool last = l->joined == 0;
+    if (!last)
+        l->joined--;
+    for (smp__folder_lock **at = &held; last && *at; at = &(*at)->next)
+        if (*at == l) {
+            *at = l->next;
+            break;
+        }
+    pthread_mutex_unlock(&held_guard);
+    return last;
+}
+
 void smp__folder_lock_release(smp__folder_lock *l)
 {
     sight found;
-    if (!l)
+    if (!l || !leave_held(l))
         return;
     stop_thread(l);
     if (look_at(l, LOCK_NAME, &found) == 0 && strcmp(found.text, l->text) == 0)

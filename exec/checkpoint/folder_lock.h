@@ -14,6 +14,10 @@ enum { SMP__LOCK_LEASE_S = 60, SMP__LOCK_RENEW_S = 10 };
 /* Takes the directory. SMP_ERR_INPUT: another job has it, or it cannot be written to. A holder on
  * this machine may be about to end with the job that it was of: it is given patience_s. */
 smp_status smp__folder_lock_take(const char *directory, double patience_s, smp__folder_lock **out);
+/* The same for a job of this process, which may have several: they have the lock of a directory
+ * together, renewed every period_s, until each has released it. */
+smp_status smp__folder_lock_join(const char *directory, double patience_s, double period_s,
+                                 smp__folder_lock **out);
 /* Renews it every period_s from now on, by a thread. Without one each check does. */
 void smp__folder_lock_keep(smp__folder_lock *lock, double period_s);
 /* Call it before something is written. SMP_ERR_INPUT: the directory is another job's by now. */
@@ -21,7 +25,8 @@ smp_status smp__folder_lock_check(const smp__folder_lock *lock);
 const char *smp__folder_lock_id(const smp__folder_lock *lock);
 /* Is it that of this directory, by whatever name? Accepts NULL. */
 bool smp__folder_lock_is_of(const smp__folder_lock *lock, const char *directory);
-/* Gives the directory back, unless it is another job's by now. Accepts NULL. */
+/* Gives the directory back, unless it is another job's by now, or other jobs of this process have
+ * it too. Accepts NULL. */
 void smp__folder_lock_release(smp__folder_lock *lock);
 /* The same for a handler of signals: the process ends. Accepts NULL. */
 void smp__folder_lock_drop(const smp__folder_lock *lock);

@@ -160,8 +160,7 @@ smp_status smp__save_lock(smp *s, const char *path)
     if (smp__folder_lock_is_of(v->lock, path))
         return smp__folder_lock_check(v->lock);
     unlock_directory(s);
-    SMP_TRY(smp__folder_lock_take(path, dying_s, &v->lock));
-    smp__folder_lock_keep(v->lock, SMP__LOCK_RENEW_S);
+    SMP_TRY(smp__folder_lock_join(path, dying_s, SMP__LOCK_RENEW_S, &v->lock));
     snprintf(v->job, sizeof v->job, "%s", smp__folder_lock_id(v->lock));
     return SMP_OK;
 }

@@ -219,9 +219,9 @@ static void test_cuda_offload_states(void **state)
         must(smp_load(far, path));
         assert_true(train(far, without) == hash);
         assert_memory_equal(with, without, sizeof with);
-        remove_checkpoint(path, steps());
         smp_finalize(far);
-        smp_finalize(near);
+        smp_finalize(near); /* the directory is theirs until then */
+        remove_checkpoint(path, steps());
     }
     microbatches = MICROBATCHES;
 }

@@ -486,6 +486,24 @@ static void test_checkpoint_two_jobs(void **state)
     assert_int_equal(unlink(lock), 0);
 }
 
+/* A program may have two jobs that save into one directory: it is theirs until the last one ends. */
+static void test_checkpoint_jobs_of_one_process(void **state)
+{
+    (void)state;
+    char lock[192];
+    smp *first = open_job("adamw"), *second = open_job("adamw");
+    snprintf(lock, sizeof lock, "%s/.lock", saved);
+    must(smp_save(first, saved));
+    step(second);
+    must(smp_save(second, saved));
+    smp_finalize(first);
+    assert_true(there(lock));
+    step(second);
+    must(smp_save(second, saved));
+    smp_finalize(second);
+    assert_false(there(lock));
+}
+
 /* The end of a job says nothing new, whatever becomes of the save. */
 static void test_checkpoint_last_error(void **state)
 {
@@ -579,10 +597,11 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(no_sync),   TEST(layout),    TEST(behind),      TEST(next_state), TEST(waited_for),
-        TEST(failures),  TEST(refused),   TEST(arguments),   TEST(pieces),     TEST(unreadable),
-        TEST(no_thread), TEST(signals),   TEST(left_part),   TEST(last_error), TEST(failed_job),
-        TEST(dead_disk), TEST(no_memory), TEST(link_spared), TEST(two_jobs),
+        TEST(no_sync),    TEST(layout),      TEST(behind),     TEST(next_state),
+        TEST(waited_for), TEST(failures),    TEST(refused),    TEST(arguments),
+        TEST(pieces),     TEST(unreadable),  TEST(no_thread),  TEST(signals),
+        TEST(left_part),  TEST(last_error),  TEST(failed_job), TEST(dead_disk),
+        TEST(no_memory),  TEST(link_spared), TEST(two_jobs),   TEST(jobs_of_one_process),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
