@@ -113,9 +113,9 @@ void smp__print_pace(const smp__trainer *t, int rank, const smp__rank_pace *pace
     find_place(t->job, rank, &replica, &pipeline_rank);
     lift_bar(t);
     if (t->options->json)
-        printf("{\"step\": %" PRId64 ", \"%s\": %d, \"replica\": %d, \"pipeline_rank\": %d, "
+        printf("{\"%s\": %d, \"step\": %" PRId64 ", \"replica\": %d, \"pipeline_rank\": %d, "
                "\"ratio\": %.3f, \"usual_ratio\": %.3f}\n",
-               step, slow ? "slow_rank" : "recovered_rank", rank, replica, pipeline_rank,
+               slow ? "slow_rank" : "recovered_rank", rank, step, replica, pipeline_rank,
                pace->mean, usual);
     else
         printf("step %" PRId64 "  rank %d (replica %d, pipeline rank %d) %s: its work takes %.2f "
