@@ -222,16 +222,17 @@ static void test_written_files_survive_without_memory(void **state)
     (void)state;
     struct stat info;
     assert_int_equal(symlink("aside", "link"), 0);
-    smp_status status = SMP_ERR_NO_MEMORY;
-    for (long number = 1; status != SMP_OK; number++) {
+    long count = 1;
+    for (long number = 1; number <= count + 1; number++) {
         char *data = NULL;
         size_t bytes = 0;
         assert_int_equal(smp_file_write("aside", "old", 3), SMP_OK);
         fail_allocation(number);
-        status = smp_file_write("link", "new", 3);
-        const long count = fail_allocation_count();
+        const smp_status status = smp_file_write("link", "new", 3);
+        count = fail_allocation_count();
         assert_int_equal(fail_allocation_leaks(), 0);
-        assert_int_equal(status, number <= count ? SMP_ERR_NO_MEMORY : SMP_OK);
+        /* What looks for files that dead writers left can do without. */
+        assert_true(status == SMP_OK || (number <= count && status == SMP_ERR_NO_MEMORY));
         assert_true(lstat("link", &info) == 0 && S_ISLNK(info.st_mode));
         assert_int_equal(smp_file_read("aside", MAX_FILE, &data, &bytes), SMP_OK);
         assert_string_equal(data, status == SMP_OK ? "new" : "old");

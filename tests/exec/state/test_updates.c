@@ -96,6 +96,8 @@ static void remove_saved(void)
     char file[160];
     snprintf(file, sizeof file, "%s/checkpoint-%010d.smp", saved, 3);
     assert_int_equal(unlink(file), 0);
+    snprintf(file, sizeof file, "%s/.lock", saved); /* of a job that is still open */
+    assert_int_equal(unlink(file), 0);
     assert_int_equal(rmdir(saved), 0);
     assert_int_equal(unlink(exported), 0);
 }
