@@ -186,7 +186,7 @@ typedef struct smp_options {
     const char *gradient_wire;   /* of planning: what sums of gradients send, likewise */
     /* As timeout_s, until the first step has begun on all ranks, and between steps and after the
      * last one. Bytes that any rank reads or writes and operators that it prepares are progress. */
-    double timeout_start_s, timeout_save_s;
+    double timeout_start_s, timeout_save_s; /* below 0: 600, or 30 times timeout_s if less */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

@@ -7,6 +7,7 @@
 #include "exec/job/receipt.h"
 #include "exec/run_options.h"
 #include "exec/training_loop.h"
+#include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"
 #include "graph/base/text.h"
 #include "graph/math/math.h"
@@ -63,7 +64,9 @@ static int train(smp__run_options *a)
 {
     int rank = 0;
     bool job_broken = false, stopped = false;
-    smp__watchdog_allow(a->train.job.timeout_start_s, a->train.job.timeout_save_s);
+    const smp_options *job = &a->train.job;
+    smp__watchdog_allow(smp__comm_patience(job->timeout_start_s, job->timeout_s),
+                        smp__comm_patience(job->timeout_save_s, job->timeout_s));
     smp_status status =
         smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
     if (status == SMP_OK) {

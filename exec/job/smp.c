@@ -225,9 +225,10 @@ smp_status smp_init(smp **out, const smp_options *options)
 {
     if (!out || !options)
         return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
-    const smp_comm_limits limit = {.step_s = options->timeout_s,
-                                   .start_s = options->timeout_start_s,
-                                   .save_s = options->timeout_save_s};
+    const smp_comm_limits limit = {
+        .step_s = options->timeout_s,
+        .start_s = smp__comm_patience(options->timeout_start_s, options->timeout_s),
+        .save_s = smp__comm_patience(options->timeout_save_s, options->timeout_s)};
     smp *s = calloc(1, sizeof(*s));
     if (!s)
         return refuse(smp_fail_memory(sizeof(*s)), limit);

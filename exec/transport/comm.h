@@ -21,6 +21,14 @@ typedef struct smp_comm_limits {
     double save_s;  /* between steps and behind the last one */
 } smp_comm_limits;
 
+/* Outside of steps: what is given, or, below 0, ten minutes, less where a wait in a step is short. */
+static inline double smp__comm_patience(double given_s, double step_s)
+{
+    enum { DEFAULT_S = 600, STEPS = 30 };
+    const double least_s = step_s > 0.0 ? STEPS * step_s : DEFAULT_S;
+    return given_s >= 0.0 ? given_s : least_s < DEFAULT_S ? least_s : DEFAULT_S;
+}
+
 typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
