@@ -21,7 +21,7 @@ typedef struct smp_comm_limits {
     double save_s;  /* between steps and behind the last one */
 } smp_comm_limits;
 
-/* Outside of steps: what is given, or, below 0, ten minutes, less where a wait in a step is short. */
+/* Outside of steps: what is given; below 0: ten minutes, less where a wait in a step is short. */
 static inline double smp__comm_patience(double given_s, double step_s)
 {
     enum { DEFAULT_S = 600, STEPS = 30 };

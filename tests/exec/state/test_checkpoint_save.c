@@ -486,7 +486,7 @@ static void test_checkpoint_two_jobs(void **state)
     assert_int_equal(unlink(lock), 0);
 }
 
-/* A program may have two jobs that save into one directory: it is theirs until the last one ends. */
+/* A program may have two jobs that save into one directory, which is theirs until both end. */
 static void test_checkpoint_jobs_of_one_process(void **state)
 {
     (void)state;
