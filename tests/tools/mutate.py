@@ -10,12 +10,13 @@ differences: each is a test that is missing, or a change that cannot be seen fro
 Nothing happens in the tree itself: DIR gets a copy and its build, in which the mutants are made,
 and another copy built with gcov that tells which tests run which lines (measured when it is not
 known yet or the test changed). The tests of a mutant are those of the ordinary run, without the
-emulator of CUDA, that run its line, the quickest and deadliest first. DIR may be kept: later runs
-reuse it.
+emulator of CUDA, that run its line, the quickest and deadliest first, one more at a time than there
+are cores. DIR may be kept: later runs reuse it.
 """
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import difflib
 import fcntl
 import filecmp
@@ -29,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -50,7 +52,7 @@ CONTROL = {"if", "for", "while", "switch"}
 NOT_A_TYPE = {"return", "goto", "else", "do", "case", "sizeof", "break", "continue"}
 
 Mutant = collections.namedtuple("Mutant", "begin end text")
-Test = collections.namedtuple("Test", "name command environment folder target")
+Test = collections.namedtuple("Test", "name command environment folder target alone")
 
 
 def tokens_of(source):
@@ -257,7 +259,8 @@ def list_tests(build, pattern):
                     if word.startswith(f"{build}/") and "." not in Path(word).name]
         tests[entry["name"]] = Test(entry["name"], command, environment,
                                     properties.get("WORKING_DIRECTORY", str(build)),
-                                    programs[-1] if programs else "for_scripts")
+                                    programs[-1] if programs else "for_scripts",
+                                    bool(properties.get("RUN_SERIAL")))
     return tests
 
 
@@ -267,8 +270,8 @@ def limits():
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
 
 
-def run_test(test, limit_s, **environment):
-    """Exit code (None: out of time) and seconds."""
+def run_test(test, limit_s, stop=None, **environment):
+    """Exit code (None: out of time, or ended by the event `stop`) and seconds."""
     began = time.monotonic()
     process = subprocess.Popen(test.command, cwd=test.folder, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -276,9 +279,9 @@ def run_test(test, limit_s, **environment):
                                start_new_session=True, preexec_fn=limits)
     code = None
     try:
-        code = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        pass
+        while code is None and time.monotonic() - began < limit_s and not (stop and stop.is_set()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(0.2)
     finally:
         if code is None:
             end_group(process)
@@ -412,15 +415,41 @@ class Session:
 
     def try_tests(self, names):
         for build, tests in self.tried:
-            for name in (name for name in names if name in tests):
-                if not make(build, [tests[name].target], must=False):
-                    return "killed", f"{tests[name].target} does not build"
-                code, seconds = run_test(tests[name], 10 + 5 * self.seconds[name])
-                if code not in (0, 77):
-                    self.kills[name] += 1
-                    hangs = ", hangs" if code is None else ""
-                    return "killed", f"{name} in {build.name}, {seconds:.1f} s{hangs}"
+            there = [tests[name] for name in names if name in tests]
+            for group, workers in (([t for t in there if not t.alone], os.cpu_count() + 1),
+                                   ([t for t in there if t.alone], 1)):
+                why = self.try_together(build, group, workers)
+                if why:
+                    return "killed", why
         return "survived", f"{len(names)} tests" if names else "no test runs the line"
+
+    def try_together(self, build, tests, workers):
+        """Runs tests until one fails; what that one said, or None."""
+        killed, stop, made = [], threading.Event(), set()
+
+        def run(test):
+            if stop.is_set():
+                return
+            code, seconds = run_test(test, 10 + 5 * self.seconds[test.name], stop)
+            if code not in (0, 77) and not stop.is_set():
+                stop.set()
+                self.kills[test.name] += 1
+                hangs = ", hangs" if code is None else ""
+                killed.append(f"{test.name} in {build.name}, {seconds:.1f} s{hangs}")
+
+        try:
+            with concurrent.futures.ThreadPoolExecutor(workers) as several:
+                for test in tests:
+                    if test.target not in made and not make(build, [test.target], must=False):
+                        stop.set()
+                        killed.append(f"{test.target} does not build")
+                    made.add(test.target)
+                    if stop.is_set():
+                        break
+                    several.submit(run, test)
+        finally:  # also where this run is ended
+            stop.set()
+        return killed[0] if killed else None
 
 
 def difference(file, source, mutant):
