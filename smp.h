@@ -137,8 +137,7 @@ typedef struct smp_options {
     const char *const *plugins;
     int n_plugins;
     int gradient_blocks; /* of planning: gradients are added in one tree of so many blocks of the
-                            global batch, in the same bits for ddp 1 and every ddp of which this is
-                            1, 2, 4 ... times as much; 0: ddp */
+                            global batch, in the same bits for every ddp that divides it; 0: ddp */
     int shard;           /* of planning: replicas that hold one copy of the states together; 0: 1 */
     const char *shard_what; /* "optimizer", "gradients" or "weights"; NULL: optimizer */
     int tensor; /* of planning: devices that compute every op together, neighbours of one machine;

@@ -78,8 +78,8 @@ const smp__option_entry smp__partition_entries[] = {
     {FLAG_MICROBATCH_SIZE, "microbatch-size", "B", IN_BOTH,
      "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
     {FLAG_GRADIENT_BLOCKS, "gradient-blocks", "N", IN_BOTH,
-     "gradients are added in N blocks of the batch: the same bits for ddp 1 and "
-     "every ddp of which N is 1, 2, 4 ... times as much (default: the plan's, or ddp)"},
+     "gradients are added in N blocks of the batch: the same bits for every ddp that divides N "
+     "(default: the plan's, or ddp)"},
     {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
     {FLAG_SCHEDULE, "schedule", "NAME|auto", IN_BOTH, "the same by its other name"},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,

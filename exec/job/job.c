@@ -291,6 +291,8 @@ static smp_status open_transport(smp *s)
                                      .device_context = s->device_context,
                                      .reductions = most_sums(s),
                                      .group_floats = group_floats(s)};
+    for (int i = 0; i < SMP_N_REACH; i++)
+        options.terms[i] = s->graph->training ? &s->reducer.terms[i] : NULL;
     SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
     SMP_TRY(smp__choose_transport(s, &options));
     return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));

@@ -92,6 +92,8 @@ typedef struct smp__reducer {
     smp__sum_list *gather;  /* [chunks] G */
     smp__tie_message *tie;
     int n_tie;
+    smp_sum_terms terms[SMP_N_REACH]; /* of sums over replicas, by reach */
+    int *waiting;     /* [blocks of a replica]: sums that wait for others before that block */
     int32_t *weights; /* [n_region] of a chunk's region; */
     int32_t *left;    /* and those to which the last backward has still to add */
 } smp__reducer;

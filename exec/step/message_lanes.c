@@ -126,6 +126,7 @@ static int merge(smp_lane *lane, int n)
 smp_status smp__messages_lanes(smp *s, smp_transport_options *options)
 {
     SMP_TRY(smp__reduce_ties(s));
+    SMP_TRY(smp__reduce_terms(s));
     int transfers = add_transfers(s, NULL), n = transfers + s->reducer.n_tie;
     s->lane = calloc((size_t)n + 1, sizeof(*s->lane));
     if (!s->lane)

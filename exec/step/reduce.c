@@ -83,6 +83,54 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
+static int own_blocks(const smp *s)
+{
+    return s->plan->gradient_blocks / s->comm.ddp_size;
+}
+
+/* Sums that wait for others before each of the own blocks. */
+static smp_status count_waiting(smp *s)
+{
+    const int own = own_blocks(s), first = s->comm.replica * own;
+    smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
+    s->reducer.waiting = calloc((size_t)own + 1, sizeof *s->reducer.waiting);
+    if (!s->reducer.waiting)
+        return smp_fail_memory((size_t)own * sizeof *s->reducer.waiting);
+    for (int i = 0; i < own; i++) {
+        const smp_gradient_node next = {first + i, first + i + 1};
+        s->reducer.waiting[i + 1] =
+            smp_gradient_append(s->plan->gradient_blocks, node, s->reducer.waiting[i], next);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__reduce_terms(smp *s)
+{
+    const int blocks = s->plan->gradient_blocks, own = own_blocks(s);
+    const int shard = s->comm.shard_size, group = own * shard;
+    smp_sum_terms *terms = s->reducer.terms;
+    if (!s->graph->training)
+        return SMP_OK;
+    SMP_TRY(count_waiting(s));
+    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_ALL], blocks, s->comm.ddp_size, 0, own));
+    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_GROUP], blocks, shard,
+                                s->comm.replica / shard * group, own));
+    return smp__sum_terms_make(&terms[SMP_REACH_ACROSS], blocks, s->comm.ddp_size / shard, 0,
+                               group);
+}
+
+/* The sum of what stands at `offset` of a chunk's accumulators: where sums of earlier blocks are
+ * that are terms of their own. */
+static smp_sum with_terms(const smp *s, smp_sum sum, int chunk, int64_t offset)
+{
+    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
+    if (s->reducer.terms[sum.reach].width > 1) {
+        sum.more = at(s, bucket->level) + offset;
+        sum.stride = bucket->elements;
+    }
+    return sum;
+}
+
 static bool sends_bf16(const smp *s)
 {
     return smp_wire_is_bf16(s->plan->sharding);
@@ -92,7 +140,7 @@ static bool sends_bf16(const smp *s)
 static smp_status list_whole(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
-    const smp_sum sum = {
+    const smp_sum all = {
         .reach = SMP_REACH_ALL, .add = true, .bf16 = sends_bf16(s), .gather = true};
     const int64_t elements = memory->bucket[chunk].elements;
     int64_t end = 0;
@@ -100,13 +148,15 @@ static smp_status list_whole(smp *s, int chunk)
         return SMP_OK;
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++) {
         const smp_memory_region *region = &memory->region[i];
+        const smp_sum sum = with_terms(s, all, chunk, region->in_chunk);
         SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, region->in_chunk, i,
                                   region->elements));
         end = region->in_chunk + region->elements;
     }
     if (end == elements)
         return SMP_OK;
-    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, end, -1, elements - end);
+    const smp_sum rest = with_terms(s, all, chunk, end);
+    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &rest, end, -1, elements - end);
 }
 
 /* A region's accumulators at `offset` in the bucket: scattered, then added over the groups. */
@@ -115,10 +165,12 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
     const smp_memory_region *of = &s->memory->region[region];
     const int own = s->comm.shard_rank;
     const int64_t begin = of->cut[own], end = of->cut[own + 1];
-    const smp_sum scatter = {
+    const smp_sum in_group = {
         .cut = of->cut, .reach = SMP_REACH_GROUP, .add = true, .bf16 = sends_bf16(s)};
-    const smp_sum across = {
+    const smp_sum among = {
         .reach = SMP_REACH_ACROSS, .add = true, .bf16 = sends_bf16(s), .gather = true};
+    const smp_sum scatter = with_terms(s, in_group, chunk, offset),
+                  across = with_terms(s, among, chunk, offset + begin);
     SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
     if (s->comm.ddp_size == s->comm.shard_size)
         return SMP_OK;
@@ -132,13 +184,14 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
 static smp_status list_parts(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
-    const smp_sum whole = {
+    const smp_sum all = {
         .reach = SMP_REACH_ALL, .add = true, .bf16 = sends_bf16(s), .gather = true};
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++)
         SMP_TRY(list_region(s, chunk, i, memory->region[i].in_chunk));
     for (int32_t i = 0; i < memory->n_use; i++) {
         const smp_memory_use *use = &memory->use[i];
         const smp_memory_param *param = &memory->param[use->param];
+        const smp_sum whole = with_terms(s, all, chunk, use->offset / 4);
         if (use->chunk != chunk || memory->region[param->region].param < 0)
             continue;
         if (param->elsewhere)
@@ -203,6 +256,9 @@ void smp__reduce_free(smp *s)
     smp__sum_lists_free(s->reducer.across, s->chunks);
     free(s->reducer.tie);
     free(s->reducer.weights);
+    free(s->reducer.waiting);
+    for (int i = 0; i < SMP_N_REACH; i++)
+        smp__sum_terms_free(&s->reducer.terms[i]);
 }
 
 static int64_t tie_tag(const smp *s, int32_t use)
@@ -298,25 +354,26 @@ int smp__reduce_block_size(const smp *s)
     return s->microbatches * s->comm.ddp_size / s->plan->gradient_blocks;
 }
 
-/* The block of micro-batch `microbatch` is complete: a binary counter. Level k holds the sum of 2^k
- * blocks or nothing, and a carry is an addition. After the last block all that is left is added.
- * Of the chunk's accumulators the elements [begin, end). */
+/* The block of micro-batch `microbatch` is complete. Level k holds the k-th node of the tree that
+ * waits for others; what the block makes a pair with is added to it, and it waits as the last one.
+ * After the last block what is left are the terms of the sum over replicas, the last of them in the
+ * accumulators. Of the chunk's accumulators the elements [begin, end). */
 static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, int64_t end)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    const int blocks = s->plan->gradient_blocks / s->comm.ddp_size;
     const int size = smp__reduce_block_size(s);
     const int done = (microbatch + 1) / size;
-    if (blocks == 1 || (microbatch + 1) % size != 0 || begin == end)
+    if (own_blocks(s) == 1 || (microbatch + 1) % size != 0 || begin == end)
         return SMP_OK;
+    const int last = s->reducer.waiting[done] - 1;
     float *sum = at(s, bucket->offset) + begin, *level = at(s, bucket->level) + begin;
-    for (int before = done - 1; before > 0 && (done == blocks || before % 2 == 1);
-         before /= 2, level += bucket->elements)
-        if (before % 2 == 1)
-            SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level, end - begin));
-    if (done == blocks)
+    for (int k = s->reducer.waiting[done - 1] - 1; k >= last; k--)
+        SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level + k * bucket->elements,
+                               end - begin));
+    if (done == own_blocks(s))
         return SMP_OK;
-    return s->device->copy(s->device_context, level, sum, (end - begin) * (int64_t)sizeof(float));
+    return s->device->copy(s->device_context, level + last * bucket->elements, sum,
+                           (end - begin) * (int64_t)sizeof(float));
 }
 
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch)

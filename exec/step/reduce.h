@@ -4,7 +4,8 @@
 
 #include "exec/state/handle.h"
 
-smp_status smp__reduce_ties(smp *s); /* lists the messages of tied weights, in s->reducer */
+smp_status smp__reduce_ties(smp *s);  /* lists the messages of tied weights, in s->reducer */
+smp_status smp__reduce_terms(smp *s); /* how sums over replicas are added, in s->reducer */
 smp_status smp__reduce_build(smp *s);
 void smp__reduce_free(smp *s);
 smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */

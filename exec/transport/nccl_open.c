@@ -221,7 +221,8 @@ static int64_t came_bytes(const smp__nccl_context *c)
     return (c->group_floats + c->comm->tensor_size) * (int64_t)sizeof(float);
 }
 
-static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
+/* terms: of the sums; NULL: one of each member. */
+static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm, const smp_sum_terms *terms)
 {
     sums->comm = comm;
     sums->members = 1;
@@ -229,6 +230,9 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
         return SMP_OK;
     MPI_Comm_size(comm, &sums->members);
     MPI_Comm_rank(comm, &sums->own);
+    sums->terms = terms ? terms : &sums->single;
+    if (!terms)
+        SMP_TRY(smp__sum_terms_make(&sums->single, sums->members, sums->members, 0, 1));
     sums->cut = calloc((size_t)sums->members + 1, sizeof(*sums->cut));
     if (!sums->cut)
         return smp_fail_memory((size_t)sums->members * sizeof(*sums->cut));
@@ -270,7 +274,8 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->free = &c->pool[i];
     }
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(prepare_sums(&c->sums[i], comm_of(c, i)));
+        SMP_TRY(
+            prepare_sums(&c->sums[i], comm_of(c, i), i < SMP_N_REACH ? options->terms[i] : NULL));
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
     if (c->group_floats > 0)
         SMP_TRY(smp__make_urgent_stream(&c->beside.stream));
@@ -474,6 +479,7 @@ void smp__nccl_close(void *context)
         if (c->sums[i].nccl)
             smp__nccl.ncclCommDestroy(c->sums[i].nccl);
         free(c->sums[i].cut);
+        smp__sum_terms_free(&c->sums[i].single);
     }
     for (int i = 0; i < c->n_pool; i++)
         if (c->pool[i].done)

@@ -72,8 +72,10 @@ typedef struct smp__nccl_sums {
     MPI_Comm comm;   /* the job's; MPI_COMM_NULL: nobody */
     ncclComm_t nccl; /* NULL: nobody, or after abort */
     int members, own;
-    int64_t *cut;    /* [members + 1] of one of the two hops */
-    ncclUniqueId id; /* while opening */
+    const smp_sum_terms *terms; /* of sums */
+    smp_sum_terms single;       /* where each member has one */
+    int64_t *cut;               /* [members + 1] of one of the two hops */
+    ncclUniqueId id;            /* while opening */
 } smp__nccl_sums;
 
 /* The group of devices on one of two streams. */

@@ -1,4 +1,4 @@
-/* Sums over NCCL, in the tree of reduce_blocks.h instead of NCCL's own collectives: those add in an
+/* Sums over NCCL, in the tree of sum_terms.h instead of NCCL's own collectives: those add in an
  * order that follows the number of ranks, the size and the wires, and a plan's bits must follow
  * none. Every member gets what the others have of its part, in pieces that fit the memory for
  * them, and adds it up; then all send their parts to all. As many bytes as in a ring, in two
@@ -15,8 +15,16 @@ typedef struct parts {
     float *data;
     const int64_t *cut;
     int stride;
-    bool bf16; /* what is sent, as smp_sum.bf16 says */
+    bool bf16;   /* what is sent, as smp_sum.bf16 says */
+    float *more; /* as smp_sum.more; */
+    int64_t apart;
 } parts;
+
+/* Array i of n, of own terms or of what is left. */
+static float *array_at(const parts *of, int i, int n)
+{
+    return i + 1 == n ? of->data : of->more + i * of->apart;
+}
 
 static int64_t begin_of(const parts *of, int i)
 {
@@ -47,13 +55,20 @@ static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
  * to be sent to each and what came from each. */
 static int64_t piece_of(const smp__nccl_sums *of, bool bf16)
 {
-    return SMP__NCCL_PARTS_FLOATS / of->members / (bf16 ? 2 : 1);
+    return smp__sum_terms_piece(of->terms, SMP__NCCL_PARTS_FLOATS / (bf16 ? 2 : 1));
 }
 
-static uint16_t *narrow(smp__nccl_context *c, const smp__nccl_sums *of, bool came, int i)
+/* Array k that goes to member i. */
+static uint16_t *to_send(smp__nccl_context *c, const smp__nccl_sums *of, int i, int k)
 {
-    const int64_t most = piece_of(of, true);
-    return (uint16_t *)(c->parts + most * of->members) + most * (came ? of->members + i : i);
+    const int64_t most = piece_of(of, true), arrays = (int64_t)of->members * of->terms->width;
+    return (uint16_t *)(c->parts + most * arrays) + most * ((int64_t)i * of->terms->width + k);
+}
+
+/* Term `term` that came. */
+static uint16_t *that_came(smp__nccl_context *c, const smp__nccl_sums *of, int term)
+{
+    return to_send(c, of, of->members + term / of->terms->width, term % of->terms->width);
 }
 
 static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int other,
@@ -68,74 +83,135 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
     return code;
 }
 
-/* Rounds values in their place. */
+/* Rounds values in their place, by way of what has been sent to this member: nothing. */
 static smp_status round_own(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int64_t n)
 {
-    uint16_t *rounded = narrow(c, of, false, of->own);
+    uint16_t *rounded = to_send(c, of, of->own, 0);
     SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, rounded, own, n));
     return smp__cuda_widen16(c->reduce, own, rounded, n);
+}
+
+static bool is_own(const smp__nccl_sums *of, int term)
+{
+    return term >= of->terms->first[of->own] && term < of->terms->first[of->own + 1];
+}
+
+/* The own terms, rounded: of the others' blocks to be sent, of the own one in their place. */
+static smp_status round_terms(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                              int64_t at, int64_t most)
+{
+    const int n = smp__sum_terms_of(of->terms, of->own);
+    for (int i = 0; i < of->members; i++)
+        for (int k = 0; k < n; k++) {
+            float *term = array_at(sum, k, n) + begin_of(sum, i) + at;
+            const int64_t count = (int64_t)block_of(sum, i, at, most);
+            SMP_TRY(i == of->own ? round_own(c, of, term, count)
+                                 : smp__cuda_round16(c->reduce, SMP_BF16, to_send(c, of, i, k),
+                                                     term, count));
+        }
+    return SMP_OK;
+}
+
+static ncclResult_t send_terms(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                               int other, int64_t at, size_t count)
+{
+    const int n = smp__sum_terms_of(of->terms, of->own);
+    ncclResult_t code = ncclSuccess;
+    for (int k = 0; code == ncclSuccess && count > 0 && k < n; k++)
+        code = sum->bf16 ? smp__nccl_send(to_send(c, of, other, k), count, ncclBfloat16, other,
+                                          of->nccl, c->reduce)
+                         : smp__nccl_send(array_at(sum, k, n) + begin_of(sum, other) + at, count,
+                                          ncclFloat32, other, of->nccl, c->reduce);
+    return code;
+}
+
+static ncclResult_t receive_terms(smp__nccl_context *c, const smp__nccl_sums *of, bool bf16,
+                                  int other, int64_t most, size_t count)
+{
+    ncclResult_t code = ncclSuccess;
+    for (int i = of->terms->first[other];
+         code == ncclSuccess && count > 0 && i < of->terms->first[other + 1]; i++)
+        code = bf16 ? smp__nccl_receive(that_came(c, of, i), count, ncclBfloat16, other, of->nccl,
+                                        c->reduce)
+                    : smp__nccl_receive(c->parts + i * most, count, ncclFloat32, other, of->nccl,
+                                        c->reduce);
+    return code;
 }
 
 static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
                           int64_t at, int64_t most)
 {
     const size_t count = block_of(sum, of->own, at, most);
-    for (int i = 0; sum->bf16 && i < of->members; i++)
-        if (i != of->own)
-            SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, narrow(c, of, false, i),
-                                      sum->data + begin_of(sum, i) + at,
-                                      (int64_t)block_of(sum, i, at, most)));
+    if (sum->bf16)
+        SMP_TRY(round_terms(c, of, sum, at, most));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        const size_t n = block_of(sum, other, at, most);
-        if (sum->bf16)
-            code = exchange(c, of, other, ncclBfloat16, narrow(c, of, false, other), n,
-                            narrow(c, of, true, other), count);
-        else
-            code = exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, other) + at, n,
-                            c->parts + other * most, count);
+        code = send_terms(c, of, sum, other, at, block_of(sum, other, at, most));
+        if (code == ncclSuccess)
+            code = receive_terms(c, of, sum->bf16, other, most, count);
     }
     SMP_TRY(smp__nccl_end(c, of->nccl, code, "exchange of a sum"));
-    for (int i = 0; sum->bf16 && i < of->members; i++)
-        if (i != of->own)
-            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, narrow(c, of, true, i),
+    for (int i = 0; sum->bf16 && i < of->terms->n; i++)
+        if (!is_own(of, i))
+            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, that_came(c, of, i),
                                       (int64_t)count));
-    return sum->bf16 ? round_own(c, of, sum->data + begin_of(sum, of->own) + at, (int64_t)count)
-                     : SMP_OK;
+    return SMP_OK;
 }
 
-/* Where the terms of the own block are: that of this member stays where it was. */
-static float *term(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int i, int64_t most)
+/* Where a term of the own block is: that of this member stays where it was. */
+static float *term_at(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum, int term,
+                      int64_t at, int64_t most)
 {
-    return i == of->own ? own : c->parts + i * most;
+    const int first = of->terms->first[of->own], n = smp__sum_terms_of(of->terms, of->own);
+    return is_own(of, term) ? array_at(sum, term - first, n) + begin_of(sum, of->own) + at
+                            : c->parts + term * most;
 }
 
-static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int64_t count,
+/* What is left may lie where another one belongs, so all go by way of `parts`, but for a single one
+ * that is in its place. */
+static smp_status place_left(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                             int64_t at, int64_t count, int64_t most)
+{
+    const smp_sum_terms *t = of->terms;
+    const size_t bytes = (size_t)count * sizeof(float);
+    for (int i = 0; i < t->n_left && t->n_left > 1; i++)
+        if (is_own(of, t->left[i]))
+            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, c->parts + t->left[i] * most,
+                             term_at(c, of, sum, t->left[i], at, most), bytes,
+                             cudaMemcpyDeviceToDevice, c->reduce));
+    for (int i = 0; i < t->n_left; i++) {
+        float *to = array_at(sum, i, t->n_left) + begin_of(sum, of->own) + at;
+        const float *from = t->n_left > 1 ? c->parts + t->left[i] * most
+                                          : term_at(c, of, sum, t->left[i], at, most);
+        if (to != from)
+            SMP_TRY(
+                SMP_CUDA(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDeviceToDevice, c->reduce));
+        if (sum->bf16)
+            SMP_TRY(round_own(c, of, to, count));
+    }
+    return SMP_OK;
+}
+
+static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum, int64_t at,
                        int64_t most)
 {
+    const int64_t count = (int64_t)block_of(sum, of->own, at, most);
     if (count == 0)
         return SMP_OK;
-    for (int64_t width = 1; width < of->members; width *= 2)
-        for (int64_t i = 0; i + width < of->members; i += 2 * width)
-            SMP_TRY(smp__cuda_accumulate(c->reduce, SMP_F32, term(c, of, own, (int)i, most),
-                                         term(c, of, own, (int)(i + width), most), count));
-    if (of->own == 0)
-        return SMP_OK;
-    return SMP_CUDA(cudaMemcpyAsync, own, c->parts, (size_t)count * sizeof(float),
-                    cudaMemcpyDeviceToDevice, c->reduce);
+    for (int i = 0; i < of->terms->n_add; i++)
+        SMP_TRY(smp__cuda_accumulate(c->reduce, SMP_F32,
+                                     term_at(c, of, sum, of->terms->to[i], at, most),
+                                     term_at(c, of, sum, of->terms->from[i], at, most), count));
+    return place_left(c, of, sum, at, count, most);
 }
 
 static smp_status add(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
     const int64_t most = piece_of(of, sum->bf16), end = longest(sum, of->members);
     for (int64_t at = 0; at < end; at += most) {
-        const int64_t count = (int64_t)block_of(sum, of->own, at, most);
-        float *own = sum->data + begin_of(sum, of->own) + at;
         SMP_TRY(scatter(c, of, sum, at, most));
-        SMP_TRY(fold(c, of, own, count, most));
-        if (sum->bf16)
-            SMP_TRY(round_own(c, of, own, count));
+        SMP_TRY(fold(c, of, sum, at, most));
     }
     return SMP_OK;
 }
@@ -145,20 +221,20 @@ static smp_status gather16(smp__nccl_context *c, const smp__nccl_sums *of, const
                            int64_t at, int64_t most)
 {
     const size_t count = block_of(sum, of->own, at, most);
-    uint16_t *send = narrow(c, of, false, of->own);
+    uint16_t *send = to_send(c, of, of->own, 0);
     SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, send, sum->data + begin_of(sum, of->own) + at,
                               (int64_t)count));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, ncclBfloat16, send, count, narrow(c, of, true, other),
+        code = exchange(c, of, other, ncclBfloat16, send, count, that_came(c, of, other),
                         block_of(sum, other, at, most));
     }
     SMP_TRY(smp__nccl_end(c, of->nccl, code, "gathering of a sum"));
     for (int i = 0; i < of->members; i++)
         if (i != of->own)
             SMP_TRY(smp__cuda_widen16(c->reduce, sum->data + begin_of(sum, i) + at,
-                                      narrow(c, of, true, i), (int64_t)block_of(sum, i, at, most)));
+                                      that_came(c, of, i), (int64_t)block_of(sum, i, at, most)));
     return SMP_OK;
 }
 
@@ -192,8 +268,8 @@ static smp_status add_in_two_hops(smp__nccl_context *c, const smp_sum *sum, int6
     const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
     cut_evenly(near, begin, count);
     cut_evenly(far, near->cut[near->own], near->cut[near->own + 1] - near->cut[near->own]);
-    const parts on_machine = {sum->data, near->cut, 1, sum->bf16},
-                between = {sum->data, far->cut, 1, sum->bf16};
+    const parts on_machine = {sum->data, near->cut, 1, sum->bf16, NULL, 0},
+                between = {sum->data, far->cut, 1, sum->bf16, NULL, 0};
     SMP_TRY(add(c, near, &on_machine));
     if (far->nccl) {
         SMP_TRY(add(c, far, &between));
@@ -206,11 +282,12 @@ static smp_status add_in_two_hops(smp__nccl_context *c, const smp_sum *sum, int6
 static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
 {
     const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
-    const parts column = {sum->data, sum->cut + near->own, near->members, sum->bf16};
+    const parts column = {sum->data, sum->cut + near->own, near->members, sum->bf16, NULL, 0};
     if (!sum->add)
         SMP_TRY(gather(c, far, &column));
     for (int row = 0; row < far->members; row++) {
-        const parts of_row = {sum->data, sum->cut + (int64_t)row * near->members, 1, sum->bf16};
+        const parts of_row = {
+            sum->data, sum->cut + (int64_t)row * near->members, 1, sum->bf16, NULL, 0};
         SMP_TRY(sum->add ? add(c, near, &of_row) : gather(c, near, &of_row));
     }
     return sum->add ? add(c, far, &column) : SMP_OK;
@@ -219,7 +296,7 @@ static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
 {
     const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
-    const parts all = {sum->data, sum->cut, 1, sum->bf16};
+    const parts all = {sum->data, sum->cut, 1, sum->bf16, sum->more, sum->stride};
     const bool whole = sum->add && sum->gather;
     if (!of->nccl)
         return SMP_OK; /* nobody to exchange anything with */

@@ -8,15 +8,19 @@
 #include "exec/transport/comm.h"
 #include "graph/math/half.h"
 
-smp_status smp__blocks_open(smp__blocks *b, MPI_Comm comm)
+smp_status smp__blocks_open(smp__blocks *b, MPI_Comm comm, const smp_sum_terms *terms)
 {
     b->comm = comm;
     MPI_Comm_size(comm, &b->members);
     MPI_Comm_rank(comm, &b->own);
+    b->terms = terms ? terms : &b->single;
+    if (!terms)
+        SMP_TRY(smp__sum_terms_make(&b->single, b->members, b->members, 0, 1));
+    b->most = smp__sum_terms_piece(b->terms, SMP__PIECE_FLOATS);
     if (b->members == 1)
         return SMP_OK;
     b->block = calloc((size_t)b->members, sizeof *b->block);
-    b->request = calloc(2 * (size_t)b->members, sizeof *b->request);
+    b->request = calloc(2 * (size_t)b->members * (size_t)b->terms->width, sizeof *b->request);
     b->parts = aligned_alloc(64, SMP__PIECE_FLOATS * sizeof(float));
     if (!b->block || !b->request || !b->parts)
         return smp_fail_memory(SMP__PIECE_FLOATS * sizeof(float));
@@ -28,6 +32,7 @@ void smp__blocks_close(smp__blocks *b)
     free(b->block);
     free(b->request);
     free(b->parts);
+    smp__sum_terms_free(&b->single);
     *b = (smp__blocks){0};
 }
 
@@ -71,58 +76,91 @@ static void round_all(float *value, int n)
     }
 }
 
-/* To every other member `send`, its own block or this one's; from every other likewise. */
-static smp_status post(smp__blocks *b, int to, const void *send, int n_send, float *receive,
-                       int n_receive)
+static smp_status post_send(smp__blocks *b, int to, const void *send, int n)
 {
-    MPI_Datatype type = b->bf16 ? MPI_UINT16_T : MPI_FLOAT;
-    void *at = b->bf16 ? room(receive, n_receive) : receive;
-    if (n_send > 0)
-        SMP_TRY(smp__comm_check(
-            MPI_Isend(send, n_send, type, to, 0, b->comm, &b->request[b->n_request++]),
-            "MPI_Isend"));
-    if (n_receive > 0)
-        SMP_TRY(smp__comm_check(
-            MPI_Irecv(at, n_receive, type, to, 0, b->comm, &b->request[b->n_request++]),
-            "MPI_Irecv"));
+    if (n == 0)
+        return SMP_OK;
+    return smp__comm_check(MPI_Isend(send, n, b->bf16 ? MPI_UINT16_T : MPI_FLOAT, to, 0, b->comm,
+                                     &b->request[b->n_request++]),
+                           "MPI_Isend");
+}
+
+static smp_status post_receive(smp__blocks *b, int from, float *receive, int n)
+{
+    if (n == 0)
+        return SMP_OK;
+    return smp__comm_check(MPI_Irecv(b->bf16 ? room(receive, n) : receive, n,
+                                     b->bf16 ? MPI_UINT16_T : MPI_FLOAT, from, 0, b->comm,
+                                     &b->request[b->n_request++]),
+                           "MPI_Irecv");
+}
+
+/* Array i of n, of own terms or of what is left. */
+static float *array_at(const smp__blocks *b, float *data, int i, int n)
+{
+    return i + 1 == n ? data : b->more + i * b->stride;
+}
+
+/* The place of a term of the own block. */
+static float *part_at(const smp__blocks *b, int term)
+{
+    return b->parts + (int64_t)term * b->block[b->own].count;
+}
+
+/* Own terms of another member's block to it, its terms of the own block from it. */
+static smp_status swap_terms(smp__blocks *b, float *data, int other)
+{
+    const smp__block *theirs = &b->block[other];
+    const int n = smp__sum_terms_of(b->terms, b->own);
+    for (int i = 0; i < n; i++) {
+        float *send = array_at(b, data, i, n) + theirs->offset;
+        if (b->bf16)
+            pack(send, theirs->count);
+        SMP_TRY(post_send(b, other, send, theirs->count));
+    }
+    for (int i = b->terms->first[other]; i < b->terms->first[other + 1]; i++)
+        SMP_TRY(post_receive(b, other, part_at(b, i), b->block[b->own].count));
     return SMP_OK;
 }
 
 smp_status smp__blocks_scatter(smp__blocks *b, float *data)
 {
     const smp__block *own = &b->block[b->own];
-    float *part = b->parts + (int64_t)b->own * own->count;
+    const int n = smp__sum_terms_of(b->terms, b->own);
     b->n_request = 0;
-    for (int i = 1; i < b->members; i++) {
-        const int other = (b->own + i) % b->members;
-        const smp__block *theirs = &b->block[other];
+    for (int i = 1; i < b->members; i++)
+        SMP_TRY(swap_terms(b, data, (b->own + i) % b->members));
+    for (int i = 0; i < n; i++) {
+        float *part = part_at(b, b->terms->first[b->own] + i);
+        memcpy(part, array_at(b, data, i, n) + own->offset, (size_t)own->count * sizeof(float));
         if (b->bf16)
-            pack(data + theirs->offset, theirs->count);
-        SMP_TRY(post(b, other, data + theirs->offset, theirs->count,
-                     b->parts + (int64_t)other * own->count, own->count));
+            round_all(part, own->count);
     }
-    memcpy(part, data + own->offset, (size_t)own->count * sizeof(float));
-    if (b->bf16)
-        round_all(part, own->count);
     return SMP_OK;
+}
+
+static void add_term(float *restrict to, const float *restrict from, int n)
+{
+    for (int i = 0; i < n; i++)
+        to[i] += from[i];
 }
 
 void smp__blocks_fold(smp__blocks *b, float *data)
 {
+    const smp_sum_terms *t = b->terms;
     const smp__block *own = &b->block[b->own];
-    for (int i = 0; b->bf16 && i < b->members; i++)
-        if (i != b->own)
-            widen(b->parts + (int64_t)i * own->count, own->count);
-    for (int64_t width = 1; width < b->members; width *= 2)
-        for (int64_t i = 0; i + width < b->members; i += 2 * width) {
-            float *restrict left = b->parts + i * own->count;
-            const float *restrict right = b->parts + (i + width) * own->count;
-            for (int64_t k = 0; k < own->count; k++)
-                left[k] += right[k];
-        }
-    if (b->bf16)
-        round_all(b->parts, own->count);
-    memcpy(data + own->offset, b->parts, (size_t)own->count * sizeof(float));
+    for (int i = 0; b->bf16 && i < t->n; i++)
+        if (i < t->first[b->own] || i >= t->first[b->own + 1])
+            widen(part_at(b, i), own->count);
+    for (int i = 0; i < t->n_add; i++)
+        add_term(part_at(b, t->to[i]), part_at(b, t->from[i]), own->count);
+    for (int i = 0; i < t->n_left; i++) {
+        float *sum = part_at(b, t->left[i]);
+        if (b->bf16)
+            round_all(sum, own->count);
+        memcpy(array_at(b, data, i, t->n_left) + own->offset, sum,
+               (size_t)own->count * sizeof(float));
+    }
 }
 
 smp_status smp__blocks_gather(smp__blocks *b, float *data)
@@ -139,7 +177,8 @@ smp_status smp__blocks_gather(smp__blocks *b, float *data)
     for (int i = 1; i < b->members; i++) {
         const int other = (b->own + i) % b->members;
         const smp__block *theirs = &b->block[other];
-        SMP_TRY(post(b, other, send, own->count, data + theirs->offset, theirs->count));
+        SMP_TRY(post_send(b, other, send, own->count));
+        SMP_TRY(post_receive(b, other, data + theirs->offset, theirs->count));
     }
     return SMP_OK;
 }

@@ -1,7 +1,6 @@
 /* Sums of host memory over the members of a communicator, block by block: every member gets what
- * the others have of its block, adds it up in one tree, and gives the sums to the others. The tree
- * is that of gradient blocks (schedule/plan/gradient_blocks.h): neighbours in pairs, the sums in
- * pairs and so on, so the bits depend on the order of the members alone. Each half is started, then
+ * the others have of its block, adds it up in one tree (sum_terms.h), and gives the sums to the
+ * others, so the bits depend on the order of the members' terms alone. Each half is started, then
  * tested; one is in flight at a time, in the same order everywhere.
  *
  * In bf16 half of the bytes are sent. A number takes the place of its float on both sides: packed
@@ -12,9 +11,9 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-#include "graph/base/status.h"
+#include "exec/transport/sum_terms.h"
 
-enum { SMP__PIECE_FLOATS = 1 << 20 }; /* of all members' blocks together: they stay in caches */
+enum { SMP__PIECE_FLOATS = 1 << 20 }; /* of all members' terms together: they stay in caches */
 
 /* Of member i: count floats from offset on. */
 typedef struct smp__block {
@@ -25,15 +24,21 @@ typedef struct smp__block {
 typedef struct smp__blocks {
     MPI_Comm comm; /* the caller's */
     int members, own;
-    smp__block *block; /* [members], for the caller to fill: at most SMP__PIECE_FLOATS / members */
-    MPI_Request *request; /* [2 * members] */
+    const smp_sum_terms *terms;
+    smp_sum_terms single; /* of sums to which each member brings one */
+    int64_t most;         /* elements of a block */
+    smp__block *block;    /* [members], for the caller to fill */
+    MPI_Request *request;
     int n_request;
     float *parts; /* [SMP__PIECE_FLOATS] */
-    bool bf16;    /* for the caller to set: sums as smp_sum.bf16 says */
-    float *came;  /* `data` of a gather in bf16 that is not done */
+    float *more;  /* for the caller to set, where there are several terms: as smp_sum.more */
+    int64_t stride;
+    bool bf16;   /* for the caller to set: sums as smp_sum.bf16 says */
+    float *came; /* `data` of a gather in bf16 that is not done */
 } smp__blocks;
 
-smp_status smp__blocks_open(smp__blocks *b, MPI_Comm comm);
+/* terms: of the sums, the caller's; NULL: one of each member. */
+smp_status smp__blocks_open(smp__blocks *b, MPI_Comm comm, const smp_sum_terms *terms);
 void smp__blocks_close(smp__blocks *b); /* accepts what was not opened */
 
 /* Sends every member its block of data; in bf16 it is lost here. */

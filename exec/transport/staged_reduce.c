@@ -32,7 +32,7 @@ typedef enum piece_state { FREE, COPYING, SCATTERING, GATHERING, RETURNING } pie
 
 typedef struct piece {
     piece_state state;
-    float *host; /* [PIECE_ELEMENTS] */
+    float *host; /* [PIECE_ELEMENTS]: an array with a block of each member, then more of them */
     smp__blocks blocks;
     MPI_Comm comm;
     cudaEvent_t copied;
@@ -42,7 +42,8 @@ typedef struct piece {
 
 /* The sums of one reach. */
 typedef struct track {
-    MPI_Comm comm; /* the job's; MPI_COMM_NULL: nobody to exchange anything with */
+    MPI_Comm comm;              /* the job's; MPI_COMM_NULL: nobody to exchange anything with */
+    const smp_sum_terms *terms; /* as in smp_transport_options */
     piece place[PLACES];
     int64_t pieces; /* begun: the next takes place[pieces % PLACES] */
 } track;
@@ -59,18 +60,22 @@ struct smp__staged_reduce {
     smp_reduction pool[];
 };
 
-static smp_status make_place(smp__staged_reduce *r, piece *place)
+static smp_status make_place(smp__staged_reduce *r, const track *of, piece *place)
 {
     char *host = NULL;
     SMP_TRY(smp__make_event(&place->copied));
     SMP_TRY(r->device->reserve_host(r->device_context, PIECE_ELEMENTS * sizeof(float), &host));
     place->host = (float *)host;
-    return smp__blocks_open(&place->blocks, place->comm);
+    SMP_TRY(smp__blocks_open(&place->blocks, place->comm, of->terms));
+    place->blocks.stride = place->blocks.most * place->blocks.members;
+    place->blocks.more = place->host + place->blocks.stride;
+    return SMP_OK;
 }
 
-static void choose_tracks(smp__staged_reduce *r)
+static void choose_tracks(smp__staged_reduce *r, const smp_transport_options *options)
 {
     for (int k = 0; k < SMP_N_REACH; k++) {
+        r->track[k].terms = options->terms[k];
         r->track[k].comm = smp__transport_reach(r->comm, (smp_reach)k);
         for (int i = 0; i < PLACES; i++)
             r->track[k].place[i].comm = MPI_COMM_NULL;
@@ -102,7 +107,7 @@ static smp_status fill(smp__staged_reduce *r, int reductions)
     SMP_TRY(SMP_CUDA(cudaStreamCreateWithFlags, &r->up, cudaStreamNonBlocking));
     for (int k = 0; k < SMP_N_REACH; k++)
         for (int i = 0; r->track[k].comm != MPI_COMM_NULL && i < PLACES; i++)
-            SMP_TRY(make_place(r, &r->track[k].place[i]));
+            SMP_TRY(make_place(r, &r->track[k], &r->track[k].place[i]));
     return SMP_OK;
 }
 
@@ -118,7 +123,7 @@ smp_status smp__staged_reduce_open(const smp_transport_options *options, cudaStr
     r->device_context = options->device_context;
     r->compute = compute;
     r->n_pool = options->reductions;
-    choose_tracks(r);
+    choose_tracks(r, options);
     smp_status status = fill(r, options->reductions);
     if (status == SMP_OK)
         *out = r;
@@ -160,16 +165,17 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
     free(r);
 }
 
-/* A member's block of the piece, in the place and on the device. */
-static float *on_host(const piece *place, int member)
+/* A member's block of the piece, in array i of n, in the place and on the device. */
+static float *on_host(const piece *place, int member, int i, int n)
 {
-    return place->host + place->blocks.block[member].offset;
+    const smp__blocks *b = &place->blocks;
+    return (i + 1 == n ? place->host : b->more + i * b->stride) + b->block[member].offset;
 }
 
-static float *on_device(const piece *place, int member)
+static float *on_device(const piece *place, int member, int i, int n)
 {
     const smp_sum *sum = &place->reduction->sum;
-    return sum->data + sum->cut[member] + place->at;
+    return (i + 1 == n ? sum->data : sum->more + i * sum->stride) + sum->cut[member] + place->at;
 }
 
 static size_t bytes_of(const piece *place, int member)
@@ -180,10 +186,12 @@ static size_t bytes_of(const piece *place, int member)
 /* All blocks where they are to be added up, else the own one. */
 static smp_status copy_down(smp__staged_reduce *r, piece *place)
 {
+    const smp__blocks *b = &place->blocks;
     const bool all = place->reduction->sum.add;
-    for (int i = 0; i < place->blocks.members; i++)
-        if (bytes_of(place, i) > 0 && (all || i == place->blocks.own))
-            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_host(place, i), on_device(place, i),
+    const int n = all ? smp__sum_terms_of(b->terms, b->own) : 1;
+    for (int i = 0; i < b->members; i++)
+        for (int k = 0; k < n && bytes_of(place, i) > 0 && (all || i == b->own); k++)
+            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_host(place, i, k, n), on_device(place, i, k, n),
                              bytes_of(place, i), cudaMemcpyDeviceToHost, r->down));
     return SMP_CUDA(cudaEventRecord, place->copied, r->down);
 }
@@ -192,10 +200,13 @@ static smp_status copy_down(smp__staged_reduce *r, piece *place)
 static smp_status copy_up(smp__staged_reduce *r, piece *place)
 {
     const smp_sum *sum = &place->reduction->sum;
-    for (int i = 0; i < place->blocks.members; i++)
-        if (bytes_of(place, i) > 0 && (i == place->blocks.own ? sum->add : sum->gather))
-            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_device(place, i), on_host(place, i),
+    const smp__blocks *b = &place->blocks;
+    for (int i = 0; i < b->members; i++) {
+        const int n = i == b->own ? (sum->add ? b->terms->n_left : 0) : sum->gather;
+        for (int k = 0; k < n && bytes_of(place, i) > 0; k++)
+            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_device(place, i, k, n), on_host(place, i, k, n),
                              bytes_of(place, i), cudaMemcpyHostToDevice, r->up));
+    }
     return SMP_CUDA(cudaEventRecord, place->copied, r->up);
 }
 
@@ -208,7 +219,7 @@ static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
         return SMP_OK;
     track *of = &r->track[reduction->sum.reach];
     piece *place = &of->place[of->pieces % PLACES];
-    const int64_t *cut = reduction->sum.cut, most = PIECE_ELEMENTS / place->blocks.members;
+    const int64_t *cut = reduction->sum.cut, most = place->blocks.most;
     if (place->state != FREE)
         return SMP_OK;
     for (int i = 0; i < place->blocks.members; i++) {
@@ -303,7 +314,8 @@ static int64_t longest_part(const smp_sum *sum, int members)
 smp_status smp__staged_reduce_start(smp__staged_reduce *r, const smp_sum *sum, smp_reduction **out)
 {
     const track *of = &r->track[sum->reach];
-    const int members = of->comm == MPI_COMM_NULL ? 1 : of->place[0].blocks.members;
+    const smp__blocks *b = &of->place[0].blocks;
+    const bool alone = of->comm == MPI_COMM_NULL || b->members == 1;
     smp_reduction *reduction = r->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
@@ -311,10 +323,9 @@ smp_status smp__staged_reduce_start(smp__staged_reduce *r, const smp_sum *sum, s
     r->free = reduction->next;
     reduction->next = NULL;
     reduction->sum = *sum;
-    reduction->longest = members > 1 ? longest_part(sum, members) : 0;
+    reduction->longest = alone ? 0 : longest_part(sum, b->members);
     reduction->begun = 0;
-    reduction->left =
-        (reduction->longest + PIECE_ELEMENTS / members - 1) / (PIECE_ELEMENTS / members);
+    reduction->left = alone ? 0 : (reduction->longest + b->most - 1) / b->most;
     SMP_TRY(SMP_CUDA(cudaEventRecord, reduction->ready, r->compute));
     *out = reduction;
     if (reduction->left == 0) /* nothing to do */

@@ -11,7 +11,13 @@
 #define SMP_EXEC_TRANSPORT_TRANSPORT_H
 
 #include "exec/transport/comm.h"
+#include "exec/transport/sum_terms.h"
 #include "exec/device/device.h"
+
+/* Which of the ranks with the same stages: all replicas, those of a shard group, those with the
+ * same part in every group. */
+typedef enum smp_reach { SMP_REACH_ALL, SMP_REACH_GROUP, SMP_REACH_ACROSS } smp_reach;
+enum { SMP_N_REACH = 3 };
 
 /* Messages from one rank of the pipeline to another that are sent in the order in which they are
  * received (exec/step/message_lanes.c says why). Messages of different lanes never wait for each
@@ -32,6 +38,8 @@ typedef struct smp_transport_options {
     int n_lane;
     const smp_lane *lane; /* [n_lane] by rising id */
     int64_t group_floats; /* that a sum of the group may have; 0: nobody asks for the group */
+    const smp_sum_terms *terms[SMP_N_REACH]; /* of sums of a reach; the caller's until `close`.
+                                                NULL: one of each member, one is left */
 } smp_transport_options;
 
 /* A message in flight; storage owned by the executor, contents by the transport. */
@@ -41,14 +49,11 @@ typedef struct smp_request {
     bool active;
 } smp_request;
 
-/* Which of the ranks with the same stages: all replicas, those of a shard group, those with the
- * same part in every group. */
-typedef enum smp_reach { SMP_REACH_ALL, SMP_REACH_GROUP, SMP_REACH_ACROSS } smp_reach;
-enum { SMP_N_REACH = 3 };
-
 /* An array of which member p holds part p, elements cut[p] .. cut[p + 1] - 1. */
 typedef struct smp_sum {
-    float *data;
+    float *data; /* with `add`: of the last of this member's terms, and of what is left, ... */
+    float *more; /* ... and of those before it, as long, `stride` apart; NULL: none of either */
+    int64_t stride;
     const int64_t *cut; /* [members + 1], the caller's until it is done */
     smp_reach reach;
     bool add;    /* the members' arrays are added up, each part where it is held */
@@ -84,8 +89,8 @@ typedef struct smp_transport {
     smp_status (*test)(void *context, smp_request *request, bool *done);
     /* Progress alone; errors of the network appear here. */
     smp_status (*progress)(void *context);
-    /* Starts a sum, in place, in the tree of reduce_blocks.h over the members; every one ends with
-     * the same bits. All members ask for the same ones in the same order. */
+    /* Starts a sum, in place, in the tree of sum_terms.h over the members; every one ends with the
+     * same bits. All members ask for the same ones in the same order. */
     smp_status (*reduce)(void *context, const smp_sum *sum, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);

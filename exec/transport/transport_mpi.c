@@ -80,7 +80,7 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
     const MPI_Comm reach[SMP_N_REACH] = {comm->ddp, comm->shard, comm->across};
     smp_status status = smp__throttle_open(&mpi->throttle);
     for (int i = 0; i < SMP_N_REACH && status == SMP_OK; i++)
-        status = smp__blocks_open(&mpi->blocks[i], reach[i]);
+        status = smp__blocks_open(&mpi->blocks[i], reach[i], options->terms[i]);
     if (status == SMP_OK)
         status = smp__two_hops_open(&mpi->hops, comm->near, comm->far);
     if (status == SMP_OK)
@@ -175,7 +175,9 @@ static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
         return start_hops(mpi, reduction);
     smp__blocks *b = &mpi->blocks[reduction->sum.reach];
     b->bf16 = reduction->sum.bf16;
-    const int64_t *cut = reduction->sum.cut, most = SMP__PIECE_FLOATS / b->members;
+    b->more = reduction->sum.more;
+    b->stride = reduction->sum.stride;
+    const int64_t *cut = reduction->sum.cut, most = b->most;
     for (int i = 0; i < b->members; i++) {
         const int64_t left = cut[i + 1] - cut[i] - reduction->done;
         b->block[i].count = left <= 0 ? 0 : (int)(left < most ? left : most);
@@ -233,7 +235,8 @@ static smp_status advance(mpi_context *mpi)
     if (head->done < end)
         return start_piece(mpi, head);
     head->state = MOVED;
-    SMP_TRY(smp__throttle_arrived(&mpi->throttle, &head->late, head->sum.add + head->sum.gather,
+    SMP_TRY(smp__throttle_arrived(&mpi->throttle, &head->late,
+                                  head->sum.add * b->terms->width + head->sum.gather,
                                   (head->sum.bf16 ? 2 : 4) * most * (b->members - 1), &done));
     if (!done)
         return SMP_OK;

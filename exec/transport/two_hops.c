@@ -5,8 +5,8 @@ smp_status smp__two_hops_open(smp__two_hops *h, MPI_Comm near, MPI_Comm far)
 {
     if (near == MPI_COMM_NULL || far == MPI_COMM_NULL)
         return SMP_OK;
-    SMP_TRY(smp__blocks_open(&h->near, near));
-    return smp__blocks_open(&h->far, far);
+    SMP_TRY(smp__blocks_open(&h->near, near, NULL));
+    return smp__blocks_open(&h->far, far, NULL);
 }
 
 void smp__two_hops_close(smp__two_hops *h)

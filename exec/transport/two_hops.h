@@ -1,7 +1,8 @@
 /* A sum of host memory over replicas of several machines in two hops: first those of one machine
  * add up, each a part of it, then each part is added up between the machines, and both are given
  * back. What goes between machines shrinks by as many replicas as share one. The tree is that of
- * reduce_blocks.h over all replicas, where those of a machine are neighbours and a power of two.
+ * sum_terms.h over all replicas, where each has one term, and those of a machine are neighbours and
+ * a power of two.
  * Parts that stay where they are added up, or are gathered from there, go one way alone: of the
  * members' parts, by machine and place on it, a machine's are a row, those of a place a column.
  *

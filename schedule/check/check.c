@@ -60,13 +60,16 @@ static smp_status check_shape(smp__check_build *b)
                          "the placement lists the devices of %d ranks * %d replicas, asked for are "
                          "%d * %d",
                          sketch->pipeline, sketch->ddp, p, b->request.ddp);
+    const smp_sharding sharding = b->request.sharding;
     if (b->request.gradient_blocks > 0 &&
-        smp_gradient_blocks_check(b->request.gradient_blocks, b->request.ddp, m) != SMP_OK)
+        (smp_gradient_blocks_check(b->request.gradient_blocks, b->request.ddp, m) != SMP_OK ||
+         smp_gradient_hops_check(b->request.gradient_blocks, b->request.ddp,
+                                 sharding.node_replicas) != SMP_OK))
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->batch_where, "%s", smp_last_error());
-    if (smp_shard_check(b->request.sharding.shard, b->request.ddp) != SMP_OK)
+    if (smp_shard_check(sharding.shard, b->request.ddp) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
                          smp_last_error());
-    if (smp_hops_check(b->request.sharding.node_replicas, b->request.ddp) != SMP_OK)
+    if (smp_hops_check(sharding, b->request.ddp) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
                          smp_last_error());
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)

@@ -7,6 +7,7 @@
 
 #include "graph/model/op.h"
 #include "schedule/memory/bytes.h"
+#include "schedule/plan/gradient_blocks.h"
 
 smp_status smp__memory_place(smp__memory_build *build, int64_t bytes, int64_t *offset)
 {
@@ -17,7 +18,7 @@ smp_status smp__memory_place(smp__memory_build *build, int64_t bytes, int64_t *o
 static smp_status check_input(const smp_memory_input *input)
 {
     if (input->rank < 0 || input->sharding.shard < 1 || input->chunks < 1 ||
-        input->microbatches < 1 || input->ddp < 1 || input->blocks < 1 ||
+        input->microbatches < 1 || input->ddp < 1 || input->blocks < input->ddp ||
         input->optimizer_states < 0 || input->optimizer_states > 2 || input->horizon < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d blocks of "
@@ -86,7 +87,9 @@ static smp_status place_scratch(smp__memory_build *build)
 
 static smp_status plan_memory(smp__memory_build *build)
 {
-    SMP_TRY(check_input(build->input));
+    const smp_memory_input *input = build->input;
+    SMP_TRY(check_input(input));
+    build->levels = smp_gradient_levels(input->blocks, input->ddp, input->sharding.shard);
     SMP_TRY(map_chunks(build));
     SMP_TRY(smp__memory_place_states(build));
     SMP_TRY(count_opaque(build));
@@ -178,7 +181,7 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                                      .microbatches = plan->microbatches,
                                                      .ddp = plan->ddp,
                                                      .sharding = plan->sharding,
-                                                     .blocks = plan->gradient_blocks / plan->ddp,
+                                                     .blocks = plan->gradient_blocks,
                                                      .optimizer_states = optimizer_states,
                                                      .horizon = plan->loading_horizon},
                                  out);

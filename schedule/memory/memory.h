@@ -143,7 +143,7 @@ typedef struct smp_memory_input {
     const smp_layout *const *layout; /* [chunks], split where smp_layout_is_split says so */
     int rank, chunks, microbatches, ddp;
     smp_sharding sharding;
-    int blocks;           /* of gradients, of one replica (schedule/plan/gradient_blocks.h) */
+    int blocks;           /* of gradients, of all replicas (schedule/plan/gradient_blocks.h) */
     int optimizer_states; /* 0 when not training */
     int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;

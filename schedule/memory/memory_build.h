@@ -10,6 +10,7 @@ typedef struct smp__memory_build {
     smp_memory_rank *rank;
     smp_arena *scratch;
     int *chunk_of_stage; /* [n_stage] chunk of this rank, or -1 */
+    int levels;          /* of gradients, beside the block in progress */
     int64_t top;         /* end of what lives for ever */
     int64_t far_top;     /* the same in the host area */
     smp_memory_region *region;

@@ -316,11 +316,15 @@ static smp_status add_buffers(lives *l)
     return SMP_OK;
 }
 
-/* The accumulators of weights with several uses are added up by O. */
-static void keep_shared(lives *l, int64_t optimize)
+/* The accumulators of weights with several uses are added up by O; until then sums over groups may
+ * be under way whose terms do not fit in the gradients. */
+static void keep_until(lives *l, int64_t optimize)
 {
-    for (int c = 0; c < l->input->chunks; c++)
-        if (l->bucket[c] >= 0 && l->build->rank->bucket[c].shared)
+    const smp_memory_input *input = l->input;
+    const int own = input->blocks / input->ddp * input->sharding.shard;
+    const bool terms = smp_gradient_most_nodes(input->blocks, own) > 1;
+    for (int c = 0; c < input->chunks; c++)
+        if (l->bucket[c] >= 0 && (terms || l->build->rank->bucket[c].shared))
             l->buffer.end[l->bucket[c]] = optimize;
 }
 
@@ -341,12 +345,12 @@ static smp_status add_shards(lives *l)
             l->held[c] = -1;
         } else if ((action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W) &&
                    rank->bucket[c].lives && l->bucket[c] < 0) {
-            const int64_t copies = 1 + smp_gradient_levels(input->blocks);
+            const int64_t copies = 1 + l->build->levels;
             l->bucket[c] = add_buffer(l, 4 * copies * rank->bucket[c].elements, i, i);
         } else if (action->kind == SMP_ACTION_ALL && l->bucket[c] >= 0) {
             l->buffer.end[l->bucket[c]] = i;
         } else if (action->kind == SMP_ACTION_OPTIMIZE) {
-            keep_shared(l, i);
+            keep_until(l, i);
         }
     }
     return SMP_OK;

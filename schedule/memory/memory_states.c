@@ -10,7 +10,6 @@
 
 #include "profile/costs.h"
 #include "schedule/memory/bytes.h"
-#include "schedule/plan/gradient_blocks.h"
 #include "schedule/rules/offload.h"
 
 static int stage_of_use(const smp_memory_input *input, int32_t use)
@@ -370,7 +369,6 @@ static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_u
                                smp_memory_bucket *bucket)
 {
     const smp_memory_input *input = build->input;
-    const int levels = smp_gradient_levels(input->blocks);
     const smp_memory_region *last = &build->region[smp_memory_summed_end(build->rank, chunk) - 1];
     int64_t nothing, bytes = 4 * (last->in_chunk + last->elements);
     const bool parts = smp_shards(input->sharding, SMP_SHARD_GRADIENTS, true);
@@ -394,7 +392,7 @@ static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_u
     bucket->offset = build->top;
     SMP_TRY(place_grads(build, chunk, build->top));
     bucket->level = build->top + bytes;
-    for (int level = 0; level <= levels; level++)
+    for (int level = 0; level <= build->levels; level++)
         SMP_TRY(smp__memory_place(build, bytes, &nothing));
     return SMP_OK;
 }

@@ -1,22 +1,47 @@
 /* The tree in which weight gradients are added. The micro-batches of all replicas, in their order,
- * are cut into N blocks of equally many. A block is folded in order; then blocks are added in
- * pairs, the sums in pairs and so on, where one that is left over goes up as it is. A replica has a
- * whole number of neighbouring blocks, which make one node of that tree, so the bits do not depend
- * on how many replicas there are. The idea is that of EasyScale (Li et al., SC 2023), whose
- * thread-local gradients are likewise added in an order that the number of GPUs does not change. */
+ * are cut into N blocks of equally many, its leaves. A block is folded in order; then blocks are
+ * added in pairs, the sums in pairs and so on, where one that is left over goes up as it is. A
+ * replica has a whole number of neighbouring blocks. It adds up what it can of the tree by itself,
+ * one node where its blocks are a power of two, else a few, and all of these meet in the sum over
+ * the replicas: the bits do not depend on how many there are. The idea is that of EasyScale (Li et
+ * al., SC 2023), whose thread-local gradients are likewise added in an order that the number of
+ * GPUs does not change. */
 #ifndef SMP_SCHEDULE_PLAN_GRADIENT_BLOCKS_H
 #define SMP_SCHEDULE_PLAN_GRADIENT_BLOCKS_H
 
+#include <stdbool.h>
+
 #include "graph/base/status.h"
 
-enum { SMP_MAX_GRADIENT_BLOCKS = 1 << 20 };
+/* Nodes are the most that neighbouring leaves of so large a tree make: two of each level. */
+enum { SMP_MAX_GRADIENT_BLOCKS = 1 << 20, SMP_MAX_GRADIENT_NODES = 40 };
+
+/* A node of the tree: the sum of blocks begin .. end - 1. */
+typedef struct smp_gradient_node {
+    int begin, end;
+} smp_gradient_node;
 
 /* Can `blocks` blocks be shared out to the replicas? SMP_ERR_INPUT with the reason. blocks: a
- * multiple of ddp by a power of two, or any with one replica, of whole micro-batches. */
+ * multiple of ddp, of whole micro-batches. */
 smp_status smp_gradient_blocks_check(int blocks, int ddp, int microbatches);
+/* Can sums go in two hops, `node_replicas` replicas first? 0: they do not. SMP_ERR_INPUT with the
+ * reason. */
+smp_status smp_gradient_hops_check(int blocks, int ddp, int node_replicas);
 
-/* Accumulators that a replica needs beside the one of the block in progress: log2 of its blocks,
- * rounded up. */
-int smp_gradient_levels(int blocks_of_replica);
+/* Has each replica one node of the tree? */
+bool smp_gradient_is_node(int blocks, int ddp);
+
+/* Appends the block `end` of neighbours to the nodes that the blocks before it make, and adds up
+ * what can be: node[n] in, the new number out. Of the nodes each but the last stays as it is or is
+ * added to its right neighbour. node: [SMP_MAX_GRADIENT_NODES]. */
+int smp_gradient_append(int blocks, smp_gradient_node *node, int n, smp_gradient_node next);
+/* The nodes that blocks begin .. end - 1 make by themselves, from left to right; how many. */
+int smp_gradient_nodes(int blocks, int begin, int end, smp_gradient_node *node);
+
+/* Accumulators that a replica needs beside the one of the block in progress: for nodes before it,
+ * while it adds its blocks, and for what a group of `shard` replicas makes of theirs. */
+int smp_gradient_levels(int blocks, int ddp, int shard);
+/* Arrays that a member sends to a sum over members that have `own` neighbouring blocks each. */
+int smp_gradient_most_nodes(int blocks, int own);
 
 #endif

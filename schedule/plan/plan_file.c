@@ -93,9 +93,6 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     if (smp_yaml_get(map, "node_replicas"))
         SMP_TRY(smp__field_int(map, "parallel", "node_replicas", 2, SMP__MAX_DEVICES,
                                &sketch->sharding.node_replicas));
-    if (sketch->ddp > 0 && smp_hops_check(sketch->sharding.node_replicas, sketch->ddp) != SMP_OK)
-        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "node_replicas")), "parallel: %s",
-                           smp_last_error());
     if (smp_yaml_get(map, "prefetch"))
         SMP_TRY(smp__field_int(map, "parallel", "prefetch", 0, SMP__MAX_STAGES,
                                &sketch->sharding.prefetch));
@@ -117,6 +114,14 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     if (sketch->ddp > 0 && smp_shard_check(sketch->sharding.shard, sketch->ddp) != SMP_OK)
         return smp_fail_at(smp_yaml_where(shard), "parallel: %s", smp_last_error());
     return SMP_OK;
+}
+
+static smp_status check_hops(const smp_yaml_node *map, const smp_sketch *sketch)
+{
+    if (sketch->ddp == 0 || smp_hops_check(sketch->sharding, sketch->ddp) == SMP_OK)
+        return SMP_OK;
+    return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "node_replicas")), "parallel: %s",
+                       smp_last_error());
 }
 
 /* How many devices compute every op together; in whole plans too it may be missing: one. */
@@ -166,6 +171,7 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
     SMP_TRY(read_sharding(map, sketch));
+    SMP_TRY(check_hops(map, sketch));
     return check_parallel(r, map);
 }
 
@@ -181,6 +187,9 @@ static smp_status read_blocks(const reader *r, const smp_yaml_node *batch)
         return SMP_OK;
     smp_status status =
         smp_gradient_blocks_check(sketch->gradient_blocks, sketch->ddp, sketch->microbatches);
+    if (status == SMP_OK)
+        status = smp_gradient_hops_check(sketch->gradient_blocks, sketch->ddp,
+                                         sketch->sharding.node_replicas);
     if (status != SMP_ERR_INPUT)
         return status;
     return smp_fail_at(smp_yaml_where(smp_yaml_get(batch, "gradient_blocks")), "batch: %s",

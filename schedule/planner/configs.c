@@ -268,6 +268,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     smp__configs *configs = l->configs;
     const smp_search_request *request = configs->request;
     int p = l->mapping->pipeline;
+    const int blocks = smp__planner_blocks(configs->planner, l->mapping->ddp);
     smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
                                                   request->active_microbatches);
     smp_status status = SMP_OK;
@@ -282,12 +283,13 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     if (status == SMP_OK)
         status = smp__planner_check(l->schedule, &shape);
     if (status == SMP_OK)
-        status = smp_gradient_blocks_check(smp__planner_blocks(configs->planner, l->mapping->ddp),
-                                           l->mapping->ddp, microbatches);
+        status = smp_gradient_blocks_check(blocks, l->mapping->ddp, microbatches);
     if (status == SMP_OK)
         status = smp_shard_check(sharding.shard, l->mapping->ddp);
-    if (status == SMP_OK && request->sharding.node_replicas > 0)
-        status = smp_hops_check(request->sharding.node_replicas, l->mapping->ddp);
+    if (status == SMP_OK && sharding.node_replicas > 0)
+        status = smp_hops_check(sharding, l->mapping->ddp);
+    if (status == SMP_OK && sharding.node_replicas > 0)
+        status = smp_gradient_hops_check(blocks, l->mapping->ddp, sharding.node_replicas);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
         smp__configs_note(configs, smp__at_numbers(request, status));
         return SMP_OK;

@@ -221,8 +221,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .microbatches = candidate->microbatches,
                               .ddp = candidate->ddp,
                               .sharding = smp__candidate_sharding(planner, candidate),
-                              .blocks =
-                                  smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
+                              .blocks = smp__planner_blocks(planner, candidate->ddp),
                               .optimizer_states = smp_planned_states(graph->training),
                               .horizon = planner->any_travels ? candidate->horizon : 0};
     for (int c = 0; c < v; c++) {

@@ -25,23 +25,35 @@ smp_status smp_shard_check(int shard, int ddp)
     if (shard < 1 || ddp % shard != 0)
         return smp_fail(SMP_ERR_INPUT, "shard: got %d, expected a divisor of the %d replicas (ddp)",
                         shard, ddp);
-    if ((shard & (shard - 1)) != 0 && shard != ddp)
-        return smp_fail(SMP_ERR_INPUT,
-                        "shard: got %d, expected a power of two or all %d replicas (ddp)", shard,
-                        ddp);
     return SMP_OK;
 }
 
-smp_status smp_hops_check(int node_replicas, int ddp)
+static bool is_power_of_two(int n)
 {
-    const bool power = (node_replicas & (node_replicas - 1)) == 0;
-    if (node_replicas == 0 ||
-        (node_replicas > 1 && node_replicas < ddp && ddp % node_replicas == 0 && power))
+    return (n & (n - 1)) == 0;
+}
+
+bool smp_shard_is_node(int shard, int ddp)
+{
+    return shard <= 1 || shard == ddp || is_power_of_two(shard);
+}
+
+smp_status smp_hops_check(smp_sharding sharding, int ddp)
+{
+    const int near = sharding.node_replicas;
+    if (near == 0)
         return SMP_OK;
-    return smp_fail(SMP_ERR_INPUT,
-                    "node_replicas: got %d, expected a power of two that divides the %d replicas "
-                    "(ddp), and is less",
-                    node_replicas, ddp);
+    if (near < 2 || near >= ddp || ddp % near != 0 || !is_power_of_two(near))
+        return smp_fail(SMP_ERR_INPUT,
+                        "node_replicas: got %d, expected a power of two that divides the %d "
+                        "replicas (ddp), and is less",
+                        near, ddp);
+    if (!smp_shard_is_node(sharding.shard, ddp))
+        return smp_fail(SMP_ERR_INPUT,
+                        "node_replicas: got %d and groups of %d shards, expected groups of a power "
+                        "of two or of all %d replicas (ddp)",
+                        near, sharding.shard, ddp);
+    return SMP_OK;
 }
 
 smp_sharding smp_sharding_keep(smp_sharding asked, smp_sharding kept)

@@ -71,10 +71,12 @@ const char *smp_shard_what_name(smp_shard_what what); /* "optimizer" */
 /* SMP_ERR_INPUT naming the choices. */
 smp_status smp_shard_what_read(const char *text, smp_shard_what *what);
 
-/* Can `ddp` replicas form such groups? SMP_ERR_INPUT with the reason. Groups are nodes of the tree
- * in which replicas are added (schedule/plan/gradient_blocks.h): a power of two, or all. */
+/* Can `ddp` replicas form such groups? SMP_ERR_INPUT with the reason. */
 smp_status smp_shard_check(int shard, int ddp);
-/* The same of the replicas that sums go through first: 0, or between 1 and ddp. */
-smp_status smp_hops_check(int node_replicas, int ddp);
+/* Is a group one node of the tree in which replicas are added (schedule/plan/gradient_blocks.h)? */
+bool smp_shard_is_node(int shard, int ddp);
+/* The same of the replicas that sums go through first: 0, or between 1 and ddp. They, and groups of
+ * which they are a part, are such nodes: a power of two, or all. */
+smp_status smp_hops_check(smp_sharding sharding, int ddp);
 
 #endif

@@ -60,6 +60,7 @@ typedef struct smp_simulation_input {
     const int64_t *offload_bytes; /* [n_stage] what S moves; NULL where programs have none */
     int horizon;                  /* of smp_offloading; with them */
     const smp_flow *flow;
+    int gradient_blocks;    /* of all replicas; 0: one of each */
     const smp_graph *graph; /* for tied weights */
     const smp_cluster *cluster;
     const int *device;            /* [ddp * pipeline] */

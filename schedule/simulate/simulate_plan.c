@@ -105,6 +105,7 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .weight_bytes = a.weight_bytes,
                                     .offload_bytes = a.offload_bytes,
                                     .horizon = plan->loading_horizon,
+                                    .gradient_blocks = plan->gradient_blocks,
                                     .flow = flow,
                                     .graph = graph,
                                     .cluster = plan->cluster,

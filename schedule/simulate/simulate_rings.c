@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "partition/problem/message.h"
+#include "schedule/plan/gradient_blocks.h"
 
 smp__ring smp__ring_of_all(const smp_simulation_input *input)
 {
@@ -107,10 +108,18 @@ static int64_t on_wire(const smp_simulation_input *input, int64_t bytes)
     return smp_wire_is_bf16(input->sharding) ? bytes / 2 + bytes % 2 : bytes;
 }
 
+/* Arrays that a member of a ring sends to be added up. */
+static int terms_of(const smp_simulation_input *input, smp__ring of)
+{
+    const int blocks = input->gradient_blocks;
+    return blocks > 0 ? smp_gradient_most_nodes(blocks, blocks / input->ddp * of.stride) : 1;
+}
+
 double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                         int64_t bytes)
 {
-    return smp__ring_turns_us(input, rank, of, turns, on_wire(input, bytes));
+    return smp__ring_turns_us(input, rank, of, turns + terms_of(input, of) - 1,
+                              on_wire(input, bytes));
 }
 
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
@@ -152,7 +161,9 @@ int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t weigh
 {
     hops_price price[SMP_HOPS_CHOICES];
     const bool any =
-        input->cluster->nodes > 1 && (input->sharding.shard > 1 || input->graph->training);
+        input->cluster->nodes > 1 && (input->sharding.shard > 1 || input->graph->training) &&
+        smp_shard_is_node(input->sharding.shard, input->ddp) &&
+        (input->gradient_blocks == 0 || smp_gradient_is_node(input->gradient_blocks, input->ddp));
     int n = 1;
     choice[0] = 0;
     price[0] = price_hops(input, rank, 0, weight_bytes, tied_bytes);

@@ -16,6 +16,7 @@
 #include "exec/transport/transport.h"
 #include "tests/case_count.h"
 #include "tests/cuda/fold_terms.h"
+#include "tests/sum_tree.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -86,6 +87,8 @@ typedef struct plan {
     int64_t sum_count[SUMS];
     int64_t cut[SUMS][MAX_REPLICAS + 1]; /* of ALL and GROUP: replicas have the same */
     int sum_at[SUMS];                    /* before which message it is started */
+    int blocks;                          /* gradient blocks of a replica */
+    smp_sum_terms terms[SMP_N_REACH];    /* and what they are to sums */
 } plan;
 
 typedef struct bench {
@@ -101,6 +104,23 @@ typedef struct bench {
     message *holder[MAX_LANES][BUFFERS]; /* a send that may still read the buffer */
     float *sum[SUMS], *term[SUMS]; /* `term` is copied to `sum` just before, back just after */
 } bench;
+
+/* Gradient blocks of a member of sums of a reach. */
+static int blocks_of(const bench *b, smp_reach reach)
+{
+    return b->plan.blocks * (reach == SMP_REACH_ACROSS ? b->comm.shard_size : 1);
+}
+
+/* The first of all of them. */
+static int first_block(const bench *b, smp_reach reach)
+{
+    return reach == SMP_REACH_GROUP ? (b->comm.replica - b->comm.shard_rank) * b->plan.blocks : 0;
+}
+
+static int all_blocks(const bench *b)
+{
+    return b->comm.ddp_size * b->plan.blocks;
+}
 
 static int64_t draw_bytes(void)
 {
@@ -130,6 +150,7 @@ static void draw_plan(plan *p, const smp_comm *comm)
 {
     int ranks = comm->pipeline_size, left = 0;
     *p = (plan){.lanes = ranks > 1 ? 1 + draw(MAX_LANES) : 0};
+    p->blocks = comm->near == MPI_COMM_NULL ? 1 + 2 * draw(3) : 1;
     for (int i = 0; i < p->lanes; i++) {
         p->from[i] = draw(ranks);
         p->to[i] = (p->from[i] + 1 + draw(ranks - 1)) % ranks;
@@ -185,7 +206,8 @@ static void place(bench *b)
                 used += (p->max_bytes[i] + 63) / 64 * 64;
             }
         for (int i = 0; i < SUMS; i++) {
-            int64_t bytes = (p->sum_count[i] * 4 + 63) / 64 * 64;
+            const int arrays = p->terms[p->sum[i].reach].width;
+            int64_t bytes = arrays * ((p->sum_count[i] * 4 + 63) / 64 * 64);
             b->sum[i] = (float *)(next + used);
             b->term[i] = (float *)(next + used + bytes);
             used += 2 * bytes;
@@ -208,6 +230,12 @@ static unsigned char content(const message *m, int step, int replica, int64_t at
 {
     uint64_t x = (uint64_t)at * 2654435761u + (uint64_t)(m->lane * 131 + m->index * 31 + step * 7);
     return (unsigned char)((x >> 9) ^ x ^ (uint64_t)replica);
+}
+
+/* Array k of n that a member brings to a sum, or has after it: the last of them comes first. */
+static float *array_at(const bench *b, float *sum, int i, int k, int n)
+{
+    return sum + (k + 1 == n ? 0 : k + 1) * b->plan.sum_count[i];
 }
 
 static float term(int sum, int step, int replica, int64_t at)
@@ -245,6 +273,22 @@ static void wait_message(bench *b, message *m)
     }
 }
 
+static int member_of(const bench *b, smp_reach reach)
+{
+    const MPI_Comm comm = smp__transport_reach(&b->comm, reach);
+    int own = 0;
+    if (comm != MPI_COMM_NULL)
+        MPI_Comm_rank(comm, &own);
+    return own;
+}
+
+/* Arrays that this rank brings to a sum. */
+static int own_terms(const bench *b, int i)
+{
+    const smp_sum *sum = &b->plan.sum[i];
+    return sum->add ? smp__sum_terms_of(&b->plan.terms[sum->reach], member_of(b, sum->reach)) : 1;
+}
+
 /* What is sent goes into its place, sums into theirs; all other memory is filled with 0xA5. */
 static void fill(bench *b, int step)
 {
@@ -256,9 +300,13 @@ static void fill(bench *b, int step)
             for (int64_t k = 0; k < m->bytes; k++)
                 host_of(b, m->place)[k] = (char)content(m, step, b->comm.replica, k);
     }
-    for (int i = 0; i < SUMS; i++)
-        for (int64_t k = 0; k < p->sum_count[i]; k++)
-            ((float *)host_of(b, b->term[i]))[k] = term(i, step, b->comm.replica, k);
+    for (int i = 0; i < SUMS; i++) {
+        const int n = own_terms(b, i), member = member_of(b, p->sum[i].reach);
+        for (int t = 0; t < n; t++)
+            for (int64_t k = 0; k < p->sum_count[i]; k++)
+                array_at(b, (float *)host_of(b, b->term[i]), i, t, n)[k] =
+                    term(i, step, replica_of(&b->comm, p->sum[i].reach, member) + 100 * t, k);
+    }
     OK(b->device->upload(b->device_context, b->arena, b->host, b->arena_bytes));
     wait_idle(b);
 }
@@ -308,11 +356,18 @@ static int post(bench *b, int posted, int end, const int *used)
     return posted;
 }
 
+static int64_t sum_bytes(const bench *b, int i)
+{
+    return 4 * b->plan.sum_count[i] * b->plan.terms[b->plan.sum[i].reach].width;
+}
+
 static void start_sum(bench *b, int sum, smp_reduction **reduction)
 {
-    OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], 4 * b->plan.sum_count[sum]));
+    OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], sum_bytes(b, sum)));
     smp_sum asked = b->plan.sum[sum];
     asked.data = b->sum[sum];
+    asked.more = b->sum[sum] + b->plan.sum_count[sum];
+    asked.stride = b->plan.sum_count[sum];
     asked.cut = b->plan.cut[sum];
     OK(b->transport->reduce(b->transport_context, &asked, reduction));
 }
@@ -353,10 +408,33 @@ static void run_step(bench *b, int step)
             if (!done)
                 OK(smp__comm_pause(&b->comm, &wait, describe, "a sum"));
         }
-        OK(b->device->copy(b->device_context, b->term[k], b->sum[k], 4 * p->sum_count[k]));
+        OK(b->device->copy(b->device_context, b->term[k], b->sum[k], sum_bytes(b, k)));
     }
     OK(b->device->download(b->device_context, b->host, b->arena, b->arena_bytes));
     wait_idle(b);
+}
+
+/* Of members that bring several terms each, or leave several: number `left` of what is left. */
+static float expected_of_terms(const bench *b, int i, int step, int left, int64_t k)
+{
+    const smp_sum *sum = &b->plan.sum[i];
+    const int own = blocks_of(b, sum->reach), first = first_block(b, sum->reach);
+    const int members = members_of(&b->comm, sum->reach);
+    smp_gradient_node node[MAX_REPLICAS * SMP_MAX_GRADIENT_NODES], whole[SMP_MAX_GRADIENT_NODES];
+    float value[MAX_REPLICAS * SMP_MAX_GRADIENT_NODES];
+    int n = 0;
+    for (int m = 0; m < members; m++) {
+        smp_gradient_node *at = node + n;
+        const int begin = first + m * own,
+                  terms = smp_gradient_nodes(all_blocks(b), begin, begin + own, at);
+        for (int t = 0; t < terms; t++, n++) {
+            value[n] = term(i, step, replica_of(&b->comm, sum->reach, m) + 100 * t, k);
+            value[n] = sum->bf16 && members > 1 ? to_bf16(value[n]) : value[n];
+        }
+    }
+    smp_gradient_nodes(all_blocks(b), first, first + members * own, whole);
+    const float total = sum_tree_value(node, value, n, whole[left]);
+    return sum->bf16 && members > 1 ? to_bf16(total) : total;
 }
 
 /* What a rank has after a sum: neighbours in pairs, those in pairs and so on. Only gathered, it is
@@ -366,6 +444,8 @@ static float expected(const bench *b, int i, int step, int holder, int64_t k)
     const smp_sum *sum = &b->plan.sum[i];
     const int members = members_of(&b->comm, sum->reach);
     float value[MAX_REPLICAS];
+    if (sum->add && b->plan.terms[sum->reach].width > 1)
+        return expected_of_terms(b, i, step, b->plan.terms[sum->reach].n_left - 1, k);
     for (int m = 0; m < members; m++)
         value[m] = term(i, step, replica_of(&b->comm, sum->reach, m), k);
     if (!sum->add)
@@ -378,11 +458,11 @@ static void check_sum(bench *b, int i, int step)
 {
     const plan *p = &b->plan;
     const smp_sum *sum = &p->sum[i];
-    const MPI_Comm comm = smp__transport_reach(&b->comm, sum->reach);
-    const float *got = (float *)host_of(b, b->term[i]);
-    int own = 0;
-    if (comm != MPI_COMM_NULL)
-        MPI_Comm_rank(comm, &own);
+    const int own = member_of(b, sum->reach), left = p->terms[sum->reach].n_left;
+    float *got = (float *)host_of(b, b->term[i]);
+    for (int t = 0; sum->add && t + 1 < left; t++) /* nobody gathers these */
+        for (int64_t k = p->cut[i][own]; k < p->cut[i][own + 1]; k++)
+            CHECK(array_at(b, got, i, t, left)[k] == expected_of_terms(b, i, step, t, k));
     for (int m = 0; m < members_of(&b->comm, sum->reach); m++)
         for (int64_t k = p->cut[i][m]; (m == own || sum->gather) && k < p->cut[i][m + 1]; k++)
             CHECK(got[k] == expected(b, i, step, m, k));
@@ -415,6 +495,12 @@ static bool run_transport(bench *b, const smp_transport *transport)
         return false;
     }
     draw_plan(&b->plan, &b->comm);
+    for (int i = 0; i < SMP_N_REACH; i++) {
+        const smp_reach reach = (smp_reach)i;
+        OK(smp__sum_terms_make(&b->plan.terms[i], all_blocks(b), members_of(&b->comm, reach),
+                               first_block(b, reach), blocks_of(b, reach)));
+        options.terms[i] = &b->plan.terms[i];
+    }
     place(b);
     options.n_lane = b->plan.n_lane;
     options.lane = b->plan.lane;
@@ -427,6 +513,8 @@ static bool run_transport(bench *b, const smp_transport *transport)
         random_state = (uint64_t)step + 77;
     }
     transport->close(b->transport_context);
+    for (int i = 0; i < SMP_N_REACH; i++)
+        smp__sum_terms_free(&b->plan.terms[i]);
     b->device->release(b->device_context, b->arena, b->arena_bytes);
     b->device->release_host(b->device_context, b->host);
     return true;

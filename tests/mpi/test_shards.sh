@@ -128,7 +128,7 @@ expect_match err 'is damaged; took the one before'
 # What cannot be.
 expect_bad 'shard: got 3, expected a divisor of the 4 replicas' smp-partition "$model" -n 4 --stages 1 \
     --ddp 4 --shard 3
-expect_bad 'shard: got 3, expected a power of two or all 6 replicas' smp-partition "$model" -n 6 \
+expect_bad 'shard: got 4, expected a divisor of the 6 replicas' smp-partition "$model" -n 6 \
     --stages 1 --ddp 6 --shard 3
 expect_bad 'node_replicas: got 3, expected a power of two that divides the 4 replicas' smp-partition "$model" \
     -n 4 --stages 1 --ddp 4 --node-replicas 3

@@ -103,8 +103,8 @@ class Case:
         (self.folder / "model.yaml").write_text(self.model.text())
         (self.folder / "cluster.yaml").write_text(CLUSTER)
         self.tensor = rng.choice((1, 1, 1, 2))
-        self.blocks = rng.choice((1, 2, 2, 4))
-        self.microbatches = self.blocks * rng.choice((1, 2))  # of all replicas
+        self.blocks = rng.choice((1, 2, 2, 4, 4, 3, 6, 12))
+        self.microbatches = self.blocks * rng.choice((1, 2) if self.blocks < 6 else (1,))  # of all replicas
         self.size = rng.choice((2, 3) if "batchnorm" in self.model.text() else (1, 2, 3))
         self.freeze = [p for p in self.model.freezable if rng.random() < 0.15]
         self.precision = rng.choice(("fp32",) * 6 + ("bf16" if has_bf16() else "fp16", "fp16"))
@@ -140,7 +140,7 @@ class Case:
     def draw_plan(self):
         """Options of smp-partition; not every combination is a plan."""
         rng, most = self.rng, MOST_RANKS // self.tensor
-        ddp = rng.choice([d for d in (1, 1, 2, 4) if d <= most and self.blocks % d == 0])
+        ddp = rng.choice([d for d in (1, 1, 2, 3, 4) if d <= most and self.blocks % d == 0])
         stages = rng.randint(1, most // ddp)
         options = {"stages": stages, "ddp": ddp, "chunks": rng.choice((1, 1, 2)) if stages > 1 else 1,
                    "recompute": rng.choice(("auto", "none", "all")), "pipeline": "auto",
@@ -152,13 +152,13 @@ class Case:
         if rng.random() < 0.3:
             options["offload-states"] = "all"
         if ddp > 1 and rng.random() < 0.6:
-            options["shard"] = rng.choice([s for s in (2, 4) if s <= ddp])
+            options["shard"] = rng.choice([s for s in (2, 3, 4) if ddp % s == 0])
             options["shard-what"] = rng.choice(("optimizer", "gradients", "weights"))
             if stages == 1 and rng.random() < 0.5:
                 options.update(chunks=2, pipeline="breadth-first")
         if ddp > 1 and rng.random() < 0.5:
             options["bucket-bytes"] = rng.choice(("512B", "4KiB"))
-        if ddp > 2 and rng.random() < 0.3:
+        if ddp == 4 and self.blocks == 4 and rng.random() < 0.3:
             options["node-replicas"] = 2
         if self.tensor > 1:
             options["tensor-overlap"] = rng.choice(("auto", "no", "yes"))

@@ -98,7 +98,10 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
 {
     static char arena[64];
     smp *s = &r->s;
-    *s = (smp){.comm = {.pipeline_rank = rank, .pipeline_size = plan->pipeline, .ddp_size = 1},
+    *s = (smp){.comm = {.pipeline_rank = rank,
+                        .pipeline_size = plan->pipeline,
+                        .ddp_size = 1,
+                        .shard_size = 1},
                .device = &device,
                .transport = transport,
                .transport_context = &r->recorder,

@@ -6,6 +6,7 @@
  * until its use, a send buffer must lie untouched until the send is waited for; and so are stores
  * and loads. */
 #include "schedule/lower/offload_actions.h"
+#include "schedule/plan/gradient_blocks.h"
 #include "tests/schedule/symbolic_job.h"
 #include "tests/split_program.h"
 
@@ -281,7 +282,8 @@ static void check_permanent(const job *j, int rank)
     for (int c = 0; c < j->chunks && j->graph->training; c++) {
         const smp_memory_bucket *bucket = &memory->bucket[c];
         assert_int_equal(0, bucket->elements % (16 * j->ddp));
-        for (int level = 0; 1 << level < j->blocks; level++)
+        const int levels = smp_gradient_levels(j->blocks * j->ddp, j->ddp, 1);
+        for (int level = 0; level < levels; level++)
             TAKE(bucket->level + level * bucket->elements * 4, bucket->elements * 4)
     }
 #undef TAKE
@@ -315,7 +317,7 @@ static void make_memory(job *j)
                                   .chunks = j->chunks,
                                   .microbatches = j->microbatches,
                                   .ddp = j->ddp,
-                                  .blocks = j->blocks,
+                                  .blocks = j->blocks * j->ddp,
                                   .sharding = {.shard = 1, .offload_states = j->far_states},
                                   .optimizer_states = 1,
                                   .horizon = j->horizon};

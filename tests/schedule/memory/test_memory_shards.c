@@ -34,7 +34,8 @@ static void open_job(job *j, uint64_t seed)
 {
     fixture_random random = {seed * 977};
     const int shard = 2 + (int)fixture_below(&random, 3);
-    *j = (job){.blocks = 1 + (int)fixture_below(&random, 2), .ddp = shard};
+    *j = (job){.blocks = 1 + (int)fixture_below(&random, 3),
+               .ddp = shard * (1 + (int)fixture_below(&random, 2))};
     j->shape = (smp_schedule_shape){
         .pipeline = 1 + (int)fixture_below(&random, MOST_RANKS),
         .chunks = 1 + (int)fixture_below(&random, 3),
@@ -94,7 +95,7 @@ static smp_memory_rank *plan_rank(const job *j, int rank, smp_sharding sharding)
                                                          .microbatches = j->shape.microbatches,
                                                          .ddp = j->ddp,
                                                          .sharding = sharding,
-                                                         .blocks = j->blocks,
+                                                         .blocks = j->blocks * j->ddp,
                                                          .optimizer_states =
                                                              smp_planned_states(j->shape.training)},
                                      &memory));
@@ -217,10 +218,13 @@ static void add_bucket(const job *j, const smp_memory_rank *memory, int chunk, i
     const smp_memory_bucket *bucket = &memory->bucket[chunk];
     const int64_t begin =
         first_of(position(p, SMP_ACTION_B, 0, chunk), position(p, SMP_ACTION_W, 0, chunk));
-    const int64_t end = bucket->shared ? position(p, SMP_ACTION_OPTIMIZE, -1, -1)
-                                       : position(p, SMP_ACTION_ALL, -1, chunk);
+    const int shard = j->shape.sharding.shard, all = j->blocks * j->ddp;
+    const int levels = smp_gradient_levels(all, j->ddp, shard);
+    const bool terms = smp_gradient_most_nodes(all, j->blocks * shard) > 1;
+    const int64_t end = bucket->shared || terms ? position(p, SMP_ACTION_OPTIMIZE, -1, -1)
+                                                : position(p, SMP_ACTION_ALL, -1, chunk);
     if (bucket->lives && begin >= 0 && begin <= at && at <= end)
-        add(list, bucket->offset, 4 * bucket->elements * (1 + smp_gradient_levels(j->blocks)));
+        add(list, bucket->offset, 4 * bucket->elements * (1 + levels));
 }
 
 static void add_stash(const job *j, const smp_memory_rank *memory, int chunk, int mb, int64_t at,
@@ -290,7 +294,8 @@ static void check_saved(const job *j, const smp_memory_rank *memory)
                            (double)elements;
     const double saved = (double)(whole->fixed_bytes - memory->fixed_bytes);
     const double padding = 16.0 * memory->n_region * (SMP_PIECE_ELEMENTS + 64.0 * j->ddp);
-    if (j->blocks == 1 && memory->n_region == memory->chunk_region[j->shape.chunks])
+    if (smp_gradient_levels(j->blocks * j->ddp, j->ddp, sharding.shard) == 0 &&
+        memory->n_region == memory->chunk_region[j->shape.chunks])
         assert_true(saved >= counted - padding && saved <= counted + padding);
     smp_memory_destroy(whole);
 }

@@ -1,0 +1,70 @@
+/* Terms of sums; see the header. */
+#include "exec/transport/sum_terms.h"
+
+#include <stdlib.h>
+
+static smp_status reserve_terms(smp_sum_terms *t)
+{
+    const size_t n = (size_t)t->n;
+    t->to = calloc(3 * n, sizeof *t->to);
+    if (!t->to)
+        return smp_fail_memory(3 * n * sizeof *t->to);
+    t->from = t->to + n;
+    t->left = t->from + n;
+    return SMP_OK;
+}
+
+/* Adds up term by term what can be; a node is where its leftmost term is. */
+static void list_additions(smp_sum_terms *t, int blocks, int begin, int own)
+{
+    smp_gradient_node node[SMP_MAX_GRADIENT_NODES], came[SMP_MAX_GRADIENT_NODES];
+    int place[SMP_MAX_GRADIENT_NODES], n = 0;
+    for (int member = 0; member < t->members; member++) {
+        const int first = begin + member * own;
+        smp_gradient_nodes(blocks, first, first + own, came);
+        for (int i = t->first[member]; i < t->first[member + 1]; i++) {
+            int term = i;
+            const int left = smp_gradient_append(blocks, node, n, came[i - t->first[member]]);
+            for (; n >= left; n--) {
+                t->to[t->n_add] = place[n - 1];
+                t->from[t->n_add++] = term;
+                term = place[n - 1];
+            }
+            place[n++] = term;
+        }
+    }
+    t->n_left = n;
+    for (int i = 0; i < n; i++)
+        t->left[i] = place[i];
+}
+
+smp_status smp__sum_terms_make(smp_sum_terms *t, int blocks, int members, int begin, int own)
+{
+    smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
+    *t = (smp_sum_terms){.members = members};
+    t->first = calloc((size_t)members + 1, sizeof *t->first);
+    if (!t->first)
+        return smp_fail_memory(((size_t)members + 1) * sizeof *t->first);
+    for (int i = 0; i < members; i++) {
+        const int from = begin + i * own, n = smp_gradient_nodes(blocks, from, from + own, node);
+        t->first[i + 1] = t->first[i] + n;
+        t->width = n > t->width ? n : t->width;
+    }
+    t->n = t->first[members];
+    SMP_TRY(reserve_terms(t));
+    list_additions(t, blocks, begin, own);
+    t->width = t->n_left > t->width ? t->n_left : t->width;
+    return SMP_OK;
+}
+
+void smp__sum_terms_free(smp_sum_terms *t)
+{
+    free(t->first);
+    free(t->to);
+    *t = (smp_sum_terms){0};
+}
+
+int64_t smp__sum_terms_piece(const smp_sum_terms *t, int64_t floats)
+{
+    return floats / ((int64_t)t->members * t->width);
+}
