@@ -11,7 +11,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-#include "exec/transport/sum_terms.h"
+#include "schedule/plan/sum_terms.h"
 
 enum { SMP__PIECE_FLOATS = 1 << 20 }; /* of all members' terms together: they stay in caches */
 

@@ -11,7 +11,7 @@
 #define SMP_EXEC_TRANSPORT_TRANSPORT_H
 
 #include "exec/transport/comm.h"
-#include "exec/transport/sum_terms.h"
+#include "schedule/plan/sum_terms.h"
 #include "exec/device/device.h"
 
 /* Which of the ranks with the same stages: all replicas, those of a shard group, those with the

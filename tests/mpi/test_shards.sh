@@ -128,8 +128,8 @@ expect_match err 'is damaged; took the one before'
 # What cannot be.
 expect_bad 'shard: got 3, expected a divisor of the 4 replicas' smp-partition "$model" -n 4 --stages 1 \
     --ddp 4 --shard 3
-expect_bad 'shard: got 4, expected a divisor of the 6 replicas' smp-partition "$model" -n 6 \
-    --stages 1 --ddp 6 --shard 3
+expect_bad 'node_replicas: got 2 and groups of 3 shards, expected groups of a power of two' smp-partition "$model" \
+    -n 6 --stages 1 --ddp 6 --shard 3 --node-replicas 2
 expect_bad 'node_replicas: got 3, expected a power of two that divides the 4 replicas' smp-partition "$model" \
     -n 4 --stages 1 --ddp 4 --node-replicas 3
 expect_bad "shard-what: got 'all'" smp-partition "$model" -n 4 --shard 2 --shard-what all

@@ -1,4 +1,4 @@
-/* The tree of gradient blocks against its definition, and who has which part of it: for every number of
+/* The tree of gradient blocks against its definition, and who has which part of it: every number of
  * blocks up to 40 and every ddp that divides it. */
 #include <setjmp.h>
 #include <stdarg.h>

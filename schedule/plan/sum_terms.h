@@ -2,8 +2,8 @@
  * schedule/plan/gradient_blocks.h, and how they are added. A member brings a node of the tree, or
  * some where its gradient blocks make no single one; likewise a sum leaves one, or some where its
  * members' blocks make no single one, which another sum goes on with. */
-#ifndef SMP_EXEC_TRANSPORT_SUM_TERMS_H
-#define SMP_EXEC_TRANSPORT_SUM_TERMS_H
+#ifndef SMP_SCHEDULE_PLAN_SUM_TERMS_H
+#define SMP_SCHEDULE_PLAN_SUM_TERMS_H
 
 #include "schedule/plan/gradient_blocks.h"
 

@@ -1,5 +1,5 @@
 /* Terms of sums; see the header. */
-#include "exec/transport/sum_terms.h"
+#include "schedule/plan/sum_terms.h"
 
 #include <stdlib.h>
 

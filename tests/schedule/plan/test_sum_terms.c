@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "exec/transport/sum_terms.h"
+#include "schedule/plan/sum_terms.h"
 #include "tests/sum_tree.h"
 
 enum { MOST = 30 };
