@@ -112,50 +112,38 @@ static smp_status round_terms(smp__nccl_context *c, const smp__nccl_sums *of, co
     return SMP_OK;
 }
 
-static ncclResult_t send_terms(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                               int other, int64_t at, size_t count)
+/* Number k of the own terms to another member, of its terms from it: where they have so many. */
+static ncclResult_t exchange_term(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                                  int other, int k, int64_t at, int64_t most)
 {
-    const int n = smp__sum_terms_of(of->terms, of->own);
-    ncclResult_t code = ncclSuccess;
-    for (int k = 0; code == ncclSuccess && count > 0 && k < n; k++)
-        code = sum->bf16 ? smp__nccl_send(to_send(c, of, other, k), count, ncclBfloat16, other,
-                                          of->nccl, c->reduce)
-                         : smp__nccl_send(array_at(sum, k, n) + begin_of(sum, other) + at, count,
-                                          ncclFloat32, other, of->nccl, c->reduce);
-    return code;
+    const int n = smp__sum_terms_of(of->terms, of->own), came = of->terms->first[other] + k;
+    const bool sends = k < n, receives = k < smp__sum_terms_of(of->terms, other);
+    const size_t n_send = sends ? block_of(sum, other, at, most) : 0,
+                 n_receive = receives ? block_of(sum, of->own, at, most) : 0;
+    if (sum->bf16)
+        return exchange(c, of, other, ncclBfloat16, to_send(c, of, other, k), n_send,
+                        that_came(c, of, came), n_receive);
+    const float *send = sends ? array_at(sum, k, n) + begin_of(sum, other) + at : NULL;
+    return exchange(c, of, other, ncclFloat32, send, n_send, c->parts + came * most, n_receive);
 }
 
-static ncclResult_t receive_terms(smp__nccl_context *c, const smp__nccl_sums *of, bool bf16,
-                                  int other, int64_t most, size_t count)
-{
-    ncclResult_t code = ncclSuccess;
-    for (int i = of->terms->first[other];
-         code == ncclSuccess && count > 0 && i < of->terms->first[other + 1]; i++)
-        code = bf16 ? smp__nccl_receive(that_came(c, of, i), count, ncclBfloat16, other, of->nccl,
-                                        c->reduce)
-                    : smp__nccl_receive(c->parts + i * most, count, ncclFloat32, other, of->nccl,
-                                        c->reduce);
-    return code;
-}
-
+/* One message each way between two members at a time: which of several is which is then no question
+ * of order. */
 static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
                           int64_t at, int64_t most)
 {
-    const size_t count = block_of(sum, of->own, at, most);
+    const int64_t count = (int64_t)block_of(sum, of->own, at, most);
     if (sum->bf16)
         SMP_TRY(round_terms(c, of, sum, at, most));
-    ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 1; code == ncclSuccess && i < of->members; i++) {
-        const int other = (of->own + i) % of->members;
-        code = send_terms(c, of, sum, other, at, block_of(sum, other, at, most));
-        if (code == ncclSuccess)
-            code = receive_terms(c, of, sum->bf16, other, most, count);
+    for (int k = 0; k < of->terms->width; k++) {
+        ncclResult_t code = smp__nccl.ncclGroupStart();
+        for (int i = 1; code == ncclSuccess && i < of->members; i++)
+            code = exchange_term(c, of, sum, (of->own + i) % of->members, k, at, most);
+        SMP_TRY(smp__nccl_end(c, of->nccl, code, "exchange of a sum"));
     }
-    SMP_TRY(smp__nccl_end(c, of->nccl, code, "exchange of a sum"));
     for (int i = 0; sum->bf16 && i < of->terms->n; i++)
         if (!is_own(of, i))
-            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, that_came(c, of, i),
-                                      (int64_t)count));
+            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, that_came(c, of, i), count));
     return SMP_OK;
 }
 

@@ -16,7 +16,6 @@
 #include "exec/transport/transport.h"
 #include "tests/case_count.h"
 #include "tests/cuda/fold_terms.h"
-#include "tests/sum_tree.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -32,6 +31,7 @@ enum {
     BUFFERS = 2, /* of a lane */
     MAX_BYTES = 5 << 19,
     SUMS = 7,
+    MAX_TERMS = 4, /* of a member */
     STEPS = 2
 };
 
@@ -150,7 +150,7 @@ static void draw_plan(plan *p, const smp_comm *comm)
 {
     int ranks = comm->pipeline_size, left = 0;
     *p = (plan){.lanes = ranks > 1 ? 1 + draw(MAX_LANES) : 0};
-    p->blocks = comm->near == MPI_COMM_NULL ? 1 + 2 * draw(3) : 1;
+    p->blocks = comm->near == MPI_COMM_NULL && draw(3) == 0 ? 3 : 1;
     for (int i = 0; i < p->lanes; i++) {
         p->from[i] = draw(ranks);
         p->to[i] = (p->from[i] + 1 + draw(ranks - 1)) % ranks;
@@ -414,27 +414,23 @@ static void run_step(bench *b, int step)
     wait_idle(b);
 }
 
-/* Of members that bring several terms each, or leave several: number `left` of what is left. */
+/* Of members that bring several terms each, or leave several: number `left` of what is left. What is
+ * added to what is proven in tests/schedule/plan/test_sum_terms.c. */
 static float expected_of_terms(const bench *b, int i, int step, int left, int64_t k)
 {
     const smp_sum *sum = &b->plan.sum[i];
-    const int own = blocks_of(b, sum->reach), first = first_block(b, sum->reach);
-    const int members = members_of(&b->comm, sum->reach);
-    smp_gradient_node node[MAX_REPLICAS * SMP_MAX_GRADIENT_NODES], whole[SMP_MAX_GRADIENT_NODES];
-    float value[MAX_REPLICAS * SMP_MAX_GRADIENT_NODES];
-    int n = 0;
-    for (int m = 0; m < members; m++) {
-        smp_gradient_node *at = node + n;
-        const int begin = first + m * own,
-                  terms = smp_gradient_nodes(all_blocks(b), begin, begin + own, at);
-        for (int t = 0; t < terms; t++, n++) {
-            value[n] = term(i, step, replica_of(&b->comm, sum->reach, m) + 100 * t, k);
-            value[n] = sum->bf16 && members > 1 ? to_bf16(value[n]) : value[n];
+    const smp_sum_terms *t = &b->plan.terms[sum->reach];
+    const bool rounds = sum->bf16 && t->members > 1;
+    float value[MAX_REPLICAS * MAX_TERMS];
+    for (int m = 0; m < t->members; m++)
+        for (int at = t->first[m]; at < t->first[m + 1]; at++) {
+            const int replica = replica_of(&b->comm, sum->reach, m);
+            value[at] = term(i, step, replica + 100 * (at - t->first[m]), k);
+            value[at] = rounds ? to_bf16(value[at]) : value[at];
         }
-    }
-    smp_gradient_nodes(all_blocks(b), first, first + members * own, whole);
-    const float total = sum_tree_value(node, value, n, whole[left]);
-    return sum->bf16 && members > 1 ? to_bf16(total) : total;
+    for (int a = 0; a < t->n_add; a++)
+        value[t->to[a]] += value[t->from[a]];
+    return rounds ? to_bf16(value[t->left[left]]) : value[t->left[left]];
 }
 
 /* What a rank has after a sum: neighbours in pairs, those in pairs and so on. Only gathered, it is
@@ -499,6 +495,7 @@ static bool run_transport(bench *b, const smp_transport *transport)
         const smp_reach reach = (smp_reach)i;
         OK(smp__sum_terms_make(&b->plan.terms[i], all_blocks(b), members_of(&b->comm, reach),
                                first_block(b, reach), blocks_of(b, reach)));
+        CHECK(b->plan.terms[i].width <= MAX_TERMS);
         options.terms[i] = &b->plan.terms[i];
     }
     place(b);
