@@ -46,25 +46,31 @@ done
     compare 'two groups' 4 --stages 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 \
         --bucket-bytes 4KiB
 
-# The promise for replicas: with one number of gradient blocks the bits of one rank.
-in_blocks() { # ranks, micro-batches, arguments: one hash in `bits`
-    expect_exit 0 smp-partition "$model" -n "$1" --microbatch-size 1 --microbatches "$2" \
-        --stages 1 --gradient-blocks 4 "${@:3}" -o plan.yaml
-    SMP_NCCL_SHARED=1 train plan.yaml "$1"
-    expect_equal "${*:3}: replicas" "$(wc -l <weights | tr -d ' ')" "$1"
+# The promise for replicas: with one number of gradient blocks the bits of one rank; of twelve, replicas and groups
+# have several sums to send.
+in_blocks() { # blocks, ranks, micro-batches, arguments: one hash in `bits`
+    expect_exit 0 smp-partition "$model" -n "$2" --microbatch-size 1 --microbatches "$3" \
+        --stages 1 --gradient-blocks "$1" "${@:4}" -o plan.yaml
+    SMP_NCCL_SHARED=1 train plan.yaml "$2"
+    expect_equal "${*:4}: replicas" "$(wc -l <weights | tr -d ' ')" "$2"
     cut -d ' ' -f 2 weights | sort -u >bits
 }
-in_blocks 1 4 --ddp 1 --pipeline simple --chunks 1
-mv bits one
-ways=('2 2 --ddp 2 --pipeline simple --chunks 1'
-    '4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB'
-    '4 1 --ddp 4 --shard 4 --shard-what weights --node-replicas 2 --pipeline breadth-first --chunks 2')
-[ -z "${SMP_TEST_LONG-}" ] || ways+=('4 1 --ddp 4 --pipeline simple --chunks 1'
-    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1')
+ways=('12 2 6 --ddp 2 --pipeline simple --chunks 1'
+    '12 4 3 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB'
+    '4 4 1 --ddp 4 --shard 4 --shard-what weights --node-replicas 2 --pipeline breadth-first --chunks 2')
+[ -z "${SMP_TEST_LONG-}" ] || ways+=('4 4 1 --ddp 4 --pipeline simple --chunks 1'
+    '4 2 2 --ddp 2 --pipeline simple --chunks 1'
+    '12 4 3 --ddp 4 --pipeline simple --chunks 1 --gradient-wire fp32'
+    '4 4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB'
+    '4 4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1')
+for blocks in 4 12; do
+    in_blocks "$blocks" 1 "$blocks" --ddp 1 --pipeline simple --chunks 1
+    mv bits "one$blocks"
+done
 for options in "${ways[@]}"; do
     # shellcheck disable=SC2086
     in_blocks $options
-    expect_equal "in four blocks: $options" "$(cat bits)" "$(cat one)"
+    expect_equal "in blocks: $options" "$(cat bits)" "$(cat "one${options%% *}")"
 done
 
 compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
