@@ -38,7 +38,6 @@ mapfile -t sources < <(files '*.c' '*.h' '*.cu' '*.cuh')
 [ "${#sources[@]}" -gt 10 ] || fail "found only ${#sources[@]} source files"
 
 # Rooms, left to right, as CMakeLists.txt lists them; a layer's own folder is the last of its rooms.
-# smp-profile measures with the executor's probe: the one program that needs what stands to its right.
 mapfile -t rooms < <(sed -n '/^set(SMP_ROOMS/,/)$/p' CMakeLists.txt | sed 's/^set(SMP_ROOMS//; s/)$//' | xargs -n1)
 [ "${#rooms[@]}" -gt 10 ] || fail "found only ${#rooms[@]} rooms in CMakeLists.txt"
 in_room() { # room, file...: those that lie in the folder itself
@@ -47,7 +46,7 @@ in_room() { # room, file...: those that lie in the folder itself
 right=()
 for ((i = ${#rooms[@]} - 1; i >= 0; i--)); do
     room=${rooms[i]}
-    mapfile -t own < <(in_room "$room" "${sources[@]}" | grep -vx 'profile/smp-profile.c')
+    mapfile -t own < <(in_room "$room" "${sources[@]}")
     if [ "${#right[@]}" -gt 0 ]; then
         forbidden=$(IFS='|'; echo "${right[*]}")
         report "$room includes a room to its right" < <(includes "[\"<]($forbidden)/[^/]+[\">]" "${own[@]}")
@@ -67,7 +66,7 @@ library() { # header pattern, pattern of allowed files, what
     mapfile -t others < <(printf '%s\n' "${sources[@]}" | grep -vE "$2" || true)
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
-library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec|mpi|faults|bench|cuda|emulate)/)' 'MPI or NCCL'
+library '(mpi|nccl)\.h' '^(exec/|tools/|profile/cuda_info\.c$|tests/(exec|tools|mpi|faults|bench|cuda|emulate)/)' 'MPI or NCCL'
 library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'

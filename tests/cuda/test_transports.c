@@ -414,8 +414,8 @@ static void run_step(bench *b, int step)
     wait_idle(b);
 }
 
-/* Of members that bring several terms each, or leave several: number `left` of what is left. What is
- * added to what is proven in tests/schedule/plan/test_sum_terms.c. */
+/* Of members that bring several terms each, or leave several: number `left` of what is left. That
+ * terms are added in the right order is proven in tests/schedule/plan/test_sum_terms.c. */
 static float expected_of_terms(const bench *b, int i, int step, int left, int64_t k)
 {
     const smp_sum *sum = &b->plan.sum[i];

@@ -1,0 +1,52 @@
+/* Files made of a plan; see the header. */
+#include "tools/partition/outputs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "schedule/show/picture.h"
+#include "schedule/show/trace.h"
+
+static smp_status write_picture(const smp_picture *picture, const char *path,
+                                smp_status (*draw)(const smp_picture *, smp_text *))
+{
+    smp_text text = {0};
+    smp_status status = draw(picture, &text);
+    if (status == SMP_OK)
+        status = smp_file_write(path, text.data, text.length);
+    smp_text_free(&text);
+    return status;
+}
+
+/* Says on standard error what the file does not. */
+static smp_status export_plan(const smp_exporter *exporter, const smp_plan *plan,
+                              const smp_graph *graph, const char *path)
+{
+    smp_text notes = {0};
+    SMP_TRY(smp_export_file(exporter, plan, graph, path));
+    smp_status status = smp_export_notes(exporter, plan, graph, &notes);
+    char *rest = notes.data;
+    for (char *line; status == SMP_OK && rest && (line = strtok_r(rest, "\n", &rest));)
+        fprintf(stderr, "smp-partition: %s\n", line);
+    smp_text_free(&notes);
+    return status;
+}
+
+smp_status smp_write_outputs(const smp_partition_options *options, const smp_plan *plan,
+                             const smp_graph *graph)
+{
+    smp_picture *picture = NULL;
+    smp_status status = SMP_OK;
+    if (options->trace)
+        status = smp_trace_save(plan, graph, NULL, 0, options->trace);
+    if (status == SMP_OK && (options->report || options->svg))
+        status = smp_picture_open(plan, graph, &picture);
+    if (status == SMP_OK && options->report)
+        status = write_picture(picture, options->report, smp_picture_html);
+    if (status == SMP_OK && options->svg)
+        status = write_picture(picture, options->svg, smp_picture_svg);
+    for (int i = 0; i < options->n_export && status == SMP_OK; i++)
+        status = export_plan(options->exporter[i], plan, graph, options->export_path[i]);
+    smp_picture_close(picture);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* The options of smp-run: a table of them, and the help. */
+#ifndef SMP_TOOLS_RUN_RUN_OPTIONS_H
+#define SMP_TOOLS_RUN_RUN_OPTIONS_H
+
+#include "tools/run/training_loop.h"
+#include "graph/base/arena.h"
+#include "graph/base/text.h"
+
+enum { SMP__MAX_SOURCES = 64 };
+
+typedef struct smp__source_list {
+    const char *item[SMP__MAX_SOURCES];
+    int n;
+} smp__source_list;
+
+typedef struct smp__run_options {
+    smp_train_options train;
+    smp__source_list data, eval_data, predict_data, plugins, weights_like;
+    bool help, version;
+    const char *names, *weights_map, *export_size;
+    smp__source_list weights_only;
+    smp_text told;    /* "option NAME VALUE" lines: train.told */
+    smp_arena *arena; /* of values from a receipt */
+} smp__run_options;
+
+/* Those of the command line. Strings are argv's. SMP_ERR_INPUT with the option. */
+smp_status smp__run_options_read(int argc, char **argv, smp__run_options *out);
+/* What the command line leaves out of training is as the receipt of the run that is resumed says
+ * (exec/job/receipt.h). changed: a line for each option of which the two say different things. */
+smp_status smp__run_options_settle(smp__run_options *options, const char *receipt,
+                                   smp_text *changed);
+void smp__run_options_free(smp__run_options *options);
+void smp__run_options_help(void); /* to standard output */
+
+#endif

@@ -1,0 +1,100 @@
+/* Looks at what a run will write before its first step: exec/run_outputs.h. */
+#include "tools/run/run_outputs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/state/checkpoint_save.h"
+#include "exec/state/weights.h"
+#include "graph/base/text.h"
+
+static smp_status check_folder(const char *path, const char *what)
+{
+    if (!path)
+        return SMP_OK;
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    if (access(folder, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write %s: %s", path, what, strerror(errno));
+    return SMP_OK;
+}
+
+/* Steps of training end in a save. */
+static smp_status lock_checkpoints(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    return o->steps > 0 || o->epochs > 0 ? smp__save_lock(t->job, o->checkpoint) : SMP_OK;
+}
+
+smp_status smp__resume_lock(const smp__trainer *t)
+{
+    const char *directory = t->options->checkpoint;
+    if (!t->prints || !t->job->graph->training || access(directory, F_OK) != 0)
+        return SMP_OK; /* whoever reads it says that it is not there */
+    return lock_checkpoints(t);
+}
+
+static smp_status check_checkpoint(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    if (!t->job->graph->training)
+        return o->resume && o->save_every == 0 && !o->keep_best
+                   ? SMP_OK
+                   : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
+                                             "save; with --resume its weights come from there");
+    SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
+    if (access(o->checkpoint, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
+                        strerror(errno));
+    SMP_TRY(lock_checkpoints(t));
+    if (!o->resume && smp__checkpoint_exists(o->checkpoint))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds a checkpoint already: continue it with --resume or choose "
+                        "another directory",
+                        o->checkpoint);
+    return SMP_OK;
+}
+
+/* The model of the plan, which lies beside it or where the program was started. */
+static smp_status spare_model(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    const char *const written[] = {o->trace, o->report, o->profile, o->predict, o->weights, o->log};
+    const char *plan = o->job.plan, *slash = plan ? strrchr(plan, '/') : NULL;
+    const char *model = t->job->plan->model_path;
+    char beside[4096];
+    snprintf(beside, sizeof(beside), "%.*s%s", slash ? (int)(slash - plan) + 1 : 0,
+             slash ? plan : "", model);
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++) {
+        SMP_TRY(smp_file_spares(written[i], model));
+        SMP_TRY(smp_file_spares(written[i], beside));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__outputs_check(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    if (!t->prints)
+        return SMP_OK;
+    SMP_TRY(spare_model(t));
+    if (o->checkpoint)
+        SMP_TRY(check_checkpoint(t));
+    if (o->report && !t->job->plan->cluster)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--report: the plan has no `cluster:`, so there is no prediction to draw: "
+                        "plan again with this version of smp-partition");
+    SMP_TRY(check_folder(o->trace, "the trace"));
+    SMP_TRY(check_folder(o->profile, "the profile"));
+    SMP_TRY(check_folder(o->predict, "the prediction"));
+    if (o->weights)
+        SMP_TRY(smp__export_check(t->job, o->weights, &o->weights_as));
+    if (check_folder(o->weights, "the weights") != SMP_OK)
+        return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
+    return check_folder(o->report, "the report");
+}

@@ -1,0 +1,199 @@
+/* What is seen of a run: tools/run/watch.h. */
+#include "tools/run/watch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/job/inspect_job.h"
+#include "tools/run/printed_lines.h"
+#include "tools/run/printed_times.h"
+
+static bool wants_bar(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    int columns;
+    if (!t->prints || (o->progress && strcmp(o->progress, "no") == 0))
+        return false;
+    return (o->progress && strcmp(o->progress, "yes") == 0) ||
+           (!o->json && smp__bar_terminal(&columns));
+}
+
+static smp_status open_record(smp__trainer *t)
+{
+    const smp_predicted *predicted = &t->job->plan->predicted;
+    smp__watch *w = t->watch;
+    w->record = calloc(1, sizeof(*w->record));
+    if (!w->record)
+        return smp_fail_memory(sizeof(*w->record));
+    w->record->predicted_samples_per_s = predicted->samples_per_s;
+    w->record->predicted_bubble = predicted->bubble;
+    return SMP_OK;
+}
+
+static smp_status open_slow(smp__trainer *t)
+{
+    double *predicted_us = NULL;
+    if (!t->prints || t->job->comm.world_size == 1 || !t->job->device->host_memory)
+        return SMP_OK;
+    smp_status status = smp__step_times_predict(t->job, &predicted_us);
+    if (predicted_us)
+        status = smp__slow_ranks_open(predicted_us, t->job->comm.world_size, &t->watch->slow);
+    free(predicted_us);
+    return status;
+}
+
+static smp_status open_own(smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    /* A job for inference counts steps of its own. */
+    const bool resumes = o->resume && t->job->graph->training;
+    smp__watch *w = calloc(1, sizeof(*w));
+    t->watch = w;
+    if (!w)
+        return smp_fail_memory(sizeof(*w));
+    w->records = o->log || o->report;
+    if (w->records)
+        SMP_TRY(smp__step_times_open(t->job, &w->times));
+    SMP_TRY(open_slow(t));
+    if (t->prints && o->report)
+        SMP_TRY(open_record(t));
+    if (t->prints && o->log)
+        SMP_TRY(smp__step_log_open(o->log, resumes ? t->job->step : -1, &w->log));
+    return SMP_OK;
+}
+
+smp_status smp__watch_open(smp__trainer *t)
+{
+    SMP_TRY(smp__comm_agree(&t->job->comm, open_own(t)));
+    if (wants_bar(t))
+        smp__bar_begin(&t->watch->bar, t->job->step, t->options->steps);
+    return SMP_OK;
+}
+
+static void fill_row(smp__trainer *t, const smp_step_result *r)
+{
+    smp__watch *w = t->watch;
+    w->row = (smp__log_row){.step = r->step};
+    if (t->job->graph->loss >= 0)
+        smp__log_set(&w->row, SMP__LOG_LOSS, r->loss);
+    if (t->job->graph->training) {
+        smp__log_set(&w->row, SMP__LOG_LR, r->lr);
+        smp__log_set(&w->row, SMP__LOG_GRAD_NORM, r->grad_norm);
+    }
+    smp__log_set(&w->row, SMP__LOG_SAMPLES_PER_S, r->samples_per_s);
+    smp__log_set(&w->row, SMP__LOG_STEP_US, r->step_us);
+    smp__log_set(&w->row, SMP__LOG_PREDICTED_US, r->predicted_us);
+    smp__log_set(&w->row, SMP__LOG_SKIPPED, (double)r->skipped);
+    if (t->job->loss_scaling.on)
+        smp__log_set(&w->row, SMP__LOG_LOSS_SCALE, r->loss_scale);
+    smp__log_set(&w->row, SMP__LOG_BUBBLE, w->times.last_bubble);
+    smp__log_set(&w->row, SMP__LOG_MEMORY_PEAK_BYTES, w->times.last_resident_bytes);
+}
+
+static void record_step(smp__trainer *t, const smp_step_result *r)
+{
+    smp_run_record *record = t->watch->record;
+    smp_curve_add(&record->loss, r->step, t->job->graph->loss >= 0 ? r->loss : NAN);
+    smp_curve_add(&record->lr, r->step, t->job->graph->training ? r->lr : NAN);
+    smp_curve_add(&record->grad_norm, r->step, t->job->graph->training ? r->grad_norm : NAN);
+    smp_curve_add(&record->samples_per_s, r->step, r->samples_per_s);
+    smp_curve_add(&record->bubble, r->step, t->watch->times.last_bubble);
+}
+
+smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double data_us)
+{
+    smp__watch *w = t->watch;
+    const double loss = t->job->graph->loss >= 0 ? r->loss : NAN;
+    const double each = t->tokens > 0 ? (double)t->tokens : 1.0;
+    if (w->records)
+        SMP_TRY(smp__step_times_add(t->job, &w->times, r->step_us, data_us));
+    if (w->log)
+        fill_row(t, r);
+    if (w->record)
+        record_step(t, r);
+    smp__bar_step(&w->bar, r->step, loss, each * r->samples_per_s,
+                  t->tokens > 0 ? "tokens" : "samples");
+    return SMP_OK;
+}
+
+void smp__watch_slow(smp__trainer *t)
+{
+    smp__slow_ranks *slow = &t->watch->slow;
+    if (!slow->rank)
+        return;
+    smp__slow_ranks_add(slow, t->job->work_us);
+    for (int rank = 0; rank < slow->n; rank++)
+        if (slow->rank[rank].change != SMP__RANK_SAME)
+            smp__print_pace(t, rank, &slow->rank[rank], slow->usual);
+}
+
+void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e)
+{
+    smp__watch *w = t->watch;
+    if (!w)
+        return;
+    smp__log_set(&w->row, SMP__LOG_EVAL_LOSS, e->loss);
+    if (!isnan(e->accuracy))
+        smp__log_set(&w->row, SMP__LOG_ACCURACY, e->accuracy);
+    if (!isnan(e->accuracy_top5))
+        smp__log_set(&w->row, SMP__LOG_ACCURACY_TOP5, e->accuracy_top5);
+    if (w->record)
+        smp_curve_add(&w->record->eval_loss, t->job->step, e->loss);
+}
+
+smp_status smp__watch_row(smp__trainer *t)
+{
+    smp__watch *w = t->watch;
+    if (!t->options->log)
+        return SMP_OK;
+    return smp__comm_agree(&t->job->comm, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
+}
+
+static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
+{
+    smp__watch *w = t->watch;
+    const int64_t steps = w->times.n[w->times.n[1] > 0];
+    const int n_rank = t->job->comm.world_size;
+    smp_status status = SMP_OK;
+    if (w->record) {
+        w->record->rank = rank;
+        w->record->n_rank = n_rank;
+        w->record->steps = steps;
+    }
+    if (t->options->report)
+        SMP_TRY(smp__report_write(t->job, t->options->report, w->record));
+    if (t->prints && steps > 0)
+        status = smp__print_times(rank, n_rank, steps, t->options->json);
+    return smp__comm_agree(&t->job->comm, status);
+}
+
+smp_status smp__watch_end(smp__trainer *t)
+{
+    smp__watch *w = t->watch;
+    smp_rank_time *rank = NULL;
+    smp__bar_lift(&w->bar);
+    w->bar.on = false;
+    if (!w->records)
+        return SMP_OK;
+    SMP_TRY(smp__step_times_collect(t->job, &w->times, &rank));
+    smp_status status = tell(t, rank);
+    if (w->record)
+        w->record->rank = NULL;
+    free(rank);
+    return status;
+}
+
+void smp__watch_close(smp__trainer *t)
+{
+    smp__watch *w = t->watch;
+    if (!w)
+        return;
+    smp__bar_lift(&w->bar);
+    smp__step_log_close(w->log);
+    smp__step_times_close(&w->times);
+    smp__slow_ranks_close(&w->slow);
+    free(w->record);
+    free(w);
+    t->watch = NULL;
+}

@@ -1,0 +1,104 @@
+/* smp-run: executes a plan. Wiring and exit code. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/job/receipt.h"
+#include "tools/run/run_options.h"
+#include "tools/run/training_loop.h"
+#include "exec/transport/comm.h"
+#include "exec/transport/mpi_lifetime.h"
+#include "graph/base/text.h"
+#include "graph/math/math.h"
+#include "profile/cuda_info.h"
+
+static void print_version(void)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp-run %s\n%s\n", smp_version(), smp_math_name());
+    smp_cuda_describe(&text);
+    fputs(text.data ? text.data : "", stdout);
+    smp_text_free(&text);
+}
+
+/* One process prints what all of them found: rank 0, or a process not started by mpirun. */
+static bool speaks(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return !rank || strcmp(rank, "0") == 0;
+}
+
+/* All ranks go by what rank 0 finds where the job is to go on. */
+static smp_status settle_resume(smp__run_options *a, int rank)
+{
+    struct {
+        smp_status status;
+        bool found;
+        char receipt[SMP__RECEIPT_BYTES];
+    } at = {SMP_OK, false, ""};
+    smp_text changed = {0};
+    if (!a->train.resume)
+        return SMP_OK;
+    if (rank == 0)
+        at.status =
+            smp__receipt_find(a->train.checkpoint, a->train.resume_best, &at.found, at.receipt);
+    smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
+    MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);
+    smp__watchdog_end();
+    if (at.status != SMP_OK)
+        return rank == 0 ? at.status : smp_fail(at.status, "rank 0 has failed");
+    a->train.resume = at.found || !a->train.resume_auto;
+    smp_status status = SMP_OK;
+    if (at.receipt[0] != '\0')
+        status = smp__run_options_settle(a, at.receipt, &changed);
+    for (char *rest = changed.data, *line; rank == 0 && (line = strsep(&rest, "\n"));)
+        if (*line != '\0')
+            fprintf(stderr, "smp-run: %s\n", line);
+    smp_text_free(&changed);
+    return status;
+}
+
+/* The exit code. */
+static int train(smp__run_options *a)
+{
+    int rank = 0;
+    bool job_broken = false, stopped = false;
+    const smp_options *job = &a->train.job;
+    smp__watchdog_allow(smp__comm_patience(job->timeout_start_s, job->timeout_s),
+                        smp__comm_patience(job->timeout_save_s, job->timeout_s));
+    smp_status status =
+        smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
+    if (status == SMP_OK) {
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        status = settle_resume(a, rank);
+    }
+    if (status == SMP_OK) {
+        status = smp__train(&a->train, &job_broken, &stopped);
+    }
+    int code = stopped ? SMP__EXIT_STOPPED : smp_status_exit_code(status);
+    if (job_broken) { /* a step failed on this rank alone, or a peer is gone: nobody can go on */
+        fprintf(stderr, "smp-run: %s\n", smp_last_error());
+        MPI_Abort(MPI_COMM_WORLD, code);
+    }
+    if (status != SMP_OK && rank == 0)
+        fprintf(stderr, "smp-run: %s\n", smp_last_error());
+    return code; /* all ranks have just agreed on how the job ends: MPI is closed at exit */
+}
+
+int main(int argc, char **argv)
+{
+    smp__run_options a = {0};
+    const smp_status status = smp__run_options_read(argc, argv, &a);
+    int code = smp_status_exit_code(status);
+    if (status != SMP_OK && speaks())
+        fprintf(stderr, "smp-run: %s\n", smp_last_error());
+    if (status == SMP_OK && a.help && speaks())
+        smp__run_options_help();
+    else if (status == SMP_OK && a.version && speaks())
+        print_version();
+    else if (status == SMP_OK && !a.help && !a.version)
+        code = train(&a);
+    smp__run_options_free(&a);
+    return code;
+}
