@@ -1,5 +1,4 @@
 /* smp-export: a trained model for other programs. Options, wiring and exit code. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,135 +6,80 @@
 #include "exec/checkpoint/checkpoint_values.h"
 #include "exec/state/weights.h"
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
 #include "graph/ops/custom_op.h"
 #include "graph/safetensors/name_family.h"
 #include "graph/yaml/yaml.h"
-#include "profile/cuda_info.h"
 #include "schedule/plan/plan.h"
+#include "tools/options/options.h"
 #ifdef SMP_HAVE_ONNX
 #include "graph/export/export_model.h"
 #endif
 
-enum { MOST = 64 }; /* of what may be given several times */
-
 typedef struct options {
     const char *model, *onnx, *weights, *checkpoint, *names, *map;
-    const char *tensor[MOST], *plugin[MOST];
-    int n_tensor, n_plugin;
+    smp_option_list tensors, plugins;
     bool best, apart, help, version;
 } options;
 
-static const char usage[] =
-    "usage: smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]\n"
-    "\n"
-    "Writes a trained model as an ONNX file (opset 17): forward as in an evaluation, for any "
-    "number\n"
-    "of samples. Its outputs are what the loss reads first, as of smp-run --predict.\n"
-    "\n"
-    "  --onnx FILE          the file to write\n"
-    "  --tensor NAME        an output: of the operator that makes it, or its own; repeatable\n"
-    "  --external-data      weights in FILE.data beside it; without, that is so where all of it\n"
-    "                       would be over 2 GiB, the limit of a protobuf\n"
-    "trained weights\n"
-    "  --checkpoint DIR     those saved last in DIR\n"
-    "  --best               ... or those that evaluated to the lowest loss (smp-run --keep-best)\n"
-    "  --weights FILE       those of FILE: .safetensors, an index.json of several, or llm.c's "
-    ".bin\n"
-    "  --weights-map FILE   rules of what weights are called in it, and how they lie there\n"
-    "  --names NAME         the same for networks as Hugging Face has them, one of these:\n"
-    "%s"
-    "job\n"
-    "  --plugin FILE.so     operators of your own that the model has; repeatable. They have no\n"
-    "                       meaning in ONNX: name outputs before them\n"
-    "  --help, --version\n"
-    "\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
-
-static void print_help(void)
+static void put_families(smp_text *text)
 {
-    smp_text names = {0};
     for (const smp_name_family *const *f = smp_name_families(); *f; f++)
-        smp_text_append(&names, "%*s%-9s %s\n", 25, "", (*f)->name, (*f)->summary);
-    if (!names.failed)
-        printf(usage, names.data);
-    smp_text_free(&names);
+        smp_text_append(text, "\n%s: %s", (*f)->name, (*f)->summary);
 }
 
-static void print_version(void)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "smp-export %s\n", smp_version());
-    smp_cuda_describe(&text);
-    fputs(text.data ? text.data : "", stdout);
-    smp_text_free(&text);
-}
+#define AT(field) offsetof(options, field)
 
-static smp_status add(const char *option, const char *list[MOST], int *n)
-{
-    if (*n == MOST)
-        return smp_fail(SMP_ERR_INPUT, "--%s: given more than %d times", option, MOST);
-    list[(*n)++] = optarg;
-    return SMP_OK;
-}
+static const smp_option rows[] = {
+    {"onnx", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(onnx), .help = "the file to write"},
+    {"tensor", .kind = SMP_OPTION_LIST, .value = "NAME", .at = AT(tensors),
+     .help = "an output: of the operator that makes it, or its own; repeatable"},
+    {"external-data", .kind = SMP_OPTION_YES, .at = AT(apart),
+     .help = "weights in FILE.data beside it; without, that is so where all of it would be over "
+             "2 GiB, the limit of a protobuf"},
+    {"trained weights", .kind = SMP_OPTION_HEADING},
+    {"checkpoint", .kind = SMP_OPTION_TEXT, .value = "DIR", .at = AT(checkpoint),
+     .help = "those saved last in DIR"},
+    {"best", .kind = SMP_OPTION_YES, .at = AT(best),
+     .help = "... or those that evaluated to the lowest loss (smp-run --keep-best)"},
+    {"weights", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(weights),
+     .help = "those of FILE: .safetensors, an index.json of several, or llm.c's .bin"},
+    {"weights-map", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(map),
+     .help = "rules of what weights are called in it, and how they lie there"},
+    {"names", .kind = SMP_OPTION_TEXT, .value = "NAME", .at = AT(names), .names = put_families,
+     .help = "the same for networks as Hugging Face has them, one of these:"},
+    {"job", .kind = SMP_OPTION_HEADING},
+    {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
+     .help = "operators of your own that the model has; repeatable. They have no meaning in ONNX: "
+             "name outputs before them"},
+    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-export and libraries"},
+    {0},
+};
+
+static const smp_option_table table = {
+    .program = "smp-export",
+    .head =
+        "usage: smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]\n"
+        "\n"
+        "Writes a trained model as an ONNX file (opset 17): forward as in an evaluation, for any "
+        "number\n"
+        "of samples. Its outputs are what the loss reads first, as of smp-run --predict.\n",
+    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n",
+    .row = rows,
+};
 
 static smp_status read_options(int argc, char **argv, options *a)
 {
-    enum {
-        ONNX = 256,
-        TENSOR,
-        APART,
-        CHECKPOINT,
-        BEST,
-        WEIGHTS,
-        MAP,
-        NAMES,
-        PLUGIN,
-        HELP,
-        VERSION
-    };
-    static const struct option known[] = {
-        {"onnx", required_argument, NULL, ONNX},
-        {"tensor", required_argument, NULL, TENSOR},
-        {"external-data", no_argument, NULL, APART},
-        {"checkpoint", required_argument, NULL, CHECKPOINT},
-        {"best", no_argument, NULL, BEST},
-        {"weights", required_argument, NULL, WEIGHTS},
-        {"weights-map", required_argument, NULL, MAP},
-        {"names", required_argument, NULL, NAMES},
-        {"plugin", required_argument, NULL, PLUGIN},
-        {"help", no_argument, NULL, HELP},
-        {"version", no_argument, NULL, VERSION},
-        {0},
-    };
-    const char **text[] = {[ONNX - ONNX] = &a->onnx,       [CHECKPOINT - ONNX] = &a->checkpoint,
-                           [WEIGHTS - ONNX] = &a->weights, [MAP - ONNX] = &a->map,
-                           [NAMES - ONNX] = &a->names,     [VERSION - ONNX] = NULL};
-    bool *flag[] = {[APART - ONNX] = &a->apart,
-                    [BEST - ONNX] = &a->best,
-                    [HELP - ONNX] = &a->help,
-                    [VERSION - ONNX] = &a->version};
-    opterr = 0;
-    for (int value; (value = getopt_long(argc, argv, ":", known, NULL)) != -1;) {
-        if (value == '?' || value == ':')
-            return smp_usage_bad_option(argv[optind - 1], value == ':', known);
-        if (text[value - ONNX])
-            *text[value - ONNX] = optarg;
-        else if (flag[value - ONNX])
-            *flag[value - ONNX] = true;
-        else if (value == TENSOR)
-            SMP_TRY(add("tensor", a->tensor, &a->n_tensor));
-        else
-            SMP_TRY(add("plugin", a->plugin, &a->n_plugin));
-    }
+    int operand;
+    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
     if (a->help || a->version)
         return SMP_OK;
-    if (argc - optind != 1)
+    if (argc - operand != 1)
         return smp_fail(SMP_ERR_INPUT,
                         "got %d models, expected one: smp-export MODEL|PLAN "
                         "--onnx FILE",
-                        argc - optind);
-    a->model = argv[optind];
+                        argc - operand);
+    a->model = argv[operand];
     return SMP_OK;
 }
 
@@ -146,8 +90,8 @@ static smp_status check_options(const options *a)
     SMP_TRY(smp_file_spares(a->onnx, a->model));
     SMP_TRY(smp_file_spares(a->onnx, a->weights));
     SMP_TRY(smp_file_spares(a->onnx, a->map));
-    for (int i = 0; i < a->n_plugin; i++)
-        SMP_TRY(smp_file_spares(a->onnx, a->plugin[i]));
+    for (int i = 0; i < a->plugins.n; i++)
+        SMP_TRY(smp_file_spares(a->onnx, a->plugins.item[i]));
     if (!a->checkpoint == !a->weights)
         return smp_fail(SMP_ERR_INPUT, "%s: give one of --checkpoint DIR and --weights FILE",
                         a->weights ? "both" : "no trained weights");
@@ -255,8 +199,8 @@ static smp_status values_of(void *context, int32_t param, float *values)
 static smp_status write_onnx(source *from, const options *a)
 {
     const smp_onnx_export export = {.graph = from->graph,
-                                    .tensor = a->tensor,
-                                    .n_tensor = a->n_tensor,
+                                    .tensor = a->tensors.item,
+                                    .n_tensor = a->tensors.n,
                                     .apart = a->apart,
                                     .values = values_of,
                                     .context = from};
@@ -284,7 +228,7 @@ static smp_status export_model(const options *a)
     smp_graph *graph = NULL;
     source from = {.options = a, .checkpoint = {.fd = -1}};
     SMP_TRY(check_options(a));
-    SMP_TRY(smp_plugins_load(a->plugin, a->n_plugin));
+    SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
     SMP_TRY(open_model(a->model, &graph));
     from.graph = smp_graph_whole(graph);
     const smp_status status = write_onnx(&from, a);
@@ -297,12 +241,10 @@ int main(int argc, char **argv)
 {
     options a = {0};
     smp_status status = read_options(argc, argv, &a);
-    if (status == SMP_OK && a.help)
-        print_help();
-    else if (status == SMP_OK && a.version)
-        print_version();
-    else if (status == SMP_OK)
-        status = export_model(&a);
+    if (status == SMP_OK)
+        status = a.help      ? smp_options_print_help(&table)
+                 : a.version ? smp_options_print_version(&table)
+                             : export_model(&a);
     if (status != SMP_OK)
         fprintf(stderr, "smp-export: %s\n", smp_last_error());
     return smp_status_exit_code(status);

@@ -4,103 +4,63 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/arena.h"
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
 #include "graph/model/graph.h"
+#include "tools/options/options.h"
 #ifdef SMP_HAVE_ONNX
 #include "graph/import/import.h"
 #endif
 
-enum { MOST_DIMS = 64 };
-
-static const char usage[] =
-    "usage: smp-import MODEL.onnx -o model.yaml [options]\n"
-    "\n"
-    "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first dimension of its\n"
-    "first input is the batch, which the model file does not say. What SMP lacks becomes opaque:\n"
-    "it is planned with estimated costs of one sample, and cannot be run; the reason stands "
-    "beside\n"
-    "it.\n"
-    "\n"
-    "  -o FILE              where to write the model (default: standard output)\n"
-    "  --weights FILE       where to write its weights: safetensors, for smp-run --weights\n"
-    "  --loss cross_entropy|mse\n"
-    "                       train: a loss of the first output and of an input `targets`; without\n"
-    "                       it the model is one for inference\n"
-    "  --dim NAME=NUMBER    what a symbolic dimension is (not the batch's); repeatable\n"
-    "  --help, --version\n"
-    "\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
-
-typedef enum flag { FLAG_WEIGHTS = 256, FLAG_LOSS, FLAG_DIM, FLAG_HELP, FLAG_VERSION } flag;
-
-static const struct option long_options[] = {
-    {"weights", required_argument, NULL, FLAG_WEIGHTS},
-    {"loss", required_argument, NULL, FLAG_LOSS},
-    {"dim", required_argument, NULL, FLAG_DIM},
-    {"help", no_argument, NULL, FLAG_HELP},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {NULL, 0, NULL, 0},
-};
-
 typedef struct arguments {
     const char *model, *output, *weights, *loss;
-    char *dim_name[MOST_DIMS];
-    int64_t dim[MOST_DIMS];
-    int n_dim;
+    smp_option_list dims;
     bool help, version;
 } arguments;
 
-static smp_status set_dim(arguments *a, char *text)
-{
-    char *equals = strrchr(text, '=');
-    if (a->n_dim == MOST_DIMS)
-        return smp_fail(SMP_ERR_INPUT, "--dim: given more than %d times", MOST_DIMS);
-    if (!equals || equals == text || !smp_parse_int(equals + 1, &a->dim[a->n_dim]) ||
-        a->dim[a->n_dim] < 1)
-        return smp_fail(SMP_ERR_INPUT, "--dim: got '%s', expected NAME=NUMBER, above 0", text);
-    *equals = '\0';
-    a->dim_name[a->n_dim++] = text;
-    return SMP_OK;
-}
+#define AT(field) offsetof(arguments, field)
 
-static smp_status set_option(arguments *a, int option, char *text)
-{
-    switch (option) {
-    case 'o':
-        a->output = text;
-        return SMP_OK;
-    case FLAG_WEIGHTS:
-        a->weights = text;
-        return SMP_OK;
-    case FLAG_LOSS:
-        a->loss = text;
-        return SMP_OK;
-    case FLAG_DIM:
-        return set_dim(a, text);
-    case FLAG_HELP:
-        a->help = true;
-        return SMP_OK;
-    default:
-        a->version = true;
-        return SMP_OK;
-    }
-}
+static const smp_option rows[] = {
+    {"o", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(output),
+     .help = "where to write the model (default: standard output)"},
+    {"weights", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(weights),
+     .help = "where to write its weights: safetensors, for smp-run --weights"},
+    {"loss", .kind = SMP_OPTION_TEXT, .value = "cross_entropy|mse", .at = AT(loss),
+     .help = "train: a loss of the first output and of an input `targets`; without it the model is "
+             "one for inference"},
+    {"dim", .kind = SMP_OPTION_LIST, .value = "NAME=NUMBER", .at = AT(dims),
+     .help = "what a symbolic dimension is (not the batch's); repeatable"},
+    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-import and libraries"},
+    {0},
+};
+
+static const smp_option_table table = {
+    .program = "smp-import",
+    .head =
+        "usage: smp-import MODEL.onnx -o model.yaml [options]\n"
+        "\n"
+        "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first dimension of "
+        "its\n"
+        "first input is the batch, which the model file does not say. What SMP lacks becomes "
+        "opaque:\n"
+        "it is planned with estimated costs of one sample, and cannot be run; the reason stands "
+        "beside\n"
+        "it.\n",
+    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n",
+    .row = rows,
+};
 
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
 {
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, ":o:", long_options, NULL)) != -1;) {
-        if (option == '?' || option == ':')
-            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
-        SMP_TRY(set_option(a, option, optarg));
-    }
+    int operand;
+    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
     if (a->help || a->version)
         return SMP_OK;
-    if (argc - optind != 1)
+    if (argc - operand != 1)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-import MODEL.onnx",
-                        argc - optind);
-    a->model = argv[optind];
+                        argc - operand);
+    a->model = argv[operand];
     SMP_TRY(smp_file_spares(a->output, a->model));
     return smp_file_spares(a->weights, a->model);
 }
@@ -126,17 +86,29 @@ static smp_status write_files(const arguments *a, const smp_import *import)
     return SMP_OK;
 }
 
-static smp_status run(const arguments *a)
+/* "NAME=NUMBER"; the name goes to `names`. */
+static smp_status read_dim(const char *text, smp_arena *names, smp_onnx_dim *dim)
+{
+    const char *equals = strrchr(text, '=');
+    int64_t size = 0;
+    if (!equals || equals == text || !smp_parse_int(equals + 1, &size) || size < 1)
+        return smp_fail(SMP_ERR_INPUT, "--dim: got '%s', expected NAME=NUMBER, above 0", text);
+    const char *name = smp_arena_printf(names, "%.*s", (int)(equals - text), text);
+    *dim = (smp_onnx_dim){name, size};
+    return name ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status import_model(const arguments *a, smp_arena *names)
 {
     smp_onnx_file *file = NULL;
     smp_onnx_model *model = NULL;
     smp_import *import = NULL;
-    smp_onnx_dim dim[MOST_DIMS];
-    for (int i = 0; i < a->n_dim; i++)
-        dim[i] = (smp_onnx_dim){a->dim_name[i], a->dim[i]};
+    smp_onnx_dim dim[SMP_OPTION_LIST_MOST];
+    for (int i = 0; i < a->dims.n; i++)
+        SMP_TRY(read_dim(a->dims.item[i], names, &dim[i]));
     smp_status status = smp_onnx_file_open(a->model, &file);
     if (status == SMP_OK)
-        status = smp_onnx_model_read(file, dim, a->n_dim, &model);
+        status = smp_onnx_model_read(file, dim, a->dims.n, &model);
     if (status == SMP_OK)
         status = smp_import_onnx(model, &(smp_import_options){a->loss}, &import);
     if (status == SMP_OK)
@@ -144,6 +116,14 @@ static smp_status run(const arguments *a)
     smp_import_destroy(import);
     smp_onnx_model_destroy(model);
     smp_onnx_file_close(file);
+    return status;
+}
+
+static smp_status run(const arguments *a)
+{
+    smp_arena *names = smp_arena_create();
+    const smp_status status = names ? import_model(a, names) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(names);
     return status;
 }
 #else
@@ -160,12 +140,10 @@ int main(int argc, char **argv)
 {
     arguments a = {0};
     smp_status status = parse_arguments(argc, argv, &a);
-    if (status == SMP_OK && (a.help || a.version)) {
-        fputs(a.help ? usage : "smp-import " SMP_VERSION_STRING "\n", stdout);
-        return 0;
-    }
     if (status == SMP_OK)
-        status = run(&a);
+        status = a.help      ? smp_options_print_help(&table)
+                 : a.version ? smp_options_print_version(&table)
+                             : run(&a);
     if (status != SMP_OK)
         fprintf(stderr, "smp-import: %s\n", smp_last_error());
     return smp_status_exit_code(status);

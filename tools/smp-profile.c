@@ -1,6 +1,5 @@
 /* smp-profile: measures a model's operators on this machine. Flags, wiring and exit code. */
 #include <errno.h>
-#include <getopt.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +7,14 @@
 #include <unistd.h>
 
 #include "exec/transport/comm.h"
-#include "profile/cuda_info.h"
 #include "exec/probe/probe.h"
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
 #include "graph/math/math.h"
 #include "graph/ops/check_gradients.h"
 #include "graph/ops/custom_op.h"
 #include "profile/distinct.h"
 #include "profile/estimate.h"
+#include "tools/options/options.h"
 
 enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2, CHECK_BATCH = 2 };
 
@@ -28,121 +26,77 @@ enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2, CHECK_BATCH = 2 };
 #define QUIET_S 5                           /* into a file, a line of progress so often */
 #define RELAUNCHED "SMP_PROFILE_RELAUNCHED" /* set for the ranks that --links starts */
 
-static const char usage[] =
-    "usage: smp-profile MODEL [-o profile.yaml] [options]\n"
-    "       mpirun -n N smp-profile MODEL [options]\n"
-    "\n"
-    "Measures every operator of a model on this machine: the median of several samples, equal\n"
-    "operators once; those whose samples scatter up to twice again; on the CPU also what it costs\n"
-    "that a rank gets a core from another one, on a GPU which algorithm is the fastest for each\n"
-    "matrix product, which plans and runs then take. Under mpirun all ranks measure at once, as\n"
-    "they will train; rank 0's times are written. Start no more ranks than there are cores.\n"
-    "\n"
-    "  -o FILE              where to write the profile (default: standard output)\n"
-    "  --device cpu|cuda    what to measure (default cpu); of several GPUs, each rank its own\n"
-    "  --microbatch-size B  samples in a micro-batch (default 1)\n"
-    "  --dtype fp32|tf32|bf16|fp16\n"
-    "                       number format of the operators (default fp32; tf32: cuda only)\n"
-    "  --links              measure the links between ranks too, inside a node and between nodes,\n"
-    "                       and of a device to host memory, where stashes and states may travel;\n"
-    "                       without mpirun, two ranks are started for it\n"
-    "  --link-time SECONDS  about so long for that (default 10): messages grow while there is "
-    "time\n"
-    "  --offload-to DIR     with --links: the link to a file in DIR instead of host memory, as of\n"
-    "                       smp-run (cpu)\n"
-    "  --check-gradients    measure nothing: compare the gradients of every operator, as "
-    "`backward` has\n"
-    "                       them on the CPU in fp32, with differences of its forward "
-    "(micro-batches\n"
-    "                       of 2 unless --microbatch-size says otherwise)\n"
-    "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
-    "repeatable\n"
-    "  --help, --version\n"
-    "\n"
-    "exit codes: 0 done, 1 failed, or a gradient is wrong, 2 wrong usage or bad input\n";
-
-typedef enum flag {
-    FLAG_DEVICE = 256,
-    FLAG_MICROBATCH_SIZE,
-    FLAG_DTYPE,
-    FLAG_LINKS,
-    FLAG_LINK_TIME,
-    FLAG_OFFLOAD_TO,
-    FLAG_CHECK_GRADIENTS,
-    FLAG_PLUGIN,
-    FLAG_HELP,
-    FLAG_VERSION
-} flag;
-
-static const struct option long_options[] = {
-    {"device", required_argument, NULL, FLAG_DEVICE},
-    {"microbatch-size", required_argument, NULL, FLAG_MICROBATCH_SIZE},
-    {"dtype", required_argument, NULL, FLAG_DTYPE},
-    {"links", no_argument, NULL, FLAG_LINKS},
-    {"link-time", required_argument, NULL, FLAG_LINK_TIME},
-    {"offload-to", required_argument, NULL, FLAG_OFFLOAD_TO},
-    {"check-gradients", no_argument, NULL, FLAG_CHECK_GRADIENTS},
-    {"plugin", required_argument, NULL, FLAG_PLUGIN},
-    {"help", no_argument, NULL, FLAG_HELP},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {NULL, 0, NULL, 0},
-};
-
 typedef struct arguments {
     const char *model, *output, *offload_to;
     smp_target target;
     int64_t microbatch_size; /* 0: not given */
     double link_s;
-    const char *plugin[SMP_MAX_PLUGINS];
-    int n_plugin;
+    smp_option_list plugins;
     bool links, check_gradients, help, version;
 } arguments;
 
-static smp_status set_option(arguments *a, int option, const char *text)
+static smp_status set_device(void *options, const char *name, const char *text)
 {
-    switch (option) {
-    case 'o':
-        a->output = text;
-        return SMP_OK;
-    case FLAG_DEVICE:
-        return smp_backend_read((smp_where){0}, "--device", text, &a->target.backend);
-    case FLAG_DTYPE:
-        return smp_precision_read((smp_where){0}, "--dtype", text, &a->target.precision);
-    case FLAG_MICROBATCH_SIZE:
-        if (smp_parse_int(text, &a->microbatch_size) && a->microbatch_size >= 1 &&
-            a->microbatch_size <= SMP__MAX_MICROBATCH)
-            return SMP_OK;
-        return smp_fail(SMP_ERR_INPUT,
-                        "--microbatch-size: got '%s', expected a whole number from 1 to %d", text,
-                        SMP__MAX_MICROBATCH);
-    case FLAG_LINKS:
-        a->links = true;
-        return SMP_OK;
-    case FLAG_LINK_TIME:
-        if (smp_parse_double(text, &a->link_s) && a->link_s > 0 && a->link_s <= MAX_LINK_S)
-            return SMP_OK;
-        return smp_fail(SMP_ERR_INPUT,
-                        "--link-time: got '%s', expected seconds above 0 and up to %g", text,
-                        MAX_LINK_S);
-    case FLAG_OFFLOAD_TO:
-        a->offload_to = text;
-        return SMP_OK;
-    case FLAG_CHECK_GRADIENTS:
-        a->check_gradients = true;
-        return SMP_OK;
-    case FLAG_PLUGIN:
-        if (a->n_plugin == SMP_MAX_PLUGINS)
-            return smp_fail(SMP_ERR_INPUT, "--plugin: given more than %d times", SMP_MAX_PLUGINS);
-        a->plugin[a->n_plugin++] = text;
-        return SMP_OK;
-    case FLAG_HELP:
-        a->help = true;
-        return SMP_OK;
-    default:
-        a->version = true;
-        return SMP_OK;
-    }
+    arguments *a = options;
+    return smp_backend_read((smp_where){0}, name, text, &a->target.backend);
 }
+
+static smp_status set_precision(void *options, const char *name, const char *text)
+{
+    arguments *a = options;
+    return smp_precision_read((smp_where){0}, name, text, &a->target.precision);
+}
+
+#define AT(field) offsetof(arguments, field)
+
+static const smp_option rows[] = {
+    {"o", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(output),
+     .help = "where to write the profile (default: standard output)"},
+    {"device", .kind = SMP_OPTION_OWN, .value = "cpu|cuda", .set = set_device,
+     .help = "what to measure (default cpu); of several GPUs, each rank its own"},
+    {"microbatch-size", .kind = SMP_OPTION_INT64, .value = "B", .at = AT(microbatch_size),
+     .least = 1, .most = SMP__MAX_MICROBATCH, .help = "samples in a micro-batch (default 1)"},
+    {"dtype", .kind = SMP_OPTION_OWN, .value = "fp32|tf32|bf16|fp16", .set = set_precision,
+     .help = "number format of the operators (default fp32; tf32: cuda only)"},
+    {"links", .kind = SMP_OPTION_YES, .at = AT(links),
+     .help =
+         "measure the links between ranks too, inside a node and between nodes, and of a device "
+         "to host memory, where stashes and states may travel; without mpirun, two ranks are "
+         "started for it"},
+    {"link-time", .kind = SMP_OPTION_SECONDS, .value = "SECONDS", .at = AT(link_s), .above = true,
+     .most = MAX_LINK_S,
+     .help = "about so long for that (default 10): messages grow while there is time"},
+    {"offload-to", .kind = SMP_OPTION_TEXT, .value = "DIR", .at = AT(offload_to),
+     .help = "with --links: the link to a file in DIR instead of host memory, as of smp-run (cpu)"},
+    {"check-gradients", .kind = SMP_OPTION_YES, .at = AT(check_gradients),
+     .help =
+         "measure nothing: compare the gradients of every operator, as `backward` has them on the "
+         "CPU in fp32, with differences of its forward (micro-batches of 2 unless "
+         "--microbatch-size says otherwise)"},
+    {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
+     .help = "operators of your own that the model uses (smp_op_register); repeatable"},
+    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-profile and libraries"},
+    {0},
+};
+
+static const smp_option_table table = {
+    .program = "smp-profile",
+    .head =
+        "usage: smp-profile MODEL [-o profile.yaml] [options]\n"
+        "       mpirun -n N smp-profile MODEL [options]\n"
+        "\n"
+        "Measures every operator of a model on this machine: the median of several samples, equal\n"
+        "operators once; those whose samples scatter up to twice again; on the CPU also what it "
+        "costs\n"
+        "that a rank gets a core from another one, on a GPU which algorithm is the fastest for "
+        "each\n"
+        "matrix product, which plans and runs then take. Under mpirun all ranks measure at once, "
+        "as\n"
+        "they will train; rank 0's times are written. Start no more ranks than there are cores.\n",
+    .tail = "exit codes: 0 done, 1 failed, or a gradient is wrong, 2 wrong usage or bad input\n",
+    .row = rows,
+};
 
 static smp_status check_for_gradients(const arguments *a)
 {
@@ -161,18 +115,14 @@ static smp_status check_for_gradients(const arguments *a)
 
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
 {
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, ":o:", long_options, NULL)) != -1;) {
-        if (option == '?' || option == ':')
-            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
-        SMP_TRY(set_option(a, option, optarg));
-    }
+    int operand;
+    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
     if (a->help || a->version)
         return SMP_OK;
-    if (argc - optind != 1)
+    if (argc - operand != 1)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
-                        argc - optind);
-    a->model = argv[optind];
+                        argc - operand);
+    a->model = argv[operand];
     SMP_TRY(smp_file_spares(a->output, a->model));
     if (a->offload_to && !a->links)
         return smp_fail(SMP_ERR_INPUT,
@@ -191,7 +141,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
 static smp_status open_model(const arguments *a, smp_graph **out)
 {
     smp_graph *graph;
-    SMP_TRY(smp_plugins_load(a->plugin, a->n_plugin));
+    SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
     SMP_TRY(smp_graph_read(a->model, &graph));
     smp_status status = smp_graph_set_target(graph, a->target);
     if (status == SMP_OK)
@@ -464,15 +414,6 @@ static smp_status run_alone(const arguments *a, int argc, char **argv)
     return status;
 }
 
-static void print_version(void)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "smp-profile %s\n%s\n", smp_version(), smp_math_name());
-    smp_cuda_describe(&text);
-    fputs(text.data ? text.data : "", stdout);
-    smp_text_free(&text);
-}
-
 int main(int argc, char **argv)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -481,10 +422,10 @@ int main(int argc, char **argv)
     smp_status status = parse_arguments(argc, argv, &a);
     if (status == SMP_OK && a.help) {
         if (speaks)
-            fputs(usage, stdout);
+            status = smp_options_print_help(&table);
     } else if (status == SMP_OK && a.version) {
         if (speaks)
-            print_version();
+            status = smp_options_print_version(&table);
     } else if (status == SMP_OK) {
         status = getenv("OMPI_COMM_WORLD_SIZE") ? run_rank(&a, &speaks) : run_alone(&a, argc, argv);
     }

@@ -10,17 +10,6 @@
 #include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"
 #include "graph/base/text.h"
-#include "graph/math/math.h"
-#include "profile/cuda_info.h"
-
-static void print_version(void)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "smp-run %s\n%s\n", smp_version(), smp_math_name());
-    smp_cuda_describe(&text);
-    fputs(text.data ? text.data : "", stdout);
-    smp_text_free(&text);
-}
 
 /* One process prints what all of them found: rank 0, or a process not started by mpirun. */
 static bool speaks(void)
@@ -89,16 +78,14 @@ static int train(smp__run_options *a)
 int main(int argc, char **argv)
 {
     smp__run_options a = {0};
-    const smp_status status = smp__run_options_read(argc, argv, &a);
-    int code = smp_status_exit_code(status);
+    smp_status status = smp__run_options_read(argc, argv, &a);
+    int code = 0;
+    if (status == SMP_OK && !a.help && !a.version)
+        code = train(&a);
+    else if (status == SMP_OK && speaks())
+        status = a.help ? smp__run_options_help() : smp__run_options_version();
     if (status != SMP_OK && speaks())
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
-    if (status == SMP_OK && a.help && speaks())
-        smp__run_options_help();
-    else if (status == SMP_OK && a.version && speaks())
-        print_version();
-    else if (status == SMP_OK && !a.help && !a.version)
-        code = train(&a);
     smp__run_options_free(&a);
-    return code;
+    return status == SMP_OK ? code : smp_status_exit_code(status);
 }

@@ -1,9 +1,7 @@
-/* The options of smp-run: tools/run/run_options.h. */
+/* The options of smp-run, and what a run that is resumed had of them; see the header. */
 #include "tools/run/run_options.h"
 
-#include <getopt.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "exec/data/data_source.h"
@@ -11,419 +9,301 @@
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/checkpoint/checkpoint_file.h"
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
 #include "graph/safetensors/name_family.h"
 
-/* How a value is read, and what it is stored as. */
-typedef enum value_kind {
-    YES,      /* none: bool true */
-    NO,       /* none: bool false */
-    FLAG,     /* none: int 1 */
-    TEXT,     /* const char * */
-    SOURCE,   /* may be repeated: smp__source_list */
-    COUNT,    /* int64_t from 0 */
-    FEW,      /* int from 0 */
-    POSITIVE, /* int64_t from 1 */
-    SEED,     /* uint64_t */
-    NUMBER,   /* float from 0 */
-    SECONDS,  /* from 0, or a time: double */
-    PERIOD,   /* steps, or a time: smp_train_options.save_every and save_every_s */
-    SHARE,    /* above 0, below 1: int64_t in parts of SMP__WHOLE */
-    RESUME    /* none, or auto: smp_train_options */
-} value_kind;
-
 /* Of the run, not of the job: who resumes it goes on with it, unless told otherwise. */
-enum { KEPT = true };
+enum { KEPT = 1 };
 
 #define AT(field) offsetof(smp__run_options, field)
+#define NO_LIMIT 1e30 /* of numbers */
 
-static const struct entry {
-    const char *name;
-    value_kind kind;
-    size_t at;
-    bool kept;
-} entries[] = {
-    {"data", SOURCE, AT(data)},
-    {"data-seed", SEED, AT(train.data_seed)},
-    {"no-shuffle", NO, AT(train.shuffle)},
-    {"drop-last", YES, AT(train.drop_last)},
-    {"eval-data", SOURCE, AT(eval_data)},
-    {"eval-every", POSITIVE, AT(train.eval_every)},
-    {"eval-split", SHARE, AT(train.held_out)},
-    {"epochs", POSITIVE, AT(train.epochs)},
-    {"steps", COUNT, AT(train.steps)},
-    {"optimizer", TEXT, AT(train.job.optimizer), KEPT},
-    {"lr", NUMBER, AT(train.job.lr), KEPT},
-    {"min-lr", NUMBER, AT(train.job.min_lr), KEPT},
-    {"warmup", COUNT, AT(train.job.warmup_steps), KEPT},
-    {"decay-steps", COUNT, AT(train.job.decay_steps), KEPT},
-    {"weight-decay", NUMBER, AT(train.job.weight_decay), KEPT},
-    {"beta1", NUMBER, AT(train.job.beta1), KEPT},
-    {"beta2", NUMBER, AT(train.job.beta2), KEPT},
-    {"epsilon", NUMBER, AT(train.job.epsilon), KEPT},
-    {"momentum", NUMBER, AT(train.job.momentum), KEPT},
-    {"nesterov", FLAG, AT(train.job.nesterov), KEPT},
-    {"trust-coefficient", NUMBER, AT(train.job.trust_coefficient), KEPT},
-    {"lr-schedule", TEXT, AT(train.job.lr_schedule), KEPT},
-    {"decay-every", POSITIVE, AT(train.job.decay_every), KEPT},
-    {"gamma", NUMBER, AT(train.job.gamma), KEPT},
-    {"weights-like", SOURCE, AT(weights_like), KEPT},
-    {"clip", NUMBER, AT(train.job.clip_norm), KEPT},
-    {"max-skipped", FEW, AT(train.job.max_skipped), KEPT},
-    {"loss-scale", TEXT, AT(train.job.loss_scale), KEPT},
-    {"loss-scale-init", NUMBER, AT(train.job.loss_scale_init), KEPT},
-    {"scale-window", POSITIVE, AT(train.job.scale_window), KEPT},
-    {"min-scale", NUMBER, AT(train.job.min_scale), KEPT},
-    {"delayed-shift", FEW, AT(train.job.delayed_shift), KEPT},
-    {"seed", SEED, AT(train.job.seed), KEPT},
-    {"checkpoint", TEXT, AT(train.checkpoint)},
-    {"save-every", PERIOD, AT(train)},
-    {"save-must", YES, AT(train.save_must)},
-    {"check-replicas", COUNT, AT(train.check_replicas)},
-    {"on-drift", TEXT, AT(train.on_drift)},
-    {"resume", RESUME, AT(train)},
-    {"resume-changed", YES, AT(train.resume_changed)},
-    {"keep", FEW, AT(train.job.keep_checkpoints)},
-    {"keep-best", YES, AT(train.keep_best)},
-    {"resume-best", YES, AT(train.resume_best)},
-    {"log-every", POSITIVE, AT(train.log_every)},
-    {"json", YES, AT(train.json)},
-    {"trace", TEXT, AT(train.trace)},
-    {"report", TEXT, AT(train.report)},
-    {"profile-out", TEXT, AT(train.profile)},
-    {"weights", TEXT, AT(train.given)},
-    {"weights-only", SOURCE, AT(weights_only)},
-    {"weights-map", TEXT, AT(weights_map)},
-    {"names", TEXT, AT(names)},
-    {"export-weights", TEXT, AT(train.weights)},
-    {"predict", TEXT, AT(train.predict)},
-    {"tensor", TEXT, AT(train.predict_tensor)},
-    {"predict-reduce", TEXT, AT(train.predict_reduce)},
-    {"predict-data", SOURCE, AT(predict_data)},
-    {"export-size", TEXT, AT(export_size)},
-    {"log", TEXT, AT(train.log)},
-    {"progress", TEXT, AT(train.progress)},
-    {"checksum", YES, AT(train.checksum)},
-    {"timeout", SECONDS, AT(train.job.timeout_s)},
-    {"timeout-start", SECONDS, AT(train.job.timeout_start_s)},
-    {"timeout-save", SECONDS, AT(train.job.timeout_save_s)},
-    {"device", TEXT, AT(train.job.device)},
-    {"precision", TEXT, AT(train.job.precision)},
-    {"offload-to", TEXT, AT(train.job.offload_to)},
-    {"plugin", SOURCE, AT(plugins)},
-    {"help", YES, AT(help)},
-    {"version", YES, AT(version)},
-};
-enum { NOT_GIVEN = -1 }; /* steps */
-enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
-
-/* The names of registries are filled in: data, optimizers, schedules of the rate, names of weights,
- * devices. */
-static const char usage[] =
-    "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
-    "\n"
-    "Trains the model of a plan, one process per device. N is the plan's number of devices.\n"
-    "\n"
-    "data\n"
-    "  --data SOURCE        one of these; INPUT=FILE once per model input:\n"
-    "%s"
-    "                       again for the same INPUT, or a quoted pattern ('x-*.bin'): one file\n"
-    "                       after another\n"
-    "  --data-seed S        seed of the shuffling (default 1; resumed: that of the checkpoint, as "
-    "is\n"
-    "                       the rest of the order)\n"
-    "  --no-shuffle         samples in file order\n"
-    "  --drop-last          leave out the last batch of a pass where it is not full\n"
-    "  --eval-data SOURCE   held-out data, all of it evaluated after the last step: the loss, and\n"
-    "                       accuracies and perplexity if it is a cross_entropy\n"
-    "  --eval-every N       ... and after every N steps\n"
-    "  --eval-split X       hold out the share X (0 < X < 1) of --data instead, chosen by the "
-    "data\n"
-    "                       seed: never trained on\n"
-    "training\n"
-    "  --steps S            train up to step S (default 100); 0: no step, and no --data needed\n"
-    "  --epochs N           ... or up to the end of the N-th pass over the data\n"
-    "  --optimizer NAME     one of these, the first by default:\n"
-    "%s"
-    "  --lr X               peak learning rate (default 1e-3)\n"
-    "  --warmup N           linear warm-up over N steps (default 0)\n"
-    "  --lr-schedule NAME   one of these behind the warm-up; cosine by default with\n"
-    "                       --decay-steps, else constant:\n"
-    "%s"
-    "  --decay-steps N      decay to --min-lr at step N, which is after the warm-up\n"
-    "                       (default 0: none)\n"
-    "  --decay-every N --gamma X    of step and exponential (default gamma 0.1)\n"
-    "  --min-lr X           (default 0)\n"
-    "  --weight-decay X     decoupled, on matrices (default 0.1)\n"
-    "  --beta1 X --beta2 X --epsilon X    adamw, lamb, novograd; lion's betas (default 0.9,\n"
-    "                       0.95, 1e-8)\n"
-    "  --momentum X         sgd, lars (default 0.9)\n"
-    "  --nesterov           sgd: look ahead along the momentum\n"
-    "  --trust-coefficient X    lars (default 1e-3)\n"
-    "  --weights-like 'PATTERN:KEY=VALUE,...'\n"
-    "                       settings of the weights so named, as in "
-    "'h*.ln*:weight-decay=0,lr=0.1':\n"
-    "                       lr (times the step's), weight-decay, momentum, beta1, beta2, epsilon,\n"
-    "                       trust-coefficient; repeatable, later ones win\n"
-    "  --clip X             global gradient norm limit, 0: none (default 1)\n"
-    "  --max-skipped N      end the job after N steps in a row whose loss or gradient was not "
-    "finite,\n"
-    "                       or that had no target: they change nothing (default 10, 0: never)\n"
-    "  --loss-scale auto|X|off    gradients are computed X times as large; auto: as large as they\n"
-    "                       do not overflow (default: auto in fp16, else off), by these rules:\n"
-    "  --loss-scale-init X  at first (default 65536; resumed: that of the checkpoint)\n"
-    "  --scale-window N     doubled after N steps in a row without an overflow (default 1000)\n"
-    "  --delayed-shift N    halved by the N-th overflow and those behind it, until it is doubled;\n"
-    "                       a step that overflows is skipped (default 2)\n"
-    "  --min-scale X        not below X (default 1), where such steps count for --max-skipped\n"
-    "  --seed S             weights and dropout (default 1)\n"
-    "given weights\n"
-    "  --weights FILE       begin with the weights of FILE: .safetensors, an index.json of "
-    "several,\n"
-    "                       or llm.c's .bin of GPT-2\n"
-    "  --weights-only PATTERN\n"
-    "                       ... with those of such names alone ('h*.attn.*'); repeatable\n"
-    "  --weights-map FILE   rules of what weights are called in files, and how they lie there;\n"
-    "                       also for --export-weights\n"
-    "  --names NAME         the same for networks as Hugging Face has them, one of these:\n"
-    "%s"
-    "checkpoints\n"
-    "  --checkpoint DIR     save after the last step; independent of the plan\n"
-    "  --save-every N       ... and after every N steps, written while training goes on; a time\n"
-    "                       (90s, 10m, 1.5h) goes by the clock of rank 0\n"
-    "  --save-must          end the job when a save fails; without it training goes on, every "
-    "step\n"
-    "                       line says so, and the exit code is 1 if the last save failed\n"
-    "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
-    "                       from the one before, and say so. Options of training and --seed that\n"
-    "                       are not given are those of the run that is resumed\n"
-    "  --resume=auto        ... or begin where nothing is saved: one command line to requeue\n"
-    "  --resume-changed     ... also with another global batch\n"
-    "  --keep N             checkpoints that stay, the last ones (default 2)\n"
-    "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
-    "                       beside those\n"
-    "  --resume-best        continue from that one\n"
-    "  --check-replicas N   compare weights and states of replicas after every N steps, beside\n"
-    "                       before each save and at the end (default 1000; 0: only there); where\n"
-    "                       they differ, do as --on-drift says\n"
-    "  --on-drift WHAT      stop (default), or replay: compute again from what was saved last,\n"
-    "                       say which replica was wrong, and go on\n"
-    "output\n"
-    "  --log-every N        print every N-th step (default 10)\n"
-    "  --json               one JSON object per step and line\n"
-    "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
-    "  --report FILE.html   a page with the last step, predicted above measured, with curves of\n"
-    "                       all steps, and where their time went\n"
-    "  --log FILE.csv       a row for each step, written at once; any other name is a folder for\n"
-    "                       TensorBoard. With --resume it goes on behind the step resumed from\n"
-    "  --progress WHEN      a bar on standard error: auto (default: on a terminal, without\n"
-    "                       --json), yes or no\n"
-    "  --profile-out FILE   a profile of what this run measured, for smp-partition --profile\n"
-    "  --export-weights FILE.safetensors\n"
-    "                       write all weights to one file after the last step; those of a\n"
-    "                       checkpoint with --checkpoint DIR --resume --steps 0\n"
-    "  --export-weights DIR/ --export-size BYTES\n"
-    "                       ... to files of that size (default 5GB) and their index\n"
-    "  --predict FILE.npy   after the last step, a tensor of the model for all samples in file\n"
-    "                       order; with --resume --steps 0 or a model in mode: inference\n"
-    "  --tensor NAME        of the operator that makes it, or its own (default: what the loss\n"
-    "                       reads first, else what the last operator makes)\n"
-    "  --predict-data SOURCE    these samples (default: those of --eval-data, else of --data)\n"
-    "  --predict-reduce F   concat, stack (micro-batches in a dimension of their own) or mean\n"
-    "                       over micro-batches (default concat)\n"
-    "  --checksum           print a hash of each replica's weights at the end\n"
-    "job\n"
-    "  --timeout S          end the job if a rank waits in a step for S seconds (or 2m, 1h)\n"
-    "                       without progress (default 120, 0: never)\n"
-    "  --timeout-start S    ... until all are in the first step (default 10m, or 30 times\n"
-    "                       --timeout where that is less); bytes read and operators prepared\n"
-    "                       by any rank are progress\n"
-    "  --timeout-save S     ... between steps and at the end, likewise\n"
-    "  --device NAME        one of these (default cpu), or auto: the first that every rank has;\n"
-    "                       ranks of a machine take its GPUs in turn and may share one\n"
-    "%s"
-    "  --precision NAME     fp32, tf32, bf16 or fp16 (default: the plan's); the CPU has no tf32,\n"
-    "                       bf16 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32\n"
-    "  --offload-to DIR     keep what the plan offloads in a file there, without a name, instead "
-    "of in\n"
-    "                       memory of the host; not on GPUs\n"
-    "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
-    "repeatable\n"
-    "  --help, --version\n"
-    "\n"
-    "With --checkpoint, SIGUSR1 and SIGTERM save after the step in progress and end the job.\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits,\n"
-    "            4 ended by a signal and saved\n";
-
-static void add_line(smp_text *text, const char *name, const char *summary)
+static smp_status set_period(void *options, const char *name, const char *text)
 {
-    smp_text_append(text, "%*s%-7s %s\n", 25, "", name, summary);
-}
-
-void smp__run_options_help(void)
-{
-    smp_text data = {0}, optimizers = {0}, devices = {0}, schedules = {0}, names = {0};
-    for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
-        smp_text_append(&data, "%*s%s\n", 25, "", (*k)->form);
-    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
-        add_line(&optimizers, (*o)->name, (*o)->summary);
-    for (const smp_lr_schedule *l = smp_lr_schedules(); l->name; l++)
-        add_line(&schedules, l->name, l->summary);
-    for (const smp_device *const *d = smp_devices(); *d; d++)
-        add_line(&devices, (*d)->name, (*d)->summary);
-    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
-        smp_text_append(&names, "%*s%-9s %s\n", 25, "", (*f)->name, (*f)->summary);
-    if (!data.failed && !optimizers.failed && !devices.failed && !schedules.failed && !names.failed)
-        printf(usage, data.data, optimizers.data, schedules.data, names.data, devices.data);
-    smp_text_free(&names);
-    smp_text_free(&data);
-    smp_text_free(&optimizers);
-    smp_text_free(&devices);
-    smp_text_free(&schedules);
-}
-
-static smp_status parse_float(const char *option, const char *text, float *out)
-{
-    double value;
-    if (!smp_parse_double(text, &value) || value < 0.0 || value > 1e30)
-        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a number of 0 or more", option,
-                        text);
-    *out = (float)value;
-    return SMP_OK;
-}
-
-static smp_status parse_count(const char *option, const char *text, int64_t min, int64_t *out)
-{
-    int64_t value = 0;
-    if (!smp_parse_int(text, &value) || value < min || value > 1000000000)
-        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a whole number from %lld to 1e9",
-                        option, text, (long long)min);
-    *out = value;
-    return SMP_OK;
-}
-
-/* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */
-static bool parse_time(const char *text, double *seconds, bool *unit)
-{
-    static const struct {
-        char letter;
-        double seconds;
-    } units[] = {{'s', 1.0}, {'m', 60.0}, {'h', 3600.0}};
-    const size_t length = strlen(text);
-    double each = 0.0;
-    char number[32];
-    for (size_t i = 0; length > 0 && i < sizeof units / sizeof units[0]; i++)
-        each = text[length - 1] == units[i].letter ? units[i].seconds : each;
-    *unit = each > 0.0;
-    snprintf(number, sizeof number, "%.*s", (int)(length - *unit), text);
-    if (length > sizeof number || !smp_parse_double(number, seconds))
-        return false;
-    *seconds *= *unit ? each : 1.0;
-    return *seconds >= 0.0 && *seconds <= 1e9;
-}
-
-static smp_status parse_seconds(const char *option, const char *text, double *out)
-{
-    bool unit;
-    if (!parse_time(text, out, &unit))
-        return smp_fail(SMP_ERR_INPUT,
-                        "--%s: got '%s', expected seconds from 0 to 1e9, or a time such as 10m",
-                        option, text);
-    return SMP_OK;
-}
-
-static smp_status parse_period(const char *option, const char *text, smp_train_options *train)
-{
+    smp_train_options *train = &((smp__run_options *)options)->train;
     double seconds = 0.0;
     bool unit;
-    const bool is_time = parse_time(text, &seconds, &unit) && unit && seconds > 0.0;
+    const bool is_time = smp_parse_time(text, &seconds, &unit) && unit && seconds > 0.0;
     train->save_every = 0;
     train->save_every_s = is_time ? seconds : 0.0;
     if (!is_time && (!smp_parse_int(text, &train->save_every) || train->save_every < 1 ||
                      train->save_every > 1000000000))
         return smp_fail(SMP_ERR_INPUT,
-                        "--%s: got '%s', expected a whole number of steps from 1 to 1e9, or a time "
+                        "%s: got '%s', expected a whole number of steps from 1 to 1e9, or a time "
                         "such as 90s, 10m or 1.5h",
-                        option, text);
+                        name, text);
     return SMP_OK;
 }
 
-static smp_status parse_share(const char *option, const char *text, int64_t *out)
+/* In parts of SMP__WHOLE. */
+static smp_status set_share(void *options, const char *name, const char *text)
 {
     double value = 0.0;
     if (!smp_parse_double(text, &value) || !(value * SMP__WHOLE >= 1.0) ||
         !(value * SMP__WHOLE <= SMP__WHOLE - 1.0))
-        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a share above 0 and below 1",
-                        option, text);
-    *out = (int64_t)(value * SMP__WHOLE + 0.5);
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a share above 0 and below 1", name,
+                        text);
+    ((smp__run_options *)options)->train.held_out = (int64_t)(value * SMP__WHOLE + 0.5);
     return SMP_OK;
 }
 
-static smp_status add_source(const char *option, const char *text, smp__source_list *list)
+static smp_status set_resume(void *options, const char *name, const char *text)
 {
-    if (list->n == SMP__MAX_SOURCES)
-        return smp_fail(SMP_ERR_INPUT, "--%s: given more than %d times", option, SMP__MAX_SOURCES);
-    list->item[list->n++] = text;
+    smp_train_options *train = &((smp__run_options *)options)->train;
+    if (text && strcmp(text, "auto") != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected auto or nothing", name, text);
+    train->resume = true;
+    train->resume_auto = text != NULL;
     return SMP_OK;
 }
 
-static smp_status set_option(smp__run_options *a, const struct entry *entry, const char *text)
+static void put_sources(smp_text *text)
 {
-    void *at = (char *)a + entry->at;
-    int64_t count = 0;
-    switch (entry->kind) {
-    case YES:
-    case NO:
-        *(bool *)at = entry->kind == YES;
-        return SMP_OK;
-    case FLAG:
-        *(int *)at = 1;
-        return SMP_OK;
-    case TEXT:
-        *(const char **)at = text;
-        return SMP_OK;
-    case SOURCE:
-        return add_source(entry->name, text, at);
-    case COUNT:
-    case POSITIVE:
-        return parse_count(entry->name, text, entry->kind == POSITIVE, at);
-    case FEW:
-        SMP_TRY(parse_count(entry->name, text, 0, &count));
-        *(int *)at = (int)count;
-        return SMP_OK;
-    case SEED:
-        SMP_TRY(parse_count(entry->name, text, 0, &count));
-        *(uint64_t *)at = (uint64_t)count;
-        return SMP_OK;
-    case NUMBER:
-        return parse_float(entry->name, text, at);
-    case SECONDS:
-        return parse_seconds(entry->name, text, at);
-    case PERIOD:
-        return parse_period(entry->name, text, at);
-    case SHARE:
-        return parse_share(entry->name, text, at);
-    case RESUME:
-        if (text && strcmp(text, "auto") != 0)
-            return smp_fail(SMP_ERR_INPUT, "--resume: got '%s', expected auto or nothing", text);
-        a->train.resume = true;
-        a->train.resume_auto = text != NULL;
-        return SMP_OK;
-    }
-    return SMP_OK;
+    for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
+        smp_text_append(text, "\n%s", (*k)->form);
 }
+
+static void put_optimizers(smp_text *text)
+{
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
+        smp_text_append(text, "\n%s: %s", (*o)->name, (*o)->summary);
+}
+
+static void put_schedules(smp_text *text)
+{
+    for (const smp_lr_schedule *l = smp_lr_schedules(); l->name; l++)
+        smp_text_append(text, "\n%s: %s", l->name, l->summary);
+}
+
+static void put_families(smp_text *text)
+{
+    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
+        smp_text_append(text, "\n%s: %s", (*f)->name, (*f)->summary);
+}
+
+static void put_devices(smp_text *text)
+{
+    for (const smp_device *const *d = smp_devices(); *d; d++)
+        smp_text_append(text, "\n%s: %s", (*d)->name, (*d)->summary);
+}
+
+static const smp_option rows[] = {
+    {"data", .kind = SMP_OPTION_HEADING},
+    {"data", .kind = SMP_OPTION_LIST, .at = AT(data), .value = "SOURCE", .names = put_sources,
+     .help = "INPUT=FILE once per model input; again for the same INPUT, or a quoted pattern "
+             "('x-*.bin'): one file after another. One of these:"},
+    {"data-seed", .kind = SMP_OPTION_SEED, .at = AT(train.data_seed), .value = "S",
+     .help = "seed of the shuffling (default 1; resumed: that of the checkpoint, as is the "
+             "rest of the order)"},
+    {"no-shuffle", .kind = SMP_OPTION_NO, .at = AT(train.shuffle), .help = "samples in file order"},
+    {"drop-last", .kind = SMP_OPTION_YES, .at = AT(train.drop_last),
+     .help = "leave out the last batch of a pass where it is not full"},
+    {"eval-data", .kind = SMP_OPTION_LIST, .at = AT(eval_data), .value = "SOURCE",
+     .help = "held-out data, all of it evaluated after the last step: the loss, and "
+             "accuracies and perplexity if it is a cross_entropy"},
+    {"eval-every", .kind = SMP_OPTION_INT64, .at = AT(train.eval_every), .value = "N", .least = 1,
+     .help = "... and after every N steps"},
+    {"eval-split", .kind = SMP_OPTION_OWN, .value = "X", .set = set_share,
+     .help = "hold out the share X (0 < X < 1) of --data instead, chosen by the data seed: "
+             "never trained on"},
+    {"training", .kind = SMP_OPTION_HEADING},
+    {"steps", .kind = SMP_OPTION_INT64, .at = AT(train.steps), .value = "S",
+     .help = "train up to step S (default 100); 0: no step, and no --data needed"},
+    {"epochs", .kind = SMP_OPTION_INT64, .at = AT(train.epochs), .value = "N", .least = 1,
+     .help = "... or up to the end of the N-th pass over the data"},
+    {"optimizer", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer), .value = "NAME",
+     .names = put_optimizers, .flags = KEPT, .help = "one of these, the first by default:"},
+    {"lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.lr), .value = "X", .most = NO_LIMIT,
+     .flags = KEPT, .help = "peak learning rate (default 1e-3)"},
+    {"warmup", .kind = SMP_OPTION_INT64, .at = AT(train.job.warmup_steps), .value = "N",
+     .flags = KEPT, .help = "linear warm-up over N steps (default 0)"},
+    {"lr-schedule", .kind = SMP_OPTION_TEXT, .at = AT(train.job.lr_schedule), .value = "NAME",
+     .names = put_schedules, .flags = KEPT,
+     .help = "one of these after the warm-up; cosine by default with --decay-steps, else "
+             "constant:"},
+    {"decay-steps", .kind = SMP_OPTION_INT64, .at = AT(train.job.decay_steps), .value = "N",
+     .flags = KEPT,
+     .help = "decay to --min-lr at step N, which is after the warm-up (default 0: none)"},
+    {"decay-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.decay_every), .value = "N",
+     .least = 1, .flags = KEPT, .help = "of step and exponential: how often the rate falls"},
+    {"gamma", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.gamma), .value = "X", .most = NO_LIMIT,
+     .flags = KEPT, .help = "... to how much of it (default 0.1)"},
+    {"min-lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_lr), .value = "X", .most = NO_LIMIT,
+     .flags = KEPT, .help = "(default 0)"},
+    {"weight-decay", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.weight_decay), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT, .help = "decoupled, on matrices (default 0.1)"},
+    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta1), .value = "X", .most = NO_LIMIT,
+     .flags = KEPT, .help = "adamw, lamb, novograd; lion's first (default 0.9)"},
+    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta2), .value = "X", .most = NO_LIMIT,
+     .flags = KEPT, .help = "adamw, lamb, novograd; lion's second (default 0.95)"},
+    {"epsilon", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.epsilon), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT, .help = "adamw, lamb, novograd (default 1e-8)"},
+    {"momentum", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.momentum), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT, .help = "sgd, lars (default 0.9)"},
+    {"nesterov", .kind = SMP_OPTION_ONE, .at = AT(train.job.nesterov), .flags = KEPT,
+     .help = "sgd: look ahead along the momentum"},
+    {"trust-coefficient", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.trust_coefficient),
+     .value = "X", .most = NO_LIMIT, .flags = KEPT, .help = "lars (default 1e-3)"},
+    {"weights-like", .kind = SMP_OPTION_LIST, .at = AT(weights_like),
+     .value = "PATTERN:KEY=VALUE,...", .flags = KEPT,
+     .help = "settings of the weights so named, as in 'h*.ln*:weight-decay=0,lr=0.1': lr "
+             "(times the step's), weight-decay, momentum, beta1, beta2, epsilon, "
+             "trust-coefficient; repeatable, later ones win"},
+    {"clip", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.clip_norm), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT, .help = "global gradient norm limit, 0: none (default 1)"},
+    {"max-skipped", .kind = SMP_OPTION_INT, .at = AT(train.job.max_skipped), .value = "N",
+     .flags = KEPT,
+     .help = "end the job after N steps in a row whose loss or gradient was not finite, or "
+             "that had no target: they change nothing (default 10, 0: never)"},
+    {"loss-scale", .kind = SMP_OPTION_TEXT, .at = AT(train.job.loss_scale), .value = "auto|X|off",
+     .flags = KEPT,
+     .help = "gradients are computed X times as large; auto: as large as they do not "
+             "overflow (default: auto in fp16, else off), by these rules:"},
+    {"loss-scale-init", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.loss_scale_init), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT,
+     .help = "at first (default 65536; resumed: that of the checkpoint)"},
+    {"scale-window", .kind = SMP_OPTION_INT64, .at = AT(train.job.scale_window), .value = "N",
+     .least = 1, .flags = KEPT,
+     .help = "doubled after N steps in a row without an overflow (default 1000)"},
+    {"delayed-shift", .kind = SMP_OPTION_INT, .at = AT(train.job.delayed_shift), .value = "N",
+     .flags = KEPT,
+     .help = "halved by the N-th overflow and those after it, until it is doubled; a step "
+             "that overflows is skipped (default 2)"},
+    {"min-scale", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_scale), .value = "X",
+     .most = NO_LIMIT, .flags = KEPT,
+     .help = "not below X (default 1), where such steps count for --max-skipped"},
+    {"seed", .kind = SMP_OPTION_SEED, .at = AT(train.job.seed), .value = "S", .flags = KEPT,
+     .help = "weights and dropout (default 1)"},
+    {"given weights", .kind = SMP_OPTION_HEADING},
+    {"weights", .kind = SMP_OPTION_TEXT, .at = AT(train.given), .value = "FILE",
+     .help = "begin with the weights of FILE: .safetensors, an index.json of several, or "
+             "llm.c's .bin of GPT-2"},
+    {"weights-only", .kind = SMP_OPTION_LIST, .at = AT(weights_only), .value = "PATTERN",
+     .help = "... with those of such names alone ('h*.attn.*'); repeatable"},
+    {"weights-map", .kind = SMP_OPTION_TEXT, .at = AT(weights_map), .value = "FILE",
+     .help = "rules of what weights are called in files, and how they lie there; also for "
+             "--export-weights"},
+    {"names", .kind = SMP_OPTION_TEXT, .at = AT(names), .value = "NAME", .names = put_families,
+     .help = "the same for networks as Hugging Face has them, one of these:"},
+    {"checkpoints", .kind = SMP_OPTION_HEADING},
+    {"checkpoint", .kind = SMP_OPTION_TEXT, .at = AT(train.checkpoint), .value = "DIR",
+     .help = "save after the last step; independent of the plan"},
+    {"save-every", .kind = SMP_OPTION_OWN, .value = "N", .set = set_period,
+     .help = "... and after every N steps, written while training goes on; a time (90s, 10m, "
+             "1.5h) goes by the clock of rank 0"},
+    {"save-must", .kind = SMP_OPTION_YES, .at = AT(train.save_must),
+     .help = "end the job when a save fails; without it training goes on, every step line "
+             "says so, and the exit code is 1 if the last save failed"},
+    {"resume", .kind = SMP_OPTION_OWN, .value = "auto", .set = set_resume, .may_miss = true,
+     .help = "continue from what was saved last in DIR; if that is damaged, from the one "
+             "before, and say so. Options of training and --seed that are not given are "
+             "those of the run that is resumed. auto: or begin where nothing is saved: one "
+             "command line to requeue"},
+    {"resume-changed", .kind = SMP_OPTION_YES, .at = AT(train.resume_changed),
+     .help = "... also with another global batch"},
+    {"keep", .kind = SMP_OPTION_INT, .at = AT(train.job.keep_checkpoints), .value = "N",
+     .help = "checkpoints that stay, the last ones (default 2)"},
+    {"keep-best", .kind = SMP_OPTION_YES, .at = AT(train.keep_best),
+     .help = "save what evaluates to the lowest loss so far, too, and keep it beside those"},
+    {"resume-best", .kind = SMP_OPTION_YES, .at = AT(train.resume_best),
+     .help = "continue from that one"},
+    {"check-replicas", .kind = SMP_OPTION_INT64, .at = AT(train.check_replicas), .value = "N",
+     .help = "compare weights and states of replicas after every N steps, beside before each "
+             "save and at the end (default 1000; 0: only there); where they differ, do as "
+             "--on-drift says"},
+    {"on-drift", .kind = SMP_OPTION_TEXT, .at = AT(train.on_drift), .value = "stop|replay",
+     .help = "stop (default), or replay: compute again from what was saved last, say which "
+             "replica was wrong, and go on"},
+    {"output", .kind = SMP_OPTION_HEADING},
+    {"log-every", .kind = SMP_OPTION_INT64, .at = AT(train.log_every), .value = "N", .least = 1,
+     .help = "print every N-th step (default 10)"},
+    {"json", .kind = SMP_OPTION_YES, .at = AT(train.json),
+     .help = "one JSON object per step and line"},
+    {"trace", .kind = SMP_OPTION_TEXT, .at = AT(train.trace), .value = "FILE.json",
+     .help = "Chrome trace of the last step, predicted and measured (Perfetto)"},
+    {"report", .kind = SMP_OPTION_TEXT, .at = AT(train.report), .value = "FILE.html",
+     .help = "a page with the last step, predicted above measured, with curves of all steps, "
+             "and where their time went"},
+    {"log", .kind = SMP_OPTION_TEXT, .at = AT(train.log), .value = "FILE.csv",
+     .help = "a row for each step, written at once; any other name is a folder for "
+             "TensorBoard. With --resume it goes on after the step resumed from"},
+    {"progress", .kind = SMP_OPTION_TEXT, .at = AT(train.progress), .value = "auto|yes|no",
+     .help = "a bar on standard error (default auto: on a terminal, without --json)"},
+    {"profile-out", .kind = SMP_OPTION_TEXT, .at = AT(train.profile), .value = "FILE",
+     .help = "a profile of what this run measured, for smp-partition --profile"},
+    {"export-weights", .kind = SMP_OPTION_TEXT, .at = AT(train.weights),
+     .value = "FILE.safetensors|DIR/",
+     .help = "write all weights to one file after the last step, or to several in DIR and "
+             "their index; those of a checkpoint with --checkpoint DIR --resume --steps 0"},
+    {"export-size", .kind = SMP_OPTION_TEXT, .at = AT(export_size), .value = "BYTES",
+     .help = "of those in DIR (default 5GB)"},
+    {"predict", .kind = SMP_OPTION_TEXT, .at = AT(train.predict), .value = "FILE.npy",
+     .help = "after the last step, a tensor of the model for all samples in file order; with "
+             "--resume --steps 0 or a model in mode: inference"},
+    {"tensor", .kind = SMP_OPTION_TEXT, .at = AT(train.predict_tensor), .value = "NAME",
+     .help = "of the operator that makes it, or its own (default: what the loss reads first, "
+             "else what the last operator makes)"},
+    {"predict-data", .kind = SMP_OPTION_LIST, .at = AT(predict_data), .value = "SOURCE",
+     .help = "these samples (default: those of --eval-data, else of --data)"},
+    {"predict-reduce", .kind = SMP_OPTION_TEXT, .at = AT(train.predict_reduce), .value = "F",
+     .help = "concat, stack (micro-batches in a dimension of their own) or mean over "
+             "micro-batches (default concat)"},
+    {"checksum", .kind = SMP_OPTION_YES, .at = AT(train.checksum),
+     .help = "print a hash of each replica's weights at the end"},
+    {"job", .kind = SMP_OPTION_HEADING},
+    {"timeout", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_s), .value = "S",
+     .help = "end the job if a rank waits in a step for S seconds (or 2m, 1h) without "
+             "progress (default 120, 0: never)"},
+    {"timeout-start", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_start_s), .value = "S",
+     .help = "... until all are in the first step (default 10m, or 30 times --timeout where "
+             "that is less); bytes read and operators prepared by any rank are progress"},
+    {"timeout-save", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_save_s), .value = "S",
+     .help = "... between steps and at the end, likewise"},
+    {"device", .kind = SMP_OPTION_TEXT, .at = AT(train.job.device), .value = "NAME",
+     .names = put_devices,
+     .help = "one of these (default cpu), or auto: the first that every rank has; ranks of a "
+             "machine take its GPUs in turn and may share one:"},
+    {"precision", .kind = SMP_OPTION_TEXT, .at = AT(train.job.precision), .value = "NAME",
+     .help = "fp32, tf32, bf16 or fp16 (default: the plan's); the CPU has no tf32, bf16 "
+             "where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32"},
+    {"offload-to", .kind = SMP_OPTION_TEXT, .at = AT(train.job.offload_to), .value = "DIR",
+     .help = "keep what the plan offloads in a file there, without a name, instead of in "
+             "memory of the host; not on GPUs"},
+    {"plugin", .kind = SMP_OPTION_LIST, .at = AT(plugins), .value = "FILE.so",
+     .help = "operators of your own that the model uses (smp_op_register); repeatable"},
+    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-run and libraries"},
+    {0},
+};
+enum { NOT_GIVEN = -1 }; /* steps */
+
+static void tell_option(void *options, const smp_option *row, const char *text);
+
+static const smp_option_table table = {
+    .program = "smp-run",
+    .head =
+        "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
+        "\n"
+        "Trains the model of a plan, one process per device. N is the plan's number of devices.\n",
+    .tail =
+        "With --checkpoint, SIGUSR1 and SIGTERM save after the step in progress and end the job.\n"
+        "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits,\n"
+        "            4 ended by a signal and saved\n",
+    .row = rows,
+    .told = tell_option,
+};
 
 /* For the receipt of the run. */
-static void tell_option(smp__run_options *a, const struct entry *entry, const char *text)
+static void tell_option(void *options, const smp_option *row, const char *text)
 {
-    if (entry->kept)
-        smp_text_append(&a->told, "option %s %s\n", entry->name, text ? text : "");
+    smp__run_options *a = options;
+    if (row->flags & KEPT)
+        smp_text_append(&a->told, "option %s %s\n", row->name, text ? text : "");
     a->train.told = a->told.data;
 }
 
 /* What lines of a receipt say of an option, in their order. */
 typedef struct told_values {
-    const char *at[SMP__MAX_SOURCES]; /* up to the end of the line */
+    const char *at[SMP_OPTION_LIST_MOST]; /* up to the end of the line */
     int n;
 } told_values;
 
@@ -433,7 +313,7 @@ static told_values values_told(const char *receipt, const char *name)
     told_values found = {.n = 0};
     for (const char *at = receipt, *end; at && (end = strchr(at, '\n')); at = end + 1)
         if (strncmp(at, "option ", 7) == 0 && strncmp(at + 7, name, length) == 0 &&
-            at[7 + length] == ' ' && found.n < SMP__MAX_SOURCES)
+            at[7 + length] == ' ' && found.n < SMP_OPTION_LIST_MOST)
             found.at[found.n++] = at + 8 + length;
     return found;
 }
@@ -469,29 +349,31 @@ static void append_values(smp_text *text, const told_values *values)
         smp_text_append(text, "the default");
 }
 
-static smp_status settle_option(smp__run_options *a, const struct entry *entry, const char *receipt,
+static smp_status settle_option(smp__run_options *a, const smp_option *row, const char *receipt,
                                 smp_text *changed)
 {
     /* Of what is told only the last counts, but of what may be repeated. */
-    const told_values had = values_told(receipt, entry->name);
-    told_values given = values_told(a->told.data, entry->name);
+    const told_values had = values_told(receipt, row->name);
+    told_values given = values_told(a->told.data, row->name);
     bool same = true;
-    if (given.n > 0 && entry->kind != SOURCE)
+    if (given.n > 0 && row->kind != SMP_OPTION_LIST)
         given = (told_values){.at = {given.at[given.n - 1]}, .n = 1};
     if (given.n > 0)
         SMP_TRY(compare_values(a, &given, &had, &same));
     if (!same) {
-        smp_text_append(changed, "--%s ", entry->name);
+        smp_text_append(changed, "--%s ", row->name);
         append_values(changed, &given);
         smp_text_append(changed, ", the run that is resumed had ");
         append_values(changed, &had);
         smp_text_append(changed, "\n");
     }
     for (int i = 0; i < had.n && given.n == 0; i++) {
-        const char *value;
+        const char *value, *name = smp_arena_printf(a->arena, "--%s", row->name);
+        if (!name)
+            return SMP_ERR_NO_MEMORY;
         SMP_TRY(copy_value(a, had.at[i], &value));
-        SMP_TRY(set_option(a, entry, value));
-        tell_option(a, entry, value);
+        SMP_TRY(smp_options_set(row, name, value, a));
+        tell_option(a, row, value);
     }
     return SMP_OK;
 }
@@ -500,9 +382,9 @@ smp_status smp__run_options_settle(smp__run_options *a, const char *receipt, smp
 {
     if (!a->arena && !(a->arena = smp_arena_create()))
         return SMP_ERR_NO_MEMORY;
-    for (int i = 0; i < N_ENTRY; i++)
-        if (entries[i].kept)
-            SMP_TRY(settle_option(a, &entries[i], receipt, changed));
+    for (const smp_option *row = rows; row->name; row++)
+        if (row->flags & KEPT)
+            SMP_TRY(settle_option(a, row, receipt, changed));
     a->train.job.n_weights_like = a->weights_like.n;
     return SMP_OK;
 }
@@ -511,28 +393,6 @@ void smp__run_options_free(smp__run_options *a)
 {
     smp_text_free(&a->told);
     smp_arena_destroy(a->arena);
-}
-
-static int takes_value(value_kind kind)
-{
-    return kind == RESUME ? optional_argument : kind > FLAG ? required_argument : no_argument;
-}
-
-static smp_status read_options(int argc, char **argv, smp__run_options *a)
-{
-    enum { FIRST = 256 }; /* values of their own: an abbreviation of two options is none */
-    struct option options[N_ENTRY + 1] = {{0}};
-    for (int i = 0; i < N_ENTRY; i++)
-        options[i] = (struct option){
-            .name = entries[i].name, .has_arg = takes_value(entries[i].kind), .val = FIRST + i};
-    opterr = 0;
-    for (int value; (value = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
-        if (value == '?' || value == ':')
-            return smp_usage_bad_option(argv[optind - 1], value == ':', options);
-        SMP_TRY(set_option(a, &entries[value - FIRST], optarg));
-        tell_option(a, &entries[value - FIRST], optarg);
-    }
-    return SMP_OK;
 }
 
 /* What belongs to weights that come in or go out. */
@@ -583,8 +443,7 @@ static smp_status check_files(const smp__run_options *a)
 {
     const smp_train_options *t = &a->train;
     const char *const written[] = {t->trace, t->report, t->profile, t->predict, t->weights, t->log};
-    const smp__source_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data,
-                                             &a->plugins};
+    const smp_option_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data, &a->plugins};
     for (size_t k = 0; k < sizeof written / sizeof written[0]; k++) {
         SMP_TRY(smp_file_spares(written[k], t->job.plan));
         SMP_TRY(smp_file_spares(written[k], t->given));
@@ -606,20 +465,21 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                                    .check_replicas = 1000,
                                    .data_seed = SMP__SEED_DEFAULT,
                                    .shuffle = true};
-    SMP_TRY(read_options(argc, argv, a));
+    int operand;
+    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
     if (a->help || a->version)
         return SMP_OK;
-    if (argc - optind != 1)
+    if (argc - operand != 1)
         return smp_fail(SMP_ERR_INPUT, "got %d plans, expected one: smp-run PLAN --data SOURCE",
-                        argc - optind);
-    a->train.job.plan = argv[optind];
+                        argc - operand);
+    a->train.job.plan = argv[operand];
     a->train.data = a->data.item;
     a->train.n_data = a->data.n;
     a->train.eval_data = a->eval_data.item;
     a->train.n_eval_data = a->eval_data.n;
-    const smp__source_list *predicted = a->predict_data.n > 0 ? &a->predict_data
-                                        : a->eval_data.n > 0  ? &a->eval_data
-                                                              : &a->data;
+    const smp_option_list *predicted = a->predict_data.n > 0 ? &a->predict_data
+                                       : a->eval_data.n > 0  ? &a->eval_data
+                                                             : &a->data;
     a->train.predict_data = predicted->item;
     a->train.n_predict_data = predicted->n;
     a->train.job.plugins = a->plugins.item;
@@ -662,4 +522,14 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     SMP_TRY(read_weights(a));
     return check_files(a);
+}
+
+smp_status smp__run_options_help(void)
+{
+    return smp_options_print_help(&table);
+}
+
+smp_status smp__run_options_version(void)
+{
+    return smp_options_print_version(&table);
 }

@@ -5,20 +5,14 @@
 #include "tools/run/training_loop.h"
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
-
-enum { SMP__MAX_SOURCES = 64 };
-
-typedef struct smp__source_list {
-    const char *item[SMP__MAX_SOURCES];
-    int n;
-} smp__source_list;
+#include "tools/options/options.h"
 
 typedef struct smp__run_options {
     smp_train_options train;
-    smp__source_list data, eval_data, predict_data, plugins, weights_like;
+    smp_option_list data, eval_data, predict_data, plugins, weights_like;
     bool help, version;
     const char *names, *weights_map, *export_size;
-    smp__source_list weights_only;
+    smp_option_list weights_only;
     smp_text told;    /* "option NAME VALUE" lines: train.told */
     smp_arena *arena; /* of values from a receipt */
 } smp__run_options;
@@ -30,6 +24,8 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *out);
 smp_status smp__run_options_settle(smp__run_options *options, const char *receipt,
                                    smp_text *changed);
 void smp__run_options_free(smp__run_options *options);
-void smp__run_options_help(void); /* to standard output */
+/* To standard output. */
+smp_status smp__run_options_help(void);
+smp_status smp__run_options_version(void);
 
 #endif

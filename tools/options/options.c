@@ -1,0 +1,456 @@
+/* Command lines by a table; see the header. */
+#include "tools/options/options.h"
+
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/math/math.h"
+#include "graph/model/target.h"
+#include "graph/yaml/yaml.h"
+#include "profile/cuda_info.h"
+#include "smp.h"
+
+enum { FIRST_LONG = 256, HELP_COLUMN = 32, HELP_WIDTH = 98, NAME_BYTES = 64 };
+
+#define MOST_NUMBER 1e9 /* from here on powers of ten */
+#define NO_LIMIT 1e30
+
+bool smp_parse_time(const char *text, double *seconds, bool *unit)
+{
+    static const struct {
+        char letter;
+        double seconds;
+    } units[] = {{'s', 1.0}, {'m', 60.0}, {'h', 3600.0}};
+    const size_t length = strlen(text);
+    double each = 0.0;
+    char number[32];
+    for (size_t i = 0; length > 0 && i < sizeof units / sizeof units[0]; i++)
+        each = text[length - 1] == units[i].letter ? units[i].seconds : each;
+    *unit = each > 0.0;
+    snprintf(number, sizeof number, "%.*s", (int)(length - *unit), text);
+    if (length > sizeof number || !smp_parse_double(number, seconds))
+        return false;
+    *seconds *= *unit ? each : 1.0;
+    return *seconds >= 0.0 && *seconds <= MOST_NUMBER;
+}
+
+smp_status smp_parse_word(const char *name, const char *words, const char *text, int *out)
+{
+    smp_text known = {0};
+    const char *meant = smp_precision_word(text);
+    const size_t length = strlen(meant);
+    int i = 0;
+    for (const char *word = words; *word; i++) {
+        const size_t n = strcspn(word, "|");
+        const bool last = !word[n];
+        if (n == length && strncmp(word, meant, n) == 0) {
+            *out = i;
+            smp_text_free(&known);
+            return SMP_OK;
+        }
+        smp_text_append(&known, "%s%.*s", i == 0 ? "" : last ? " or " : ", ", (int)n, word);
+        word += n + !last;
+    }
+    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", name, text, known.data ? known.data : "");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
+static double most_of(const smp_option *row)
+{
+    return row->most > 0.0 ? row->most : MOST_NUMBER;
+}
+
+/* "name: got 'x', expected WHAT from 1 to 1e9, auto or none". */
+static smp_status refuse_number(const smp_option *row, const char *name, const char *text,
+                                const char *what)
+{
+    smp_text range = {0};
+    smp_text_append(&range, row->above ? "above " : "from ");
+    smp_text_append_double(&range, row->least);
+    if (most_of(row) < NO_LIMIT)
+        smp_text_append(&range, row->above ? " and up to " : " to ");
+    if (most_of(row) < MOST_NUMBER)
+        smp_text_append(&range, "%.0f", most_of(row));
+    else if (most_of(row) < NO_LIMIT)
+        smp_text_append(&range, "1e%d", (int)(log10(most_of(row)) + 0.5));
+    for (const smp_option_word *w = row->words; w && w->word; w++)
+        smp_text_append(&range, "%s%s", w[1].word ? ", " : ", or ", w->word);
+    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s %s", name, text, what,
+             range.data ? range.data : "");
+    smp_text_free(&range);
+    return SMP_ERR_INPUT;
+}
+
+static bool is_within(const smp_option *row, double value)
+{
+    return (row->above ? value > row->least : value >= row->least) && value <= most_of(row);
+}
+
+static bool find_word(const smp_option *row, const char *text, int64_t *number)
+{
+    for (const smp_option_word *w = row->words; w && w->word; w++)
+        if (strcmp(w->word, text) == 0) {
+            *number = w->number;
+            return true;
+        }
+    return false;
+}
+
+static smp_status read_whole(const smp_option *row, const char *name, const char *text,
+                             int64_t *value)
+{
+    if (find_word(row, text, value))
+        return SMP_OK;
+    if (smp_parse_int(text, value) && is_within(row, (double)*value))
+        return SMP_OK;
+    return refuse_number(row, name, text, "a whole number");
+}
+
+static smp_status read_real(const smp_option *row, const char *name, const char *text,
+                            double *value)
+{
+    int64_t word;
+    if (find_word(row, text, &word)) {
+        *value = (double)word;
+        return SMP_OK;
+    }
+    if (smp_parse_double(text, value) && is_within(row, *value))
+        return SMP_OK;
+    return refuse_number(row, name, text, "a number");
+}
+
+static smp_status read_seconds(const smp_option *row, const char *name, const char *text,
+                               double *value)
+{
+    int64_t word;
+    bool unit;
+    if (find_word(row, text, &word)) {
+        *value = (double)word;
+        return SMP_OK;
+    }
+    if (smp_parse_time(text, value, &unit) && is_within(row, *value))
+        return SMP_OK;
+    return refuse_number(row, name, text, "a time such as 10m, or seconds");
+}
+
+static smp_status read_bytes(const smp_option *row, const char *name, const char *text,
+                             int64_t *value)
+{
+    if (find_word(row, text, value))
+        return SMP_OK;
+    if (smp_parse_bytes(text, value) && *value >= 1 && *value <= SMP_MAX_BYTES)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: got '%s', expected a size such as 80GB or 512MiB, up to 1024PiB", name,
+                    text);
+}
+
+static smp_status add_item(const char *name, const char *text, smp_option_list *list)
+{
+    if (list->n == SMP_OPTION_LIST_MOST)
+        return smp_fail(SMP_ERR_INPUT, "%s: given more than %d times", name, SMP_OPTION_LIST_MOST);
+    list->item[list->n++] = text;
+    return SMP_OK;
+}
+
+static smp_status set_number(const smp_option *row, const char *name, const char *text, void *at)
+{
+    int64_t whole = 0;
+    double real = 0.0;
+    switch (row->kind) {
+    case SMP_OPTION_INT:
+        SMP_TRY(read_whole(row, name, text, &whole));
+        *(int *)at = (int)whole;
+        return SMP_OK;
+    case SMP_OPTION_INT64:
+        return read_whole(row, name, text, at);
+    case SMP_OPTION_SEED:
+        SMP_TRY(read_whole(row, name, text, &whole));
+        *(uint64_t *)at = (uint64_t)whole;
+        return SMP_OK;
+    case SMP_OPTION_FLOAT:
+        SMP_TRY(read_real(row, name, text, &real));
+        *(float *)at = (float)real;
+        return SMP_OK;
+    case SMP_OPTION_SECONDS:
+        return read_seconds(row, name, text, at);
+    default:
+        return read_bytes(row, name, text, at);
+    }
+}
+
+smp_status smp_options_set(const smp_option *row, const char *name, const char *text, void *options)
+{
+    void *at = (char *)options + row->at;
+    if (row->given > 0)
+        *(bool *)((char *)options + row->given) = true;
+    switch (row->kind) {
+    case SMP_OPTION_HEADING:
+        return smp_fail(SMP_ERR_FAILED, "'%s' is no option", row->name);
+    case SMP_OPTION_YES:
+    case SMP_OPTION_NO:
+        *(bool *)at = row->kind == SMP_OPTION_YES;
+        return SMP_OK;
+    case SMP_OPTION_ONE:
+        *(int *)at = 1;
+        return SMP_OK;
+    case SMP_OPTION_FILE:
+        if (*text == '\0')
+            return smp_fail(SMP_ERR_INPUT, "%s: got an empty name, expected a file", name);
+        *(const char **)at = text;
+        return SMP_OK;
+    case SMP_OPTION_TEXT:
+        *(const char **)at = text;
+        return SMP_OK;
+    case SMP_OPTION_LIST:
+        return add_item(name, text, at);
+    case SMP_OPTION_CHOICE:
+        return smp_parse_word(name, row->value, text, at);
+    case SMP_OPTION_OWN:
+        return row->set(options, name, text);
+    default:
+        return set_number(row, name, text, at);
+    }
+}
+
+/* What getopt_long is told, and which row each of its values means. */
+typedef struct known_options {
+    struct option *option;  /* malloc'ed */
+    const smp_option **row; /* [n], malloc'ed */
+    char letters[2 * NAME_BYTES];
+    int n;
+} known_options;
+
+static int count_rows(const smp_option_table *table)
+{
+    int n = 0;
+    while (table->row[n].name)
+        n++;
+    return n;
+}
+
+static void add_known(known_options *k, const smp_option *row, const char *name)
+{
+    const int takes = !row->value     ? no_argument
+                      : row->may_miss ? optional_argument
+                                      : required_argument;
+    k->option[k->n] = (struct option){.name = name, .has_arg = takes, .val = FIRST_LONG + k->n};
+    k->row[k->n++] = row;
+}
+
+static smp_status list_known(const smp_option_table *table, known_options *k)
+{
+    const size_t most = 2 * (size_t)count_rows(table) + 1;
+    size_t letters = 0;
+    k->option = calloc(most, sizeof *k->option);
+    k->row = calloc(most, sizeof *k->row);
+    if (!k->option || !k->row)
+        return smp_fail_memory(most * sizeof *k->option);
+    k->letters[letters++] = ':';
+    for (const smp_option *row = table->row; row->name; row++) {
+        if (row->kind == SMP_OPTION_HEADING)
+            continue;
+        add_known(k, row, row->name);
+        if (row->alias)
+            add_known(k, row, row->alias);
+        if (!row->name[1] && letters + 3 < sizeof k->letters) {
+            k->letters[letters++] = row->name[0];
+            if (row->value)
+                k->letters[letters++] = ':';
+        }
+    }
+    return SMP_OK;
+}
+
+static const smp_option *row_of(const smp_option_table *table, const known_options *k, int value)
+{
+    const smp_option *row = table->row;
+    if (value >= FIRST_LONG)
+        return k->row[value - FIRST_LONG];
+    while (row->name &&
+           !(row->kind != SMP_OPTION_HEADING && row->name[0] == value && !row->name[1]))
+        row++;
+    return row;
+}
+
+static smp_status refuse_option(const known_options *k, const char *given, bool no_value)
+{
+    if (no_value)
+        return smp_fail(SMP_ERR_INPUT, "%s: its value is missing; --help lists the options", given);
+    const char **names = malloc(((size_t)k->n + 1) * sizeof *names);
+    if (!names)
+        return smp_fail_memory((size_t)k->n * sizeof *names);
+    for (int i = 0; i < k->n; i++)
+        names[i] = k->option[i].name;
+    const char *near =
+        strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, (size_t)k->n) : NULL;
+    smp_fail(SMP_ERR_INPUT, "%s: unknown option%s%s; --help lists the options", given,
+             near ? ", nearest is --" : "", near ? near : "");
+    free(names);
+    return SMP_ERR_INPUT;
+}
+
+/* Is it one of the words of "a|b|c"? */
+static bool is_word(const char *words, const char *text)
+{
+    const size_t length = strlen(text);
+    for (const char *word = words; length > 0; word += strcspn(word, "|") + 1) {
+        const size_t n = strcspn(word, "|");
+        if (n == length && strncmp(word, text, n) == 0)
+            return true;
+        if (!word[n])
+            return false;
+    }
+    return false;
+}
+
+/* Of a choice whose value may be missing: the next argument if it is one, else the last word. */
+static const char *value_or_last(const smp_option *row, int argc, char **argv)
+{
+    const char *last = strrchr(row->value, '|');
+    if (optind < argc && is_word(row->value, argv[optind]))
+        return argv[optind++];
+    return last ? last + 1 : row->value;
+}
+
+static smp_status take_option(const smp_option_table *table, const smp_option *row, int argc,
+                              char **argv, void *options)
+{
+    char name[NAME_BYTES];
+    const char *text = optarg;
+    snprintf(name, sizeof name, "%s%s", row->name[1] ? "--" : "-", row->name);
+    if (table->check)
+        SMP_TRY(table->check(options, row, name));
+    if (!text && row->may_miss && row->kind == SMP_OPTION_CHOICE)
+        text = value_or_last(row, argc, argv);
+    SMP_TRY(smp_options_set(row, name, text, options));
+    if (table->told)
+        table->told(options, row, text);
+    return SMP_OK;
+}
+
+static smp_status take_all(const smp_option_table *table, const known_options *k, int argc,
+                           char **argv, int first, void *options)
+{
+    opterr = 0;
+    optind = first;
+    for (int value; (value = getopt_long(argc, argv, k->letters, k->option, NULL)) != -1;) {
+        if (value == '?' || value == ':')
+            return refuse_option(k, argv[optind - 1], value == ':');
+        SMP_TRY(take_option(table, row_of(table, k, value), argc, argv, options));
+    }
+    return SMP_OK;
+}
+
+smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
+                            void *options, int *operand)
+{
+    known_options k = {0};
+    smp_status status = list_known(table, &k);
+    if (status == SMP_OK)
+        status = take_all(table, &k, argc, argv, first, options);
+    *operand = optind;
+    free(k.option);
+    free(k.row);
+    return status;
+}
+
+/* Words from column HELP_COLUMN on, broken before HELP_WIDTH; the line stands at `column`. A newline
+ * in them begins another line. */
+static void put_wrapped(const char *words, int column, smp_text *text)
+{
+    bool first = true;
+    while (*words) {
+        const int length = (int)strcspn(words, " \n");
+        if (column >= HELP_COLUMN && !first && column + 1 + length > HELP_WIDTH) {
+            smp_text_append(text, "\n");
+            column = 0;
+            first = true;
+        }
+        if (column > HELP_COLUMN - 1 && first) {
+            smp_text_append(text, "\n");
+            column = 0;
+        }
+        if (column < HELP_COLUMN)
+            smp_text_append(text, "%*s", HELP_COLUMN - column, "");
+        else
+            smp_text_append(text, " ");
+        column = (column < HELP_COLUMN ? HELP_COLUMN : column + 1) + length;
+        smp_text_append(text, "%.*s", length, words);
+        first = false;
+        words += length;
+        if (*words == '\n')
+            column = HELP_WIDTH; /* the next word begins a line */
+        words += *words != '\0';
+    }
+    smp_text_append(text, "\n");
+}
+
+static int put_name(const char *name, const smp_option *row, smp_text *text)
+{
+    const size_t before = text->length;
+    smp_text_append(text, "%s%s", name[1] ? "--" : "-", name);
+    if (row->value && !row->may_miss)
+        smp_text_append(text, " %s", row->value);
+    else if (row->value)
+        smp_text_append(text, "[=%s]", row->value);
+    return (int)(text->length - before);
+}
+
+static void put_row(const smp_option *row, smp_text *text)
+{
+    smp_text help = {0};
+    if (row->kind == SMP_OPTION_HEADING) {
+        smp_text_append(text, "%s\n", row->name);
+        return;
+    }
+    smp_text_append(text, "  ");
+    int column = 2 + put_name(row->name, row, text);
+    if (row->alias) {
+        smp_text_append(text, ", ");
+        column += 2 + put_name(row->alias, row, text);
+    }
+    smp_text_append(&help, "%s", row->help ? row->help : "");
+    if (row->names)
+        row->names(&help);
+    put_wrapped(help.data ? help.data : "", column, text);
+    text->failed |= help.failed;
+    smp_text_free(&help);
+}
+
+smp_status smp_options_help(const smp_option_table *table, smp_text *text)
+{
+    smp_text_append(text, "%s\n", table->head);
+    for (const smp_option *row = table->row; row->name; row++)
+        put_row(row, text);
+    smp_text_append(text, "\n%s", table->tail);
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}
+
+static smp_status print_text(smp_text *text, smp_status status)
+{
+    if (status == SMP_OK && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
+        status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write");
+    smp_text_free(text);
+    return status;
+}
+
+smp_status smp_options_print_help(const smp_option_table *table)
+{
+    smp_text text = {0};
+    return print_text(&text, smp_options_help(table, &text));
+}
+
+smp_status smp_options_print_version(const smp_option_table *table)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "%s %s\n%s\n", table->program, smp_version(), smp_math_name());
+    smp_cuda_describe(&text);
+    if (!text.failed && text.data[text.length - 1] != '\n')
+        smp_text_append(&text, "\n");
+    return print_text(&text, text.failed ? smp_fail_memory(text.capacity) : SMP_OK);
+}

@@ -1,0 +1,90 @@
+/* The options of a program: one table, from which the parser and --help are made. A row says what an
+ * option is called, what it takes, what --help says of it and where its value goes. */
+#ifndef SMP_TOOLS_OPTIONS_OPTIONS_H
+#define SMP_TOOLS_OPTIONS_OPTIONS_H
+
+#include <stddef.h>
+
+#include "graph/base/text.h"
+
+typedef enum smp_option_kind {
+    SMP_OPTION_HEADING, /* no option: a line of --help, the row's name */
+    SMP_OPTION_YES,     /* takes nothing. bool: true */
+    SMP_OPTION_NO,      /* takes nothing. bool: false */
+    SMP_OPTION_ONE,     /* takes nothing. int: 1 */
+    SMP_OPTION_TEXT,    /* const char *, of the command line */
+    SMP_OPTION_FILE,    /* the same, not empty */
+    SMP_OPTION_LIST,    /* may be repeated: smp_option_list */
+    SMP_OPTION_CHOICE, /* one of `value`'s words, "a|b|c". int: which; enumerations are in that order */
+    SMP_OPTION_INT,     /* int */
+    SMP_OPTION_INT64,   /* int64_t */
+    SMP_OPTION_SEED,    /* uint64_t */
+    SMP_OPTION_FLOAT,   /* float */
+    SMP_OPTION_SECONDS, /* seconds, or a time such as 90s, 10m or 1.5h: double */
+    SMP_OPTION_BYTES,   /* a size such as 80GB: int64_t */
+    SMP_OPTION_OWN      /* what the row's `set` makes of it */
+} smp_option_kind;
+
+enum { SMP_OPTION_LIST_MOST = 64 };
+
+typedef struct smp_option_list {
+    const char *item[SMP_OPTION_LIST_MOST]; /* of the command line */
+    int n;
+} smp_option_list;
+
+/* A word that may stand for a number. */
+typedef struct smp_option_word {
+    const char *word; /* NULL: the last */
+    int64_t number;
+} smp_option_word;
+
+typedef struct smp_option smp_option;
+struct smp_option {
+    const char *name;  /* without dashes, of one letter: -n; NULL: behind the last row */
+    const char *alias; /* another name; NULL: none */
+    smp_option_kind kind;
+    const char *value;  /* what it takes, as --help calls it; NULL: nothing */
+    const char *help;   /* with the default */
+    size_t at;          /* where the value goes: offset in the program's options */
+    size_t given;       /* offset of a bool that becomes true when the option is given; 0: none */
+    double least, most; /* of numbers; most 0: 1e9 */
+    bool above;         /* the least itself is too little */
+    bool may_miss;      /* the value may be left out: a CHOICE then is its last word, OWN gets NULL;
+                           other kinds always have one */
+    unsigned flags;     /* the program's own */
+    const smp_option_word *words;  /* of numbers; NULL: none */
+    void (*names)(smp_text *text); /* appends to `help` what a registry has; NULL: nothing */
+    /* OWN: reads `text` into the program's options. name: as it was given, "--name", for messages. */
+    smp_status (*set)(void *options, const char *name, const char *text);
+};
+
+typedef struct smp_option_table {
+    const char *program;
+    const char *head, *tail; /* of --help: what stands before and behind the options */
+    const smp_option *row;
+    /* May the option be given? SMP_ERR_INPUT with the reason. NULL: any may. */
+    smp_status (*check)(const void *options, const smp_option *row, const char *name);
+    /* Is told of every option that is given, in order. text: NULL where it takes nothing. */
+    void (*told)(void *options, const smp_option *row, const char *text);
+} smp_option_table;
+
+/* Reads argv[first] and what follows; options and other arguments may be mixed, the latter are at
+ * *operand and behind it afterwards. Names may be shortened while they are clear. SMP_ERR_INPUT
+ * with the option. O(arguments * rows). */
+smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
+                            void *options, int *operand);
+/* One option, as if it had been given. */
+smp_status smp_options_set(const smp_option *row, const char *name, const char *text,
+                           void *options);
+/* What --help prints. */
+smp_status smp_options_help(const smp_option_table *table, smp_text *text);
+/* To standard output: that, and what --version prints. */
+smp_status smp_options_print_help(const smp_option_table *table);
+smp_status smp_options_print_version(const smp_option_table *table);
+
+/* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */
+bool smp_parse_time(const char *text, double *seconds, bool *unit);
+/* The number of the word of "a|b|c". SMP_ERR_INPUT: "name: got 'x', expected a, b or c". */
+smp_status smp_parse_word(const char *name, const char *words, const char *text, int *out);
+
+#endif
