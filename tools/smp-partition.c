@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profile/cuda_info.h"
 #include "graph/base/clock.h"
-#include "graph/math/math.h"
+#include "graph/ops/custom_op.h"
 #include "schedule/auto/list_schedule.h"
 #include "schedule/check/check.h"
 #include "schedule/check/same_bits.h"
@@ -549,27 +548,8 @@ static smp_status check(const smp_partition_options *o)
 
 static smp_status run(const smp_partition_options *o)
 {
-    SMP_TRY(smp_plugins_load(o->plugin, o->n_plugin));
+    SMP_TRY(smp_plugins_load(o->plugins.item, o->plugins.n));
     return o->check ? check(o) : run_plan(o);
-}
-
-static void print_version(void)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "smp-partition %s\n%s\n", smp_version(), smp_math_name());
-    smp_cuda_describe(&text);
-    fputs(text.data ? text.data : "", stdout);
-    smp_text_free(&text);
-}
-
-static smp_status print_usage(void)
-{
-    smp_text text = {0};
-    smp_status status = smp_partition_usage(&text);
-    if (status == SMP_OK)
-        status = print_text(stdout, &text);
-    smp_text_free(&text);
-    return status;
 }
 
 /* Solvers and layouts of millions of ops take and free the same amounts of memory again and again:
@@ -589,9 +569,9 @@ int main(int argc, char **argv)
     smp_partition_options options;
     smp_status status = smp_partition_options_parse(argc, argv, &options);
     if (status == SMP_OK && options.help)
-        status = print_usage();
+        status = smp_options_print_help(&smp__partition_table);
     else if (status == SMP_OK && options.version)
-        print_version();
+        status = smp_options_print_version(&smp__partition_table);
     else if (status == SMP_OK)
         status = run(&options);
     if (status != SMP_OK)

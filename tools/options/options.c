@@ -317,12 +317,12 @@ static const char *value_or_last(const smp_option *row, int argc, char **argv)
     return last ? last + 1 : row->value;
 }
 
-static smp_status take_option(const smp_option_table *table, const smp_option *row, int argc,
-                              char **argv, void *options)
+static smp_status take_option(const smp_option_table *table, const smp_option *row,
+                              const char *known, int argc, char **argv, void *options)
 {
     char name[NAME_BYTES];
     const char *text = optarg;
-    snprintf(name, sizeof name, "%s%s", row->name[1] ? "--" : "-", row->name);
+    snprintf(name, sizeof name, "%s%s", known[1] ? "--" : "-", known);
     if (table->check)
         SMP_TRY(table->check(options, row, name));
     if (!text && row->may_miss && row->kind == SMP_OPTION_CHOICE)
@@ -334,14 +334,16 @@ static smp_status take_option(const smp_option_table *table, const smp_option *r
 }
 
 static smp_status take_all(const smp_option_table *table, const known_options *k, int argc,
-                           char **argv, int first, void *options)
+                           char **argv, void *options)
 {
     opterr = 0;
-    optind = first;
+    optind = 0; /* it forgets what it read before, and begins at argv[1] */
     for (int value; (value = getopt_long(argc, argv, k->letters, k->option, NULL)) != -1;) {
         if (value == '?' || value == ':')
             return refuse_option(k, argv[optind - 1], value == ':');
-        SMP_TRY(take_option(table, row_of(table, k, value), argc, argv, options));
+        const smp_option *row = row_of(table, k, value);
+        const char *name = value >= FIRST_LONG ? k->option[value - FIRST_LONG].name : row->name;
+        SMP_TRY(take_option(table, row, name, argc, argv, options));
     }
     return SMP_OK;
 }
@@ -352,15 +354,15 @@ smp_status smp_options_read(const smp_option_table *table, int argc, char **argv
     known_options k = {0};
     smp_status status = list_known(table, &k);
     if (status == SMP_OK)
-        status = take_all(table, &k, argc, argv, first, options);
-    *operand = optind;
+        status = take_all(table, &k, argc - first + 1, argv + first - 1, options);
+    *operand = optind + first - 1;
     free(k.option);
     free(k.row);
     return status;
 }
 
-/* Words from column HELP_COLUMN on, broken before HELP_WIDTH; the line stands at `column`. A newline
- * in them begins another line. */
+/* Words from column HELP_COLUMN on, broken before HELP_WIDTH; the line stands at `column`. After a
+ * newline in them another line begins. */
 static void put_wrapped(const char *words, int column, smp_text *text)
 {
     bool first = true;

@@ -1,5 +1,5 @@
-/* The options of a program: one table, from which the parser and --help are made. A row says what an
- * option is called, what it takes, what --help says of it and where its value goes. */
+/* The options of a program: one table, from which the parser and --help are made. A row says what
+ * an option is called, what it takes, what --help says of it and where its value goes. */
 #ifndef SMP_TOOLS_OPTIONS_OPTIONS_H
 #define SMP_TOOLS_OPTIONS_OPTIONS_H
 
@@ -15,7 +15,7 @@ typedef enum smp_option_kind {
     SMP_OPTION_TEXT,    /* const char *, of the command line */
     SMP_OPTION_FILE,    /* the same, not empty */
     SMP_OPTION_LIST,    /* may be repeated: smp_option_list */
-    SMP_OPTION_CHOICE, /* one of `value`'s words, "a|b|c". int: which; enumerations are in that order */
+    SMP_OPTION_CHOICE,  /* one of `value`'s words, "a|b|c". int: which, as enumerations count */
     SMP_OPTION_INT,     /* int */
     SMP_OPTION_INT64,   /* int64_t */
     SMP_OPTION_SEED,    /* uint64_t */
@@ -54,7 +54,7 @@ struct smp_option {
     unsigned flags;     /* the program's own */
     const smp_option_word *words;  /* of numbers; NULL: none */
     void (*names)(smp_text *text); /* appends to `help` what a registry has; NULL: nothing */
-    /* OWN: reads `text` into the program's options. name: as it was given, "--name", for messages. */
+    /* OWN: reads `text` into the program's options. name: as it was given, "--name". */
     smp_status (*set)(void *options, const char *name, const char *text);
 };
 

@@ -1,131 +1,71 @@
-/* Options of smp-partition, read; see the header. */
+/* Options of smp-partition: the table, and what is made of what is given; see the header. */
 #include "tools/partition/partition_options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
-#include "graph/yaml/yaml.h"
-#include "tools/partition/partition_flags.h"
-#include "tools/partition/partition_values.h"
 #include "schedule/plan/split_patterns.h"
 
-/* Words stand in the table in the order of their enumerations. */
-static smp_status set_choice(smp_partition_options *o, const smp__option_entry *entry,
-                             const char *name, const char *text)
+enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3 };
+
+#define AT(field) offsetof(smp_partition_options, field)
+
+static const smp_option_word or_auto[] = {{"auto", 0}, {0}}, or_none[] = {{"none", 0}, {0}},
+                             shard_words[] = {{"auto", SMP_SHARD_AUTO}, {0}},
+                             prefetch_words[] = {{"auto", SMP_PREFETCH_AUTO}, {0}},
+                             hops_words[] = {{"auto", SMP_HOPS_AUTO}, {"none", 0}, {0}},
+                             bucket_words[] = {{"auto", SMP_BUCKET_AUTO}, {"none", 0}, {0}};
+
+static smp_status set_state_precision(void *options, const char *name, const char *text)
 {
-    smp_search_request *r = &o->request;
     int choice;
-    SMP_TRY(smp__parse_choice(name, entry->value, text, &choice));
-    switch (entry->flag) {
-    case FLAG_OPTIMIZE:
-        r->optimize = (smp_optimize)choice;
-        return SMP_OK;
-    case FLAG_OBJECTIVE:
-        r->objective = (smp_objective)choice;
-        return SMP_OK;
-    case FLAG_DEVICE:
-        o->target.backend = (smp_backend)choice;
-        o->has_device = true;
-        return SMP_OK;
-    case FLAG_SHARD_WHAT:
-        r->sharding.what = (smp_shard_what)choice;
-        r->any_shard_what = false;
-        return SMP_OK;
-    case FLAG_PRECISION:
-        o->target.precision = (smp_precision)choice;
-        o->has_precision = true;
-        return SMP_OK;
-    case FLAG_OFFLOAD:
-        r->offload = (smp_offload)choice;
-        return SMP_OK;
-    case FLAG_OFFLOAD_STATES:
-        r->offload_states = (smp_offload)choice;
-        return SMP_OK;
-    case FLAG_STATE_PRECISION:
-        o->target.bf16_states = choice == 1;
-        o->has_state_precision = true;
-        return SMP_OK;
-    case FLAG_GRADIENT_WIRE:
-        r->sharding.gradient_wire = choice;
-        return SMP_OK;
-    default:
-        r->recompute = (smp_recompute)choice;
-        return SMP_OK;
-    }
+    SMP_TRY(smp_parse_word(name, "fp32|bf16", text, &choice));
+    ((smp_partition_options *)options)->target.bf16_states = choice == 1;
+    return SMP_OK;
 }
 
-static smp_status set_search_option(smp_partition_options *o, const smp__option_entry *entry,
-                                    const char *name, const char *text)
+static smp_status set_schedule(void *options, const char *name, const char *text)
 {
-    smp_search_request *r = &o->request;
-    int count = 0;
-    switch (entry->flag) {
-    case FLAG_DEVICES:
-        return smp__parse_count(name, text, false, &r->devices);
-    case FLAG_STAGES:
-        return smp__parse_count(name, text, true, &r->stages);
-    case FLAG_DDP:
-        return smp__parse_count(name, text, true, &r->ddp);
-    case FLAG_TENSOR:
-        o->has_tensor = true;
-        return smp__parse_count(name, text, true, &o->tensor);
-    case FLAG_TENSOR_OVERLAP:
-        o->has_tensor_overlap = true;
-        return smp__parse_choice(name, entry->value, text, &o->tensor_overlap);
-    case FLAG_SHARD:
-        SMP_TRY(smp__parse_count(name, text, true, &r->sharding.shard));
-        if (r->sharding.shard == 0)
-            r->sharding.shard = SMP_SHARD_AUTO;
-        return SMP_OK;
-    case FLAG_PREFETCH:
-        return smp__parse_prefetch(name, text, &r->sharding.prefetch);
-    case FLAG_NODE_REPLICAS:
-        return smp__parse_hops(name, text, &r->sharding.node_replicas);
-    case FLAG_BUCKET_BYTES:
-        return smp__parse_bucket(name, text, &r->sharding.bucket_bytes);
-    case FLAG_CHUNKS:
-        return smp__parse_count(name, text, true, &r->chunks);
-    case FLAG_MICROBATCHES:
-        return smp__parse_count(name, text, true, &r->microbatches);
-    case FLAG_MICROBATCH_SIZE:
-        SMP_TRY(smp__parse_count(name, text, false, &count));
-        r->microbatch_size = count;
-        return SMP_OK;
-    case FLAG_GRADIENT_BLOCKS:
-        return smp__parse_count(name, text, false, &r->gradient_blocks);
-    case FLAG_PIPELINE:
-    case FLAG_SCHEDULE:
-        return smp__parse_schedule(name, text, &r->schedule);
-    case FLAG_ACTIVE:
-        return smp__parse_count(name, text, false, &r->active_microbatches);
-    case FLAG_WEIGHT_LAG:
-        return smp__parse_count(name, text, true, &r->weight_lag);
-    case FLAG_GROUP:
-        return smp__parse_count(name, text, false, &r->group);
-    case FLAG_LOADING_HORIZON:
-        return smp__parse_count(name, text, true, &r->loading_horizon);
-    case FLAG_MEMORY:
-        return smp__parse_memory(name, text, &r->memory_bytes);
-    case FLAG_PARTITIONER:
-        return smp__parse_partitioner(name, text, &r->partitioner);
-    case FLAG_TIME_LIMIT:
-        r->until_deadline = true;
-        return smp__parse_time_limit(name, text, &o->time_limit_s);
-    case FLAG_SEED:
-        return smp__parse_seed(name, text, &r->seed);
-    default:
-        return set_choice(o, entry, name, text);
-    }
+    smp_partition_options *o = options;
+    const smp_schedule_kind *kind = smp_schedule_find(text);
+    o->request.schedule = NULL;
+    if (!kind)
+        return smp_schedule_fail_name(name, text);
+    if (kind != &smp__schedule_auto) /* which is what is best */
+        o->request.schedule = kind->name;
+    return SMP_OK;
+}
+
+static smp_status set_partitioner(void *options, const char *name, const char *text)
+{
+    smp_partition_options *o = options;
+    o->request.partitioner = strcmp(text, "auto") == 0 ? NULL : text;
+    return smp_partitioner_check(name, o->request.partitioner);
+}
+
+/* A word, or D, P and T in any order. */
+static smp_status set_placement(void *options, const char *name, const char *text)
+{
+    smp_partition_options *o = options;
+    const char *d = strchr(text, 'D'), *p = strchr(text, 'P'), *t = strchr(text, 'T');
+    const bool letters = strlen(text) == 3 && d && p && t;
+    int choice = p > d ? 0 : 1;
+    if (!letters)
+        SMP_TRY(smp_parse_word(name, "cluster|spread|auto", text, &choice));
+    o->request.placement = (smp_placement)choice;
+    o->has_placement = o->request.placement != SMP_PLACEMENT_AUTO;
+    o->far_tensor = letters && t[1] != '\0' ? text : NULL;
+    return SMP_OK;
 }
 
 /* "PLAN:0,3-5", unless that is a file. */
-static smp_status set_fix(smp_partition_options *o, const char *text)
+static smp_status set_fix(void *options, const char *name, const char *text)
 {
+    smp_partition_options *o = options;
+    (void)name;
     const char *colon = strrchr(text, ':');
     free(o->fix_text);
     o->fix_text = NULL;
@@ -143,8 +83,9 @@ static smp_status set_fix(smp_partition_options *o, const char *text)
     return SMP_OK;
 }
 
-static smp_status add_cuts(smp_partition_options *o, const char *name, const char *text)
+static smp_status add_cuts(void *options, const char *name, const char *text)
 {
+    smp_partition_options *o = options;
     if (o->n_cut_text == SMP_MAX_CUTS)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_CUTS);
     char *copy = o->cut_text[o->n_cut_text++] = strdup(text), *rest = NULL;
@@ -160,8 +101,9 @@ static smp_status add_cuts(smp_partition_options *o, const char *name, const cha
     return SMP_OK;
 }
 
-static smp_status add_split(smp_partition_options *o, const char *name, const char *text)
+static smp_status add_split(void *options, const char *name, const char *text)
 {
+    smp_partition_options *o = options;
     if (o->n_split == SMP_MAX_SPLITS)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_SPLITS);
     SMP_TRY(smp_split_entry_parse(name, text, &o->split[o->n_split]));
@@ -169,17 +111,19 @@ static smp_status add_split(smp_partition_options *o, const char *name, const ch
     return SMP_OK;
 }
 
-static smp_status add_freeze(smp_partition_options *o, const char *name, const char *text)
+static smp_status add_freeze(void *options, const char *name, const char *text)
 {
+    smp_partition_options *o = options;
     if (o->freezing.n == SMP_MAX_FREEZES)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_FREEZES);
-    o->freeze[o->freezing.n++] = (smp_freeze_entry){text, {name, 0, 0}};
+    o->freeze[o->freezing.n++] = (smp_freeze_entry){text, {"--freeze", 0, 0}};
     o->freezing.entry = o->freeze;
     return SMP_OK;
 }
 
-static smp_status add_export(smp_partition_options *o, const char *name, const char *text)
+static smp_status add_export(void *options, const char *name, const char *text)
 {
+    smp_partition_options *o = options;
     if (o->n_export == SMP_MAX_EXPORTS)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d", name, SMP_MAX_EXPORTS);
     SMP_TRY(smp_export_parse(name, text, &o->exporter[o->n_export], &o->export_path[o->n_export]));
@@ -187,132 +131,236 @@ static smp_status add_export(smp_partition_options *o, const char *name, const c
     return SMP_OK;
 }
 
-static smp_status add_plugin(smp_partition_options *o, const char *name, const char *text)
+static void put_exporters(smp_text *text)
 {
-    if (o->n_plugin == SMP_MAX_PLUGINS)
-        return smp_fail(SMP_ERR_INPUT, "%s: more than %d", name, SMP_MAX_PLUGINS);
-    o->plugin[o->n_plugin++] = text;
-    return SMP_OK;
+    for (const smp_exporter *const *e = smp_exporters(); *e; e++)
+        smp_text_append(text, "%s%s", e == smp_exporters() ? "" : ", ", (*e)->name);
 }
 
-static const char **file_of(smp_partition_options *o, int option)
-{
-    switch (option) {
-    case FLAG_OUTPUT:
-        return &o->output;
-    case FLAG_CLUSTER:
-        return &o->cluster;
-    case FLAG_PROFILE:
-        return &o->profile;
-    case FLAG_MODEL:
-        return &o->model;
-    case FLAG_SCHEDULE_FROM:
-        return &o->schedule_from;
-    case FLAG_COSTS:
-        return &o->costs;
-    case FLAG_SPLIT_FROM:
-        return &o->split_from;
-    case FLAG_SAME_BITS_AS:
-        return &o->same_bits_as;
-    case FLAG_TRACE:
-        return &o->trace;
-    case FLAG_REPORT:
-        return &o->report;
-    case FLAG_SVG:
-        return &o->svg;
-    default:
-        return NULL;
-    }
-}
+static const smp_option rows[] = {
+    {"o", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(output),
+     .help = "where to write the plan (check: with all filled in)"},
+    {"n", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "DEVICES", .at = AT(request.devices),
+     .least = 1, .most = SMP_MAX_COUNT,
+     .help = "devices to use (default: all of the cluster; without a cluster stages x ddp, "
+             "or one per core)"},
+    {"cluster", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(cluster),
+     .help = "devices and links (default: the plan's own with check and --fix, else this "
+             "machine)"},
+    {"profile", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(profile),
+     .help = "measured costs from smp-profile (default: estimated)"},
+    {"device", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "cpu|cuda",
+     .at = AT(target.backend), .given = AT(has_device),
+     .help = "what the plan is run on (default: what the plan with check and --fix says, or "
+             "the profile was measured on, else cpu)"},
+    {"precision", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16",
+     .at = AT(target.precision), .given = AT(has_precision),
+     .help = "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
+    {"state-precision", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "fp32|bf16",
+     .given = AT(has_state_precision), .set = set_state_precision,
+     .help = "states of the optimizer: half of the bytes, rounded at random, without bias "
+             "(default: the plan's with check and --fix, else fp32)"},
+    {"model", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE", .at = AT(model),
+     .help = "the model of the plan (default: the one it names)"},
+    {"costs", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "PLAN", .at = AT(costs),
+     .help = "what the stages of a schedule of another framework take: those of this plan "
+             "(default: forward 1, backward 2)"},
+    {"same-bits-as", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "PLAN",
+     .at = AT(same_bits_as),
+     .help = "say only whether both plans train to the same bits (exit code 0), or the first "
+             "reason why not (1)"},
+    {"plugin", .kind = SMP_OPTION_LIST, .flags = IN_BOTH, .value = "FILE.so", .at = AT(plugins),
+     .help = "operators of your own that the model uses (smp_op_register); repeatable"},
+    {"what is searched", .kind = SMP_OPTION_HEADING},
+    {"stages", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "P|auto",
+     .at = AT(request.stages), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "pipeline ranks"},
+    {"ddp", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "D|auto", .at = AT(request.ddp),
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "replicas"},
+    {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = AT(tensor),
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .given = AT(has_tensor),
+     .help = "devices that compute each op together (tensor parallelism), neighbours of one "
+             "node; how each op is split is chosen (default: the plan's with --fix, else 1)"},
+    {"tensor-overlap", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "auto|no|yes",
+     .at = AT(tensor_overlap), .given = AT(has_tensor_overlap),
+     .help = "weight gradients are put off and made while a group exchanges those of "
+             "activations (default: the plan's with --fix, else auto: where that hides "
+             "something and fits)"},
+    {"split", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN:RULE", .set = add_split,
+     .help = "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with "
+             "--tensor, repeatable, a later one wins"},
+    {"split-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "PLAN", .at = AT(split_from),
+     .help = "as many devices compute each op together as in this plan, split as there; its "
+             "stages and all else are searched"},
+    {"freeze", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN", .set = add_freeze,
+     .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
+             "plan's with --fix, else none)"},
+    {"shard", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "S|auto",
+     .at = AT(request.sharding.shard), .least = 1, .most = SMP_MAX_COUNT, .words = shard_words,
+     .help = "replicas that hold one copy of the states together, each a part: divides ddp; "
+             "auto: with and without are planned, and the faster is taken (default: the "
+             "plan's, or 1)"},
+    {"shard-what", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH,
+     .value = "optimizer|gradients|weights", .at = AT(request.sharding.what),
+     .given = AT(has_shard_what),
+     .help = "which states: those of the optimizer (default), gradients too, weights too "
+             "(--shard auto: any)"},
+    {"prefetch", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
+     .at = AT(request.sharding.prefetch), .most = SMP_MAX_COUNT, .words = prefetch_words,
+     .help = "sharded weights are gathered K runs of a chunk ahead of use, 0: right before "
+             "it (default auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
+    {"node-replicas", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N|none|auto",
+     .at = AT(request.sharding.node_replicas), .least = 1, .most = SMP_MAX_COUNT,
+     .words = hops_words,
+     .help = "replicas of one node that sums and gathers go through before nodes (default "
+             "auto: the shortest step)"},
+    {"gradient-wire", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|bf16",
+     .at = AT(request.sharding.gradient_wire),
+     .help = "sums of gradients over replicas send half of the bytes, rounded; they are "
+             "added in fp32 (default: the plan's with check and --fix, else fp32)"},
+    {"bucket-bytes", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE|none|auto",
+     .at = AT(request.sharding.bucket_bytes), .words = bucket_words,
+     .help = "gradients are reduced in buckets of this size while the last backward still "
+             "makes others (default auto: by latency and bandwidth; none where cores move "
+             "the data)"},
+    {"chunks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "V|auto",
+     .at = AT(request.chunks), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "stages per pipeline rank"},
+    {"microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "M|auto",
+     .at = AT(request.microbatches), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
+    {"microbatch-size", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "B",
+     .at = AT(request.microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
+     .help = "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
+    {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
+     .at = AT(request.gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
+     .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
+             "divides N (default: the plan's, or ddp)"},
+    {"pipeline", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
+     .alias = "schedule", .set = set_schedule, .names = smp_schedule_put_names,
+     .help = "schedule: "},
+    {"active-microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K",
+     .at = AT(request.active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
+     .help = "most live micro-batches: simple runs in rounds of K; what keeps more alive is "
+             "refused"},
+    {"weight-lag", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
+     .at = AT(request.weight_lag), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "zero-bubble of one chunk: most micro-batches whose weight gradients are still "
+             "to come, that at hand too; 1: each follows at once (default auto: fewer where "
+             "memory asks for it)"},
+    {"group", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "G", .at = AT(request.group),
+     .least = 1, .most = SMP_MAX_COUNT,
+     .help = "micro-batches per group of chunked schedules (default: ranks)"},
+    {"what is kept", .kind = SMP_OPTION_HEADING},
+    {"fix", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PLAN[:STAGES]", .set = set_fix,
+     .help = "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay "
+             "there; it may name few ops, by patterns too; its other numbers hold where no "
+             "option says otherwise"},
+    {"cut-at", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN,...", .set = add_cuts,
+     .help = "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any "
+             "character); layers: at whole layers, by the names of ops"},
+    {"schedule-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "FILE",
+     .at = AT(schedule_from),
+     .help = "the order of a schedule of torch.distributed.pipelining (CSV), with its ranks, "
+             "chunks and micro-batches"},
+    {"what is best", .kind = SMP_OPTION_HEADING},
+    {"optimize", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "speed|memory",
+     .at = AT(request.optimize), .help = "(default speed)"},
+    {"objective", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "step|bottleneck",
+     .at = AT(request.objective),
+     .help = "simulated step time (default), or the slowest stage alone"},
+    {"placement", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "cluster|spread|auto",
+     .set = set_placement,
+     .help = "neighbours are the ranks of a pipeline (cluster), the replicas of a stage "
+             "(spread), or whichever is faster, or another order of unequal devices "
+             "(default); or D, P and T, neighbours last: DPT is cluster, PDT spread"},
+    {"memory", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE",
+     .at = AT(request.memory_bytes), .help = "limit per device (default: the device's)"},
+    {"recompute", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
+     .at = AT(request.recompute),
+     .help = "stages that run forward again instead of keeping activations (default auto: "
+             "those that do not fit otherwise)"},
+    {"offload", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
+     .at = AT(request.offload),
+     .help = "what forwards keep for backwards goes to host memory in between (default auto: "
+             "of ranks that do not fit otherwise, where the cluster has `links: host`; "
+             "check: what the plan says)"},
+    {"loading-horizon", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
+     .at = AT(request.loading_horizon), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "compute actions that each transfer has to hide behind (default auto: 1, 2 or "
+             "4)"},
+    {"offload-states", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
+     .at = AT(request.offload_states), .may_miss = true,
+     .help = "the optimizer's states, and fp32 values of weights that a GPU reads in 16 bits "
+             "alone, lie in host memory, and are updated there, on a GPU beside the next "
+             "step (default auto: where memory is short and no plan with them on the device "
+             "is faster by more than 1 %, and the cluster has `links: host`; all, or no "
+             "value: anyway; check: what the plan says)"},
+    {"partitioner", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
+     .set = set_partitioner, .names = smp_partitioner_put_names,
+     .help = "one partitioner instead of the best of all: "},
+    {"time-limit", .kind = SMP_OPTION_SECONDS, .flags = IN_BOTH, .value = "SECONDS|none",
+     .at = AT(time_limit_s), .above = true, .words = or_none, .given = AT(request.until_deadline),
+     .help = "after it, the best plan so far is taken (default 10); named with --objective "
+             "bottleneck, the proof takes all of it while a gap is open"},
+    {"seed", .kind = SMP_OPTION_SEED, .flags = IN_BOTH, .value = "S", .at = AT(request.seed),
+     .most = 1e30, .help = "(default 1)"},
+    {"output", .kind = SMP_OPTION_HEADING},
+    {"explain", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(explain),
+     .help = "why this plan: solver, bottleneck, bound, what would help, best configurations"},
+    {"json", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(json),
+     .help = "one JSON object instead of the table; with --explain its key \"explanation\" "
+             "has the reasons"},
+    {"trace", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE.json", .at = AT(trace),
+     .help = "predicted timeline (Chrome trace, opens in Perfetto)"},
+    {"report", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE.html", .at = AT(report),
+     .help = "timeline, memory and stages as a page"},
+    {"svg", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE.svg", .at = AT(svg),
+     .help = "timeline and memory as a figure"},
+    {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
+     .names = put_exporters, .help = "for another program: "},
+    {"help", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(help), .help = "this text"},
+    {"version", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(version),
+     .help = "versions of smp-partition and its libraries"},
+    {0},
+};
 
-static smp_status set_placement(smp_partition_options *o, const char *name,
-                                const smp__option_entry *entry, const char *text)
+static smp_status check_command(const void *options, const smp_option *row, const char *name)
 {
-    int choice;
-    bool far;
-    SMP_TRY(smp__parse_placement(name, entry->value, text, &choice, &far));
-    o->request.placement = (smp_placement)choice;
-    o->has_placement = o->request.placement != SMP_PLACEMENT_AUTO;
-    o->far_tensor = far ? text : NULL;
-    return SMP_OK;
-}
-
-static smp_status set_option(smp_partition_options *o, const smp__option_entry *entry,
-                             const char *text)
-{
-    char name[64];
-    const char **file = file_of(o, entry->flag);
-    snprintf(name, sizeof name, "%s%s", entry->name[1] ? "--" : "-", entry->name);
-    if (!(entry->commands & (o->check ? IN_CHECK : IN_PLAN)))
-        return smp_fail(SMP_ERR_INPUT, "%s: not an option of smp-partition %s", name,
-                        o->check ? "check PLAN" : "MODEL");
-    if (file) {
-        *file = text;
-        return *text ? SMP_OK
-                     : smp_fail(SMP_ERR_INPUT, "%s: got an empty name, expected a file", name);
-    }
-    switch (entry->flag) {
-    case FLAG_FIX:
-        return set_fix(o, text);
-    case FLAG_PLACEMENT:
-        return set_placement(o, name, entry, text);
-    case FLAG_CUT_AT:
-        return add_cuts(o, name, text);
-    case FLAG_SPLIT:
-        return add_split(o, "--split", text);
-    case FLAG_FREEZE:
-        return add_freeze(o, "--freeze", text);
-    case FLAG_EXPORT:
-        return add_export(o, name, text);
-    case FLAG_PLUGIN:
-        return add_plugin(o, name, text);
-    case FLAG_EXPLAIN:
-        o->explain = true;
+    const smp_partition_options *o = options;
+    if (row->flags & (o->check ? IN_CHECK : IN_PLAN))
         return SMP_OK;
-    case FLAG_JSON:
-        o->json = true;
-        return SMP_OK;
-    case FLAG_HELP:
-        o->help = true;
-        return SMP_OK;
-    case FLAG_VERSION:
-        o->version = true;
-        return SMP_OK;
-    default:
-        return set_search_option(o, entry, name, text);
-    }
+    return smp_fail(SMP_ERR_INPUT, "%s: not an option of smp-partition %s", name,
+                    o->check ? "check PLAN" : "MODEL");
 }
 
-static const smp__option_entry *find_entry(int option)
-{
-    const smp__option_entry *entry = smp__partition_entries;
-    while (entry->flag && entry->flag != option)
-        entry++;
-    return entry->flag ? entry : NULL;
-}
-
-static void make_long_options(struct option *out)
-{
-    int n = 0;
-    for (const smp__option_entry *e = smp__partition_entries; e->flag; e++)
-        if (e->flag > FLAG_HEADING)
-            out[n++] = (struct option){e->name,
-                                       e->flag == FLAG_OFFLOAD_STATES ? optional_argument
-                                       : e->value                     ? required_argument
-                                                                      : no_argument,
-                                       NULL, e->flag};
-    out[n] = (struct option){NULL, 0, NULL, 0};
-}
-
-/* Of an option whose value may be missing. */
-static const char *value_or_all(int argc, char **argv)
-{
-    const char *next = optind < argc ? argv[optind] : "";
-    if (strcmp(next, "none") != 0 && strcmp(next, "auto") != 0 && strcmp(next, "all") != 0)
-        return "all";
-    optind++;
-    return next;
-}
+const smp_option_table smp__partition_table = {
+    .program = "smp-partition",
+    .head =
+        "usage: smp-partition MODEL [-o plan.yaml] [options]\n"
+        "       smp-partition check PLAN [options]\n"
+        "\n"
+        "Splits a model into pipeline stages and schedules micro-batches through them. Prints "
+        "a table of\n"
+        "stages; -o writes the plan. What is left out is auto: the least simulated time per\n"
+        "sample that fits; within 1 % of it the fewest micro-batches, then the smallest "
+        "peak.\n"
+        "\n"
+        "check judges a plan: all that is illegal in it, what it costs, and how far it is "
+        "from the best.\n"
+        "It also judges schedules of others, CSVs of torch.distributed.pipelining, Megatron-LM's "
+        "layouts and\n"
+        "DeepSpeed's parts: complete, free of deadlock, what they keep and take, what is better.\n"
+        "The plan may be a sketch: `smp: 1` and `stages:`, a list of {ops: [...]}, ops by "
+        "name, by\n"
+        "pattern ('h0.*') or as a range (wte..h0.res_2). The rest is filled in: ranks as the "
+        "schedule\n"
+        "places stages, interleaved, no replicas, 4 micro-batches per rank.\n",
+    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage, bad input or an illegal plan, 3 no plan "
+            "fits\n",
+    .row = rows,
+    .check = check_command,
+};
 
 static smp_status spare_file(const smp_partition_options *o, const char *read)
 {
@@ -332,15 +380,14 @@ static smp_status check_files(const smp_partition_options *o)
                                 o->costs,   o->same_bits_as, o->split_from};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         SMP_TRY(spare_file(o, read[i]));
-    for (int i = 0; i < o->n_plugin; i++)
-        SMP_TRY(spare_file(o, o->plugin[i]));
+    for (int i = 0; i < o->plugins.n; i++)
+        SMP_TRY(spare_file(o, o->plugins.item[i]));
     return SMP_OK;
 }
 
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
 {
-    struct option long_options[FLAG_VERSION - FLAG_HEADING + 1];
-    make_long_options(long_options);
+    int operand;
     *o = (smp_partition_options){.time_limit_s = 10,
                                  .tensor = 1,
                                  .request = {.seed = 1,
@@ -352,26 +399,19 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                              .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,
                                                           .node_replicas = SMP_HOPS_AUTO,
                                                           .prefetch = SMP_PREFETCH_AUTO,
-                                                          .gradient_wire = SMP_WIRE_AUTO},
-                                             .any_shard_what = true}};
+                                                          .gradient_wire = SMP_WIRE_AUTO}}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
-    opterr = 0;
-    optind = o->check ? 2 : 1;
-    for (int option; (option = getopt_long(argc, argv, ":o:n:", long_options, NULL)) != -1;) {
-        const smp__option_entry *entry = find_entry(option);
-        if (!entry)
-            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
-        SMP_TRY(set_option(o, entry, optarg || !entry->value ? optarg : value_or_all(argc, argv)));
-    }
+    SMP_TRY(smp_options_read(&smp__partition_table, argc, argv, o->check ? 2 : 1, o, &operand));
+    o->request.any_shard_what = !o->has_shard_what;
     if (o->help || o->version)
         return SMP_OK;
-    if (argc - optind != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d %ss, expected one: smp-partition %s", argc - optind,
+    if (argc - operand != 1)
+        return smp_fail(SMP_ERR_INPUT, "got %d %ss, expected one: smp-partition %s", argc - operand,
                         o->check ? "plan" : "model", o->check ? "check PLAN" : "MODEL");
     if (o->check)
-        o->plan = argv[optind];
+        o->plan = argv[operand];
     else
-        o->model = argv[optind];
+        o->model = argv[operand];
     return check_files(o);
 }
 

@@ -3,10 +3,10 @@
 #ifndef SMP_TOOLS_PARTITION_OPTIONS_H
 #define SMP_TOOLS_PARTITION_OPTIONS_H
 
-#include "graph/ops/custom_op.h"
 #include "schedule/export/export.h"
 #include "schedule/plan/sketch.h"
 #include "schedule/planner/search.h"
+#include "tools/options/options.h"
 
 enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_SPLITS = 256, SMP_MAX_COUNT = 1 << 20 };
 
@@ -37,10 +37,9 @@ typedef struct smp_partition_options {
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;
-    const char *plugin[SMP_MAX_PLUGINS];
-    int n_plugin;
+    smp_option_list plugins;
     double time_limit_s; /* 0: none */
-    bool has_placement, has_device, has_precision, has_state_precision;
+    bool has_placement, has_device, has_precision, has_state_precision, has_shard_what;
     smp_target target; /* where these say so */
     bool explain, json, help, version;
     smp_search_request request; /* numbers and choices; no graph, cluster, profile */
@@ -56,7 +55,6 @@ smp_status smp_partition_options_target(const smp_partition_options *options,
                                         smp_target *out);
 void smp_partition_options_free(smp_partition_options *options);
 
-/* What --help prints. */
-smp_status smp_partition_usage(smp_text *text);
+extern const smp_option_table smp__partition_table; /* of smp_partition_options */
 
 #endif

@@ -1,0 +1,217 @@
+/* Tables of options: every kind with what it takes and refuses, names, help. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tools/options/options.h"
+
+enum { HIDDEN = 1 };
+
+typedef struct values {
+    bool hides; /* the first: 0 is no place for `given` */
+    bool yes, no, given;
+    int one, choice, whole, missed;
+    const char *text, *file, *own, *own_name;
+    smp_option_list list;
+    int64_t large, bytes;
+    uint64_t seed;
+    float real;
+    double seconds;
+    char told[200];
+} values;
+
+static smp_status set_own(void *options, const char *name, const char *text)
+{
+    values *v = options;
+    v->own = text ? text : "nothing";
+    v->own_name = name;
+    return text && strcmp(text, "bad") == 0 ? smp_fail(SMP_ERR_INPUT, "%s: bad", name) : SMP_OK;
+}
+
+static void put_names(smp_text *text)
+{
+    smp_text_append(text, "\nfirst: of a registry\nsecond: likewise");
+}
+
+static smp_status check_row(const void *options, const smp_option *row, const char *name)
+{
+    const values *v = options;
+    return v->hides && row->flags == HIDDEN ? smp_fail(SMP_ERR_INPUT, "%s: hidden", name) : SMP_OK;
+}
+
+static void tell_row(void *options, const smp_option *row, const char *text)
+{
+    values *v = options;
+    const size_t used = strlen(v->told);
+    snprintf(v->told + used, sizeof v->told - used, "%s=%s;", row->name, text ? text : "");
+}
+
+#define AT(field) offsetof(values, field)
+
+static const smp_option_word words[] = {{"auto", -1}, {"none", 0}, {0}};
+static const smp_option rows[] = {
+    {"first", .kind = SMP_OPTION_HEADING},
+    {"o", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(file), .help = "a file"},
+    {"yes", .kind = SMP_OPTION_YES, .at = AT(yes), .help = "sets"},
+    {"no", .kind = SMP_OPTION_NO, .at = AT(no)},
+    {"one", .kind = SMP_OPTION_ONE, .at = AT(one)},
+    {"text", .alias = "word", .kind = SMP_OPTION_TEXT, .value = "T", .at = AT(text),
+     .help = "text"},
+    {"list", .kind = SMP_OPTION_LIST, .value = "T", .at = AT(list)},
+    {"choice", .kind = SMP_OPTION_CHOICE, .value = "left|right|fp32", .at = AT(choice)},
+    {"missed", .kind = SMP_OPTION_CHOICE, .value = "none|some|all", .at = AT(missed),
+     .may_miss = true},
+    {"second", .kind = SMP_OPTION_HEADING},
+    {"whole", .kind = SMP_OPTION_INT, .value = "N", .at = AT(whole), .given = AT(given), .least = 1,
+     .most = 10, .words = words},
+    {"large", .kind = SMP_OPTION_INT64, .value = "N", .at = AT(large), .flags = HIDDEN},
+    {"seed", .kind = SMP_OPTION_SEED, .value = "S", .at = AT(seed), .most = 1e30},
+    {"real", .kind = SMP_OPTION_FLOAT, .value = "X", .at = AT(real), .above = true, .most = 1},
+    {"seconds", .kind = SMP_OPTION_SECONDS, .value = "S", .at = AT(seconds), .words = words},
+    {"bytes", .kind = SMP_OPTION_BYTES, .value = "SIZE", .at = AT(bytes), .words = words},
+    {"own", .kind = SMP_OPTION_OWN, .value = "X", .set = set_own, .may_miss = true,
+     .names = put_names,
+     .help =
+         "words that are so many that they do not stand in one line of help and are wrapped, with"},
+    {0},
+};
+static const smp_option_table table = {.program = "smp-test",
+                                       .head = "usage: smp-test\n",
+                                       .tail = "exit codes\n",
+                                       .row = rows,
+                                       .check = check_row,
+                                       .told = tell_row};
+
+static values v;
+static int operand;
+
+static smp_status read_words(const char *line)
+{
+    static char copy[1000];
+    char *argv[40] = {"smp-test"};
+    int n = 1;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strtok(copy, " "); word && n < 39; word = strtok(NULL, " "))
+        argv[n++] = strcmp(word, "''") == 0 ? word + 2 : word;
+    const bool hides = v.hides;
+    v = (values){.hides = hides, .no = true};
+    return smp_options_read(&table, n, argv, 1, &v, &operand);
+}
+
+static void refuse(const char *line, const char *why)
+{
+    assert_int_equal(read_words(line), SMP_ERR_INPUT);
+    if (strcmp(smp_last_error(), why) != 0)
+        fail_msg("%s: got '%s', expected '%s'", line, smp_last_error(), why);
+}
+
+static void test_options_of_every_kind(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        read_words("--yes -o x --no --one --word w --list a model --list=b --choice single "
+                   "--choice right"),
+        SMP_ERR_INPUT); /* 'single' is none */
+    assert_int_equal(
+        read_words("--yes -o x --no --one --word w --list a model --list=b --choice right"),
+        SMP_OK);
+    assert_true(v.yes && !v.no && v.one == 1 && v.choice == 1 && !v.given && operand == 13);
+    assert_string_equal(v.file, "x");
+    assert_string_equal(v.text, "w");
+    assert_true(v.list.n == 2 && strcmp(v.list.item[1], "b") == 0);
+    assert_string_equal(v.told, "yes=;o=x;no=;one=;text=w;list=a;list=b;choice=right;");
+    assert_int_equal(read_words("--whole 7 --large 1000000000 --seed 9007199254740993 --real 0.5 "
+                                "--seconds 1.5h --bytes 2KiB --choice float32"),
+                     SMP_OK);
+    assert_true(v.whole == 7 && v.given && v.large == 1000000000 && v.seed == 9007199254740993u);
+    assert_true(v.real == 0.5f && v.seconds == 5400.0 && v.bytes == 2048 && v.choice == 2);
+    assert_int_equal(read_words("--whole auto --seconds none --bytes auto --wh none"), SMP_OK);
+    assert_true(v.whole == 0 && v.seconds == 0.0 && v.bytes == -1);
+}
+
+static void test_options_whose_value_may_miss(void **state)
+{
+    (void)state;
+    assert_int_equal(read_words("--missed some --own model"), SMP_OK);
+    assert_true(v.missed == 1 && operand == 4);
+    assert_string_equal(v.own, "nothing");
+    assert_int_equal(read_words("--missed model --own=x"), SMP_OK);
+    assert_true(v.missed == 2);
+    assert_string_equal(v.own, "x");
+    assert_int_equal(read_words("--missed=none"), SMP_OK);
+    assert_true(v.missed == 0);
+}
+
+static void test_options_refused(void **state)
+{
+    (void)state;
+    refuse("--whole 0", "--whole: got '0', expected a whole number from 1 to 10, auto, or none");
+    refuse("--whole 11", "--whole: got '11', expected a whole number from 1 to 10, auto, or none");
+    refuse("--whole 1.5",
+           "--whole: got '1.5', expected a whole number from 1 to 10, auto, or none");
+    refuse("--large -1", "--large: got '-1', expected a whole number from 0 to 1e9");
+    refuse("--large 1000000001",
+           "--large: got '1000000001', expected a whole number from 0 to 1e9");
+    refuse("--seed -1", "--seed: got '-1', expected a whole number from 0");
+    refuse("--real 0", "--real: got '0', expected a number above 0 and up to 1");
+    refuse("--real nan", "--real: got 'nan', expected a number above 0 and up to 1");
+    refuse("--seconds 5d",
+           "--seconds: got '5d', expected a time such as 10m, or seconds from 0 to 1e9, "
+           "auto, or none");
+    refuse("--bytes many",
+           "--bytes: got 'many', expected a size such as 80GB or 512MiB, up to 1024PiB");
+    refuse("--choice up", "--choice: got 'up', expected left, right or fp32");
+    refuse("-o ''", "-o: got an empty name, expected a file");
+    refuse("--own=bad", "--own: bad");
+    refuse("--text", "--text: its value is missing; --help lists the options");
+    refuse("--yess", "--yess: unknown option, nearest is --yes; --help lists the options");
+    refuse("--wrod x", "--wrod: unknown option, nearest is --word; --help lists the options");
+    refuse("-x", "-x: unknown option; --help lists the options");
+    v.hides = true;
+    refuse("--large 1", "--large: hidden");
+    v.hides = false;
+    char line[700] = "";
+    for (int i = 0; i < 38; i++)
+        strcat(line, "--list=x ");
+    assert_int_equal(read_words(line), SMP_OK);
+    assert_int_equal(v.list.n, 38);
+    v.list.n = SMP_OPTION_LIST_MOST;
+    assert_int_equal(smp_options_set(&rows[6], "--list", "x", &v), SMP_ERR_INPUT);
+    assert_int_equal(smp_options_set(&rows[0], "first", NULL, &v), SMP_ERR_FAILED);
+}
+
+static void test_options_help(void **state)
+{
+    (void)state;
+    smp_text text = {0};
+    assert_int_equal(smp_options_help(&table, &text), SMP_OK);
+    assert_non_null(strstr(text.data,
+                           "usage: smp-test\n\nfirst\n  -o FILE                       a file\n"
+                           "  --yes                         sets\n"));
+    assert_non_null(strstr(text.data, "  --text T, --word T            text\n"));
+    assert_non_null(strstr(text.data, "  --missed[=none|some|all]"));
+    assert_non_null(strstr(text.data,
+                           "of help\n                                and are wrapped, with\n"
+                           "                                first: of a registry\n"
+                           "                                second: likewise\n"));
+    assert_non_null(strstr(text.data, "\n\nexit codes\n"));
+    for (const char *at = text.data, *end; (end = strchr(at, '\n')); at = end + 1)
+        assert_true(end - at <= 98);
+    smp_text_free(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options_of_every_kind),
+        cmocka_unit_test(test_options_whose_value_may_miss),
+        cmocka_unit_test(test_options_refused),
+        cmocka_unit_test(test_options_help),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
