@@ -1,10 +1,26 @@
-# Install: smp.h, libsmp, the programs, a CMake package (smp::smp), smp.pc, the examples.
+# Install: smp.h, libsmp, the programs and their pages, a CMake package (smp::smp), smp.pc, the examples.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS smp EXPORT smpTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS ${SMP_PROGRAMS} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# Pages for man and completions of bash, as the programs themselves tell them.
+if(NOT CMAKE_CROSSCOMPILING)
+  foreach(program IN LISTS SMP_PROGRAMS)
+    foreach(form man bash)
+      file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/${form})
+    endforeach()
+    add_custom_command(TARGET ${program} POST_BUILD
+                       COMMAND ${program} --help=man > ${PROJECT_BINARY_DIR}/man/${program}.1
+                       COMMAND ${program} --help=bash > ${PROJECT_BINARY_DIR}/bash/${program}
+                       VERBATIM)
+    install(FILES ${PROJECT_BINARY_DIR}/man/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${PROJECT_BINARY_DIR}/bash/${program}
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  endforeach()
+endif()
+
 install(FILES smp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/smp/examples
         FILES_MATCHING PATTERN "*.yaml" PATTERN "*.c" PATTERN "mpi-env.sh")

@@ -18,7 +18,8 @@
 typedef struct options {
     const char *model, *onnx, *weights, *checkpoint, *names, *map;
     smp_option_list tensors, plugins;
-    bool best, apart, help, version;
+    bool best, apart, version;
+    int help; /* smp_option_help */
 } options;
 
 static void put_families(smp_text *text)
@@ -51,20 +52,20 @@ static const smp_option rows[] = {
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model has; repeatable. They have no meaning in ONNX: "
              "name outputs before them"},
-    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
+     .help = "this text; as a page for man, or what completes options in bash"},
     {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-export and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-export",
-    .head =
-        "usage: smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]\n"
-        "\n"
-        "Writes a trained model as an ONNX file (opset 17): forward as in an evaluation, for any "
-        "number\n"
-        "of samples. Its outputs are what the loss reads first, as of smp-run --predict.\n",
-    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n",
+    .summary = "write a trained model as an ONNX file",
+    .usage = "smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]",
+    .about = "Writes a trained model as an ONNX file (opset 17): forward as in an "
+             "evaluation, for any number of samples. Its outputs are what the loss reads "
+             "first, as of smp-run --predict.",
+    .exits = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input",
     .row = rows,
 };
 
@@ -242,7 +243,7 @@ int main(int argc, char **argv)
     options a = {0};
     smp_status status = read_options(argc, argv, &a);
     if (status == SMP_OK)
-        status = a.help      ? smp_options_print_help(&table)
+        status = a.help      ? smp_options_print_help(&table, (smp_option_help)a.help)
                  : a.version ? smp_options_print_version(&table)
                              : export_model(&a);
     if (status != SMP_OK)

@@ -15,7 +15,8 @@
 typedef struct arguments {
     const char *model, *output, *weights, *loss;
     smp_option_list dims;
-    bool help, version;
+    bool version;
+    int help; /* smp_option_help */
 } arguments;
 
 #define AT(field) offsetof(arguments, field)
@@ -30,24 +31,21 @@ static const smp_option rows[] = {
              "one for inference"},
     {"dim", .kind = SMP_OPTION_LIST, .value = "NAME=NUMBER", .at = AT(dims),
      .help = "what a symbolic dimension is (not the batch's); repeatable"},
-    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
+     .help = "this text; as a page for man, or what completes options in bash"},
     {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-import and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-import",
-    .head =
-        "usage: smp-import MODEL.onnx -o model.yaml [options]\n"
-        "\n"
-        "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first dimension of "
-        "its\n"
-        "first input is the batch, which the model file does not say. What SMP lacks becomes "
-        "opaque:\n"
-        "it is planned with estimated costs of one sample, and cannot be run; the reason stands "
-        "beside\n"
-        "it.\n",
-    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n",
+    .summary = "make a model of an ONNX file",
+    .usage = "smp-import MODEL.onnx -o model.yaml [options]",
+    .about = "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
+             "dimension of its first input is the batch, which the model file does not "
+             "say. What SMP lacks becomes opaque: it is planned with estimated costs of "
+             "one sample, and cannot be run; the reason stands beside it.",
+    .exits = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input",
     .row = rows,
 };
 
@@ -141,7 +139,7 @@ int main(int argc, char **argv)
     arguments a = {0};
     smp_status status = parse_arguments(argc, argv, &a);
     if (status == SMP_OK)
-        status = a.help      ? smp_options_print_help(&table)
+        status = a.help      ? smp_options_print_help(&table, (smp_option_help)a.help)
                  : a.version ? smp_options_print_version(&table)
                              : run(&a);
     if (status != SMP_OK)

@@ -569,7 +569,7 @@ int main(int argc, char **argv)
     smp_partition_options options;
     smp_status status = smp_partition_options_parse(argc, argv, &options);
     if (status == SMP_OK && options.help)
-        status = smp_options_print_help(&smp__partition_table);
+        status = smp_options_print_help(&smp__partition_table, (smp_option_help)options.help);
     else if (status == SMP_OK && options.version)
         status = smp_options_print_version(&smp__partition_table);
     else if (status == SMP_OK)

@@ -32,7 +32,8 @@ typedef struct arguments {
     int64_t microbatch_size; /* 0: not given */
     double link_s;
     smp_option_list plugins;
-    bool links, check_gradients, help, version;
+    bool links, check_gradients, version;
+    int help; /* smp_option_help */
 } arguments;
 
 static smp_status set_device(void *options, const char *name, const char *text)
@@ -75,26 +76,26 @@ static const smp_option rows[] = {
          "--microbatch-size says otherwise)"},
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
-    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
+     .help = "this text; as a page for man, or what completes options in bash"},
     {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-profile and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-profile",
-    .head =
-        "usage: smp-profile MODEL [-o profile.yaml] [options]\n"
-        "       mpirun -n N smp-profile MODEL [options]\n"
-        "\n"
-        "Measures every operator of a model on this machine: the median of several samples, equal\n"
-        "operators once; those whose samples scatter up to twice again; on the CPU also what it "
-        "costs\n"
-        "that a rank gets a core from another one, on a GPU which algorithm is the fastest for "
-        "each\n"
-        "matrix product, which plans and runs then take. Under mpirun all ranks measure at once, "
-        "as\n"
-        "they will train; rank 0's times are written. Start no more ranks than there are cores.\n",
-    .tail = "exit codes: 0 done, 1 failed, or a gradient is wrong, 2 wrong usage or bad input\n",
+    .summary = "measure the operators of a model and the links of a machine",
+    .usage = "smp-profile MODEL [-o profile.yaml] [options]\nmpirun -n N smp-profile MODEL "
+             "[options]",
+    .about = "Measures every operator of a model on this machine: the median of several "
+             "samples, equal operators once; those whose samples scatter up to twice "
+             "again; on the CPU also what it costs that a rank gets a core from another "
+             "one, on a GPU which algorithm is the fastest for each matrix product, which "
+             "plans and runs then take. Under mpirun all ranks measure at once, as they "
+             "will train; rank 0's times are written. Start no more ranks than there are "
+             "cores.",
+    .exits = "exit codes: 0 done, 1 failed, or a gradient is wrong, 2 wrong usage or bad "
+             "input",
     .row = rows,
 };
 
@@ -422,7 +423,7 @@ int main(int argc, char **argv)
     smp_status status = parse_arguments(argc, argv, &a);
     if (status == SMP_OK && a.help) {
         if (speaks)
-            status = smp_options_print_help(&table);
+            status = smp_options_print_help(&table, (smp_option_help)a.help);
     } else if (status == SMP_OK && a.version) {
         if (speaks)
             status = smp_options_print_version(&table);

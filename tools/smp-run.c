@@ -83,7 +83,8 @@ int main(int argc, char **argv)
     if (status == SMP_OK && !a.help && !a.version)
         code = train(&a);
     else if (status == SMP_OK && speaks())
-        status = a.help ? smp__run_options_help() : smp__run_options_version();
+        status =
+            a.help ? smp__run_options_help((smp_option_help)a.help) : smp__run_options_version();
     if (status != SMP_OK && speaks())
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
     smp__run_options_free(&a);

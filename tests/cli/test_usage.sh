@@ -9,6 +9,12 @@ for program in smp-profile smp-partition smp-run smp-import smp-export; do
     expect_exit 0 "$program" --help
     expect_match out "[Uu]sage:.*$program"
     expect_equal "bytes on standard error" "$(wc -c <err | tr -d ' ')" 0
+    expect_exit 0 "$program" --help=man
+    expect_match out "^\.TH ${program^^} 1 "
+    expect_match out '^\\fB\\-\\-version\\fR'
+    expect_exit 0 "$program" --help=bash
+    expect_exit 0 bash -n out
+    expect_bad "expected man or bash" "$program" --help=html
     expect_exit 0 "$program" --version
     expect_match out "^$program ${version//./\\.}"
     [ "$program" = smp-import ] || expect_match out 'CUDA' # what it was built with, where that matters
@@ -50,6 +56,19 @@ has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-st
     --export-size --weights --weights-only --weights-map --names --log --progress --keep --keep-best --resume-best --save-must
 has_options smp-import -o --weights --loss --dim --help --version
 has_options smp-export --onnx --tensor --external-data --checkpoint --best --weights --weights-map --names --plugin --help --version
+
+# What bash completes: options after a dash, words after an option that chooses.
+completes() { # words typed: what they may become, in `words`
+    expect_exit 0 smp-partition --help=bash
+    cp out complete.bash
+    # shellcheck disable=SC2016 # for the shell that is started
+    words=$(bash -c 'source ./complete.bash; COMP_WORDS=(smp-partition "$@"); COMP_CWORD=$#; _smp_partition
+        echo "${COMPREPLY[*]}"' - "$@")
+}
+completes model.yaml --sch
+expect_equal "completions of --sch" "$words" '--schedule --schedule-from'
+completes model.yaml --placement s
+expect_equal "completions of --placement s" "$words" spread
 
 # Values that options do not take.
 write_good_model model.yaml

@@ -8,7 +8,7 @@ build=${SMP_BUILD_DIR:-$SMP_SOURCE_DIR/build/test}
 prefix=$scratch/prefix
 expect_exit 0 cmake --install "$build" --prefix "$prefix"
 for file in include/smp.h bin/smp-profile bin/smp-partition bin/smp-run bin/smp-import bin/smp-export \
-    share/smp/examples/embed.c share/smp/examples/gpt-tiny.yaml; do
+    share/man/man1/smp-run.1 share/bash-completion/completions/smp-partition share/smp/examples/embed.c share/smp/examples/gpt-tiny.yaml; do
     [ -e "$prefix/$file" ] || fail "not installed: $file"
 done
 # Texts must not name the folders they were made in.

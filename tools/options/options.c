@@ -7,13 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/math/math.h"
 #include "graph/model/target.h"
 #include "graph/yaml/yaml.h"
-#include "profile/cuda_info.h"
-#include "smp.h"
 
-enum { FIRST_LONG = 256, HELP_COLUMN = 32, HELP_WIDTH = 98, NAME_BYTES = 64 };
+enum { FIRST_LONG = 256, NAME_BYTES = 64 };
 
 #define MOST_NUMBER 1e9 /* from here on powers of ten */
 #define NO_LIMIT 1e30
@@ -157,6 +154,15 @@ static smp_status add_item(const char *name, const char *text, smp_option_list *
     return SMP_OK;
 }
 
+static smp_status read_form(const char *name, const char *text, int *form)
+{
+    int word = 0;
+    if (text)
+        SMP_TRY(smp_parse_word(name, "man|bash", text, &word));
+    *form = !text ? SMP_HELP_TEXT : word == 0 ? SMP_HELP_MAN : SMP_HELP_BASH;
+    return SMP_OK;
+}
+
 static smp_status set_number(const smp_option *row, const char *name, const char *text, void *at)
 {
     int64_t whole = 0;
@@ -210,6 +216,8 @@ smp_status smp_options_set(const smp_option *row, const char *name, const char *
         return add_item(name, text, at);
     case SMP_OPTION_CHOICE:
         return smp_parse_word(name, row->value, text, at);
+    case SMP_OPTION_HELP:
+        return read_form(name, text, at);
     case SMP_OPTION_OWN:
         return row->set(options, name, text);
     default:
@@ -359,100 +367,4 @@ smp_status smp_options_read(const smp_option_table *table, int argc, char **argv
     free(k.option);
     free(k.row);
     return status;
-}
-
-/* Words from column HELP_COLUMN on, broken before HELP_WIDTH; the line stands at `column`. After a
- * newline in them another line begins. */
-static void put_wrapped(const char *words, int column, smp_text *text)
-{
-    bool first = true;
-    while (*words) {
-        const int length = (int)strcspn(words, " \n");
-        if (column >= HELP_COLUMN && !first && column + 1 + length > HELP_WIDTH) {
-            smp_text_append(text, "\n");
-            column = 0;
-            first = true;
-        }
-        if (column > HELP_COLUMN - 1 && first) {
-            smp_text_append(text, "\n");
-            column = 0;
-        }
-        if (column < HELP_COLUMN)
-            smp_text_append(text, "%*s", HELP_COLUMN - column, "");
-        else
-            smp_text_append(text, " ");
-        column = (column < HELP_COLUMN ? HELP_COLUMN : column + 1) + length;
-        smp_text_append(text, "%.*s", length, words);
-        first = false;
-        words += length;
-        if (*words == '\n')
-            column = HELP_WIDTH; /* the next word begins a line */
-        words += *words != '\0';
-    }
-    smp_text_append(text, "\n");
-}
-
-static int put_name(const char *name, const smp_option *row, smp_text *text)
-{
-    const size_t before = text->length;
-    smp_text_append(text, "%s%s", name[1] ? "--" : "-", name);
-    if (row->value && !row->may_miss)
-        smp_text_append(text, " %s", row->value);
-    else if (row->value)
-        smp_text_append(text, "[=%s]", row->value);
-    return (int)(text->length - before);
-}
-
-static void put_row(const smp_option *row, smp_text *text)
-{
-    smp_text help = {0};
-    if (row->kind == SMP_OPTION_HEADING) {
-        smp_text_append(text, "%s\n", row->name);
-        return;
-    }
-    smp_text_append(text, "  ");
-    int column = 2 + put_name(row->name, row, text);
-    if (row->alias) {
-        smp_text_append(text, ", ");
-        column += 2 + put_name(row->alias, row, text);
-    }
-    smp_text_append(&help, "%s", row->help ? row->help : "");
-    if (row->names)
-        row->names(&help);
-    put_wrapped(help.data ? help.data : "", column, text);
-    text->failed |= help.failed;
-    smp_text_free(&help);
-}
-
-smp_status smp_options_help(const smp_option_table *table, smp_text *text)
-{
-    smp_text_append(text, "%s\n", table->head);
-    for (const smp_option *row = table->row; row->name; row++)
-        put_row(row, text);
-    smp_text_append(text, "\n%s", table->tail);
-    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
-}
-
-static smp_status print_text(smp_text *text, smp_status status)
-{
-    if (status == SMP_OK && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
-        status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write");
-    smp_text_free(text);
-    return status;
-}
-
-smp_status smp_options_print_help(const smp_option_table *table)
-{
-    smp_text text = {0};
-    return print_text(&text, smp_options_help(table, &text));
-}
-
-smp_status smp_options_print_version(const smp_option_table *table)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "%s %s\n%s\n", table->program, smp_version(), smp_math_name());
-    smp_cuda_describe(&text);
-    if (!text.failed && text.data[text.length - 1] != '\n')
-        smp_text_append(&text, "\n");
-    return print_text(&text, text.failed ? smp_fail_memory(text.capacity) : SMP_OK);
 }

@@ -22,8 +22,17 @@ typedef enum smp_option_kind {
     SMP_OPTION_FLOAT,   /* float */
     SMP_OPTION_SECONDS, /* seconds, or a time such as 90s, 10m or 1.5h: double */
     SMP_OPTION_BYTES,   /* a size such as 80GB: int64_t */
+    SMP_OPTION_HELP,    /* nothing, man or bash. int: smp_option_help */
     SMP_OPTION_OWN      /* what the row's `set` makes of it */
 } smp_option_kind;
+
+/* Forms of --help: for people, as a page for man, as what bash is told to complete. */
+typedef enum smp_option_help {
+    SMP_HELP_NONE,
+    SMP_HELP_TEXT,
+    SMP_HELP_MAN,
+    SMP_HELP_BASH
+} smp_option_help;
 
 enum { SMP_OPTION_LIST_MOST = 64 };
 
@@ -59,8 +68,10 @@ struct smp_option {
 };
 
 typedef struct smp_option_table {
-    const char *program;
-    const char *head, *tail; /* of --help: what stands before and behind the options */
+    const char *program, *summary; /* what it is called, and is for, in a few words */
+    const char *usage;             /* its forms, a line each */
+    const char *about;             /* paragraphs of words; an empty line is between them */
+    const char *exits;             /* what exit codes mean, and what else stands at the end */
     const smp_option *row;
     /* May the option be given? SMP_ERR_INPUT with the reason. NULL: any may. */
     smp_status (*check)(const void *options, const smp_option *row, const char *name);
@@ -76,10 +87,10 @@ smp_status smp_options_read(const smp_option_table *table, int argc, char **argv
 /* One option, as if it had been given. */
 smp_status smp_options_set(const smp_option *row, const char *name, const char *text,
                            void *options);
-/* What --help prints. */
-smp_status smp_options_help(const smp_option_table *table, smp_text *text);
+/* What --help prints in a form. */
+smp_status smp_options_help(const smp_option_table *table, smp_option_help form, smp_text *text);
 /* To standard output: that, and what --version prints. */
-smp_status smp_options_print_help(const smp_option_table *table);
+smp_status smp_options_print_help(const smp_option_table *table, smp_option_help form);
 smp_status smp_options_print_version(const smp_option_table *table);
 
 /* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */

@@ -319,7 +319,8 @@ static const smp_option rows[] = {
      .help = "timeline and memory as a figure"},
     {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
      .names = put_exporters, .help = "for another program: "},
-    {"help", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(help), .help = "this text"},
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .flags = IN_BOTH,
+     .at = AT(help), .help = "this text; as a page for man, or what completes options in bash"},
     {"version", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(version),
      .help = "versions of smp-partition and its libraries"},
     {0},
@@ -336,28 +337,22 @@ static smp_status check_command(const void *options, const smp_option *row, cons
 
 const smp_option_table smp__partition_table = {
     .program = "smp-partition",
-    .head =
-        "usage: smp-partition MODEL [-o plan.yaml] [options]\n"
-        "       smp-partition check PLAN [options]\n"
-        "\n"
-        "Splits a model into pipeline stages and schedules micro-batches through them. Prints "
-        "a table of\n"
-        "stages; -o writes the plan. What is left out is auto: the least simulated time per\n"
-        "sample that fits; within 1 % of it the fewest micro-batches, then the smallest "
-        "peak.\n"
-        "\n"
-        "check judges a plan: all that is illegal in it, what it costs, and how far it is "
-        "from the best.\n"
-        "It also judges schedules of others, CSVs of torch.distributed.pipelining, Megatron-LM's "
-        "layouts and\n"
-        "DeepSpeed's parts: complete, free of deadlock, what they keep and take, what is better.\n"
-        "The plan may be a sketch: `smp: 1` and `stages:`, a list of {ops: [...]}, ops by "
-        "name, by\n"
-        "pattern ('h0.*') or as a range (wte..h0.res_2). The rest is filled in: ranks as the "
-        "schedule\n"
-        "places stages, interleaved, no replicas, 4 micro-batches per rank.\n",
-    .tail = "exit codes: 0 done, 1 failed, 2 wrong usage, bad input or an illegal plan, 3 no plan "
-            "fits\n",
+    .summary = "split a model into pipeline stages, or judge a plan",
+    .usage = "smp-partition MODEL [-o plan.yaml] [options]\nsmp-partition check PLAN "
+             "[options]",
+    .about = "Splits a model into pipeline stages and schedules micro-batches through "
+             "them. Prints a table of stages; -o writes the plan. What is left out is "
+             "auto: the least simulated time per sample that fits; within 1 % of it the "
+             "fewest micro-batches, then the smallest peak.\n\ncheck judges a plan: all "
+             "that is illegal in it, what it costs, and how far it is from the best. It "
+             "also judges schedules of others, CSVs of torch.distributed.pipelining, "
+             "Megatron-LM's layouts and DeepSpeed's parts: complete, free of deadlock, "
+             "what they keep and take, what is better. The plan may be a sketch: `smp: 1` "
+             "and `stages:`, a list of {ops: [...]}, ops by name, by pattern ('h0.*') or "
+             "as a range (wte..h0.res_2). The rest is filled in: ranks as the schedule "
+             "places stages, interleaved, no replicas, 4 micro-batches per rank.",
+    .exits = "exit codes: 0 done, 1 failed, 2 wrong usage, bad input or an illegal plan, 3 "
+             "no plan fits",
     .row = rows,
     .check = check_command,
 };

@@ -41,7 +41,8 @@ typedef struct smp_partition_options {
     double time_limit_s; /* 0: none */
     bool has_placement, has_device, has_precision, has_state_precision, has_shard_what;
     smp_target target; /* where these say so */
-    bool explain, json, help, version;
+    bool explain, json, version;
+    int help;                   /* smp_option_help */
     smp_search_request request; /* numbers and choices; no graph, cluster, profile */
 } smp_partition_options;
 

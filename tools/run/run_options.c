@@ -270,7 +270,8 @@ static const smp_option rows[] = {
              "memory of the host; not on GPUs"},
     {"plugin", .kind = SMP_OPTION_LIST, .at = AT(plugins), .value = "FILE.so",
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
-    {"help", .kind = SMP_OPTION_YES, .at = AT(help), .help = "this text"},
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
+     .help = "this text; as a page for man, or what completes options in bash"},
     {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-run and libraries"},
     {0},
 };
@@ -280,14 +281,15 @@ static void tell_option(void *options, const smp_option *row, const char *text);
 
 static const smp_option_table table = {
     .program = "smp-run",
-    .head =
-        "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
-        "\n"
-        "Trains the model of a plan, one process per device. N is the plan's number of devices.\n",
-    .tail =
-        "With --checkpoint, SIGUSR1 and SIGTERM save after the step in progress and end the job.\n"
-        "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits,\n"
-        "            4 ended by a signal and saved\n",
+    .summary = "train the model of a plan, one process per device",
+    .usage = "mpirun -n N smp-run PLAN --data SOURCE [options]",
+    .about = "Trains the model of a plan, one process per device. N is the plan's number "
+             "of devices.",
+    .exits =
+        "With --checkpoint, SIGUSR1 and SIGTERM save after the step in progress and end the "
+        "job.\n\n"
+        "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits, 4 ended by a "
+        "signal and saved",
     .row = rows,
     .told = tell_option,
 };
@@ -524,9 +526,9 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     return check_files(a);
 }
 
-smp_status smp__run_options_help(void)
+smp_status smp__run_options_help(smp_option_help form)
 {
-    return smp_options_print_help(&table);
+    return smp_options_print_help(&table, form);
 }
 
 smp_status smp__run_options_version(void)

@@ -10,7 +10,8 @@
 typedef struct smp__run_options {
     smp_train_options train;
     smp_option_list data, eval_data, predict_data, plugins, weights_like;
-    bool help, version;
+    bool version;
+    int help; /* smp_option_help */
     const char *names, *weights_map, *export_size;
     smp_option_list weights_only;
     smp_text told;    /* "option NAME VALUE" lines: train.told */
@@ -25,7 +26,7 @@ smp_status smp__run_options_settle(smp__run_options *options, const char *receip
                                    smp_text *changed);
 void smp__run_options_free(smp__run_options *options);
 /* To standard output. */
-smp_status smp__run_options_help(void);
+smp_status smp__run_options_help(smp_option_help form);
 smp_status smp__run_options_version(void);
 
 #endif

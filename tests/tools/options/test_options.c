@@ -81,8 +81,10 @@ static const smp_option rows[] = {
     {0},
 };
 static const smp_option_table table = {.program = "smp-test",
-                                       .head = "usage: smp-test\n",
-                                       .tail = "exit codes\n",
+                                       .summary = "try options",
+                                       .usage = "smp-test\nsmp-test again",
+                                       .about = "words",
+                                       .exits = "exit codes",
                                        .row = rows,
                                        .check = check_row,
                                        .told = tell_row};
@@ -189,10 +191,10 @@ static void test_options_help(void **state)
 {
     (void)state;
     smp_text text = {0};
-    assert_int_equal(smp_options_help(&table, &text), SMP_OK);
-    assert_non_null(strstr(text.data,
-                           "usage: smp-test\n\nfirst\n  -o FILE                       a file\n"
-                           "  --yes                         sets\n"));
+    assert_int_equal(smp_options_help(&table, SMP_HELP_TEXT, &text), SMP_OK);
+    assert_non_null(strstr(text.data, "usage: smp-test\n       smp-test again\n\nwords\n\nfirst\n  "
+                                      "-o FILE                       a file\n"
+                                      "  --yes                         sets\n"));
     assert_non_null(strstr(text.data, "  --text T, --word T            text\n"));
     assert_non_null(strstr(text.data, "  --missed[=none|some|all]"));
     assert_non_null(strstr(text.data,
