@@ -41,6 +41,10 @@ done
 
 source_file schedule/rules/wrong_right.c '#include "schedule/export/export.h"'
 breaks 'schedule/rules includes a room to its right: schedule/rules/wrong_right\.c:2'
+source_file graph/ops/norm/wrong_family.c '#include "graph/ops/matmul/linear.h"'
+breaks 'graph/ops/norm includes a room to its right: graph/ops/norm/wrong_family\.c:2'
+source_file graph/ops/wrong_shared.c '#include "graph/ops/collective/collective.h"'
+breaks 'graph/ops includes a room to its right: graph/ops/wrong_shared\.c:2'
 source_file partition/wrong_outside.c '#include <stdio.h>'
 breaks 'outside the rooms: partition/wrong_outside\.c'
 source_file graph/base/wrong_layer.c '#include "profile/profile.h"'

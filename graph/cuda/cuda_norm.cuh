@@ -1,6 +1,6 @@
 /* Rows normalised and weighed, (x - mean) * rstd * weight + bias over the last dimension: what
  * layernorm and, CENTERED false, rmsnorm are made of, which has neither mean nor bias. The formulas
- * are those of graph/ops/layernorm.c and rmsnorm.c.
+ * are those of graph/ops/norm/layernorm.c and rmsnorm.c.
  *
  * Forward and input gradient read and write each value once: a row stays in the registers of a warp
  * or of a block. Rows of odd width, and such as no block can hold, take a path that reads a row

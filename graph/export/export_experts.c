@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-#include "graph/ops/routing.h"
+#include "graph/ops/experts/routing.h"
 
 /* 0, 1, .. n - 1 as int64 or floats. */
 static const char *rising(smp__node_out *x, int64_t n, bool whole)

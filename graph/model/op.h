@@ -1,4 +1,4 @@
-/* The operator interface: one static smp_op_kind per file in graph/ops/, listed in
+/* The operator interface: one static smp_op_kind per file of graph/ops/<family>/, listed in
  * graph/ops/op_list.h, or one that graph/ops/custom_op.c makes of a user's own. Nothing else knows
  * an operator by name.
  *

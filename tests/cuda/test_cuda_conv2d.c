@@ -1,6 +1,6 @@
 /* conv2d on a GPU in runs of samples: one, several, with a shorter last run, all; against the CPU.
  * The bound of the workspace is made small for that. Runs on the emulator and on a GPU. */
-#include "graph/ops/conv2d.h"
+#include "graph/ops/convolution/conv2d.h"
 #include "tests/cuda/test_cuda_ops_cases.h"
 #include "tests/cuda/test_cuda_ops_harness.h"
 

@@ -1,0 +1,318 @@
+/* conv2d: convolution of an image [C, H, W] with weights [channels, C / groups, kernel height,
+ * kernel width], in PyTorch's sense: floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) +
+ * 1 lines. `kernel`, `stride`, `padding` and `dilation` are a number for both directions, or
+ * [height, width].
+ *
+ * The work is done in graph/math/convolution.h; the bias gradient, sums over the planes of dy,
+ * here. */
+#include "graph/ops/convolution/conv2d.h"
+
+#include <math.h>
+
+#include "graph/math/half.h"
+#include "graph/math/vector.h"
+#include "graph/ops/ops.h"
+
+enum { CHANNELS, KERNEL, STRIDE, PADDING, DILATION, GROUPS, BIAS, WEIGHT, INIT_STD };
+
+static const smp_attr_desc ATTRS[] = {
+    [CHANNELS] = {"channels", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [KERNEL] = {"kernel", SMP_ATTR_INTS, true, 0, 1, INT32_MAX, NULL},
+    [STRIDE] = {"stride", SMP_ATTR_INTS, false, 0, 1, INT32_MAX, NULL},
+    [PADDING] = {"padding", SMP_ATTR_INTS, false, 0, 0, INT32_MAX, NULL},
+    [DILATION] = {"dilation", SMP_ATTR_INTS, false, 0, 1, INT32_MAX, NULL},
+    [GROUPS] = {"groups", SMP_ATTR_INT, false, 1, 1, INT32_MAX, NULL},
+    [BIAS] = {"bias", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
+    [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
+    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0, 0, 1e6, NULL},
+    {0},
+};
+
+/* (height, width) of a list of one or two; `otherwise` if there is none. */
+static void get_pair(const smp_attr_value *attr, int index, int64_t otherwise, int64_t pair[2])
+{
+    const int64_t n = attr[index].list.count, *items = attr[index].list.items;
+    for (int i = 0; i < 2; i++)
+        pair[i] = n == 0 ? otherwise : items[n == 2 ? i : 0];
+}
+
+/* All but the batch and out height and width, which follow from it. */
+static smp_convolution_shape given(const smp_attr_value *attr, const smp_shape *in)
+{
+    smp_convolution_shape s = {
+        .in = {in->dim[0], in->dim[1], in->dim[2]},
+        .out = {attr[CHANNELS].i},
+        .groups = attr[GROUPS].i,
+    };
+    get_pair(attr, KERNEL, 1, s.kernel);
+    get_pair(attr, STRIDE, 1, s.stride);
+    get_pair(attr, PADDING, 0, s.padding);
+    get_pair(attr, DILATION, 1, s.dilation);
+    return s;
+}
+
+smp_convolution_shape smp__conv2d_shape(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    smp_convolution_shape s = given(op->attr, &smp__in(graph, op, 0)->shape);
+    s.batch = batch;
+    s.half = smp__in(graph, op, 0)->dtype == SMP_BF16;
+    for (int i = SMP_HEIGHT; i <= SMP_WIDTH; i++)
+        s.out[i] = smp__out(graph, op)->shape.dim[i];
+    return s;
+}
+
+static smp_status infer_pairs(const smp_infer *infer)
+{
+    for (int a = KERNEL; a <= DILATION; a++) {
+        const int64_t n = infer->attr[a].list.count;
+        if (n > 2 || (n == 0 && a == KERNEL))
+            return smp_infer_fail(infer, "%s: got %lld numbers, expected one or [height, width]",
+                                  infer->op->kind->attrs[a].name, (long long)n);
+    }
+    return SMP_OK;
+}
+
+static smp_status infer_channels(const smp_infer *infer, const smp_convolution_shape *s)
+{
+    const int64_t in = s->in[SMP_CHANNELS], out = s->out[SMP_CHANNELS];
+    if (in % s->groups == 0 && out % s->groups == 0)
+        return SMP_OK;
+    return smp_infer_fail(infer, "groups: %lld does not divide the %lld channels of %s '%s'",
+                          (long long)s->groups, (long long)(in % s->groups ? in : out),
+                          in % s->groups ? "input" : "output",
+                          in % s->groups ? infer->in[0]->name : infer->op->name);
+}
+
+/* Lines and columns of the output. */
+static smp_status infer_places(const smp_infer *infer, smp_convolution_shape *s)
+{
+    static const char *const what[] = {"height", "width"};
+    for (int i = 0; i < 2; i++) {
+        const int64_t size = s->in[SMP_HEIGHT + i] + 2 * s->padding[i];
+        const int64_t window = s->dilation[i] * (s->kernel[i] - 1) + 1;
+        if (window > size)
+            return smp_infer_fail(infer,
+                                  "input '%s' has %s %lld, %lld with padding, less than the %lld "
+                                  "of the kernel with dilation",
+                                  infer->in[0]->name, what[i], (long long)s->in[SMP_HEIGHT + i],
+                                  (long long)size, (long long)window);
+        s->out[SMP_HEIGHT + i] = (size - window) / s->stride[i] + 1;
+    }
+    return SMP_OK;
+}
+
+static void declare_weights(smp_infer *infer, const smp_convolution_shape *s)
+{
+    const float std = (float)infer->attr[INIT_STD].f;
+    const int64_t channels = s->out[SMP_CHANNELS], in = s->in[SMP_CHANNELS] / s->groups;
+    infer->param[infer->n_param++] = (smp_param_decl){
+        .role = "weight",
+        .shape = {4, {channels, in, s->kernel[0], s->kernel[1]}},
+        .init = std > 0 ? SMP_INIT_NORMAL : SMP_INIT_UNIFORM,
+        .init_scale = std > 0 ? std : (float)(1.0 / sqrt((double)smp_convolution_taps(s))),
+        .tied_to = infer->attr[WEIGHT].s.text,
+    };
+    if (infer->attr[BIAS].i)
+        infer->param[infer->n_param++] = (smp_param_decl){
+            .role = "bias",
+            .shape = {1, {channels}},
+            .init = SMP_INIT_ZERO,
+        };
+}
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_float(infer, 0));
+    SMP_TRY(smp_infer_dims(infer, 0, 3, 3));
+    SMP_TRY(infer_pairs(infer));
+    smp_convolution_shape s = given(infer->attr, &infer->in[0]->shape);
+    SMP_TRY(infer_channels(infer, &s));
+    SMP_TRY(infer_places(infer, &s));
+    const smp_shape windows = {
+        5, {s.in[SMP_CHANNELS], s.kernel[0], s.kernel[1], s.out[SMP_HEIGHT], s.out[SMP_WIDTH]}};
+    if (smp_shape_elements(&windows) < 0)
+        return smp_infer_fail(infer, "%lld x %lld windows of %lld x %lld x %lld are too many",
+                              (long long)s.out[SMP_HEIGHT], (long long)s.out[SMP_WIDTH],
+                              (long long)s.in[SMP_CHANNELS], (long long)s.kernel[0],
+                              (long long)s.kernel[1]);
+    infer->out_dtype = SMP_F32;
+    infer->out_shape = (smp_shape){3, {s.out[0], s.out[1], s.out[2]}};
+    declare_weights(infer, &s);
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp_convolution_workspace(&s)};
+}
+
+int64_t smp__conv2d_bound = 128 << 20;
+
+/* As many as there is room for, at least one, in runs of equal lengths but for the last. */
+static int64_t samples_of(int64_t batch, int64_t bytes)
+{
+    const int64_t fit = bytes > 0 ? smp__conv2d_bound / bytes : batch;
+    const int64_t most = fit < 1 ? 1 : fit < batch ? fit : batch;
+    const int64_t runs = (batch + most - 1) / most;
+    return (batch + runs - 1) / runs;
+}
+
+/* The windows of a sample as a matrix, of activations or of their gradients in fp32; and the
+ * weight's gradient of each, in fp32. */
+smp__conv2d_runs smp__conv2d_runs_of(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    const int64_t taps = smp_convolution_taps(&s);
+    const int64_t windows =
+        smp_convolution_is_pointwise(&s) ? 0 : s.groups * taps * smp_convolution_places(&s);
+    const int64_t columns = windows * (int64_t)sizeof(float);
+    const int64_t own = windows * smp_dtype_bytes(smp__in(graph, op, 0)->dtype);
+    const int64_t part = s.out[SMP_CHANNELS] * taps * (int64_t)sizeof(float);
+    smp__conv2d_runs runs = {samples_of(batch, columns), 1, 0};
+    runs.workspace_bytes = runs.samples * columns;
+    if (!graph->training)
+        return runs;
+    runs.weight_samples = samples_of(batch, own + part);
+    const int64_t bytes = runs.weight_samples * (runs.weight_samples > 1 ? own + part : own);
+    if (bytes > runs.workspace_bytes)
+        runs.workspace_bytes = bytes;
+    return runs;
+}
+
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs =
+        (smp_op_needs){.weight_grad_in = 1,
+                       .workspace_bytes = smp__conv2d_runs_of(graph, op, batch).workspace_bytes};
+}
+
+/* Padding counts as pixels do: little of an image is at its edge. */
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    const double outputs = (double)smp__count(smp__out(graph, op), batch);
+    const double flops = 2.0 * outputs * (double)smp_convolution_taps(&s);
+    const double bias = op->attr[BIAS].i ? outputs : 0;
+    smp__work_bytes(graph, op, batch, work);
+    work->forward_flops = flops + bias;
+    work->backward_input_flops = flops;
+    work->backward_weight_flops = flops + bias;
+    work->matrix = true;
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    (void)device;
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    smp_convolution *made = NULL;
+    SMP_TRY(smp_fail_context(smp_convolution_create(&s, op->attr[BIAS].i, graph->training, &made),
+                             "op '%s' (conv2d)", op->name));
+    *state = made;
+    return SMP_OK;
+}
+
+static void release(void *state)
+{
+    smp_convolution_destroy(state);
+}
+
+static smp_convolution_weights weights(const smp_op_call *call)
+{
+    return (smp_convolution_weights){.fp32 = call->param[0],
+                                     .bf16 = call->param16 ? call->param16[0] : NULL};
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_convolution_forward(call->state, call->in[0], weights(call),
+                                   call->op->attr[BIAS].i ? call->param[1] : NULL, call->out,
+                                   call->workspace);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    if (!call->din[0])
+        return SMP_OK;
+    return smp_convolution_backward_input(call->state, call->dout, weights(call), call->din[0],
+                                          call->workspace);
+}
+
+/* A plane of dy in bf16, a part at a time. */
+static float sum16(const uint16_t *values, int64_t n)
+{
+    enum { PART = 512 };
+    float part[PART], sum = 0;
+    for (int64_t at = 0; at < n; at += PART) {
+        const int64_t count = n - at < PART ? n - at : PART;
+        smp__from_bf16(part, values + at, count);
+        sum += smp__sum(part, count);
+    }
+    return sum;
+}
+
+static void add_bias_gradient(const smp_op_call *call, const smp_convolution_shape *s)
+{
+    const int64_t places = smp_convolution_places(s), channels = s->out[SMP_CHANNELS];
+    for (int64_t i = 0; i < s->batch * channels; i++)
+        call->dparam[1][i % channels] +=
+            s->half ? sum16((const uint16_t *)call->dout + i * places, places)
+                    : smp__sum(call->dout + i * places, places);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(call->graph, call->op, call->batch);
+    if (call->op->attr[BIAS].i)
+        add_bias_gradient(call, &s);
+    return smp_convolution_backward_weight(call->state, call->in[0], call->dout, call->dparam[0],
+                                           call->workspace);
+}
+
+#define KERNELS                                                                                    \
+    {                                                                                              \
+        .prepare = prepare, .release = release, .forward = forward,                                \
+        .backward_input = backward_input, .backward_weight = backward_weight                       \
+    }
+
+/* Of arrays in bf16, as the shape says. */
+static const smp_op_kernels HALF = KERNELS;
+
+static bool allows_one_group(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                             int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->attr[GROUPS].i == 1;
+}
+
+static const smp_split_rule SPLITS[] = {
+    {"columns", .in = {SMP_CELL_SHARED}, .out = SMP_CELL_DIM0,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << CHANNELS,
+     .allows = allows_one_group},
+    {"rows", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_PARTS,
+     .param = {SMP_CELL_DIM1, SMP_CELL_BIAS_FIRST}, .allows = allows_one_group},
+    {"groups", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0, .param = {SMP_CELL_DIM0, SMP_CELL_DIM0},
+     .divided = 1u << CHANNELS | 1u << GROUPS},
+    {0},
+};
+
+const smp_op_kind smp__op_conv2d = {
+    .name = "conv2d",
+    .summary = "convolution of an image, with strides, padding, dilation and groups",
+    .sample = "inputs:\n"
+              "  image: {dtype: float32, shape: [3, 6, 5]}\n"
+              "ops:\n"
+              "  - {op: conv2d, name: op, in: image, out: y, channels: 4, kernel: 3, padding: 1}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .cuda_needs = cuda_needs,
+    .work = work,
+    .split = SPLITS,
+    .cpu = KERNELS,
+    .cpu16 = &HALF,
+    .rounded = 1 | SMP_ROUNDED_ON_GPU(2),
+};

@@ -1,0 +1,32 @@
+/* expert_return on a GPU: what the experts made comes back to its tokens and is kept, choice by
+ * choice; backward sends the gradients of the tokens, times their gates, to the places. */
+#include "graph/ops/experts/expert_exchange.cuh"
+
+enum { Y, LOGITS };
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    smp_expert_call<T> c = {};
+    SMP_TRY(smp_experts_begin(call, true, true, true, true, &c));
+    SMP_TRY(smp_experts_return<T>(c, static_cast<T *>(const_cast<void *>(call->in[Y]))));
+    return smp_choices_sum(call, static_cast<const T *>(c.x.rows), smp_rows_kept{c.x}, c.x.r,
+                           c.x.route.gate, c.x.d, static_cast<T *>(call->out));
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    const T *dout = reinterpret_cast<const T *>(call->dout);
+    smp_expert_call<T> c = {};
+    if (!call->din[Y] && !call->din[LOGITS])
+        return SMP_OK;
+    SMP_TRY(smp_experts_begin(call, true, true, true, false, &c));
+    if (call->din[LOGITS])
+        SMP_TRY(smp_gates_gradient(call, static_cast<const T *>(c.x.rows), smp_rows_kept{c.x},
+                                   c.x.r, c.x.route, c.x.d));
+    return call->din[Y]
+               ? smp_experts_send<T>(c, dout, c.x.route.gate, reinterpret_cast<T *>(call->din[Y]))
+               : SMP_OK;
+}
+
+SMP_CUDA_KERNELS(expert_return) = {smp_experts_prepare,       NULL, SMP_TYPED(forward),
+                                   SMP_TYPED(backward_input), NULL, NULL};

@@ -1,0 +1,32 @@
+/* expert_send on a GPU: rows of tokens to the places of their experts; backward brings the
+ * gradients of the places back, and every token adds up those of its choices, in their order. */
+#include "graph/ops/experts/expert_exchange.cuh"
+
+enum { X, LOGITS };
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    smp_expert_call<T> c = {};
+    SMP_TRY(smp_experts_begin(call, false, false, false, true, &c));
+    return smp_experts_send<T>(c, static_cast<const T *>(call->in[X]), NULL,
+                               static_cast<T *>(call->out));
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    const smp_tensor *logits = smp__in(call->graph, call->op, LOGITS);
+    smp_expert_call<T> c = {};
+    if (call->din[LOGITS])
+        SMP_TRY(SMP_CUDA(cudaMemsetAsync, call->din[LOGITS], 0,
+                         (size_t)smp__count(logits, call->batch) * sizeof(T),
+                         smp_cuda_of(call)->stream));
+    if (!call->din[X])
+        return SMP_OK;
+    SMP_TRY(smp_experts_begin(call, false, true, false, false, &c));
+    SMP_TRY(smp_experts_return<T>(c, const_cast<T *>(reinterpret_cast<const T *>(call->dout))));
+    return smp_choices_sum(call, static_cast<const T *>(c.x.rows), smp_rows_kept{c.x}, c.x.r, NULL,
+                           c.x.d, reinterpret_cast<T *>(call->din[X]));
+}
+
+SMP_CUDA_KERNELS(expert_send) = {smp_experts_prepare,       NULL, SMP_TYPED(forward),
+                                 SMP_TYPED(backward_input), NULL, NULL};
