@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "exec/checkpoint/checkpoint_values.h"
-#include "exec/state/weights.h"
 #include "graph/base/text.h"
 #include "graph/ops/custom_op.h"
 #include "graph/safetensors/name_family.h"
+#include "graph/safetensors/weights_match.h"
 #include "graph/yaml/yaml.h"
 #include "schedule/plan/plan.h"
 #include "tools/options/options.h"
@@ -153,7 +153,7 @@ static smp_status match(source *from, const options *a)
         return smp_fail_memory((size_t)n * sizeof *from->sources);
     smp_status status = smp_name_rules_open(&rules, a->map, a->names);
     if (status == SMP_OK)
-        status = smp__model_weights(from->graph, &weight);
+        status = smp_graph_list_weights(from->graph, &weight);
     if (status == SMP_OK)
         status = smp_weights_match(from->file, &rules, weight, n, NULL, 0, from->sources, &unused);
     free(weight);

@@ -72,7 +72,7 @@ static smp_status find_tensors(exporter *e, const smp_weights_options *options,
                                smp_name_rules *rules, smp_matched_weight **weight)
 {
     SMP_TRY(smp_name_rules_open(rules, options->map, options->names));
-    SMP_TRY(smp__model_weights(smp_graph_whole(e->s->graph), weight));
+    SMP_TRY(smp_graph_list_weights(smp_graph_whole(e->s->graph), weight));
     SMP_TRY(smp_weights_written(rules, *weight, smp_graph_whole(e->s->graph)->n_param, e->arena,
                                 &e->source, &e->n));
     e->tensor = SMP_ARENA_NEW(e->arena, smp_written_tensor, (size_t)e->n);

@@ -21,21 +21,6 @@ typedef struct loading {
     float *window, *slice; /* WINDOW_ELEMENTS of the whole weight, of the part */
 } loading;
 
-smp_status smp__model_weights(const smp_graph *whole, smp_matched_weight **out)
-{
-    smp_matched_weight *weight = calloc((size_t)whole->n_param + 1, sizeof *weight);
-    if (!weight)
-        return smp_fail_memory((size_t)whole->n_param * sizeof *weight);
-    for (int32_t i = 0; i < whole->n_param; i++) {
-        weight[i].name = whole->param[i].name;
-        weight[i].shape.n_dim = whole->param[i].shape.n_dim;
-        for (int k = 0; k < weight[i].shape.n_dim; k++)
-            weight[i].shape.dim[k] = whole->param[i].shape.dim[k];
-    }
-    *out = weight;
-    return SMP_OK;
-}
-
 static smp_status match(loading *l, const smp_weights_options *options)
 {
     const int32_t n = smp_graph_whole(l->s->graph)->n_param;
@@ -43,7 +28,7 @@ static smp_status match(loading *l, const smp_weights_options *options)
     smp_name_rules rules = {0};
     smp_status status = smp_name_rules_open(&rules, options->map, options->names);
     if (status == SMP_OK)
-        status = smp__model_weights(smp_graph_whole(l->s->graph), &weight);
+        status = smp_graph_list_weights(smp_graph_whole(l->s->graph), &weight);
     if (status == SMP_OK)
         status = smp_weights_match(l->file, &rules, weight, n, options->only, options->n_only,
                                    l->sources, &l->unused);

@@ -50,9 +50,6 @@ smp_status smp__replicas_check(smp *s);
 smp_status smp__drift_keep(smp *s, float **values);
 smp_status smp__drift_distance(smp *s, const float *values, double *distance);
 
-/* Names and shapes of the model's weights, whole. *out: malloc'ed; names are the graph's. In
- * load_weights.c. */
-smp_status smp__model_weights(const smp_graph *whole, smp_matched_weight **out);
 /* Are there rules that fit the model, and, where the path is a folder, can it be? Makes it. Not
  * collective; what smp_export_weights_as would find. In export_weights.c. */
 smp_status smp__export_check(const smp *s, const char *path, const smp_weights_options *options);

@@ -8,6 +8,7 @@
 #include "graph/base/text.h"
 #include "graph/model/graph_store.h"
 #include "graph/model/op.h"
+#include "graph/safetensors/weights_match.h"
 
 smp__graph_store *smp__graph_store_create(void)
 {
@@ -169,4 +170,19 @@ smp_status smp_graph_check_runnable(const smp_graph *graph)
                                op->name, op->kind->name, (int)op->n_in, (int)SMP_OP_MAX_IN);
     }
     return check_loss(graph);
+}
+
+smp_status smp_graph_list_weights(const smp_graph *whole, smp_matched_weight **out)
+{
+    smp_matched_weight *weight = calloc((size_t)whole->n_param + 1, sizeof *weight);
+    if (!weight)
+        return smp_fail_memory((size_t)whole->n_param * sizeof *weight);
+    for (int32_t i = 0; i < whole->n_param; i++) {
+        weight[i].name = whole->param[i].name;
+        weight[i].shape.n_dim = whole->param[i].shape.n_dim;
+        for (int k = 0; k < weight[i].shape.n_dim; k++)
+            weight[i].shape.dim[k] = whole->param[i].shape.dim[k];
+    }
+    *out = weight;
+    return SMP_OK;
 }

@@ -219,4 +219,9 @@ static inline bool smp_op_has_gradient(const smp_graph *graph, const smp_op *op)
     return false;
 }
 
+/* Names and shapes of the weights of a graph that is whole, as files of weights are matched with
+ * them. *out: [n_param], malloc'ed; names are the graph's. */
+struct smp_matched_weight;
+smp_status smp_graph_list_weights(const smp_graph *whole, struct smp_matched_weight **out);
+
 #endif

@@ -27,6 +27,12 @@ for program in smp-profile smp-partition smp-run smp-import smp-export; do
     expect_bad 'absent\.yaml' "$program" absent.yaml ${data[@]+"${data[@]}"}
 done
 
+# Only what opens a job needs MPI.
+for program in smp-partition smp-import smp-export smp-run; do
+    needed=$(ldd "$SMP_BIN_DIR/$program" | grep -c libmpi || true)
+    expect_equal "$program: libraries of MPI" "$((needed > 0))" "$([ "$program" = smp-run ] && echo 1 || echo 0)"
+done
+
 # Every option of the contract is known and described.
 has_options() { # program option...
     local program=$1 option
