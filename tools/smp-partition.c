@@ -18,6 +18,7 @@
 #include "schedule/foreign/foreign_judge.h"
 #include "schedule/foreign/foreign_take.h"
 #include "tools/partition/outputs.h"
+#include "tools/partition/split_from.h"
 #include "schedule/plan/relative_path.h"
 #include "schedule/plan/split_patterns.h"
 #include "schedule/planner/planner_build.h"
@@ -32,11 +33,12 @@ enum { MAX_LOCAL = 1 << 16 };
 typedef struct inputs {
     smp_graph *graph;
     smp_profile *profile;
-    smp_cluster *cluster;            /* NULL: the sketch's */
-    smp_cluster *groups;             /* of the cluster's devices, or the sketch's; NULL: none */
-    smp_sketch *sketch, *split_from; /* of --fix, or checked; of --split-from */
-    smp_foreign *foreign;            /* of --schedule-from */
-    int32_t *pin, *together;         /* of the graph that is planned */
+    smp_cluster *cluster; /* NULL: the sketch's */
+    smp_cluster *groups;  /* of the cluster's devices, or the sketch's; NULL: none */
+    smp_sketch *sketch;   /* of --fix, or checked */
+    smp__split_from split_from;
+    smp_foreign *foreign;    /* of --schedule-from */
+    int32_t *pin, *together; /* of the graph that is planned */
     smp_where *pin_where;
     smp_tensor_request tensor; /* of smp-partition MODEL */
 } inputs;
@@ -53,7 +55,7 @@ static void free_inputs(inputs *in)
     free(in->pin_where);
     free(in->together);
     smp_sketch_destroy(in->sketch);
-    smp_sketch_destroy(in->split_from);
+    smp__split_from_close(&in->split_from);
     smp_foreign_destroy(in->foreign);
     smp_cluster_destroy(in->groups);
     smp_cluster_destroy(in->cluster);
@@ -200,16 +202,14 @@ static smp_status adapt(void *context, smp_search_request *r)
     return SMP_OK;
 }
 
-/* The splitting of --split-from and nothing else of that plan. */
+/* The splitting of --split-from and nothing else of that plan or checkpoint. */
 static smp_status ask_split_from(const smp_partition_options *o, inputs *in,
                                  smp_tensor_request *out)
 {
-    SMP_TRY(smp_sketch_read(o->split_from, &in->split_from));
-    const smp_splitting *from = &in->split_from->splitting;
+    SMP_TRY(smp__split_from_open(o->split_from, &in->split_from));
+    const smp_splitting *from = &in->split_from.splitting;
     if (o->n_split > 0)
         return smp_fail(SMP_ERR_INPUT, "--split: with --split-from, which says how ops are split");
-    if (from->devices <= 1)
-        return smp_fail(SMP_ERR_INPUT, "--split-from: %s splits nothing", o->split_from);
     if (o->has_tensor && o->tensor > 0 && o->tensor != from->devices)
         return smp_fail(SMP_ERR_INPUT, "--tensor: got %d, expected the %d of --split-from %s",
                         o->tensor, from->devices, o->split_from);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/job/receipt.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "tools/run/run_options.h"
 #include "tools/run/training_loop.h"
 #include "exec/transport/comm.h"
@@ -30,8 +30,8 @@ static smp_status settle_resume(smp__run_options *a, int rank)
     if (!a->train.resume)
         return SMP_OK;
     if (rank == 0)
-        at.status =
-            smp__receipt_find(a->train.checkpoint, a->train.resume_best, &at.found, at.receipt);
+        at.status = smp__checkpoint_find_receipt(a->train.checkpoint, a->train.resume_best,
+                                                 &at.found, at.receipt);
     smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
     MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);
     smp__watchdog_end();

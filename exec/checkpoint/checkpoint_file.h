@@ -9,13 +9,13 @@
 #include "graph/base/text.h"
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 
 enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 6 };
 enum { SMP__CHECKPOINT_OLDEST = 3 };   /* that can be read */
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
 enum { SMP__WHOLE = 1000000000 };
-enum { SMP__RECEIPT_BYTES = 3072 };
 
 /* In which order samples are taken, and which are not. A resumed run takes it from here. */
 typedef struct smp__sample_order {

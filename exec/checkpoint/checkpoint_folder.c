@@ -208,3 +208,39 @@ smp_status smp__checkpoint_prune(const char *directory, int keep)
     free(list);
     return status == SMP_OK ? remove_parts(directory) : status;
 }
+
+smp_status smp__checkpoint_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES])
+{
+    smp__checkpoint_header header = {0};
+    int fd;
+    int64_t bytes;
+    SMP_TRY(smp_file_open(path, &fd, &bytes));
+    const smp_status status = smp__checkpoint_header_read(fd, path, &header);
+    close(fd);
+    if (status == SMP_OK)
+        memcpy(receipt, header.receipt, SMP__RECEIPT_BYTES);
+    return status;
+}
+
+smp_status smp__checkpoint_find_receipt(const char *directory, bool best, bool *found,
+                                        char receipt[SMP__RECEIPT_BYTES])
+{
+    smp__saved *list = NULL;
+    int n = 0;
+    receipt[0] = '\0';
+    *found = false;
+    if (!smp__checkpoint_exists(directory))
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
+    *found = n > 0;
+    const int first = best ? smp__checkpoint_best(list, n) : 0, end = best ? first + 1 : n;
+    for (int i = first < 0 ? end : first; i < end; i++) {
+        char path[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(path, directory, list[i].step);
+        if (smp__checkpoint_receipt(path, receipt) ==
+            SMP_OK) /* else passed over, as when it is loaded */
+            break;
+    }
+    free(list);
+    return SMP_OK;
+}

@@ -7,7 +7,7 @@
 
 #include "graph/base/status.h"
 
-enum { SMP__CHECKPOINT_PATH_BYTES = 4096 };
+enum { SMP__CHECKPOINT_PATH_BYTES = 4096, SMP__RECEIPT_BYTES = 3072 };
 
 /* "DIR/checkpoint-0000000020.smp" */
 void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
@@ -43,5 +43,12 @@ smp_status smp__checkpoint_folder_sync(const char *directory);
 /* Keeps the `keep` saved last, the one with the lowest loss, and what cannot be read; removes what
  * is half written, of whatever job. Call it when no save is under way, as who holds the lock. */
 smp_status smp__checkpoint_prune(const char *directory, int keep);
+
+/* The receipt (exec/job/receipt.h) of a checkpoint; "" where it has none. */
+smp_status smp__checkpoint_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES]);
+/* Of that in the directory which a job will load, the best or the last, as far as headers tell. Sets
+ * *found: there is one. */
+smp_status smp__checkpoint_find_receipt(const char *directory, bool best, bool *found,
+                                        char receipt[SMP__RECEIPT_BYTES]);
 
 #endif

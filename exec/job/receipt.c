@@ -5,45 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "exec/checkpoint/checkpoint_file.h"
-#include "exec/checkpoint/checkpoint_folder.h"
-
-static smp_status read_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES])
-{
-    smp__checkpoint_header header = {0};
-    int fd;
-    int64_t bytes;
-    SMP_TRY(smp_file_open(path, &fd, &bytes));
-    const smp_status status = smp__checkpoint_header_read(fd, path, &header);
-    close(fd);
-    if (status == SMP_OK)
-        memcpy(receipt, header.receipt, SMP__RECEIPT_BYTES);
-    return status;
-}
-
-smp_status smp__receipt_find(const char *directory, bool best, bool *found,
-                             char receipt[SMP__RECEIPT_BYTES])
-{
-    smp__saved *list = NULL;
-    int n = 0;
-    receipt[0] = '\0';
-    *found = false;
-    if (!smp__checkpoint_exists(directory))
-        return SMP_OK;
-    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    *found = n > 0;
-    const int first = best ? smp__checkpoint_best(list, n) : 0, end = best ? first + 1 : n;
-    for (int i = first < 0 ? end : first; i < end; i++) {
-        char path[SMP__CHECKPOINT_PATH_BYTES];
-        smp__checkpoint_path(path, directory, list[i].step);
-        if (read_receipt(path, receipt) == SMP_OK) /* else passed over, as when it is loaded */
-            break;
-    }
-    free(list);
-    return SMP_OK;
-}
+#include "schedule/plan/split_patterns.h"
 
 enum { VALUE_BYTES = 256 };
 
@@ -78,6 +41,20 @@ static uint64_t hash_splitting(const smp_splitting *splitting)
     return hash;
 }
 
+/* How ops are split, in as few lines as patterns allow. */
+static smp_status put_splits(const smp *s, smp_text *text)
+{
+    smp_splitting few;
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? SMP_OK : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = smp_splitting_shorten(&s->plan->splitting, smp_graph_whole(s->graph), arena, &few);
+    for (int32_t i = 0; status == SMP_OK && i < few.n_entry; i++)
+        smp_text_append(text, "split %s:%s\n", few.entry[i].op, few.entry[i].as);
+    smp_arena_destroy(arena);
+    return status;
+}
+
 static void add_bits(smp_text *text, const smp *s)
 {
     const smp_plan *plan = s->plan;
@@ -92,18 +69,20 @@ static void add_bits(smp_text *text, const smp *s)
 
 smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
 {
-    smp_text text = {0};
-    smp_status status = SMP_OK;
+    smp_text text = {0}, splits = {0};
+    smp_status status = put_splits(s, &splits);
     smp_text_append(&text, "%sbatch %" PRId64 "\n", options ? options : "",
                     smp__job_global_batch(s));
     add_bits(&text, s);
-    if (data) {
+    if (status == SMP_OK && data) {
         int64_t bytes = 0;
         uint64_t hash = 0;
         status = smp_data_mark(data, &bytes, &hash);
         smp_text_append(&text, "data %" PRId64 " %016" PRIx64 "\n", bytes, hash);
     }
-    if (status == SMP_OK && text.failed)
+    if (status == SMP_OK && text.length + splits.length < sizeof s->receipt)
+        smp_text_append(&text, "%s", splits.data ? splits.data : ""); /* else the hash alone */
+    if (status == SMP_OK && (text.failed || splits.failed))
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && text.length >= sizeof s->receipt)
         status = smp_fail(SMP_ERR_INPUT,
@@ -112,6 +91,7 @@ smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
     if (status == SMP_OK)
         memcpy(s->receipt, text.data, text.length + 1);
     smp_text_free(&text);
+    smp_text_free(&splits);
     return status;
 }
 

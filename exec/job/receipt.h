@@ -3,6 +3,7 @@
  *   option lr 0.003        of the command line, or of the run that was resumed
  *   batch 64               samples in a step
  *   microbatch-size 8      and others that decide the bits of a step
+ *   split h*.mlp.fc:columns   how ops are split, unless that takes too many lines
  *   data 4215 0123..ef     bytes of the files, a hash of their heads and tails */
 #ifndef SMP_EXEC_JOB_RECEIPT_H
 #define SMP_EXEC_JOB_RECEIPT_H
@@ -10,11 +11,6 @@
 #include "exec/data/data.h"
 #include "exec/state/handle.h"
 
-/* On one rank, before the job: that of the checkpoint in the directory which a job will load, the
- * best or the last, as far as headers tell. Sets *found: there is one; receipt: "" where it has
- * none. */
-smp_status smp__receipt_find(const char *directory, bool best, bool *found,
-                             char receipt[SMP__RECEIPT_BYTES]);
 /* This run's, for its checkpoints: lines of options, or NULL; data: NULL where there are none.
  * SMP_ERR_INPUT: a checkpoint has no room for so many options. */
 smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data);

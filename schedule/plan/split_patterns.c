@@ -135,3 +135,86 @@ smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph
     free(r.named);
     return status;
 }
+
+/* "h*.mlp.fc" of "h12.mlp.fc". */
+static const char *without_numbers(const char *name, smp_arena *arena)
+{
+    char *pattern = smp_arena_strdup(arena, name);
+    char *to = pattern;
+    for (const char *from = pattern; from && *from;) {
+        const size_t digits = strspn(from, "0123456789");
+        *to++ = digits > 0 ? '*' : *from;
+        from += digits > 0 ? digits : 1;
+    }
+    if (pattern)
+        *to = '\0';
+    return pattern;
+}
+
+static bool is_listed(const smp_split_entry *entry, int32_t n, const char *op, const char *as)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (strcmp(entry[i].op, op) == 0 && strcmp(entry[i].as, as) == 0)
+            return true;
+    return false;
+}
+
+static const char *rule_of(const smp_splitting *splitting, const char *op, int32_t *at)
+{
+    if (*at == splitting->n_entry || strcmp(splitting->entry[*at].op, op) != 0)
+        return "whole";
+    return splitting->entry[(*at)++].as; /* both are in op order */
+}
+
+/* Adds the ops, by name, of which the patterns say something else. */
+static void add_exceptions(const smp_splitting *resolved, const smp_splitting *made,
+                           const smp_graph *whole, smp_split_entry *entry, int32_t *n)
+{
+    int32_t wanted_at = 0, made_at = 0;
+    for (int32_t op = 0; op < whole->n_op; op++) {
+        const char *name = whole->op[op].name;
+        const char *wanted = rule_of(resolved, name, &wanted_at),
+                   *is = rule_of(made, name, &made_at);
+        if (strcmp(wanted, is) != 0)
+            entry[(*n)++] = (smp_split_entry){.op = name, .as = wanted};
+    }
+}
+
+static bool is_same(const smp_splitting *a, const smp_splitting *b)
+{
+    bool same = a->n_entry == b->n_entry;
+    for (int32_t i = 0; same && i < a->n_entry; i++)
+        same = strcmp(a->entry[i].op, b->entry[i].op) == 0 &&
+               strcmp(a->entry[i].as, b->entry[i].as) == 0;
+    return same;
+}
+
+smp_status smp_splitting_shorten(const smp_splitting *resolved, const smp_graph *whole,
+                                 smp_arena *arena, smp_splitting *out)
+{
+    const size_t most = (size_t)resolved->n_entry + (size_t)whole->n_op;
+    smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, most);
+    smp_splitting few = *resolved, made;
+    int32_t n = 0;
+    *out = *resolved;
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < resolved->n_entry; i++) {
+        const char *pattern = without_numbers(resolved->entry[i].op, arena);
+        if (!pattern)
+            return SMP_ERR_NO_MEMORY;
+        if (!is_listed(entry, n, pattern, resolved->entry[i].as))
+            entry[n++] = (smp_split_entry){.op = pattern, .as = resolved->entry[i].as};
+    }
+    few.entry = entry;
+    few.n_entry = n;
+    smp_status status = smp_splitting_resolve(&few, whole, arena, &made);
+    if (status == SMP_OK) {
+        add_exceptions(resolved, &made, whole, entry, &n);
+        few.n_entry = n;
+        status = smp_splitting_resolve(&few, whole, arena, &made);
+    }
+    if (status == SMP_OK && is_same(resolved, &made) && n < resolved->n_entry)
+        *out = few;
+    return status == SMP_ERR_INPUT ? SMP_OK : status; /* then the names themselves */
+}

@@ -70,8 +70,26 @@ for at in 2 3; do
     run_plan "$name" 4 --data text.txt --steps 5 --seed 5
     cp "$name.weights" whole.weights
     cp "$name.loss" whole.loss
+    cp -r "saved.$at" kept
     run_plan "$name" 4 --data text.txt --steps 5 --seed 5 --checkpoint "saved.$at" --resume
     expect_equal "$name: weights" "$(cat "$name.weights")" "$(cat whole.weights)"
     expect_equal "$name: last losses" "$(cat "$name.loss")" "$(tail -n 2 whole.loss)"
 done
+
+# Another plan of as many devices per op, split as the checkpoint says, goes on with its bits; one that chooses for
+# itself does not.
+plan own 2 2 1 1 simple 1 4
+plan moved 2 2 1 1 simple 1 4 --split-from kept
+plan newest 2 2 1 1 simple 1 4 --split-from kept/checkpoint-0000000003.smp
+expect_exit 1 smp-partition check own.yaml --same-bits-as shards.yaml
+expect_exit 0 smp-partition check moved.yaml --same-bits-as shards.yaml
+expect_equal "plans of a directory and of its last file" "$(cmp moved.yaml newest.yaml && echo same)" same
+run_plan moved 2 --data text.txt --steps 5 --seed 5 --checkpoint kept --resume
+expect_no_match err 'other splitting'
+expect_equal "moved: weights" "$(cat moved.weights)" "$(cat whole.weights)"
+expect_bad '--split-from: saved\.0 splits nothing' smp-partition "$model" --split-from saved.0
+mkdir empty
+expect_bad '--split-from: empty holds no checkpoint' smp-partition "$model" --split-from empty
+head -c 100 moved.yaml >broken.smp
+expect_bad 'broken\.smp: the header is damaged' smp-partition "$model" --split-from broken.smp
 finish

@@ -189,9 +189,12 @@ static const smp_option rows[] = {
     {"split", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN:RULE", .set = add_split,
      .help = "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with "
              "--tensor, repeatable, a later one wins"},
-    {"split-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "PLAN", .at = AT(split_from),
-     .help = "as many devices compute each op together as in this plan, split as there; its "
-             "stages and all else are searched"},
+    {"split-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "PLAN|CHECKPOINT",
+     .at = AT(split_from),
+     .help =
+         "as many devices compute each op together as in this plan, or in the job that wrote this "
+         "checkpoint (a file, or their directory), split as there; stages and all else are "
+         "searched"},
     {"freeze", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN", .set = add_freeze,
      .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
              "plan's with --fix, else none)"},

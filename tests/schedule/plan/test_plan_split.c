@@ -331,6 +331,49 @@ static void test_plan_split_patterns(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Names become patterns where these say the same in fewer lines. */
+static void test_plan_split_shortened(void **state)
+{
+    (void)state;
+    static const struct {
+        entries from[MOST];
+        const char *text;
+    } cases[] = {
+        {{{0}}, ""},
+        {{{"h*.fc", "columns"}}, "h*.fc columns\n"},
+        {{{"h*", "rows"}}, "h*.fc rows\nh*.proj rows\n"},
+        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h0.proj", "rows"}, {"out", "rows"}},
+         "h0.fc columns\nh0.act elements@1\nh0.proj rows\nh1.fc columns\nh1.act elements@1\nout "
+         "rows\n"},
+        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h*.proj", "rows"}, {"out", "rows"}},
+         "h*.fc columns\nh*.act elements@1\nh*.proj rows\nout rows\n"},
+        {{{"h0.fc", "columns"}, {"h1.fc", "rows"}}, "h0.fc columns\nh1.fc rows\n"},
+        {{{"h0.fc", "columns"}}, "h0.fc columns\n"},
+    };
+    smp_graph *graph = NULL;
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        smp_arena *arena = smp_arena_create();
+        smp_splitting all = {0}, few = {0}, again = {0};
+        smp_text text = {0};
+        assert_int_equal(SMP_OK, resolve(graph, cases[i].from, arena, &all));
+        assert_int_equal(SMP_OK, smp_splitting_shorten(&all, graph, arena, &few));
+        assert_int_equal(SMP_OK, smp_splitting_resolve(&few, graph, arena, &again));
+        assert_int_equal(again.n_entry, all.n_entry);
+        for (int32_t k = 0; k < all.n_entry; k++) {
+            assert_string_equal(again.entry[k].op, all.entry[k].op);
+            assert_string_equal(again.entry[k].as, all.entry[k].as);
+        }
+        for (int32_t k = 0; k < few.n_entry; k++)
+            smp_text_append(&text, "%s %s\n", few.entry[k].op, few.entry[k].as);
+        if (strcmp(cases[i].text, text.data ? text.data : "") != 0)
+            fail_msg("case %zu: %s", i, text.data ? text.data : "");
+        smp_text_free(&text);
+        smp_arena_destroy(arena);
+    }
+    smp_graph_destroy(graph);
+}
+
 /* Without a place, as of an option; and by nobody: nothing. */
 static void test_plan_split_patterns_of_options(void **state)
 {
@@ -436,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_plan_split_sketch_numbers),
         cmocka_unit_test(test_plan_split_patterns),
         cmocka_unit_test(test_plan_split_patterns_of_options),
+        cmocka_unit_test(test_plan_split_shortened),
         cmocka_unit_test(test_plan_split_patterns_are_bounded),
         cmocka_unit_test(test_plan_split_opens_its_model),
         cmocka_unit_test(test_plan_split_documented),

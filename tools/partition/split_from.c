@@ -1,0 +1,106 @@
+/* Splittings of plans and checkpoints; see the header. */
+#include "tools/partition/split_from.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "exec/checkpoint/checkpoint_folder.h"
+#include "graph/base/text.h"
+#include "schedule/plan/split_patterns.h"
+
+static bool is_directory(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool is_checkpoint(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return is_directory(path) || (dot && strcmp(dot, ".smp") == 0);
+}
+
+static smp_status read_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES])
+{
+    bool found = false;
+    if (!is_directory(path))
+        return smp__checkpoint_receipt(path, receipt);
+    SMP_TRY(smp__checkpoint_find_receipt(path, false, &found, receipt));
+    return found ? SMP_OK : smp_fail(SMP_ERR_INPUT, "--split-from: %s holds no checkpoint", path);
+}
+
+/* What follows the word in a line of the receipt; NULL: the line begins with another word. */
+static const char *value_of(const char *line, const char *word)
+{
+    const size_t length = strlen(word);
+    return strncmp(line, word, length) == 0 && line[length] == ' ' ? line + length + 1 : NULL;
+}
+
+static smp_status add_entry(const char *text, smp_arena *arena, smp_split_entry *entry)
+{
+    char *op = smp_arena_strdup(arena, text);
+    char *colon = op ? strrchr(op, ':') : NULL;
+    if (!op)
+        return SMP_ERR_NO_MEMORY;
+    if (!colon)
+        return smp_fail(SMP_ERR_INPUT, "--split-from: the checkpoint's receipt is damaged");
+    *colon = '\0';
+    *entry = (smp_split_entry){.op = op, .as = colon + 1, .where = {"--split-from", 0, 0}};
+    return SMP_OK;
+}
+
+/* Lines of a receipt: "tensor 2", "split h*.mlp.fc:columns". */
+static smp_status read_lines(char *receipt, smp__split_from *out)
+{
+    smp_split_entry *entry = SMP_ARENA_NEW(out->arena, smp_split_entry, SMP__RECEIPT_BYTES);
+    int32_t n = 0;
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (char *rest = receipt, *line; (line = strsep(&rest, "\n"));) {
+        const char *tensor = value_of(line, "tensor"), *split = value_of(line, "split");
+        int64_t devices = 0;
+        if (tensor && smp_parse_int(tensor, &devices))
+            out->splitting.devices = (int)devices;
+        if (split)
+            SMP_TRY(add_entry(split, out->arena, &entry[n++]));
+    }
+    out->splitting.entry = entry;
+    out->splitting.n_entry = n;
+    return SMP_OK;
+}
+
+static smp_status read_checkpoint(const char *path, smp__split_from *out)
+{
+    char receipt[SMP__RECEIPT_BYTES] = "";
+    SMP_TRY(read_receipt(path, receipt));
+    if (!(out->arena = smp_arena_create()))
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(read_lines(receipt, out));
+    if (receipt[0] == '\0' || (out->splitting.devices > 1 && out->splitting.n_entry == 0))
+        return smp_fail(SMP_ERR_INPUT,
+                        "--split-from: %s does not say how ops are split: give the plan of the job "
+                        "that wrote it",
+                        path);
+    return SMP_OK;
+}
+
+smp_status smp__split_from_open(const char *path, smp__split_from *out)
+{
+    *out = (smp__split_from){0};
+    if (is_checkpoint(path)) {
+        SMP_TRY(read_checkpoint(path, out));
+    } else {
+        SMP_TRY(smp_sketch_read(path, &out->sketch));
+        out->splitting = out->sketch->splitting;
+    }
+    if (out->splitting.devices <= 1)
+        return smp_fail(SMP_ERR_INPUT, "--split-from: %s splits nothing", path);
+    return SMP_OK;
+}
+
+void smp__split_from_close(smp__split_from *from)
+{
+    smp_sketch_destroy(from->sketch);
+    smp_arena_destroy(from->arena);
+}
