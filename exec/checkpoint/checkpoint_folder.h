@@ -46,8 +46,8 @@ smp_status smp__checkpoint_prune(const char *directory, int keep);
 
 /* The receipt (exec/job/receipt.h) of a checkpoint; "" where it has none. */
 smp_status smp__checkpoint_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES]);
-/* Of that in the directory which a job will load, the best or the last, as far as headers tell. Sets
- * *found: there is one. */
+/* Of that in the directory which a job will load, the best or the last, as far as headers tell.
+ * Sets *found: there is one. */
 smp_status smp__checkpoint_find_receipt(const char *directory, bool best, bool *found,
                                         char receipt[SMP__RECEIPT_BYTES]);
 

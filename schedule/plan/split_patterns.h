@@ -19,8 +19,8 @@ smp_status smp_split_entry_parse(const char *name, const char *text, smp_split_e
 smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph *whole,
                                  smp_arena *arena, smp_splitting *out);
 
-/* The other way round: entries by patterns, of names with any numbers, that are resolved to those of
- * `resolved`; where that cannot be, these themselves. */
+/* The other way round: entries by patterns, of names with any numbers, that are resolved to those
+ * of `resolved`; where that cannot be, these themselves. */
 smp_status smp_splitting_shorten(const smp_splitting *resolved, const smp_graph *whole,
                                  smp_arena *arena, smp_splitting *out);
 

@@ -12,8 +12,8 @@ typedef struct smp__split_from {
 } smp__split_from;
 
 /* path: a plan, a checkpoint (FILE.smp), or a directory of them, of which the one saved last.
- * SMP_ERR_INPUT: nothing is split there, or a checkpoint does not say how. It is to be closed in any
- * case. */
+ * SMP_ERR_INPUT: nothing is split there, or a checkpoint does not say how. It is to be closed in
+ * any case. */
 smp_status smp__split_from_open(const char *path, smp__split_from *out);
 void smp__split_from_close(smp__split_from *from); /* accepts what was not opened */
 

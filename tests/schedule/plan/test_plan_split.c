@@ -342,11 +342,10 @@ static void test_plan_split_shortened(void **state)
         {{{0}}, ""},
         {{{"h*.fc", "columns"}}, "h*.fc columns\n"},
         {{{"h*", "rows"}}, "h*.fc rows\nh*.proj rows\n"},
-        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h0.proj", "rows"}, {"out", "rows"}},
-         "h0.fc columns\nh0.act elements@1\nh0.proj rows\nh1.fc columns\nh1.act elements@1\nout "
-         "rows\n"},
-        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h*.proj", "rows"}, {"out", "rows"}},
-         "h*.fc columns\nh*.act elements@1\nh*.proj rows\nout rows\n"},
+        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h0.proj", "rows"}, {"out", "columns"}},
+         "h*.fc columns\nh*.act elements@1\nh*.proj rows\nout columns\nh1.proj whole\n"},
+        {{{"h*.fc", "columns"}, {"h*.act", "elements@1"}, {"h*.proj", "rows"}, {"out", "columns"}},
+         "h*.fc columns\nh*.act elements@1\nh*.proj rows\nout columns\n"},
         {{{"h0.fc", "columns"}, {"h1.fc", "rows"}}, "h0.fc columns\nh1.fc rows\n"},
         {{{"h0.fc", "columns"}}, "h0.fc columns\n"},
     };
