@@ -1,14 +1,11 @@
 /* Rows of floats (graph/math/vector.h). Each function is one pass: O(n), bound by memory except for
- * the exponentials (about 20 operations an element).
- *
- * exp: x = k ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), e^r by a polynomial of
- * degree 6 fitted for the least relative error, 2^k by writing the exponent field. k is found by
- * adding 1.5 * 2^23, whose low bits then hold the nearest integer: no conversion that would be
- * undefined for NaN. */
+ * the exponentials (graph/math/exponential.h). */
 #include "graph/math/vector.h"
 
 #include <stddef.h>
 #include <string.h>
+
+#include "graph/math/exponential.h"
 
 enum { COLUMN_BLOCK = 256 };
 
@@ -119,35 +116,10 @@ SMP_VECTOR void smp__column_sums(float *restrict total, const float *restrict x,
     }
 }
 
-/* e^x for x <= 0 or NaN. At the clamp k is -127, whose exponent field is that of zero. */
-static inline float exp_nonpositive(float x)
-{
-    const float log2_e = 1.44269504f;
-    const float round = 12582912.0f; /* 1.5 * 2^23 */
-    const float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-    float clamped = x < -88.0f ? -88.0f : x;
-    float shifted = clamped * log2_e + round;
-    float k = shifted - round;
-    float r = (clamped - k * ln2_high) - k * ln2_low;
-    float p = 0x1.6db47ep-10f;
-    p = p * r + 0x1.123b92p-7f;
-    p = p * r + 0x1.55545ep-5f;
-    p = p * r + 0x1.55548ep-3f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 127u) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return p * power;
-}
-
 SMP_VECTOR float smp__exp_row(float *y, const float *x, float shift, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = exp_nonpositive(x[i] - shift);
+        y[i] = smp__exp_nonpositive(x[i] - shift);
     return smp__sum(y, n);
 }
 
@@ -158,29 +130,22 @@ SMP_VECTOR float smp__exp_sum(const float *x, float shift, int64_t n)
     int64_t i = 0;
     for (; i + SMP_LANES <= n; i += SMP_LANES)
         for (int l = 0; l < SMP_LANES; l++)
-            lane[l] += exp_nonpositive(x[i + l] - shift);
+            lane[l] += smp__exp_nonpositive(x[i + l] - shift);
     for (int l = 0; i + l < n; l++)
-        tail[l] = exp_nonpositive(x[i + l] - shift);
+        tail[l] = smp__exp_nonpositive(x[i + l] - shift);
     for (int l = 0; l < SMP_LANES; l++)
         lane[l] += tail[l];
     return smp__fold(lane);
 }
 
-static inline float exp_magnitude(float x)
-{
-    return exp_nonpositive(x < 0 ? x : -x);
-}
-
 SMP_VECTOR void smp__exp_magnitude(float *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = exp_magnitude(x[i]);
+        y[i] = smp__exp_magnitude_of(x[i]);
 }
 
 SMP_VECTOR void smp__sigmoid(float *y, const float *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float value = x[i], e = exp_magnitude(value);
-        y[i] = (value < 0 ? e : 1.0f) / (1.0f + e);
-    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] = smp__sigmoid_of(x[i]);
 }

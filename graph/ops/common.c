@@ -141,6 +141,12 @@ void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp
     smp__work_elementwise(graph, op, batch, 0, 0, work);
 }
 
+void smp__needs_input(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.input_grad_in = 1};
+}
+
 void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)graph, (void)op, (void)batch;

@@ -1,6 +1,7 @@
 /* Every operator, one line each: CUDA(name) if kernels for a GPU lie in <name>.cu beside <name>.c,
- * HOST(name) if not. The line makes the operator's declaration and its places in the registries; of
- * names that are nearly what was asked for, the first one listed is suggested. */
+ * or are made of its row in a table of its family; HOST(name) if not. The line makes the operator's
+ * declaration and its places in the registries; of names that are nearly what was asked for, the
+ * first one listed is suggested. */
 #ifndef SMP_GRAPH_OPS_OP_LIST_H
 #define SMP_GRAPH_OPS_OP_LIST_H
 

@@ -82,6 +82,8 @@ void smp__axis_spread(float *dx, const float *dout, smp__axis along, float facto
 
 /* Of operators that move elements: no flops. */
 void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+/* Input gradients are made from the values of the only input. */
+void smp__needs_input(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
 /* Input gradients are made from the output. */
 void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
                        smp_op_needs *needs);

@@ -19,12 +19,6 @@ bool smp__is_gelu_tanh(const smp_op *op)
     return op->kind == &smp__op_gelu && op->attr[APPROXIMATE].i == TANH;
 }
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_in = 1};
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 25, 35, work);
@@ -76,7 +70,7 @@ const smp_op_kind smp__op_gelu = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
-    .needs = needs,
+    .needs = smp__needs_input,
     .work = work,
     .split = smp__split_elementwise,
     .cpu = KERNELS,

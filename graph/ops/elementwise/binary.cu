@@ -1,0 +1,85 @@
+/* The operators of binary.h on a GPU: one pass each, 16 bytes at a time; both gradients in one pass
+ * where both are wanted. */
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/elementwise/binary.h"
+
+/* What a backward pass reads, in the order of the elements that READ_<reads> names. */
+#define READ_nothing const float dy = in[0]
+#define READ_inputs                                                                                \
+    const float a = in[0], b = in[1], dy = in[2];                                                  \
+    (void)a, (void)b
+
+struct arrays_nothing {
+    static constexpr int COUNT = 1;
+    static const void *at(const smp_op_call *call, int)
+    {
+        return call->dout;
+    }
+};
+
+struct arrays_inputs {
+    static constexpr int COUNT = 3;
+    static const void *at(const smp_op_call *call, int k)
+    {
+        return k < 2 ? call->in[k] : call->dout;
+    }
+};
+
+template <typename T, typename ARRAYS, int OUT, typename F>
+static smp_status map_gradients(const smp_op_call *call, const int (&slot)[OUT], const F &f)
+{
+    smp_streams<T, ARRAYS::COUNT, OUT> streams;
+    for (int k = 0; k < ARRAYS::COUNT; k++)
+        streams.in[k] = (const T *)ARRAYS::at(call, k);
+    for (int k = 0; k < OUT; k++)
+        streams.out[k] = (T *)call->din[slot[k]];
+    return smp_map(call, streams, smp__count(smp__out(call->graph, call->op), call->batch), f);
+}
+
+#define OPERATOR(name, reads, forward_flops, backward_flops, summary, value, da, db)               \
+    struct name##_values {                                                                         \
+        __device__ void operator()(const float *in, float *out) const                              \
+        {                                                                                          \
+            const float a = in[0], b = in[1];                                                      \
+            out[0] = value;                                                                        \
+        }                                                                                          \
+    };                                                                                             \
+                                                                                                   \
+    struct name##_gradients {                                                                      \
+        __device__ void operator()(const float *in, float *out) const                              \
+        {                                                                                          \
+            READ_##reads;                                                                          \
+            out[0] = da;                                                                           \
+            out[1] = db;                                                                           \
+        }                                                                                          \
+    };                                                                                             \
+                                                                                                   \
+    template <int SLOT> struct name##_gradient {                                                   \
+        __device__ void operator()(const float *in, float *out) const                              \
+        {                                                                                          \
+            READ_##reads;                                                                          \
+            out[0] = SLOT == 0 ? da : db;                                                          \
+        }                                                                                          \
+    };                                                                                             \
+                                                                                                   \
+    static smp_status name##_forward(const smp_op_call *call)                                      \
+    {                                                                                              \
+        const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);                \
+        return smp_map2(call, call->in[0], call->in[1], call->out, n, name##_values());            \
+    }                                                                                              \
+                                                                                                   \
+    template <typename T> static smp_status name##_backward_input(const smp_op_call *call)         \
+    {                                                                                              \
+        if (call->din[0] && call->din[1])                                                          \
+            return map_gradients<T, arrays_##reads>(call, {0, 1}, name##_gradients());             \
+        if (call->din[0])                                                                          \
+            return map_gradients<T, arrays_##reads>(call, {0}, name##_gradient<0>());              \
+        if (call->din[1])                                                                          \
+            return map_gradients<T, arrays_##reads>(call, {1}, name##_gradient<1>());              \
+        return SMP_OK;                                                                             \
+    }                                                                                              \
+                                                                                                   \
+    SMP_CUDA_KERNELS(name) = {NULL, NULL, name##_forward, SMP_TYPED(name##_backward_input),        \
+                              NULL, NULL};
+
+SMP__BINARY(OPERATOR)
