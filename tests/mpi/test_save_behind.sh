@@ -93,4 +93,14 @@ expect_equal "files after a full disk" "$(checkpoints saved)" "4.smp 9.smp "
 expect_exit 1 "${smp_run[@]}" FAIL_SYNC=/saved "${options[@]}" --steps 100000 --save-every 4 --save-must --resume
 expect_match err '^smp-run: rank 0: saved: cannot sync: Input/output error'
 expect_equal "files after an unsafe name" "$(checkpoints saved)" "4.smp 9.smp 12.smp "
+
+# A save is named when it is written, not when the next one begins: here none does, as no later evaluation is better.
+rm -r saved
+head -c 1000 text.txt >held.txt
+mpirun -n 2 "${options[@]}" --steps 1000000 --lr 0 --eval-data held.txt --eval-every 300 --keep-best >out 2>err </dev/null &
+job=$!
+wait_for 20 test -e saved/checkpoint-0000000300.smp || fail "what was best is not saved while training goes on"
+kill -KILL "$job"
+wait "$job" 2>/dev/null || true
+expect_equal "files while training goes on" "$(checkpoints saved)" "300.smp "
 finish
