@@ -44,16 +44,6 @@ smp_status smp_file_open(const char *path, int *fd, int64_t *bytes)
     return SMP_OK;
 }
 
-smp_status smp_file_spares(const char *output, const char *input)
-{
-    struct stat a, b;
-    if (!output || !input || stat(output, &a) != 0 || stat(input, &b) != 0 || !S_ISREG(a.st_mode) ||
-        a.st_dev != b.st_dev || a.st_ino != b.st_ino)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_INPUT, "%s: it is read, too, and would be replaced: name another file",
-                    output);
-}
-
 int smp_file_create(int directory, const char *path)
 {
     return openat(directory, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);

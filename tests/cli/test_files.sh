@@ -51,6 +51,26 @@ expect_bad 'plugin.so: it is read, too' smp-export model.yaml --plugin ./plugin.
 expect_bad 'model.onnx: it is read, too' smp-import ./model.onnx -o new.yaml --weights model.onnx
 expect_equal 'the model' "$(cmp model.yaml "$SMP_EXAMPLES/mlp.yaml" && echo same)" same
 
+# ... nor is what a pattern, a folder or an index finds written over; files that are new may lie there.
+mkdir -p texts images/cat hf
+cp text.txt texts/a.txt
+cp text.txt images/cat/x.png
+for name in model-00001-of-00002 model-00002-of-00002 other; do echo x >hf/$name.safetensors; done
+echo '{"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}' \
+    >hf/model.safetensors.index.json
+expect_bad 'texts/a.txt: it is read, too' smp-run gpt.yaml --data 'texts/*.txt' --steps 1 --log texts/a.txt
+expect_bad 'images/cat/../cat/x.png: it is read, too' smp-run gpt.yaml --data x=images --steps 1 --trace images/cat/../cat/x.png
+index=(--weights hf/model.safetensors.index.json)
+expect_bad 'hf/model-00002-of-00002.safetensors: it is read, too' smp-run gpt.yaml --data text.txt "${index[@]}" \
+    --export-weights hf/model-00002-of-00002.safetensors
+expect_bad 'hf/: it is read, too' smp-run gpt.yaml --data text.txt "${index[@]}" --export-weights hf/
+expect_bad 'hf/model-00001-of-00002.safetensors: it is read, too' smp-export gpt.yaml "${index[@]}" \
+    --onnx hf/model-00001-of-00002.safetensors
+expect_exit 2 smp-run gpt.yaml --data text.txt "${index[@]}" --export-weights hf/other.safetensors
+expect_no_match err 'it is read, too'
+expect_exit 0 smp-run gpt.yaml --data 'texts/*.txt' --steps 1 --log texts/log.csv
+[ -s texts/log.csv ] || fail "no log beside the data"
+
 # Of a file of another kind nothing is shown that may be secret.
 for text in 'SECRET' 'SECRET: x' '[SECRET]' 'SECRET,1' 'SECRET SECRET'; do
     for name in secret.yaml secret.json secret.safetensors secret.csv; do
