@@ -35,7 +35,8 @@ static const smp_option rows[] = {
     {"tensor", .kind = SMP_OPTION_LIST, .value = "NAME", .at = AT(tensors),
      .help = "an output: of the operator that makes it, or its own; repeatable"},
     {"external-data", .kind = SMP_OPTION_YES, .at = AT(apart),
-     .help = "weights in FILE.data beside it; without, that is so where all of it would be over "
+     .help = "weights in FILE.data (or .data2) beside it; without, that is so where all of it "
+             "would be over "
              "2 GiB, the limit of a protobuf"},
     {"trained weights", .kind = SMP_OPTION_HEADING},
     {"checkpoint", .kind = SMP_OPTION_TEXT, .value = "DIR", .at = AT(checkpoint),
@@ -210,7 +211,7 @@ static smp_status write_onnx(source *from, const options *a)
     SMP_TRY(smp_onnx_export_write(&export, a->onnx, &made));
     printf("%s: %lld nodes, %lld weights, %s%s%s%s\n", a->onnx, (long long)made.nodes,
            (long long)made.weights, smp_format_bytes(bytes, sizeof bytes, made.bytes),
-           made.apart ? " in " : "", made.apart ? a->onnx : "", made.apart ? ".data" : "");
+           made.apart[0] ? " in " : "", made.apart[0] ? a->onnx : "", made.apart);
     return SMP_OK;
 }
 #else

@@ -50,8 +50,8 @@ uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes);
  * cannot be opened, or is no regular file: a pipe, which would be waited for, a device, a
  * directory. */
 smp_status smp_file_open(const char *path, int *fd, int64_t *bytes);
-/* SMP_ERR_INPUT if `output`, a file that is there and about to be written, is the file `input` under
- * any name, matches the pattern `input`, lies in a folder of the directory `input`, or is named by
+/* SMP_ERR_INPUT if `output`, which is there and about to be written, is the file `input` under any
+ * name, matches the pattern `input`, lies in a folder of the directory `input`, or is named by
  * `input`, an index of weights; or a directory for weights in which the file of weights `input`
  * lies. Either may be NULL. In file_spares.c. */
 smp_status smp_file_spares(const char *output, const char *input);

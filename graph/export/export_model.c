@@ -3,8 +3,10 @@
 #include "graph/export/export_model.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "graph/export/export_table.h"
 
@@ -14,7 +16,7 @@ enum { ALIGNMENT = 4096 }; /* of weights in their file, so that they can be mapp
 
 typedef struct writing {
     const smp_onnx_export *export;
-    const char *path, *data_path;
+    const char *path, *data_path, *old_data;
     smp__node_out x;
     bool *needed;       /* [ops] */
     bool *read;         /* [tensors] by a needed op */
@@ -57,6 +59,37 @@ static void find_needed(writing *w)
         }
 }
 
+/* Does the file that is there name the other one, in any way? One that cannot be read does not. */
+static bool mentions(const char *path, const char *other)
+{
+    const char *slash = strrchr(other, '/'), *name = slash ? slash + 1 : other;
+    const size_t length = strlen(name);
+    char *bytes = NULL;
+    size_t n = 0;
+    bool found = false;
+    if (smp_file_read(path, (size_t)most_bytes, &bytes, &n) != SMP_OK)
+        return false;
+    for (const char *at = bytes, *end = bytes + n;
+         !found && at && (at = memchr(at, name[0], (size_t)(end - at))); at++)
+        found = (size_t)(end - at) >= length && memcmp(at, name, length) == 0;
+    free(bytes);
+    return found;
+}
+
+/* Two names for the weights: the one that the model which is there does not use, so that it has its
+ * own until it is replaced itself. */
+static smp_status choose_data(writing *w)
+{
+    const char *first = smp_arena_printf(w->x.arena, "%s.data", w->path),
+               *second = smp_arena_printf(w->x.arena, "%s.data2", w->path);
+    if (!first || !second)
+        return SMP_ERR_NO_MEMORY;
+    const bool first_is_free = access(first, F_OK) != 0 || mentions(w->path, second);
+    w->data_path = first_is_free ? first : second;
+    w->old_data = first_is_free ? second : first;
+    return SMP_OK;
+}
+
 static smp_status take(writing *w)
 {
     const smp_graph *graph = w->export->graph;
@@ -68,9 +101,7 @@ static smp_status take(writing *w)
     x->weight_used = SMP_ARENA_NEW(x->arena, bool, (size_t)graph->n_param);
     w->needed = SMP_ARENA_NEW(x->arena, bool, (size_t)graph->n_op);
     w->read = SMP_ARENA_NEW(x->arena, bool, (size_t)graph->n_tensor);
-    w->data_path = smp_arena_printf(x->arena, "%s.data", w->path);
-    return x->value && x->weight_used && w->needed && w->read && w->data_path ? SMP_OK
-                                                                              : SMP_ERR_NO_MEMORY;
+    return x->value && x->weight_used && w->needed && w->read ? choose_data(w) : SMP_ERR_NO_MEMORY;
 }
 
 /* [batch, shape], or as it is where all samples have one. */
@@ -343,7 +374,11 @@ static smp_status write_files(writing *w)
         status = write_model(w, file);
     if (data)
         status = smp_writer_close(data, status);
-    return file ? smp_writer_close(file, status) : status;
+    if (file)
+        status = smp_writer_close(file, status);
+    if (status == SMP_OK && w->apart)
+        unlink(w->old_data); /* of the model that was there; there may be none */
+    return status;
 }
 
 static smp_status export_all(writing *w)
@@ -370,7 +405,9 @@ smp_status smp_onnx_export_write(const smp_onnx_export *export, const char *path
     writing w = {.export = export, .path = path};
     const smp_status status = export_all(&w);
     if (status == SMP_OK)
-        *out = (smp_onnx_exported){(int64_t)w.x.n_node, w.n_weight, w.weight_bytes, w.apart};
+        *out = (smp_onnx_exported){(int64_t)w.x.n_node, w.n_weight, w.weight_bytes, ""};
+    if (status == SMP_OK && w.apart)
+        snprintf(out->apart, sizeof out->apart, "%s", strrchr(w.data_path, '.'));
     free_weights(&w);
     free(w.x.node);
     free(w.x.constant);

@@ -40,6 +40,32 @@ expect_equal "of a model and its checkpoint, or of a plan with two devices and e
 expect_exit 0 smp-export "$model" --onnx z.onnx --checkpoint run --external-data
 expect_match out ' in z\.onnx\.data$'
 expect_equal "a small file beside the data" "$([ "$(wc -c <z.onnx)" -lt 100000 ] && [ "$(wc -c <z.onnx.data)" -gt 3000000 ] && echo yes)" yes
+
+# Killed at any change of a name, the model has its own weights: the old ones or the new ones.
+sed 's/layers: [0-9]*/layers: 1/' "$model" >one.yaml
+expect_exit 0 smp-partition one.yaml -n 1 --microbatches 1 -o one.plan
+expect_exit 0 smp-run one.plan --steps 0 --export-weights one.safetensors
+whole_model() { # are the weights of pair.onnx those that it names, and of how many layers?
+    local data layers=1
+    data=$(grep -aoE 'pair\.onnx\.data2?' pair.onnx | sort -u)
+    ! grep -aq 'h1\.mlp' pair.onnx || layers=4
+    cmp -s "$data" "$layers.data" && echo "$layers"
+}
+four=(smp-export "$model" --checkpoint run --external-data) one=(smp-export one.yaml --weights one.safetensors --external-data)
+expect_exit 0 "${one[@]}" --onnx pair.onnx
+cp pair.onnx.data 1.data
+cp z.onnx.data 4.data
+seen='' kill=0 status=9
+while [ "$status" -eq 9 ] && [ "$kill" -lt 12 ]; do
+    kill=$((kill + 1))
+    run "${one[@]}" --onnx pair.onnx
+    LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" KILL_IN=pair.onnx KILL_AT=$kill run "${four[@]}" --onnx pair.onnx
+    seen+="$(whole_model || echo broken) "
+done
+expect_match <(echo "$seen") '^1 (1 )*(4 )+$'
+expect_exit 0 "${four[@]}" --onnx pair.onnx
+expect_equal "files of the last one" "$(find . -name 'pair.onnx*' | wc -l)" 2
+
 expect_exit 0 smp-export "$model" --onnx part.onnx --checkpoint run --tensor h0.mlp.gelu --tensor h1.ln_1
 expect_match out ' 1[0-9] weights,' # what these outputs do not need is not there
 
