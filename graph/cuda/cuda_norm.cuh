@@ -8,7 +8,7 @@
  *
  * Weight gradients in two stages: sums over parts of the rows, then the parts are added in order. A
  * part's rows are taken in turns by strands, whose sums are added in order, too. Parts and strands
- * depend on the sizes alone (smp__weight_parts, smp_norm_strands), so the result does too, and does
+ * depend on the sizes alone (row_norm.c, smp_norm_strands), so the result does too, and does
  * not know which kernel makes the first stage: one of its own, which reads rows by columns, or that
  * of the input gradient, which has them in registers (`backward`). Both write the fused operations
  * down that a compiler might choose, for the same bits.

@@ -93,47 +93,10 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
     work->backward_input_flops = backward * n;
 }
 
-/* Enough parts to fill a large device with blocks that hold whole rows; none so short that writing
- * and reading the sums costs more than an eighth of what not reading the rows again saves. */
-int64_t smp__weight_parts(const smp_tensor *in, int64_t batch)
-{
-    const int64_t rows = smp__count(in, batch) / smp__columns(in);
-    const int64_t wanted = 512, most = (rows + 31) / 32;
-    return wanted < most ? wanted : most;
-}
-
 int64_t smp__column_sum_bytes(int64_t rows, int64_t columns)
 {
     const int64_t chunks = 512 / ((columns + 255) / 256), most = (rows + 31) / 32;
     return (chunks < 1 ? 1 : chunks < most ? chunks : most) * columns * (int64_t)sizeof(float);
-}
-
-int64_t smp__norm_rows(const smp_op_call *call)
-{
-    const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    return smp__count(in, call->batch) / smp__columns(in);
-}
-
-void smp__needs_norm(const smp_graph *graph, const smp_op *op, int statistics, smp_op_needs *needs)
-{
-    const smp_tensor *in = smp__in(graph, op, 0);
-    *needs = (smp_op_needs){
-        .input_grad_in = 1,
-        .weight_grad_in = 1,
-        .input_grad_aux = true,
-        .weight_grad_aux = true,
-        .aux_bytes = in->elements / smp__columns(in) * statistics * (int64_t)sizeof(float),
-    };
-}
-
-void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batch, int statistics,
-                          smp_op_needs *needs)
-{
-    const smp_tensor *in = smp__in(graph, op, 0);
-    smp__needs_norm(graph, op, statistics, needs);
-    needs->input_grad_adds = true;
-    needs->workspace_bytes =
-        smp__weight_parts(in, batch) * op->n_param * smp__columns(in) * (int64_t)sizeof(float);
 }
 
 void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)

@@ -47,21 +47,9 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
 void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
                            double backward, smp_op_work *work);
 
-/* Into how many parts a GPU divides the rows of a micro-batch, where weight gradients are sums over
- * rows of that many columns (cuda_norm.cuh). */
-int64_t smp__weight_parts(const smp_tensor *in, int64_t batch);
-
 /* The workspace in which a GPU adds up columns: in chunks of rows, one fp32 row each, enough to
  * occupy a device (about 512 blocks of 256 columns), and a function of the sizes alone. */
 int64_t smp__column_sum_bytes(int64_t rows, int64_t columns);
-
-/* Of operators that normalise rows, the last dimension of input 0: the rows of a call; and what
- * backward needs, so many statistics of a row saved. On a GPU the sums of parts of the rows stand
- * in the workspace, (parts, n_param, columns). */
-int64_t smp__norm_rows(const smp_op_call *call);
-void smp__needs_norm(const smp_graph *graph, const smp_op *op, int statistics, smp_op_needs *needs);
-void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batch, int statistics,
-                          smp_op_needs *needs);
 
 /* A dimension of a sample among the others: a micro-batch is [outer][size][inner]. */
 typedef struct smp__axis {

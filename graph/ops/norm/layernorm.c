@@ -4,34 +4,22 @@
  * Forward saves mean and rstd of each row. With xhat = (x - mean) * rstd and g = dy * weight:
  *   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum dy * xhat,  dbias += sum dy.
  * Mean and variance in two passes over a row that stays in cache. O(rows * columns). */
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/row_norm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { EPS };
 enum { COLUMN_BLOCK = 256, STATISTICS = 2 /* saved of a row */ };
 
 typedef struct row_stats {
     float mean, rstd;
 } row_stats;
 
-static const smp_attr_desc ATTRS[] = {
-    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
-    {0},
-};
-
 static smp_status infer(smp_infer *infer)
 {
-    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
-    SMP_TRY(smp__infer_like_input(infer));
-    smp_shape shape = {1, {smp__columns(infer->in[0])}};
-    infer->n_param = 2;
-    infer->param[0] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
-    infer->param[1] = (smp_param_decl){.role = "bias", .shape = shape, .init = SMP_INIT_ZERO};
-    return SMP_OK;
+    return smp__infer_row_norm(infer, true);
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
@@ -66,7 +54,7 @@ static smp_status forward(const smp_op_call *call)
     row_stats *stats = call->aux; /* (B, ..) */
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t rows = smp__norm_rows(call);
-    float eps = (float)call->op->attr[EPS].f;
+    float eps = (float)call->op->attr[SMP__ROW_NORM_EPS].f;
     for (int64_t r = 0; r < rows; r++, x += n, out += n) {
         float mean = smp__sum(x, n) / (float)n;
         float variance = smp__sum_squares(x, mean, n) / (float)n;
@@ -160,7 +148,7 @@ const smp_op_kind smp__op_layernorm = {
               "  - {op: layernorm, name: op, in: x, out: y, eps: 1e-6}\n",
     .min_in = 1,
     .max_in = 1,
-    .attrs = ATTRS,
+    .attrs = smp__row_norm_attrs,
     .infer = infer,
     .needs = needs,
     .cuda_needs = cuda_needs,

@@ -4,29 +4,18 @@
  * Forward saves rrms of each row. With g = dy * weight:
  *   dx = rrms * (g - x * rrms^2 * mean(g * x)),  dweight += sum dy * x * rrms.
  * O(rows * columns). */
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/row_norm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { EPS };
 enum { COLUMN_BLOCK = 256, STATISTICS = 1 /* saved of a row */ };
-
-static const smp_attr_desc ATTRS[] = {
-    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
-    {0},
-};
 
 static smp_status infer(smp_infer *infer)
 {
-    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
-    SMP_TRY(smp__infer_like_input(infer));
-    smp_shape shape = {1, {smp__columns(infer->in[0])}};
-    infer->n_param = 1;
-    infer->param[0] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
-    return SMP_OK;
+    return smp__infer_row_norm(infer, false);
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
@@ -61,7 +50,7 @@ static smp_status forward(const smp_op_call *call)
     float *rrms = call->aux; /* (B, ..) */
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t rows = smp__norm_rows(call);
-    float eps = (float)call->op->attr[EPS].f;
+    float eps = (float)call->op->attr[SMP__ROW_NORM_EPS].f;
     for (int64_t r = 0; r < rows; r++, x += n, out += n) {
         rrms[r] = 1.0f / sqrtf(smp__sum_squares(x, 0, n) / (float)n + eps);
         normalize(out, x, call->param[0], rrms[r], n);
@@ -133,7 +122,7 @@ const smp_op_kind smp__op_rmsnorm = {
               "  - {op: rmsnorm, name: op, in: x, out: y, eps: 1e-6}\n",
     .min_in = 1,
     .max_in = 1,
-    .attrs = ATTRS,
+    .attrs = smp__row_norm_attrs,
     .infer = infer,
     .needs = needs,
     .cuda_needs = cuda_needs,

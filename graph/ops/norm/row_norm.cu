@@ -1,0 +1,37 @@
+/* layernorm and rmsnorm on a GPU: rows normalised (cuda_norm.cuh), the one with mean and bias. */
+#include "graph/cuda/cuda_norm.cuh"
+
+#define OPERATOR(name, centered)                                                                   \
+    template <typename T> static smp_status name##_forward(const smp_op_call *call)                \
+    {                                                                                              \
+        return smp_norm_forward<T, centered>(call);                                                \
+    }                                                                                              \
+                                                                                                   \
+    template <typename T> static smp_status name##_backward_input(const smp_op_call *call)         \
+    {                                                                                              \
+        return smp_norm_backward_input<T, centered>(call);                                         \
+    }                                                                                              \
+                                                                                                   \
+    template <typename T> static smp_status name##_backward_weight(const smp_op_call *call)        \
+    {                                                                                              \
+        return smp_norm_backward_weight<T, centered>(call);                                        \
+    }                                                                                              \
+                                                                                                   \
+    template <typename T> static smp_status name##_backward(const smp_op_call *call)               \
+    {                                                                                              \
+        return smp_norm_backward<T, centered>(call);                                               \
+    }                                                                                              \
+                                                                                                   \
+    SMP_CUDA_KERNELS(name) = {NULL,                                                                \
+                              NULL,                                                                \
+                              SMP_TYPED(name##_forward),                                           \
+                              SMP_TYPED(name##_backward_input),                                    \
+                              SMP_TYPED(name##_backward_weight),                                   \
+                              NULL,                                                                \
+                              NULL,                                                                \
+                              NULL,                                                                \
+                              true,                                                                \
+                              SMP_TYPED(name##_backward)};
+
+OPERATOR(layernorm, true)
+OPERATOR(rmsnorm, false)
