@@ -1,7 +1,6 @@
 /* Helpers of the operators: shape inference for the usual cases, memory traffic, plain copies. */
 #include "graph/ops/ops.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "graph/math/math.h"
@@ -37,14 +36,6 @@ static double out_bytes(const smp_graph *graph, const smp_op *op, int64_t batch,
         if (mask >> k & 1)
             bytes += (double)smp_tensor_bytes(graph, op->out + k, batch);
     return bytes;
-}
-
-smp_status smp__infer_pair_loss(smp_infer *infer)
-{
-    SMP_TRY(smp__infer_alike(infer));
-    infer->out_shape = (smp_shape){0};
-    infer->out_batched = false;
-    return SMP_OK;
 }
 
 void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -116,26 +107,10 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch, 
     *needs = (smp_op_needs){.input_grad_out = true};
 }
 
-double smp__running_share(const smp_op_call *call, double momentum)
-{
-    if (!call->joint)
-        return momentum * pow(1 - momentum, (double)call->following);
-    return momentum * pow(1 - momentum, (double)call->joint->following) / (double)call->replicas;
-}
-
 void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)graph, (void)op, (void)batch;
     *needs = (smp_op_needs){.input_grad_in = 3};
-}
-
-/* Parts of the elements are added in the workspace, a double each. */
-void smp__cuda_needs_pair_loss(const smp_graph *graph, const smp_op *op, int64_t batch,
-                               smp_op_needs *needs)
-{
-    const int64_t parts = (smp__count(smp__in(graph, op, 0), batch) + 8191) / 8192;
-    smp__needs_pair(graph, op, batch, needs);
-    needs->workspace_bytes = (parts < 1024 ? parts : 1024) * (int64_t)sizeof(double);
 }
 
 void smp__release_primitive(void *state)

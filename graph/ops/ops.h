@@ -78,48 +78,8 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
 /* Input gradients are made from the values of both inputs. */
 void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
 
-/* Of losses that are a mean over the elements of two tensors of one shape: what a GPU needs to add
- * them (graph/cuda/cuda_pair_loss.cuh), and how many elements are of samples: the rest is
- * padding. */
-smp_status smp__infer_pair_loss(smp_infer *infer);
-void smp__cuda_needs_pair_loss(const smp_graph *graph, const smp_op *op, int64_t batch,
-                               smp_op_needs *needs);
-static inline int64_t smp__pair_loss_counted(const smp_op_call *call)
-{
-    return smp__count(smp__in(call->graph, call->op, 0), call->batch - call->padding);
-}
-
 /* Of operators whose state is one primitive of graph/math. */
 void smp__release_primitive(void *state);
-
-/* What a running statistic r with momentum mu is changed by: the share of this micro-batch times
- * (its value s - r). PyTorch has r = (1 - mu) r + mu s after each micro-batch; after all M of a
- * step that is r + sum over m of mu (1 - mu)^(M - 1 - m) (s_m - r) with the r of its beginning, and
- * of replicas the mean of that. So backward_weight can add it up: forward changes nothing and may
- * be done again. */
-double smp__running_share(const smp_op_call *call, double momentum);
-
-/* Where the elements of a slice lie: `width` of every `stride`, from `offset` on. */
-typedef struct smp__slice {
-    int64_t rows, stride, offset, width;
-} smp__slice;
-
-smp__slice smp__slice_of(const smp_graph *graph, const smp_op *op, int64_t batch);
-
-/* The rows of an embedding's table that this device has, and how many there are in all. */
-typedef struct smp__own_rows {
-    int64_t first, count, all;
-} smp__own_rows;
-
-smp__own_rows smp__embedding_rows(const smp_graph *graph, const smp_op *op);
-
-/* Of a transpose: the output's dimensions, and how far apart their elements lie in the input. */
-typedef struct smp__permutation {
-    int n_dim;
-    int64_t dim[SMP_MAX_DIMS], stride[SMP_MAX_DIMS];
-} smp__permutation;
-
-smp__permutation smp__permutation_of(const smp_graph *graph, const smp_op *op);
 
 /* The rules of operators that treat every element by itself, and of those that have a row of the
  * last dimension to themselves, with weights that all positions share. */
@@ -127,9 +87,6 @@ extern const smp_split_rule smp__split_elementwise[], smp__split_rows[];
 /* A dimension but the last. */
 bool smp__split_allows_row(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                            int devices);
-
-/* Is it a gelu in the tanh approximation? */
-bool smp__is_gelu_tanh(const smp_op *op);
 
 /* Kernel of operators that only rename a shape: out = in[0]. */
 smp_status smp__copy_forward(const smp_op_call *call);

@@ -10,22 +10,21 @@
  * error grows to t * 1e-16: nothing to a float. So no table of T * w values lies outside of the
  * memory plan. O(B * T * heads * w). */
 #include "graph/ops/collective/collective.h"
+#include "graph/ops/attention/rope.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS, BLOCKS };
-
 static const smp_attr_desc ATTRS[] = {
-    [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [BASE] = {"base", SMP_ATTR_FLOAT, false, 10000, 1, 1e12, NULL},
-    [ROTATED] = {"rotated", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* 0: all */
-    [INTERLEAVED] = {"interleaved", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
-    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
-    [BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
+    [SMP__ROPE_HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__ROPE_BASE] = {"base", SMP_ATTR_FLOAT, false, 10000, 1, 1e12, NULL},
+    [SMP__ROPE_ROTATED] = {"rotated", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* 0: all */
+    [SMP__ROPE_INTERLEAVED] = {"interleaved", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [SMP__ROPE_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__ROPE_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
+    [SMP__ROPE_BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
     {0},
 };
 
@@ -40,10 +39,11 @@ typedef struct layout {
 static layout layout_of(const smp_graph *graph, const smp_op *op)
 {
     const smp_shape *shape = &smp__in(graph, op, 0)->shape;
-    int64_t heads = op->attr[HEADS].i, rotated = op->attr[ROTATED].i;
-    const bool part = op->attr[DEVICES].i > 1 && op->attr[AXIS].i == 0;
-    const int64_t runs = part ? op->attr[BLOCKS].i : 1, run = shape->dim[0] / runs;
-    const int64_t device = part ? graph->device : 0, devices = part ? op->attr[DEVICES].i : 1;
+    int64_t heads = op->attr[SMP__ROPE_HEADS].i, rotated = op->attr[SMP__ROPE_ROTATED].i;
+    const bool part = op->attr[SMP__ROPE_DEVICES].i > 1 && op->attr[SMP__ROPE_AXIS].i == 0;
+    const int64_t runs = part ? op->attr[SMP__ROPE_BLOCKS].i : 1, run = shape->dim[0] / runs;
+    const int64_t device = part ? graph->device : 0,
+                  devices = part ? op->attr[SMP__ROPE_DEVICES].i : 1;
     return (layout){
         .runs = runs,
         .begin = {smp_split_part(runs, devices, 0, device) * run,
@@ -52,7 +52,7 @@ static layout layout_of(const smp_graph *graph, const smp_op *op)
         .columns = shape->dim[1],
         .pairs = shape->dim[1] / heads / 2,
         .rotated = rotated > 0 ? rotated : heads,
-        .interleaved = op->attr[INTERLEAVED].i,
+        .interleaved = op->attr[SMP__ROPE_INTERLEAVED].i,
     };
 }
 
@@ -60,14 +60,14 @@ static smp_status infer(smp_infer *infer)
 {
     SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
     SMP_TRY(smp__infer_like_input(infer));
-    int64_t columns = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
+    int64_t columns = infer->in[0]->shape.dim[1], heads = infer->attr[SMP__ROPE_HEADS].i;
     if (columns % heads != 0 || columns / heads % 2 != 0)
         return smp_infer_fail(infer,
                               "heads: %lld of %lld features: expected heads of an even number",
                               (long long)heads, (long long)columns);
-    if (infer->attr[ROTATED].i > heads)
+    if (infer->attr[SMP__ROPE_ROTATED].i > heads)
         return smp_infer_fail(infer, "rotated: %lld, but there are %lld heads",
-                              (long long)infer->attr[ROTATED].i, (long long)heads);
+                              (long long)infer->attr[SMP__ROPE_ROTATED].i, (long long)heads);
     return SMP_OK;
 }
 
@@ -133,7 +133,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     double *turn = malloc((size_t)(2 * pairs) * sizeof *turn);
     if (!turn)
         return smp_fail_memory((size_t)(2 * pairs) * sizeof *turn);
-    double ratio = root_of_inverse(op->attr[BASE].f, pairs), angle = 1;
+    double ratio = root_of_inverse(op->attr[SMP__ROPE_BASE].f, pairs), angle = 1;
     for (int64_t i = 0; i < pairs; i++, angle *= ratio)
         turn_of(angle, &turn[i], &turn[pairs + i]);
     *state = turn;
@@ -225,24 +225,24 @@ static bool allows_heads(const smp_graph *graph, const smp_op *op, smp_split_cho
                          int devices)
 {
     (void)graph, (void)choice, (void)devices;
-    return op->attr[ROTATED].i == 0;
+    return op->attr[SMP__ROPE_ROTATED].i == 0;
 }
 
 static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                           int devices)
 {
     (void)graph, (void)choice;
-    int64_t heads = op->attr[HEADS].i;
-    return heads % (3 * devices) == 0 && op->attr[ROTATED].i == heads / 3 * 2;
+    int64_t heads = op->attr[SMP__ROPE_HEADS].i;
+    return heads % (3 * devices) == 0 && op->attr[SMP__ROPE_ROTATED].i == heads / 3 * 2;
 }
 
 static const smp_split_rule SPLITS[] = {
-    {"heads", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .divided = 1u << HEADS,
+    {"heads", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .divided = 1u << SMP__ROPE_HEADS,
      .allows = allows_heads},
     {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
     {"zigzag", .in = {SMP_CELL_ZIGZAG}, .out = SMP_CELL_ZIGZAG},
     {"packed heads", .in = {SMP_CELL_QKV}, .out = SMP_CELL_QKV,
-     .divided = 1u << HEADS | 1u << ROTATED, .allows = allows_packed},
+     .divided = 1u << SMP__ROPE_HEADS | 1u << SMP__ROPE_ROTATED, .allows = allows_packed},
     {0},
 };
 

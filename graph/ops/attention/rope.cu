@@ -1,9 +1,7 @@
 /* rope on a GPU: a thread takes one pair of a row in all of its heads, so that an angle, whose sine
  * is taken in double, serves them all. Neighbours in a warp take neighbouring pairs. */
 #include "graph/cuda/cuda_kernel.cuh"
-#include "graph/ops/ops.h"
-
-enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS, BLOCKS }; /* attributes, as in rope.c */
+#include "graph/ops/attention/rope.h"
 
 /* n positions: a run of neighbours from `first` on, then from `second`. */
 struct rope_positions {
@@ -41,9 +39,10 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const smp_attr_value *attr = call->op->attr;
     const int64_t positions = in->shape.dim[0], rows = call->batch * positions;
-    const int64_t heads = attr[HEADS].i, pairs = in->shape.dim[1] / heads / 2;
-    const bool part = attr[DEVICES].i > 1 && attr[AXIS].i == 0;
-    const int64_t blocks = part ? attr[BLOCKS].i : 1, devices = part ? attr[DEVICES].i : 1;
+    const int64_t heads = attr[SMP__ROPE_HEADS].i, pairs = in->shape.dim[1] / heads / 2;
+    const bool part = attr[SMP__ROPE_DEVICES].i > 1 && attr[SMP__ROPE_AXIS].i == 0;
+    const int64_t blocks = part ? attr[SMP__ROPE_BLOCKS].i : 1,
+                  devices = part ? attr[SMP__ROPE_DEVICES].i : 1;
     const int64_t device = part ? call->graph->device : 0;
     rope_positions of;
     of.n = positions;
@@ -52,8 +51,8 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     of.second = smp_split_part(blocks, devices, 1, device) * of.run;
     SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), rows, of, pairs, heads,
-               attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[INTERLEAVED].i, attr[BASE].f,
-               direction);
+               attr[SMP__ROPE_ROTATED].i > 0 ? attr[SMP__ROPE_ROTATED].i : heads,
+               attr[SMP__ROPE_INTERLEAVED].i, attr[SMP__ROPE_BASE].f, direction);
     return smp__cuda_launched("rope");
 }
 

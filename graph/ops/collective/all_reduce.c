@@ -5,12 +5,10 @@
 
 #include <string.h>
 
-enum { DEVICES, VALUE, GRADIENT };
-
 static const smp_attr_desc ATTRS[] = {
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
-    [VALUE] = {"value", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
-    [GRADIENT] = {"gradient", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [SMP__ALL_REDUCE_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__ALL_REDUCE_VALUE] = {"value", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
+    [SMP__ALL_REDUCE_GRADIENT] = {"gradient", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -18,7 +16,7 @@ static const smp_attr_desc ATTRS[] = {
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp_tensor *out = smp__out(graph, op);
-    const int64_t devices = op->attr[DEVICES].i;
+    const int64_t devices = op->attr[SMP__ALL_REDUCE_DEVICES].i;
     const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
     *needs = (smp_op_needs){.workspace_bytes = smp__parts_room_bytes(out, devices, batch)};
     if (devices > 1)
@@ -28,17 +26,17 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp_tensor *out = smp__out(graph, op);
-    const int64_t devices = op->attr[DEVICES].i;
+    const int64_t devices = op->attr[SMP__ALL_REDUCE_DEVICES].i;
     const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
     const int64_t n = devices * smp__wire_floats(graph, out, share);
     const smp_op_exchange sum = smp_op_exchange_sum(devices, n);
     const double passes = devices > 1 ? 5 + 1 / (double)devices : 0; /* there, its share, back */
     smp__work_copy(graph, op, batch, work);
-    if (op->attr[VALUE].i) {
+    if (op->attr[SMP__ALL_REDUCE_VALUE].i) {
         work->forward_exchange = sum;
         work->forward_bytes += smp__exchange_traffic(passes, n);
     }
-    if (op->attr[GRADIENT].i) {
+    if (op->attr[SMP__ALL_REDUCE_GRADIENT].i) {
         work->backward_input_exchange = sum;
         work->backward_input_bytes += smp__exchange_traffic(passes, n);
     }
@@ -48,7 +46,7 @@ static smp_status begin(const smp_op_call *call, float *to, const float *from, b
 {
     const smp_op_group *group;
     int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    SMP_TRY(smp__group_of(call, call->op->attr[SMP__ALL_REDUCE_DEVICES].i, &group));
     memcpy(to, from, (size_t)n * sizeof(float));
     return sum ? smp__group_begin(group, SMP_GROUP_ALL_REDUCE, NULL, to, n) : SMP_OK;
 }
@@ -56,25 +54,26 @@ static smp_status begin(const smp_op_call *call, float *to, const float *from, b
 static smp_status end(const smp_op_call *call, bool sum)
 {
     const smp_op_group *group;
-    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    SMP_TRY(smp__group_of(call, call->op->attr[SMP__ALL_REDUCE_DEVICES].i, &group));
     return sum ? smp__group_finish(group) : SMP_OK;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    SMP_TRY(begin(call, call->out, call->in[0], call->op->attr[VALUE].i));
-    return end(call, call->op->attr[VALUE].i);
+    SMP_TRY(begin(call, call->out, call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i));
+    return end(call, call->op->attr[SMP__ALL_REDUCE_VALUE].i);
 }
 
 static smp_status backward_input_begin(const smp_op_call *call)
 {
-    return call->din[0] ? begin(call, call->din[0], call->dout, call->op->attr[GRADIENT].i)
-                        : SMP_OK;
+    return call->din[0]
+               ? begin(call, call->din[0], call->dout, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i)
+               : SMP_OK;
 }
 
 static smp_status backward_input_end(const smp_op_call *call)
 {
-    return call->din[0] ? end(call, call->op->attr[GRADIENT].i) : SMP_OK;
+    return call->din[0] ? end(call, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i) : SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)

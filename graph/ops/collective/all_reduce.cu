@@ -3,8 +3,6 @@
  * tensor that T shares do not divide is filled up with zeroes on the way. */
 #include "graph/ops/collective/collective.cuh"
 
-enum { DEVICES, VALUE, GRADIENT }; /* attributes, as in all_reduce.c */
-
 template <typename T>
 static smp_status sum(const smp_op_call *call, const smp_op_group *group, T *to, const T *from,
                       int64_t n)
@@ -34,7 +32,7 @@ static smp_status pass(const smp_op_call *call, void *to, const void *from, bool
 {
     const smp_op_group *group;
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    SMP_TRY(smp__group_of(call, call->op->attr[SMP__ALL_REDUCE_DEVICES].i, &group));
     if (!sums || group->size == 1)
         return smp_copy_tensor(call, call->op->out, to, from);
     return sum(call, group, static_cast<T *>(to), static_cast<const T *>(from), n);
@@ -42,14 +40,14 @@ static smp_status pass(const smp_op_call *call, void *to, const void *from, bool
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    return pass<T>(call, call->out, call->in[0], call->op->attr[VALUE].i);
+    return pass<T>(call, call->out, call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return pass<T>(call, call->din[0], call->dout, call->op->attr[GRADIENT].i);
+    return pass<T>(call, call->din[0], call->dout, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i);
 }
 
 SMP_CUDA_KERNELS(all_reduce) = {NULL,

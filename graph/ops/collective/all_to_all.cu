@@ -1,15 +1,13 @@
 /* all_to_all on a GPU: packed in one pass, exchanged, put where it belongs in another. */
 #include "graph/ops/collective/collective.cuh"
 
-enum { DEVICES, FROM, TO }; /* attributes, as in all_to_all.c */
-
 /* `from`, cut along one dimension of `given`, becomes `to`, joined along one of `made`. */
 template <typename T>
 static smp_status move(const smp_op_call *call, void *to, const smp_tensor *made, int64_t joined,
                        const void *from, const smp_tensor *given, int64_t cut)
 {
     const smp_op_group *group;
-    const int64_t devices = call->op->attr[DEVICES].i;
+    const int64_t devices = call->op->attr[SMP__ALL_TO_ALL_DEVICES].i;
     const smp__parts out = smp__parts_of(made, joined, devices, 1, call->batch);
     const smp__parts in = smp__parts_of(given, cut, devices, 1, call->batch);
     const int64_t n = smp__part_elements(in);
@@ -31,8 +29,8 @@ static smp_status move(const smp_op_call *call, void *to, const smp_tensor *made
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
-    return move<T>(call, call->out, smp__out(call->graph, op), op->attr[FROM].i, call->in[0],
-                   smp__in(call->graph, op, 0), op->attr[TO].i);
+    return move<T>(call, call->out, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
+                   call->in[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
@@ -40,8 +38,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp_op *op = call->op;
     if (!call->din[0])
         return SMP_OK;
-    return move<T>(call, call->din[0], smp__in(call->graph, op, 0), op->attr[TO].i, call->dout,
-                   smp__out(call->graph, op), op->attr[FROM].i);
+    return move<T>(call, call->din[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i,
+                   call->dout, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
 }
 
 SMP_CUDA_KERNELS(all_to_all) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),

@@ -7,6 +7,12 @@
 
 enum { SMP__MOST_DEVICES = 1 << 20 }; /* so that no size overflows */
 
+/* Attributes. Those of all_gather and reduce_scatter are alike: the last says whether the scatter
+ * adds up. */
+enum { SMP__ALL_REDUCE_DEVICES, SMP__ALL_REDUCE_VALUE, SMP__ALL_REDUCE_GRADIENT };
+enum { SMP__ALL_TO_ALL_DEVICES, SMP__ALL_TO_ALL_FROM, SMP__ALL_TO_ALL_TO };
+enum { SMP__GATHER_DEVICES, SMP__GATHER_AXIS, SMP__GATHER_BLOCKS, SMP__GATHER_SUMS };
+
 /* A tensor [outer][blocks][devices][run] of which a device has [outer][blocks][run]. */
 typedef struct smp__parts {
     int64_t outer, blocks, devices, run;

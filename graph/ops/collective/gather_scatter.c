@@ -9,14 +9,12 @@
  * Each is the gradient of the other: a gather from parts to the whole, and a scatter back. */
 #include "graph/ops/collective/collective.h"
 
-enum { DEVICES, AXIS, BLOCKS, SUMS /* does the scatter add up? */ };
-
 #define ATTRS(sums, default_)                                                                      \
     {                                                                                              \
-        [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},               \
-        [AXIS] = {"axis", SMP_ATTR_INT, true, 0, 0, SMP_MAX_DIMS - 1, NULL},                       \
-        [BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},                  \
-        [SUMS] = {sums, SMP_ATTR_BOOL, false, default_, 0, 1, NULL}, {0},                          \
+        [SMP__GATHER_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},   \
+        [SMP__GATHER_AXIS] = {"axis", SMP_ATTR_INT, true, 0, 0, SMP_MAX_DIMS - 1, NULL},           \
+        [SMP__GATHER_BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},      \
+        [SMP__GATHER_SUMS] = {sums, SMP_ATTR_BOOL, false, default_, 0, 1, NULL}, {0},              \
     }
 static const smp_attr_desc GATHER_ATTRS[] = ATTRS("summands", 0);
 static const smp_attr_desc SCATTER_ATTRS[] = ATTRS("sum", 1);
@@ -24,16 +22,18 @@ static const smp_attr_desc SCATTER_ATTRS[] = ATTRS("sum", 1);
 static smp_status gather_infer(smp_infer *infer)
 {
     const smp_attr_value *attr = infer->attr;
-    SMP_TRY(smp__infer_parts(infer, attr[AXIS].i, attr[DEVICES].i, attr[BLOCKS].i, false));
-    infer->out_shape.dim[attr[AXIS].i] *= attr[DEVICES].i;
+    SMP_TRY(smp__infer_parts(infer, attr[SMP__GATHER_AXIS].i, attr[SMP__GATHER_DEVICES].i,
+                             attr[SMP__GATHER_BLOCKS].i, false));
+    infer->out_shape.dim[attr[SMP__GATHER_AXIS].i] *= attr[SMP__GATHER_DEVICES].i;
     return SMP_OK;
 }
 
 static smp_status scatter_infer(smp_infer *infer)
 {
     const smp_attr_value *attr = infer->attr;
-    SMP_TRY(smp__infer_parts(infer, attr[AXIS].i, attr[DEVICES].i, attr[BLOCKS].i, true));
-    infer->out_shape.dim[attr[AXIS].i] /= attr[DEVICES].i;
+    SMP_TRY(smp__infer_parts(infer, attr[SMP__GATHER_AXIS].i, attr[SMP__GATHER_DEVICES].i,
+                             attr[SMP__GATHER_BLOCKS].i, true));
+    infer->out_shape.dim[attr[SMP__GATHER_AXIS].i] /= attr[SMP__GATHER_DEVICES].i;
     return SMP_OK;
 }
 
@@ -55,15 +55,15 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp_tensor *whole = whole_tensor(graph, op);
-    *needs =
-        (smp_op_needs){.workspace_bytes = smp__parts_room_bytes(whole, op->attr[DEVICES].i, batch)};
+    *needs = (smp_op_needs){
+        .workspace_bytes = smp__parts_room_bytes(whole, op->attr[SMP__GATHER_DEVICES].i, batch)};
 }
 
 static smp__parts parts_of_batch(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_attr_value *attr = op->attr;
-    return smp__parts_of(whole_tensor(graph, op), attr[AXIS].i, attr[DEVICES].i, attr[BLOCKS].i,
-                         batch);
+    return smp__parts_of(whole_tensor(graph, op), attr[SMP__GATHER_AXIS].i,
+                         attr[SMP__GATHER_DEVICES].i, attr[SMP__GATHER_BLOCKS].i, batch);
 }
 
 static smp__parts parts_of(const smp_op_call *call)
@@ -76,7 +76,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp__parts parts = parts_of_batch(graph, op, batch);
     const int64_t own = smp__wire_floats(graph, whole_tensor(graph, op), smp__part_elements(parts));
     const smp_op_exchange exchange = smp_op_exchange_each(parts.devices, own);
-    const bool gathers = gathers_forward(op), sums = op->attr[SUMS].i;
+    const bool gathers = gathers_forward(op), sums = op->attr[SMP__GATHER_SUMS].i;
     const double gather_passes = 1, scatter_passes = sums ? 2 : 0;
     smp__work_copy(graph, op, batch, work);
     work->forward_bytes +=
@@ -105,7 +105,7 @@ static smp_status scatter_forward(const smp_op_call *call)
     const smp_op_group *group;
     smp__parts parts = parts_of(call);
     SMP_TRY(smp__group_of(call, parts.devices, &group));
-    if (!call->op->attr[SUMS].i) {
+    if (!call->op->attr[SMP__GATHER_SUMS].i) {
         smp__take_part(call->out, call->in[0], parts, group->index);
         return SMP_OK;
     }
@@ -124,7 +124,7 @@ static smp_status backward_input_begin(const smp_op_call *call)
         return SMP_OK;
     if (!gathers_forward(call->op))
         return smp__group_begin(group, SMP_GROUP_ALL_GATHER, call->dout, call->workspace, n);
-    if (!call->op->attr[SUMS].i) {
+    if (!call->op->attr[SMP__GATHER_SUMS].i) {
         smp__take_part(call->din[0], call->dout, parts, group->index);
         return SMP_OK;
     }
@@ -140,7 +140,7 @@ static smp_status backward_input_end(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     if (gathers_forward(call->op))
-        return call->op->attr[SUMS].i ? smp__group_finish(group) : SMP_OK;
+        return call->op->attr[SMP__GATHER_SUMS].i ? smp__group_finish(group) : SMP_OK;
     SMP_TRY(smp__group_finish(group));
     smp__put_parts(call->din[0], call->workspace, parts);
     return SMP_OK;

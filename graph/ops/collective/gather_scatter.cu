@@ -3,19 +3,18 @@
  * come is added up. */
 #include "graph/ops/collective/collective.cuh"
 
-enum { DEVICES, AXIS, BLOCKS, SUMS }; /* attributes, as in gather_scatter.c */
-
 static smp__parts parts_of(const smp_op_call *call, const smp_tensor *whole)
 {
     const smp_attr_value *attr = call->op->attr;
-    return smp__parts_of(whole, attr[AXIS].i, attr[DEVICES].i, attr[BLOCKS].i, call->batch);
+    return smp__parts_of(whole, attr[SMP__GATHER_AXIS].i, attr[SMP__GATHER_DEVICES].i,
+                         attr[SMP__GATHER_BLOCKS].i, call->batch);
 }
 
 template <typename T>
 static smp_status scatter(const smp_op_call *call, const smp_op_group *group, smp__parts parts,
                           T *part, const T *whole)
 {
-    if (call->op->attr[SUMS].i)
+    if (call->op->attr[SMP__GATHER_SUMS].i)
         return smp_scatter_sum(call, group, part, whole, parts);
     return smp_take_part(call, part, whole, parts, group->index);
 }

@@ -1,13 +1,11 @@
 /* upsample: every pixel of [C, H, W] as a square of factor x factor, [C, H * factor, W * factor]
  * (nearest neighbour). The gradient of a pixel is the sum over its square, line by line. */
-#include "graph/ops/ops.h"
+#include "graph/ops/convolution/upsample.h"
 
 #include <string.h>
 
-enum { FACTOR };
-
 static const smp_attr_desc ATTRS[] = {
-    [FACTOR] = {"factor", SMP_ATTR_INT, true, 0, 1, 0x1p20, NULL},
+    [SMP__UPSAMPLE_FACTOR] = {"factor", SMP_ATTR_INT, true, 0, 1, 0x1p20, NULL},
     {0},
 };
 
@@ -15,8 +13,8 @@ static smp_status infer(smp_infer *infer)
 {
     SMP_TRY(smp_infer_dims(infer, 0, 3, 3));
     SMP_TRY(smp__infer_like_input(infer));
-    infer->out_shape.dim[1] *= infer->attr[FACTOR].i;
-    infer->out_shape.dim[2] *= infer->attr[FACTOR].i;
+    infer->out_shape.dim[1] *= infer->attr[SMP__UPSAMPLE_FACTOR].i;
+    infer->out_shape.dim[2] *= infer->attr[SMP__UPSAMPLE_FACTOR].i;
     return SMP_OK;
 }
 
@@ -29,7 +27,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    const int64_t factor = call->op->attr[FACTOR].i, width = smp__columns(in);
+    const int64_t factor = call->op->attr[SMP__UPSAMPLE_FACTOR].i, width = smp__columns(in);
     const float *line = call->in[0];
     float *out = call->out;
     for (int64_t left = smp__count(in, call->batch) / width; left > 0; left--, line += width) {
@@ -46,7 +44,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    const int64_t factor = call->op->attr[FACTOR].i, width = smp__columns(in);
+    const int64_t factor = call->op->attr[SMP__UPSAMPLE_FACTOR].i, width = smp__columns(in);
     const float *dout = call->dout;
     float *dx = call->din[0];
     if (!dx)

@@ -1,8 +1,6 @@
 /* upsample on a GPU: a thread for each pixel that is written; the gradient in the CPU's order. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { FACTOR }; /* attribute, as in upsample.c */
+#include "graph/ops/convolution/upsample.h"
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
@@ -37,7 +35,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     SMP_LAUNCH(upsample_forward<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(call->in[0]), static_cast<T *>(call->out), n,
-               smp__columns(smp__in(call->graph, call->op, 0)), call->op->attr[FACTOR].i);
+               smp__columns(smp__in(call->graph, call->op, 0)),
+               call->op->attr[SMP__UPSAMPLE_FACTOR].i);
     return smp__cuda_launched("upsample");
 }
 
@@ -50,7 +49,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
         return SMP_OK;
     SMP_LAUNCH(upsample_backward<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
                (const T *)call->dout, (T *)call->din[0], n, smp__columns(in),
-               call->op->attr[FACTOR].i);
+               call->op->attr[SMP__UPSAMPLE_FACTOR].i);
     return smp__cuda_launched("upsample");
 }
 

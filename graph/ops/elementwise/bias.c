@@ -1,15 +1,13 @@
 /* bias: x + b along one dimension, b [its size]: what linear and conv2d do by themselves, behind
  * the sum of the parts that several devices make of their product. db is the sum over all else. */
-#include "graph/ops/ops.h"
+#include "graph/ops/elementwise/elementwise.h"
 
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { AXIS };
-
 static const smp_attr_desc ATTRS[] = {
-    [AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
+    [SMP__BIAS_AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
     {0},
 };
 
@@ -17,7 +15,7 @@ static smp_status infer(smp_infer *infer)
 {
     int axis = 0;
     SMP_TRY(smp__infer_like_input(infer));
-    SMP_TRY(smp__infer_axis(infer, infer->attr[AXIS].i, &axis));
+    SMP_TRY(smp__infer_axis(infer, infer->attr[SMP__BIAS_AXIS].i, &axis));
     infer->n_param = 1;
     infer->param[0] = (smp_param_decl){
         .role = "bias",
@@ -36,14 +34,15 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 /* Where the dimension is the last, a GPU adds up columns. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const smp__axis along = smp__axis_of(smp__in(graph, op, 0), op->attr[AXIS].i, batch);
+    const smp__axis along = smp__axis_of(smp__in(graph, op, 0), op->attr[SMP__BIAS_AXIS].i, batch);
     if (along.inner == 1)
         needs->workspace_bytes = smp__column_sum_bytes(along.outer, along.size);
 }
 
 static smp__axis along_of(const smp_op_call *call)
 {
-    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[AXIS].i, call->batch);
+    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[SMP__BIAS_AXIS].i,
+                        call->batch);
 }
 
 static smp_status forward(const smp_op_call *call)

@@ -1,9 +1,7 @@
 /* bias on a GPU: one pass, 16 bytes at a time where the dimension, or what lies behind it, allows
  * it. The gradient is a sum of columns where the dimension is the last, else of planes. */
 #include "graph/cuda/cuda_axis.cuh"
-#include "graph/ops/ops.h"
-
-enum { AXIS }; /* attribute, as in bias.c */
+#include "graph/ops/elementwise/elementwise.h"
 
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
@@ -25,7 +23,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 
 static smp__axis along_of(const smp_op_call *call)
 {
-    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[AXIS].i, call->batch);
+    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[SMP__BIAS_AXIS].i,
+                        call->batch);
 }
 
 template <typename T> static smp_status forward(const smp_op_call *call)

@@ -10,6 +10,7 @@
  * Of several devices that each have a part of x, each has that part of the mask: `devices`, `axis`
  * and `blocks` say which. */
 #include "graph/ops/collective/collective.h"
+#include "graph/ops/elementwise/elementwise.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,23 +18,24 @@
 #include "graph/base/random.h"
 #include "graph/math/philox_lanes.h"
 
-enum { P, DEVICES, AXIS, BLOCKS };
 enum { WORDS = SMP__PHILOX_WORDS, GROUP = SMP__PHILOX_GROUP };
 
 static const smp_attr_desc ATTRS[] = {
-    [P] = {"p", SMP_ATTR_FLOAT, true, 0, 0, 1, NULL},
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
-    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL},
-    [BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
+    [SMP__DROPOUT_P] = {"p", SMP_ATTR_FLOAT, true, 0, 0, 1, NULL},
+    [SMP__DROPOUT_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__DROPOUT_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL},
+    [SMP__DROPOUT_BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
     {0},
 };
 
 static smp_status infer(smp_infer *infer)
 {
-    if (!(infer->attr[P].f < 1))
-        return smp_infer_fail(infer, "p: got %g, expected 0 <= p < 1", infer->attr[P].f);
-    if (infer->attr[DEVICES].i > 1)
-        return smp__infer_parts(infer, infer->attr[AXIS].i, 1, infer->attr[BLOCKS].i, false);
+    if (!(infer->attr[SMP__DROPOUT_P].f < 1))
+        return smp_infer_fail(infer, "p: got %g, expected 0 <= p < 1",
+                              infer->attr[SMP__DROPOUT_P].f);
+    if (infer->attr[SMP__DROPOUT_DEVICES].i > 1)
+        return smp__infer_parts(infer, infer->attr[SMP__DROPOUT_AXIS].i, 1,
+                                infer->attr[SMP__DROPOUT_BLOCKS].i, false);
     return smp__infer_like_input(infer);
 }
 
@@ -50,7 +52,7 @@ typedef struct mask {
 
 static mask mask_of(const smp_op_call *call)
 {
-    double p = call->op->attr[P].f;
+    double p = call->op->attr[SMP__DROPOUT_P].f;
     uint64_t index = (uint64_t)call->op->number;
     return (mask){
         .key = smp_random_mix(call->seed + smp_random_mix(index)),
@@ -90,14 +92,15 @@ static smp_status apply(const smp_op_call *call, float *y, const float *x)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const smp_attr_value *attr = call->op->attr;
-    int64_t n = smp__count(in, call->batch), devices = attr[DEVICES].i;
-    if (!call->training || !(attr[P].f > 0)) {
+    int64_t n = smp__count(in, call->batch), devices = attr[SMP__DROPOUT_DEVICES].i;
+    if (!call->training || !(attr[SMP__DROPOUT_P].f > 0)) {
         memcpy(y, x, (size_t)n * sizeof *y);
         return SMP_OK;
     }
     smp__parts parts = {1, 1, 1, n};
     if (devices > 1)
-        parts = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch);
+        parts = smp__parts_of(in, attr[SMP__DROPOUT_AXIS].i, 1, attr[SMP__DROPOUT_BLOCKS].i,
+                              call->batch);
     const int64_t run = parts.run, device = devices > 1 ? call->graph->device : 0;
     parts.devices = devices;
     for (int64_t i = 0; i * run < n; i++)

@@ -13,9 +13,9 @@
 extern "C" {
 #include "graph/base/random.h"
 #include "graph/ops/collective/collective.h"
+#include "graph/ops/elementwise/elementwise.h"
 }
 
-enum { P, DEVICES, AXIS, BLOCKS }; /* attributes, as in dropout.c */
 enum { WORDS = 4, LANES = 16, GROUP = WORDS * LANES };
 
 struct dropout_mask {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 
 static dropout_mask mask_of(const smp_op_call *call)
 {
-    const double p = call->op->attr[P].f;
+    const double p = call->op->attr[SMP__DROPOUT_P].f;
     const uint64_t index = (uint64_t)call->op->number;
     dropout_mask m;
     m.key = smp_random_mix(call->seed + smp_random_mix(index));
@@ -86,12 +86,14 @@ static dropout_part part_of(const smp_op_call *call)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t n = smp__count(in, call->batch);
     dropout_part of = {1, n, 1, 0, (n + GROUP - 1) / GROUP, false};
-    if (attr[DEVICES].i > 1) {
-        of.run = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch).run;
+    if (attr[SMP__DROPOUT_DEVICES].i > 1) {
+        of.run = smp__parts_of(in, attr[SMP__DROPOUT_AXIS].i, 1, attr[SMP__DROPOUT_BLOCKS].i,
+                               call->batch)
+                     .run;
         of.runs = n / of.run;
-        of.devices = attr[DEVICES].i;
+        of.devices = attr[SMP__DROPOUT_DEVICES].i;
         of.device = call->graph->device;
-        of.zigzag = attr[BLOCKS].i == 2;
+        of.zigzag = attr[SMP__DROPOUT_BLOCKS].i == 2;
         of.groups = (of.run + GROUP - 2) / GROUP + 1;
     }
     return of;
@@ -102,7 +104,7 @@ template <typename T> static smp_status apply(const smp_op_call *call, void *y, 
     const smp_cuda *cuda = smp_cuda_of(call);
     const dropout_part of = part_of(call);
     const int64_t items = of.runs * of.groups * (LANES / smp_pack<T>::N);
-    if (!call->training || !(call->op->attr[P].f > 0))
+    if (!call->training || !(call->op->attr[SMP__DROPOUT_P].f > 0))
         return smp_copy_tensor(call, call->op->out, y, x);
     SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), of);

@@ -1,22 +1,21 @@
 /* gelu (Hendrycks, Gimpel 2016): x * Phi(x), exact by erf, or the tanh approximation that GPT-2
  * uses (the default). Backward needs the input. */
-#include "graph/ops/ops.h"
+#include "graph/ops/elementwise/elementwise.h"
 
 #include "graph/math/math.h"
 
-enum { APPROXIMATE };
-enum { TANH, ERF, NONE }; /* PyTorch says "none" for erf */
-
-static const char *const APPROXIMATIONS[] = {[TANH] = "tanh", [ERF] = "erf", [NONE] = "none", NULL};
+static const char *const APPROXIMATIONS[] = {
+    [SMP__GELU_TANH] = "tanh", [SMP__GELU_ERF] = "erf", [SMP__GELU_NONE] = "none", NULL};
 
 static const smp_attr_desc ATTRS[] = {
-    [APPROXIMATE] = {"approximate", SMP_ATTR_CHOICE, false, TANH, 0, 0, APPROXIMATIONS},
+    [SMP__GELU_APPROXIMATE] = {"approximate", SMP_ATTR_CHOICE, false, SMP__GELU_TANH, 0, 0,
+                               APPROXIMATIONS},
     {0},
 };
 
 bool smp__is_gelu_tanh(const smp_op *op)
 {
-    return op->kind == &smp__op_gelu && op->attr[APPROXIMATE].i == TANH;
+    return op->kind == &smp__op_gelu && op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH;
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -28,8 +27,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                           void **state)
 {
     (void)device;
-    smp_eltwise kind =
-        op->attr[APPROXIMATE].i == TANH ? SMP_ELTWISE_GELU_TANH : SMP_ELTWISE_GELU_ERF;
+    smp_eltwise kind = op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH ? SMP_ELTWISE_GELU_TANH
+                                                                           : SMP_ELTWISE_GELU_ERF;
     smp_math_primitive *primitive = NULL;
     const smp_tensor *in = smp__in(graph, op, 0);
     SMP_TRY(smp_math_eltwise_create(kind, smp__count(in, batch), in->dtype == SMP_BF16,

@@ -5,9 +5,7 @@
  * place at worst, and 0 for a divisor beyond 2^126, where the quotient is that small. The exact one
  * is several times as many instructions. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { APPROXIMATE, TANH = 0 }; /* as in gelu.c: every other choice means erf */
+#include "graph/ops/elementwise/elementwise.h"
 
 /* Argument of tanh: sqrt(2 / pi) (x + 0.044715 x^3). */
 __device__ __forceinline__ float gelu_argument(float x)
@@ -54,7 +52,7 @@ struct gelu_erf_gradient { /* x, dout to din */
 static smp_status forward(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    if (call->op->attr[APPROXIMATE].i == TANH)
+    if (call->op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH)
         return smp_map1(call, call->in[0], call->out, n, gelu_tanh_value());
     return smp_map1(call, call->in[0], call->out, n, gelu_erf_value());
 }
@@ -64,7 +62,7 @@ static smp_status backward_input(const smp_op_call *call)
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (!call->din[0])
         return SMP_OK;
-    if (call->op->attr[APPROXIMATE].i == TANH)
+    if (call->op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH)
         return smp_map2(call, call->in[0], call->dout, call->din[0], n, gelu_tanh_gradient());
     return smp_map2(call, call->in[0], call->dout, call->din[0], n, gelu_erf_gradient());
 }

@@ -1,14 +1,12 @@
 /* scale: factor * x. The gradient is factor * dout. */
-#include "graph/ops/ops.h"
+#include "graph/ops/elementwise/elementwise.h"
 
 #include <float.h>
 
 #include "graph/math/vector.h"
 
-enum { FACTOR };
-
 static const smp_attr_desc ATTRS[] = {
-    [FACTOR] = {"factor", SMP_ATTR_FLOAT, true, 0, -FLT_MAX, FLT_MAX, NULL},
+    [SMP__SCALE_FACTOR] = {"factor", SMP_ATTR_FLOAT, true, 0, -FLT_MAX, FLT_MAX, NULL},
     {0},
 };
 
@@ -25,7 +23,7 @@ SMP_VECTOR static void product(float *restrict y, const float *restrict x, float
 
 static smp_status forward(const smp_op_call *call)
 {
-    product(call->out, call->in[0], (float)call->op->attr[FACTOR].f,
+    product(call->out, call->in[0], (float)call->op->attr[SMP__SCALE_FACTOR].f,
             smp__count(smp__out(call->graph, call->op), call->batch));
     return SMP_OK;
 }
@@ -33,7 +31,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     if (call->din[0])
-        product(call->din[0], call->dout, (float)call->op->attr[FACTOR].f,
+        product(call->din[0], call->dout, (float)call->op->attr[SMP__SCALE_FACTOR].f,
                 smp__count(smp__out(call->graph, call->op), call->batch));
     return SMP_OK;
 }

@@ -1,8 +1,6 @@
 /* scale on a GPU: one pass, 16 bytes at a time, forward and backward. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { FACTOR }; /* attribute, as in scale.c */
+#include "graph/ops/elementwise/elementwise.h"
 
 struct scale_value {
     float factor;
@@ -14,7 +12,7 @@ struct scale_value {
 
 static smp_status apply(const smp_op_call *call, void *y, const void *x)
 {
-    const scale_value value = {(float)call->op->attr[FACTOR].f};
+    const scale_value value = {(float)call->op->attr[SMP__SCALE_FACTOR].f};
     return smp_map1(call, x, y, smp__count(smp__out(call->graph, call->op), call->batch), value);
 }
 

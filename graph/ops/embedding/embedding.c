@@ -5,19 +5,17 @@
  *
  * Of several devices that each have a part of the rows (split by `rows`), each makes zeroes of the
  * rows of others. */
-#include "graph/ops/ops.h"
+#include "graph/ops/embedding/embedding.h"
 
 #include <string.h>
 
 #include "graph/math/vector.h"
 #include "graph/cuda/cuda_order.h"
 
-enum { ROWS, FEATURES, INIT_STD };
-
 static const smp_attr_desc ATTRS[] = {
-    [ROWS] = {"rows", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
+    [SMP__EMBEDDING_ROWS] = {"rows", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__EMBEDDING_FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__EMBEDDING_INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
     {0},
 };
 
@@ -29,13 +27,13 @@ static smp_status infer(smp_infer *infer)
     SMP_TRY(smp_infer_dims(infer, 0, 0, SMP_MAX_DIMS - 1));
     infer->out_dtype = SMP_F32;
     infer->out_shape = in->shape;
-    infer->out_shape.dim[infer->out_shape.n_dim++] = infer->attr[FEATURES].i;
+    infer->out_shape.dim[infer->out_shape.n_dim++] = infer->attr[SMP__EMBEDDING_FEATURES].i;
     infer->n_param = 1;
     infer->param[0] = (smp_param_decl){
         .role = "weight",
-        .shape = {2, {infer->attr[ROWS].i, infer->attr[FEATURES].i}},
+        .shape = {2, {infer->attr[SMP__EMBEDDING_ROWS].i, infer->attr[SMP__EMBEDDING_FEATURES].i}},
         .init = SMP_INIT_NORMAL,
-        .init_scale = (float)infer->attr[INIT_STD].f,
+        .init_scale = (float)infer->attr[SMP__EMBEDDING_INIT_STD].f,
     };
     return SMP_OK;
 }
@@ -55,7 +53,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 smp__own_rows smp__embedding_rows(const smp_graph *graph, const smp_op *op)
 {
     const smp_part *part = &graph->param[op->param[0]].part;
-    const int64_t rows = op->attr[ROWS].i;
+    const int64_t rows = op->attr[SMP__EMBEDDING_ROWS].i;
     if (part->spread.way != SMP_SPLIT || part->spread.dim != 0)
         return (smp__own_rows){0, rows, rows};
     return (smp__own_rows){part->index * rows, rows, part->count * rows};
@@ -89,7 +87,7 @@ static smp_status forward(const smp_op_call *call)
     const float *weight = call->param[0]; /* (rows, features) */
     float *out = call->out;               /* (B, T, features) */
     int64_t count = smp__count(smp__in(call->graph, op, 0), call->batch);
-    int64_t features = op->attr[FEATURES].i;
+    int64_t features = op->attr[SMP__EMBEDDING_FEATURES].i;
     const smp__own_rows rows = smp__embedding_rows(call->graph, op);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
@@ -111,7 +109,7 @@ static smp_status backward_weight(const smp_op_call *call)
 {
     const int32_t *index = call->in[0];
     int64_t count = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    int64_t features = call->op->attr[FEATURES].i;
+    int64_t features = call->op->attr[SMP__EMBEDDING_FEATURES].i;
     const smp__own_rows rows = smp__embedding_rows(call->graph, call->op);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
@@ -123,9 +121,9 @@ static smp_status backward_weight(const smp_op_call *call)
 
 static const smp_split_rule SPLITS[] = {
     {"rows", .in = {SMP_CELL_WHOLE}, .out = SMP_CELL_PARTS, .param = {SMP_CELL_DIM0},
-     .divided = 1u << ROWS},
+     .divided = 1u << SMP__EMBEDDING_ROWS},
     {"features", .in = {SMP_CELL_WHOLE}, .out = SMP_CELL_LAST, .param = {SMP_CELL_DIM1},
-     .divided = 1u << FEATURES},
+     .divided = 1u << SMP__EMBEDDING_FEATURES},
     {0},
 };
 

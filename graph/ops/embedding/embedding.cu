@@ -10,9 +10,8 @@
  * the columns of a row are spread over warps and a warp has eight rows of dout in flight. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/cuda/cuda_order.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/embedding/embedding.h"
 
-enum { ROWS, FEATURES }; /* attributes, as in embedding.c */
 enum { IN_FLIGHT = 8 };
 
 template <int W, typename T>
@@ -92,7 +91,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    const int64_t features = call->op->attr[FEATURES].i;
+    const int64_t features = call->op->attr[SMP__EMBEDDING_FEATURES].i;
     const int width = smp_width<T>(features);
     const auto kernel = width > 1 ? embedding_forward<smp_pack<T>::N, T> : embedding_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / width)), SMP_BLOCK, 0, cuda->stream,
@@ -107,7 +106,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     const smp__own_rows rows = smp__embedding_rows(call->graph, call->op);
-    const int64_t features = call->op->attr[FEATURES].i;
+    const int64_t features = call->op->attr[SMP__EMBEDDING_FEATURES].i;
     const int32_t *index = static_cast<const int32_t *>(call->in[0]), *order = NULL;
     const int width = smp_width<T>(features), tile = SMP_WARP * width;
     const int64_t warps = n * ((features + tile - 1) / tile);

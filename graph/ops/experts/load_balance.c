@@ -12,13 +12,11 @@
 
 #include "graph/math/vector.h"
 
-enum { TOP_K, COEFFICIENT, DEVICES, AXIS };
-
 static const smp_attr_desc ATTRS[] = {
-    [TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},
-    [COEFFICIENT] = {"coefficient", SMP_ATTR_FLOAT, false, 0.01, 0, 1e6, NULL},
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
-    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
+    [SMP__BALANCE_TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},
+    [SMP__BALANCE_COEFFICIENT] = {"coefficient", SMP_ATTR_FLOAT, false, 0.01, 0, 1e6, NULL},
+    [SMP__BALANCE_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__BALANCE_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -26,9 +24,9 @@ static smp_status infer(smp_infer *infer)
 {
     SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
     SMP_TRY(smp__infer_like_input(infer));
-    if (infer->attr[TOP_K].i > infer->in[0]->shape.dim[1])
+    if (infer->attr[SMP__BALANCE_TOP_K].i > infer->in[0]->shape.dim[1])
         return smp_infer_fail(infer, "top_k: %lld of the %lld experts of '%s'",
-                              (long long)infer->attr[TOP_K].i,
+                              (long long)infer->attr[SMP__BALANCE_TOP_K].i,
                               (long long)infer->in[0]->shape.dim[1], infer->in[0]->name);
     return SMP_OK;
 }
@@ -38,7 +36,7 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
     const int64_t *logits = smp__in(graph, op, 0)->shape.dim;
     return (smp__routing){.tokens = logits[0],
                           .experts = logits[1],
-                          .top_k = op->attr[TOP_K].i,
+                          .top_k = op->attr[SMP__BALANCE_TOP_K].i,
                           .capacity = logits[0],
                           .own = logits[1]};
 }
@@ -46,13 +44,13 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 /* Choices by expert, [batch][experts], of this device, and behind them those of all. */
 static int64_t gathered_bytes(const smp_op *op, const smp__routing *r, int64_t batch)
 {
-    return (1 + op->attr[DEVICES].i) * batch * r->experts * (int64_t)sizeof(float);
+    return (1 + op->attr[SMP__BALANCE_DEVICES].i) * batch * r->experts * (int64_t)sizeof(float);
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp__routing r = routing_of(graph, op);
-    if (op->attr[COEFFICIENT].f > 0)
+    if (op->attr[SMP__BALANCE_COEFFICIENT].f > 0)
         *needs =
             (smp_op_needs){.input_grad_in = 1,
                            .workspace_bytes = gathered_bytes(op, &r, batch) + smp__route_bytes(&r)};
@@ -72,16 +70,16 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp__routing r = routing_of(graph, op);
     smp__work_elementwise(graph, op, batch, 0, 26, work);
     work->backward_input_flops += smp__route_flops(&r, false, batch);
-    if (op->attr[COEFFICIENT].f > 0)
+    if (op->attr[SMP__BALANCE_COEFFICIENT].f > 0)
         work->backward_input_exchange =
-            smp_op_exchange_each(op->attr[DEVICES].i, batch * r.experts);
+            smp_op_exchange_each(op->attr[SMP__BALANCE_DEVICES].i, batch * r.experts);
 }
 
 /* How many choices are each expert's, [batch][experts], of all devices' tokens; integers. */
 static smp_status count_choices(const smp_op_call *call, const smp__routing *r, smp__route *route,
                                 float *own, float *all)
 {
-    const int64_t n = call->batch * r->experts, devices = call->op->attr[DEVICES].i;
+    const int64_t n = call->batch * r->experts, devices = call->op->attr[SMP__BALANCE_DEVICES].i;
     const float *logits = call->in[0];
     const smp_op_group *group;
     SMP_TRY(smp__group_of(call, devices, &group));
@@ -115,8 +113,8 @@ static void add_gradient(const smp__routing *r, const float *logits, const float
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp__routing r = routing_of(call->graph, call->op);
-    const double coefficient = call->op->attr[COEFFICIENT].f;
-    const int64_t sample = r.tokens * r.experts, devices = call->op->attr[DEVICES].i;
+    const double coefficient = call->op->attr[SMP__BALANCE_COEFFICIENT].f;
+    const int64_t sample = r.tokens * r.experts, devices = call->op->attr[SMP__BALANCE_DEVICES].i;
     const int64_t tokens = devices * r.tokens, n = call->batch * r.experts;
     if (!call->din[0])
         return SMP_OK;

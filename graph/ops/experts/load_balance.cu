@@ -3,8 +3,6 @@
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/experts/routing.cuh"
 
-enum { TOP_K, COEFFICIENT, DEVICES }; /* attributes, as in load_balance.c */
-
 /* Choices by expert of the tokens of each device, (devices, samples, experts). */
 struct chosen {
     const int32_t *count;
@@ -56,7 +54,7 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
     smp__routing r = {};
     r.tokens = r.capacity = logits[0];
     r.experts = r.own = logits[1];
-    r.top_k = op->attr[TOP_K].i;
+    r.top_k = op->attr[SMP__BALANCE_TOP_K].i;
     return r;
 }
 
@@ -71,11 +69,11 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const double coefficient = call->op->attr[COEFFICIENT].f;
+    const double coefficient = call->op->attr[SMP__BALANCE_COEFFICIENT].f;
     const smp__routing r = routing_of(call->graph, call->op);
     if (!call->din[0] || !(coefficient > 0))
         return smp_copy_backward(call);
-    const int64_t devices = call->op->attr[DEVICES].i, n = call->batch * r.experts;
+    const int64_t devices = call->op->attr[SMP__BALANCE_DEVICES].i, n = call->batch * r.experts;
     float *all = static_cast<float *>(call->workspace);
     const smp__device_route route =
         smp__device_route_at(&r, call->batch, false, all + (1 + devices) * n);

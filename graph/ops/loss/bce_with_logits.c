@@ -6,7 +6,7 @@
  * cancels. The logarithms of many elements are one: with g = prod(1 + e) - 1, which grows by
  * e (1 + g) an element and so keeps what is small, their sum is log1p(g). In double, blocks in
  * order. O(n). */
-#include "graph/ops/ops.h"
+#include "graph/ops/loss/loss.h"
 
 #include <math.h>
 #include <string.h>

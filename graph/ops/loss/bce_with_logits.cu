@@ -1,7 +1,7 @@
 /* bce_with_logits on a GPU: exponential and logarithm in float, the rest of a value in double,
  * where x and x t do not cancel. The division is the fast one, as in gelu.cu. */
 #include "graph/cuda/cuda_pair_loss.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/loss/loss.h"
 
 struct bce_loss {
     static __device__ __forceinline__ double value(float x, float t)

@@ -16,6 +16,7 @@
  * A row is a hit if an argmax that takes the first of equals finds its target; one with a NaN that
  * an argmax could find is none. */
 #include "graph/ops/collective/collective.h"
+#include "graph/ops/loss/loss.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,8 +24,6 @@
 #include "graph/math/vector.h"
 
 enum { LOGITS, TARGETS };
-enum { LABEL_SMOOTHING, DEVICES };
-enum { IGNORED = -1 };
 
 typedef struct row_stats {
     float max, sum;
@@ -39,8 +38,8 @@ typedef struct row_share {
 enum { SHARE = sizeof(row_share) / sizeof(float) };
 
 static const smp_attr_desc ATTRS[] = {
-    [LABEL_SMOOTHING] = {"label_smoothing", SMP_ATTR_FLOAT, false, 0, 0, 1, NULL},
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__CROSS_ENTROPY_SMOOTHING] = {"label_smoothing", SMP_ATTR_FLOAT, false, 0, 0, 1, NULL},
+    [SMP__CROSS_ENTROPY_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     {0},
 };
 
@@ -59,7 +58,7 @@ static smp_status infer(smp_infer *infer)
                               targets->name, smp_shape_format(got, sizeof got, &targets->shape),
                               smp_shape_format(want, sizeof want, &expected),
                               smp_shape_format(of, sizeof of, &logits->shape));
-    const int64_t devices = infer->attr[DEVICES].i, rows = targets->elements;
+    const int64_t devices = infer->attr[SMP__CROSS_ENTROPY_DEVICES].i, rows = targets->elements;
     if (smp_shape_elements(&(smp_shape){2, {rows, devices}}) < 0)
         return smp_infer_fail(infer, "devices: %lld for %lld rows are too many", (long long)devices,
                               (long long)rows);
@@ -72,7 +71,7 @@ static smp_status infer(smp_infer *infer)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
-    const int64_t devices = op->attr[DEVICES].i;
+    const int64_t devices = op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
     *needs = (smp_op_needs){
         .input_grad_in = 1u << LOGITS | 1u << TARGETS,
         .input_grad_aux = true,
@@ -91,9 +90,9 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     needs(graph, op, batch, out);
     out->aux_bytes += (int64_t)sizeof(double);
     out->workspace_bytes += (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
-    if (op->attr[DEVICES].i > 1)
+    if (op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1)
         out->workspace_bytes += rows * (int64_t)sizeof(float);
-    if (op->attr[LABEL_SMOOTHING].f > 0)
+    if (op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f > 0)
         out->workspace_bytes += rows * (int64_t)sizeof(float);
 }
 
@@ -101,7 +100,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 {
     const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
     smp__work_elementwise(graph, op, batch, 20, 20, work);
-    work->forward_exchange = smp_op_exchange_each(op->attr[DEVICES].i, rows * SHARE);
+    work->forward_exchange =
+        smp_op_exchange_each(op->attr[SMP__CROSS_ENTROPY_DEVICES].i, rows * SHARE);
 }
 
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
@@ -109,8 +109,8 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
 {
     if (slot != TARGETS)
         return false;
-    *min = IGNORED;
-    *max = smp__columns(smp__in(graph, op, LOGITS)) * op->attr[DEVICES].i - 1;
+    *min = SMP__IGNORED_TARGET;
+    *max = smp__columns(smp__in(graph, op, LOGITS)) * op->attr[SMP__CROSS_ENTROPY_DEVICES].i - 1;
     return true;
 }
 
@@ -118,7 +118,7 @@ static int64_t rows_counted(const int32_t *target, int64_t n)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)
-        count += target[i] != IGNORED;
+        count += target[i] != SMP__IGNORED_TARGET;
     return count;
 }
 
@@ -165,7 +165,7 @@ SMP_VECTOR static void subtract(float *y, float x, int64_t n)
 /* Of the classes that this device has. */
 static int64_t first_class(const smp_op_call *call, int64_t classes)
 {
-    return call->op->attr[DEVICES].i > 1 ? call->graph->device * classes : 0;
+    return call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1 ? call->graph->device * classes : 0;
 }
 
 static smp_status check_target(const smp_op_call *call, int64_t row, int32_t target,
@@ -186,12 +186,13 @@ static smp_status own_shares(const smp_op_call *call, int64_t first, int64_t cla
     const float *logits = call->in[LOGITS];
     const int32_t *target = call->in[TARGETS];
     const int64_t rows = counted_rows(call);
-    const bool smooth = call->op->attr[LABEL_SMOOTHING].f > 0;
+    const bool smooth = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f > 0;
     for (int64_t r = 0; r < rows; r++, logits += classes) {
         out[r] = (row_share){0};
-        if (target[r] == IGNORED)
+        if (target[r] == SMP__IGNORED_TARGET)
             continue;
-        SMP_TRY(check_target(call, r, target[r], classes * call->op->attr[DEVICES].i));
+        SMP_TRY(check_target(call, r, target[r],
+                             classes * call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i));
         const int64_t own = target[r] - first;
         out[r].max = smp__max(logits, classes);
         out[r].sum = smp__exp_sum(logits, out[r].max, classes);
@@ -227,7 +228,7 @@ static smp_status count_hits(const smp_op_call *call, const smp_op_group *group,
     const int64_t rows = counted_rows(call);
     float *before = target_logit;
     for (int64_t r = 0; r < rows; r++, logits += classes)
-        before[r] = target[r] == IGNORED
+        before[r] = target[r] == SMP__IGNORED_TARGET
                         ? SMP_TOP
                         : (float)before_target(logits, classes, target[r] - first, target_logit[r]);
     SMP_TRY(group->all_reduce(group->context, before, rows));
@@ -241,9 +242,9 @@ static smp_status forward_split(const smp_op_call *call)
 {
     const int32_t *target = call->in[TARGETS];
     row_stats *stats = call->aux;
-    const int64_t rows = counted_rows(call), devices = call->op->attr[DEVICES].i;
+    const int64_t rows = counted_rows(call), devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
     const int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
-    const double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     const smp_op_group *group;
     SMP_TRY(smp__group_of(call, devices, &group));
     row_share *own = call->workspace, *all = own + rows;
@@ -255,7 +256,7 @@ static smp_status forward_split(const smp_op_call *call)
     for (int64_t r = 0; r < rows; r++) {
         stats[r] = (row_stats){0, 1};
         target_logit[r] = 0;
-        if (target[r] == IGNORED)
+        if (target[r] == SMP__IGNORED_TARGET)
             continue;
         const row_share row = join_shares(all + r, rows, devices);
         double logit = (double)row.target, mean = (double)row.total / (double)(classes * devices);
@@ -271,19 +272,19 @@ static smp_status forward_split(const smp_op_call *call)
 
 static smp_status forward(const smp_op_call *call)
 {
-    if (call->op->attr[DEVICES].i > 1)
+    if (call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1)
         return forward_split(call);
     const float *logits = call->in[LOGITS];    /* (B, .., V) */
     const int32_t *target = call->in[TARGETS]; /* (B, ..) */
     row_stats *stats = call->aux;              /* (B, ..) */
     int64_t rows = counted_rows(call);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
-    double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     double loss = 0;
     int64_t count = 0, hits[SMP_OP_HITS] = {0};
     for (int64_t r = 0; r < rows; r++, logits += classes) {
         stats[r] = (row_stats){0, 1};
-        if (target[r] == IGNORED)
+        if (target[r] == SMP__IGNORED_TARGET)
             continue;
         SMP_TRY(check_target(call, r, target[r], classes));
         float max = smp__max(logits, classes);
@@ -310,16 +311,16 @@ static smp_status backward_input(const smp_op_call *call)
     int64_t rows = counted_rows(call);
     int64_t all = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
-    const int64_t devices = call->op->attr[DEVICES].i;
+    const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
     if (!dlogits)
         return SMP_OK;
     int64_t count = rows_counted(target, rows);
     float scale = *call->dout / (float)(count > 0 ? count : 1);
-    double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     float target_share = scale * (float)(1 - smoothing);
     float each_share = scale * (float)(smoothing / (double)(classes * devices));
     for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
-        if (target[r] == IGNORED) {
+        if (target[r] == SMP__IGNORED_TARGET) {
             memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
             continue;
         }

@@ -13,6 +13,7 @@
 #include "graph/cuda/cuda_row.cuh"
 extern "C" {
 #include "graph/ops/collective/collective.h"
+#include "graph/ops/loss/loss.h"
 }
 
 #include <math.h>
@@ -20,8 +21,6 @@ extern "C" {
 namespace
 {
 enum { LOGITS, TARGETS };
-enum { LABEL_SMOOTHING, DEVICES }; /* attributes, as in cross_entropy.c */
-enum { IGNORED = -1 };
 
 struct alignas(8) row_stats {
     float max, sum;
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     __shared__ float scratch[32];
     for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
         row_stats s = {0.0f, 1.0f};
-        if (target[r] != IGNORED) {
+        if (target[r] != SMP__IGNORED_TARGET) {
             const smp_normalizer z = smp_normalize_row<T, ONE_WARP>(logits, r, classes, scratch);
             s.max = z.max;
             s.sum = z.sum;
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
         const int64_t t = target[r] - first_class;
         row_share share = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (target[r] != IGNORED) {
+        if (target[r] != SMP__IGNORED_TARGET) {
             const smp_normalizer z = smp_normalize_row<T, ONE_WARP>(logits, r, classes, scratch);
             share.max = z.max;
             share.sum = z.sum;
@@ -160,7 +159,7 @@ static __global__ void __launch_bounds__(SMP_BLOCK)
         for (int64_t d = 0; d < devices; d++)
             sum += (double)shares[d * rows + r].sum *
                    exp((double)shares[d * rows + r].max - (double)whole.max);
-        const bool counts = target[r] != IGNORED;
+        const bool counts = target[r] != SMP__IGNORED_TARGET;
         stats[r].max = counts ? whole.max : 0.0f;
         stats[r].sum = counts ? (float)sum : 1.0f;
         target_logit[r] = whole.target;
@@ -181,7 +180,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     for (int64_t r = (int64_t)blockIdx.x * SMP_BLOCK + threadIdx.x; r < rows;
          r += (int64_t)gridDim.x * SMP_BLOCK) {
         const int32_t t = target[r];
-        if (t == IGNORED)
+        if (t == SMP__IGNORED_TARGET)
             continue;
         sum.count += 1;
         if (t < 0 || t >= classes) {
@@ -292,7 +291,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
         T *dx = dlogits + r * classes;
         row_gradient g = {stats[r].max, scale / stats[r].sum, scale * (1.0f - smoothing),
                           scale * (smoothing / (float)all), target[r] - first_class};
-        if (r >= counted || target[r] == IGNORED)
+        if (r >= counted || target[r] == SMP__IGNORED_TARGET)
             g.factor = g.target_share = g.each_share = 0.0f;
         for (int64_t c = threadIdx.x; c < parts.head; c += blockDim.x)
             dx[c] = g.at(x[c], c == g.target);
@@ -319,8 +318,9 @@ static layout layout_of(const smp_op_call *call)
     l.classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     l.stats = static_cast<row_stats *>(call->aux);
     l.count = reinterpret_cast<double *>(l.stats + l.rows);
-    const double smoothing = call->op->attr[LABEL_SMOOTHING].f;
-    const int64_t devices = call->op->attr[DEVICES].i, shares = devices > 1 ? devices + 1 : 0;
+    const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
+    const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i,
+                  shares = devices > 1 ? devices + 1 : 0;
     const int64_t values = (smoothing > 0) + (devices > 1); /* of each row, behind the shares */
     const int64_t behind = l.rows * (shares * (int64_t)sizeof(row_share) + values * 4);
     l.smoothing = (float)smoothing;
@@ -424,7 +424,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const row_stats *stats = l.stats;
     partial *part = static_cast<partial *>(call->workspace);
     const smp_op_group *group;
-    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    SMP_TRY(smp__group_of(call, call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i, &group));
     SMP_TRY(l.shares ? make_rows_together<T>(call, l, group) : make_rows<T>(call, l));
     SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits,
                static_cast<const float *>(l.target_logit), target, stats,

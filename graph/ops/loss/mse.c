@@ -1,7 +1,7 @@
 /* mse: mean of (prediction - target)^2 over all elements of the micro-batch's samples; one loss, 0
  * without a sample. Gradients for both inputs. Blocks are summed in float, the blocks in double, in
  * order. O(n). */
-#include "graph/ops/ops.h"
+#include "graph/ops/loss/loss.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* mse on a GPU: the difference in float, its square in double. */
 #include "graph/cuda/cuda_pair_loss.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/loss/loss.h"
 
 struct mse_loss {
     static __device__ __forceinline__ double value(float a, float b)

@@ -11,6 +11,7 @@
 
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
+#include "graph/ops/elementwise/elementwise.h"
 
 enum {
     FEATURES = SMP__LINEAR_FEATURES,

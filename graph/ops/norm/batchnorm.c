@@ -19,20 +19,17 @@
  *
  * Sums are of double lanes, element i of a row in lane i mod SMP_LANES. Forward reads a channel of
  * a micro-batch three times, from a cache if it fits one. O(elements). */
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/norm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { EPS, MOMENTUM, SYNC };
-enum { WEIGHT, BIAS, MEAN, VARIANCE };
-
 static const smp_attr_desc ATTRS[] = {
-    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
-    [MOMENTUM] = {"momentum", SMP_ATTR_FLOAT, false, 0.1, 0, 1, NULL},
-    [SYNC] = {"sync", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [SMP__BATCHNORM_EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
+    [SMP__BATCHNORM_MOMENTUM] = {"momentum", SMP_ATTR_FLOAT, false, 0.1, 0, 1, NULL},
+    [SMP__BATCHNORM_SYNC] = {"sync", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -42,11 +39,13 @@ static smp_status infer(smp_infer *infer)
     SMP_TRY(smp__infer_like_input(infer));
     const smp_shape shape = {1, {infer->in[0]->shape.dim[0]}};
     infer->n_param = 4;
-    infer->param[WEIGHT] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
-    infer->param[BIAS] = (smp_param_decl){.role = "bias", .shape = shape, .init = SMP_INIT_ZERO};
-    infer->param[MEAN] = (smp_param_decl){
+    infer->param[SMP__BATCHNORM_WEIGHT] =
+        (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
+    infer->param[SMP__BATCHNORM_BIAS] =
+        (smp_param_decl){.role = "bias", .shape = shape, .init = SMP_INIT_ZERO};
+    infer->param[SMP__BATCHNORM_MEAN] = (smp_param_decl){
         .role = "running_mean", .shape = shape, .init = SMP_INIT_ZERO, .running = true};
-    infer->param[VARIANCE] = (smp_param_decl){
+    infer->param[SMP__BATCHNORM_VARIANCE] = (smp_param_decl){
         .role = "running_var", .shape = shape, .init = SMP_INIT_ONE, .running = true};
     return SMP_OK;
 }
@@ -61,7 +60,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         .weight_grad_aux = true,
         .aux_bytes = (statistics + batch - 1) / batch * (int64_t)sizeof(float), /* of a sample */
     };
-    if (op->attr[SYNC].i) {
+    if (op->attr[SMP__BATCHNORM_SYNC].i) {
         needs->forward_joint = needs->input_grad_joint = statistics;
         needs->workspace_bytes = statistics * (int64_t)sizeof(double);
     }
@@ -188,7 +187,7 @@ SMP_VECTOR static void input_gradient(float *restrict dx, const float *restrict 
 
 static double rstd_of(const smp_op_call *call, float variance)
 {
-    return 1.0 / sqrt((double)variance + call->op->attr[EPS].f);
+    return 1.0 / sqrt((double)variance + call->op->attr[SMP__BATCHNORM_EPS].f);
 }
 
 /* Padding alone has no statistics; it gets finite ones. */
@@ -214,12 +213,13 @@ static smp_status joint_statistics(const smp_op_call *call, channel c, int64_t c
     const double n = joint_count(call, c);
     for (int64_t k = 0; k < channels; k++) {
         total[k] = sum((const float *)call->in[0] + k * c.space, c);
-        squares[k] =
-            sum_squares((const float *)call->in[0] + k * c.space, (double)call->param[MEAN][k], c);
+        squares[k] = sum_squares((const float *)call->in[0] + k * c.space,
+                                 (double)call->param[SMP__BATCHNORM_MEAN][k], c);
     }
     SMP_TRY(call->joint->sum(call->joint->context, total, 2 * channels));
     for (int64_t k = 0; k < channels; k++) {
-        const double m = n > 0 ? total[k] / n : 0, off = m - (double)call->param[MEAN][k];
+        const double m = n > 0 ? total[k] / n : 0,
+                     off = m - (double)call->param[SMP__BATCHNORM_MEAN][k];
         const double v = n > 0 ? squares[k] / n - off * off : 1;
         mean[k] = (float)m;
         variance[k] = v < 0 ? 0 : (float)v;
@@ -238,11 +238,12 @@ static smp_status forward(const smp_op_call *call)
     for (int64_t k = 0; k < channels; k++, x += c.space, y += c.space) {
         if (call->training && !call->joint)
             measure(x, c, &aux[k], &aux[channels + k]);
-        const float mean = call->training ? aux[k] : call->param[MEAN][k];
-        const float variance = call->training ? aux[channels + k] : call->param[VARIANCE][k];
+        const float mean = call->training ? aux[k] : call->param[SMP__BATCHNORM_MEAN][k];
+        const float variance =
+            call->training ? aux[channels + k] : call->param[SMP__BATCHNORM_VARIANCE][k];
         normalize(y, x, call->batch, c, mean,
-                  (float)(rstd_of(call, variance) * (double)call->param[WEIGHT][k]),
-                  call->param[BIAS][k]);
+                  (float)(rstd_of(call, variance) * (double)call->param[SMP__BATCHNORM_WEIGHT][k]),
+                  call->param[SMP__BATCHNORM_BIAS][k]);
     }
     return SMP_OK;
 }
@@ -255,8 +256,8 @@ static void channel_gradient(const smp_op_call *call, channel c, int64_t k, doub
     const double rstd = rstd_of(call, mean[c.stride / c.space + k]);
     const int64_t at = k * c.space;
     input_gradient(call->din[0] + at, (const float *)call->in[0] + at, call->dout + at, c, mean[k],
-                   (float)(rstd * (double)call->param[WEIGHT][k]), (float)(sums.dy / n),
-                   (float)(sums.dot * rstd * rstd / n));
+                   (float)(rstd * (double)call->param[SMP__BATCHNORM_WEIGHT][k]),
+                   (float)(sums.dy / n), (float)(sums.dot * rstd * rstd / n));
 }
 
 static gradient_sums own_gradients(const smp_op_call *call, channel c, int64_t k)
@@ -295,20 +296,29 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+double smp__running_share(const smp_op_call *call, double momentum)
+{
+    if (!call->joint)
+        return momentum * pow(1 - momentum, (double)call->following);
+    return momentum * pow(1 - momentum, (double)call->joint->following) / (double)call->replicas;
+}
+
 static smp_status backward_weight(const smp_op_call *call)
 {
     const channel c = channel_of(call);
     const int64_t channels = c.stride / c.space;
     const double n = joint_count(call, c), unbiased = n > 1 ? n / (n - 1) : 1;
-    const double share = smp__running_share(call, call->op->attr[MOMENTUM].f);
+    const double share = smp__running_share(call, call->op->attr[SMP__BATCHNORM_MOMENTUM].f);
     const float *mean = call->aux, *variance = mean + channels;
     for (int64_t k = 0; n > 0 && k < channels; k++) {
         const gradient_sums sums = own_gradients(call, c, k);
-        call->dparam[WEIGHT][k] += (float)(sums.dot * rstd_of(call, variance[k]));
-        call->dparam[BIAS][k] += (float)sums.dy;
-        call->dparam[MEAN][k] += (float)(share * ((double)mean[k] - (double)call->param[MEAN][k]));
-        call->dparam[VARIANCE][k] +=
-            (float)(share * ((double)variance[k] * unbiased - (double)call->param[VARIANCE][k]));
+        call->dparam[SMP__BATCHNORM_WEIGHT][k] += (float)(sums.dot * rstd_of(call, variance[k]));
+        call->dparam[SMP__BATCHNORM_BIAS][k] += (float)sums.dy;
+        call->dparam[SMP__BATCHNORM_MEAN][k] +=
+            (float)(share * ((double)mean[k] - (double)call->param[SMP__BATCHNORM_MEAN][k]));
+        call->dparam[SMP__BATCHNORM_VARIANCE][k] +=
+            (float)(share * ((double)variance[k] * unbiased -
+                             (double)call->param[SMP__BATCHNORM_VARIANCE][k]));
     }
     return SMP_OK;
 }

@@ -6,11 +6,8 @@
 #include "graph/cuda/cuda_elementwise.cuh"
 
 extern "C" {
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/norm.h"
 }
-
-enum { EPS, MOMENTUM }; /* attributes, weights: as in batchnorm.c */
-enum { WEIGHT, BIAS, MEAN, VARIANCE };
 
 namespace
 {
@@ -216,7 +213,7 @@ static layout layout_of(const smp_op_call *call)
     l.space = in->elements / l.channels;
     smp_op_needs_get(call->graph, call->op, call->batch, &needs);
     l.parts = (int)(needs.workspace_bytes / (l.channels * (int64_t)sizeof(sums)));
-    l.eps = (float)call->op->attr[EPS].f;
+    l.eps = (float)call->op->attr[SMP__BATCHNORM_EPS].f;
     return l;
 }
 
@@ -229,7 +226,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const layout l = layout_of(call);
-    const float *mean = call->param[MEAN], *variance = call->param[VARIANCE];
+    const float *mean = call->param[SMP__BATCHNORM_MEAN],
+                *variance = call->param[SMP__BATCHNORM_VARIANCE];
     if (call->training) {
         float *aux = static_cast<float *>(call->aux);
         sums *part = static_cast<sums *>(call->workspace);
@@ -245,7 +243,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
         width > 1 ? batchnorm_normalize<T, smp_pack<T>::N> : batchnorm_normalize<T, 1>;
     SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
                cuda->stream, static_cast<const T *>(call->in[0]), mean, variance,
-               call->param[WEIGHT], call->param[BIAS], static_cast<T *>(call->out), l);
+               call->param[SMP__BATCHNORM_WEIGHT], call->param[SMP__BATCHNORM_BIAS],
+               static_cast<T *>(call->out), l);
     return smp__cuda_launched("batchnorm");
 }
 
@@ -275,7 +274,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
                cuda->stream, static_cast<const T *>(call->in[0]),
                reinterpret_cast<const T *>(call->dout), mean, mean + l.channels,
-               call->param[WEIGHT], static_cast<const sums *>(part),
+               call->param[SMP__BATCHNORM_WEIGHT], static_cast<const sums *>(part),
                reinterpret_cast<T *>(call->din[0]), l);
     return smp__cuda_launched("batchnorm backward");
 }
@@ -285,14 +284,14 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const layout l = layout_of(call);
     const float *mean = static_cast<const float *>(call->aux);
-    weight_gradients to = {call->dparam[WEIGHT],
-                           call->dparam[BIAS],
-                           call->dparam[MEAN],
-                           call->dparam[VARIANCE],
-                           call->param[MEAN],
-                           call->param[VARIANCE],
+    weight_gradients to = {call->dparam[SMP__BATCHNORM_WEIGHT],
+                           call->dparam[SMP__BATCHNORM_BIAS],
+                           call->dparam[SMP__BATCHNORM_MEAN],
+                           call->dparam[SMP__BATCHNORM_VARIANCE],
+                           call->param[SMP__BATCHNORM_MEAN],
+                           call->param[SMP__BATCHNORM_VARIANCE],
                            0};
-    to.share = smp__running_share(call, call->op->attr[MOMENTUM].f);
+    to.share = smp__running_share(call, call->op->attr[SMP__BATCHNORM_MOMENTUM].f);
     if (l.samples == 0)
         return SMP_OK;
     const sums *part = dots<T>(call, l);

@@ -8,21 +8,19 @@
  *   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),
  *   dweight[c] += sum dy * xhat,  dbias[c] += sum dy.
  * Sums are taken channel by channel: the weight then stands before them. O(B * C * places). */
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/norm.h"
 
 #include <math.h>
 
 #include "graph/math/vector.h"
-
-enum { GROUPS, EPS };
 
 typedef struct group_stats {
     float mean, rstd;
 } group_stats;
 
 static const smp_attr_desc ATTRS[] = {
-    [GROUPS] = {"groups", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
+    [SMP__GROUPNORM_GROUPS] = {"groups", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__GROUPNORM_EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
     {0},
 };
 
@@ -34,7 +32,7 @@ typedef struct layout {
 static layout layout_of(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    int64_t groups = call->op->attr[GROUPS].i, channels = in->shape.dim[0];
+    int64_t groups = call->op->attr[SMP__GROUPNORM_GROUPS].i, channels = in->shape.dim[0];
     return (layout){groups, channels / groups, in->elements / channels};
 }
 
@@ -43,9 +41,10 @@ static smp_status infer(smp_infer *infer)
     SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
     SMP_TRY(smp__infer_like_input(infer));
     smp_shape shape = {1, {infer->in[0]->shape.dim[0]}};
-    if (shape.dim[0] % infer->attr[GROUPS].i != 0)
+    if (shape.dim[0] % infer->attr[SMP__GROUPNORM_GROUPS].i != 0)
         return smp_infer_fail(infer, "groups: %lld does not divide the %lld channels",
-                              (long long)infer->attr[GROUPS].i, (long long)shape.dim[0]);
+                              (long long)infer->attr[SMP__GROUPNORM_GROUPS].i,
+                              (long long)shape.dim[0]);
     infer->n_param = 2;
     infer->param[0] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
     infer->param[1] = (smp_param_decl){.role = "bias", .shape = shape, .init = SMP_INIT_ZERO};
@@ -60,7 +59,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         .weight_grad_in = 1,
         .input_grad_aux = true,
         .weight_grad_aux = true,
-        .aux_bytes = op->attr[GROUPS].i * (int64_t)sizeof(group_stats),
+        .aux_bytes = op->attr[SMP__GROUPNORM_GROUPS].i * (int64_t)sizeof(group_stats),
     };
 }
 
@@ -122,7 +121,7 @@ static smp_status forward(const smp_op_call *call)
     const float *x = call->in[0]; /* (B, groups, channels, places) */
     float *out = call->out;
     group_stats *stats = call->aux; /* (B, groups) */
-    const float eps = (float)call->op->attr[EPS].f;
+    const float eps = (float)call->op->attr[SMP__GROUPNORM_EPS].f;
     for (int64_t g = 0; g < call->batch * at.groups; g++) {
         const int64_t first = g % at.groups * at.channels;
         stats[g] = stats_of(&at, x, eps);
@@ -199,7 +198,7 @@ static smp_status backward_weight(const smp_op_call *call)
 
 static const smp_split_rule SPLITS[] = {
     {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
-     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << GROUPS},
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << SMP__GROUPNORM_GROUPS},
     {0},
 };
 

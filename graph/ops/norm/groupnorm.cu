@@ -4,11 +4,10 @@
  * memory. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/cuda/cuda_row.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/norm/norm.h"
 
 namespace
 {
-enum { GROUPS, EPS }; /* attributes, as in groupnorm.c */
 
 struct alignas(8) group_stats {
     float mean, rstd;
@@ -133,10 +132,10 @@ template <typename T> static group_norm<T> arguments(const smp_op_call *call)
     a.dbias = call->dparam ? call->dparam[1] : NULL;
     a.stats = static_cast<group_stats *>(call->aux);
     a.batch = call->batch;
-    a.groups = call->op->attr[GROUPS].i;
+    a.groups = call->op->attr[SMP__GROUPNORM_GROUPS].i;
     a.channels = in->shape.dim[0] / a.groups;
     a.places = in->elements / in->shape.dim[0];
-    a.eps = (float)call->op->attr[EPS].f;
+    a.eps = (float)call->op->attr[SMP__GROUPNORM_EPS].f;
     return a;
 }
 

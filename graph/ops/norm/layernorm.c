@@ -4,7 +4,7 @@
  * Forward saves mean and rstd of each row. With xhat = (x - mean) * rstd and g = dy * weight:
  *   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum dy * xhat,  dbias += sum dy.
  * Mean and variance in two passes over a row that stays in cache. O(rows * columns). */
-#include "graph/ops/norm/row_norm.h"
+#include "graph/ops/norm/norm.h"
 
 #include <math.h>
 #include <string.h>

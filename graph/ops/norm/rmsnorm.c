@@ -4,7 +4,7 @@
  * Forward saves rrms of each row. With g = dy * weight:
  *   dx = rrms * (g - x * rrms^2 * mean(g * x)),  dweight += sum dy * x * rrms.
  * O(rows * columns). */
-#include "graph/ops/norm/row_norm.h"
+#include "graph/ops/norm/norm.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,54 +1,43 @@
 /* sum and mean over one dimension of the sample (negative: counted from the end), which the output
  * lacks. */
-#include "graph/ops/ops.h"
-
-enum { AXIS };
+#include "graph/ops/reduce/sum_mean.h"
 
 static const smp_attr_desc ATTRS[] = {
-    [AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
+    [SMP__SUM_AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
     {0},
 };
 
 static smp_status infer(smp_infer *infer)
 {
-    return smp__infer_without_axis(infer, infer->attr[AXIS].i);
+    return smp__infer_without_axis(infer, infer->attr[SMP__SUM_AXIS].i);
 }
 
 static void sum_work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    double size = (double)smp__axis_of(smp__in(graph, op, 0), op->attr[AXIS].i, batch).size;
+    double size =
+        (double)smp__axis_of(smp__in(graph, op, 0), op->attr[SMP__SUM_AXIS].i, batch).size;
     smp__work_elementwise(graph, op, batch, size, 0, work);
 }
 
 static void mean_work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    double size = (double)smp__axis_of(smp__in(graph, op, 0), op->attr[AXIS].i, batch).size;
+    double size =
+        (double)smp__axis_of(smp__in(graph, op, 0), op->attr[SMP__SUM_AXIS].i, batch).size;
     smp__work_elementwise(graph, op, batch, size + 1, size, work);
-}
-
-static smp__axis axis_of(const smp_op_call *call)
-{
-    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[AXIS].i, call->batch);
-}
-
-/* What sums and gradients are multiplied by. */
-static float factor_of(const smp_op_call *call, smp__axis along)
-{
-    return call->op->kind == &smp__op_mean ? 1.0f / (float)along.size : 1.0f;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    const smp__axis along = axis_of(call);
-    smp__axis_sum(call->out, call->in[0], along, factor_of(call, along));
+    const smp__axis along = smp__sum_axis(call);
+    smp__axis_sum(call->out, call->in[0], along, smp__sum_factor(call, along));
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const smp__axis along = axis_of(call);
+    const smp__axis along = smp__sum_axis(call);
     if (call->din[0])
-        smp__axis_spread(call->din[0], call->dout, along, factor_of(call, along));
+        smp__axis_spread(call->din[0], call->dout, along, smp__sum_factor(call, along));
     return SMP_OK;
 }
 

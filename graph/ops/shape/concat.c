@@ -1,13 +1,11 @@
 /* concat: joins tensors along one dimension of the sample (negative: counted from the end). The
  * dimensions before it are `outer`, each input's chunk is its dimension times those after it. */
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 #include <string.h>
 
-enum { AXIS };
-
 static const smp_attr_desc ATTRS[] = {
-    [AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
+    [SMP__CONCAT_AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
     {0},
 };
 
@@ -16,7 +14,7 @@ static smp_status infer(smp_infer *infer)
     const smp_tensor *first = infer->in[0];
     smp_shape out = first->shape;
     int axis = 0;
-    SMP_TRY(smp__infer_axis(infer, infer->attr[AXIS].i, &axis));
+    SMP_TRY(smp__infer_axis(infer, infer->attr[SMP__CONCAT_AXIS].i, &axis));
     for (int i = 1; i < infer->n_in; i++) {
         const smp_tensor *in = infer->in[i];
         smp_shape shape = in->shape;
@@ -41,7 +39,7 @@ static smp_status infer(smp_infer *infer)
 static int64_t outer_count(const smp_op_call *call)
 {
     const smp_tensor *out = smp__out(call->graph, call->op);
-    return smp__axis_of(out, call->op->attr[AXIS].i, call->batch).outer;
+    return smp__axis_of(out, call->op->attr[SMP__CONCAT_AXIS].i, call->batch).outer;
 }
 
 static smp_status forward(const smp_op_call *call)

@@ -2,9 +2,7 @@
  * their places in the rows of the output. Bytes are moved, whatever the type: 16 at a time where
  * chunks, rows and offsets are multiples of 16. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { AXIS }; /* attribute, as in concat.c */
+#include "graph/ops/shape/shape.h"
 
 /* `joined`: the output or its gradient, `parts`: the inputs or theirs. */
 static smp_status move(const smp_op_call *call, const void *joined, const void *const *parts,
@@ -12,7 +10,7 @@ static smp_status move(const smp_op_call *call, const void *joined, const void *
 {
     const smp_op *op = call->op;
     const int64_t rows =
-        smp__axis_of(smp__out(call->graph, op), op->attr[AXIS].i, call->batch).outer;
+        smp__axis_of(smp__out(call->graph, op), op->attr[SMP__CONCAT_AXIS].i, call->batch).outer;
     const int64_t row = smp_tensor_bytes(call->graph, op->out, call->batch) / rows;
     char *place = (char *)joined;
     for (int32_t k = 0; k < op->n_in; k++) {

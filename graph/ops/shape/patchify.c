@@ -1,14 +1,12 @@
 /* patchify: an image [H, W] or [C, H, W] as rows of square patches, [(H/p) * (W/p), C * p * p].
  * Patches in reading order; in a row channel, then line, then column, which is the order of a
  * convolution's weights: a linear after it is the convolution of stride p. A permutation. */
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 #include <string.h>
 
-enum { PATCH };
-
 static const smp_attr_desc ATTRS[] = {
-    [PATCH] = {"patch", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__PATCHIFY_PATCH] = {"patch", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     {0},
 };
 
@@ -30,7 +28,7 @@ static smp_status infer(smp_infer *infer)
 {
     SMP_TRY(smp_infer_float(infer, 0));
     SMP_TRY(smp_infer_dims(infer, 0, 2, 3));
-    image of = image_of(&infer->in[0]->shape, infer->attr[PATCH].i);
+    image of = image_of(&infer->in[0]->shape, infer->attr[SMP__PATCHIFY_PATCH].i);
     if (of.height % of.patch != 0 || of.width % of.patch != 0)
         return smp_infer_fail(infer, "patch: %lld does not divide the %lld x %lld image",
                               (long long)of.patch, (long long)of.height, (long long)of.width);
@@ -59,7 +57,7 @@ static void permute(const image *of, float *rows, float *pixels, bool to_rows)
 static smp_status forward(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    image of = image_of(&in->shape, call->op->attr[PATCH].i);
+    image of = image_of(&in->shape, call->op->attr[SMP__PATCHIFY_PATCH].i);
     for (int64_t b = 0; b < call->batch; b++)
         permute(&of, (float *)call->out + b * in->elements, (float *)call->in[0] + b * in->elements,
                 true);
@@ -69,7 +67,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    image of = image_of(&in->shape, call->op->attr[PATCH].i);
+    image of = image_of(&in->shape, call->op->attr[SMP__PATCHIFY_PATCH].i);
     for (int64_t b = 0; call->din[0] && b < call->batch; b++)
         permute(&of, (float *)call->dout + b * in->elements, call->din[0] + b * in->elements,
                 false);

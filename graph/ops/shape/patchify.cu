@@ -3,9 +3,7 @@
  * the other way round. A handful of divisions a unit, which fast 32-bit paths keep below the
  * memory traffic. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { PATCH }; /* attribute, as in patchify.c */
+#include "graph/ops/shape/shape.h"
 
 struct patchify_image { /* [batch][channels][height][width], width and line in units */
     int64_t channels, height, width;
@@ -55,7 +53,7 @@ static smp_status move_as(const smp_op_call *call, void *to, const void *from, b
     of.channels = shape->n_dim == 3 ? shape->dim[0] : 1;
     of.height = shape->dim[shape->n_dim - 2];
     of.width = shape->dim[shape->n_dim - 1] * value / unit;
-    of.patch = call->op->attr[PATCH].i;
+    of.patch = call->op->attr[SMP__PATCHIFY_PATCH].i;
     of.line = of.patch * value / unit;
     of.units = smp_tensor_bytes(call->graph, call->op->in[0], call->batch) / unit;
     SMP_LAUNCH(patchify_move<U>, smp_grid(cuda, of.units), SMP_BLOCK, 0, cuda->stream,
@@ -67,7 +65,8 @@ static smp_status move_as(const smp_op_call *call, void *to, const void *from, b
 static smp_status move(const smp_op_call *call, void *to, const void *from, bool to_rows)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    const int unit = smp_access_bytes(call->op->attr[PATCH].i * smp_dtype_bytes(in->dtype));
+    const int unit =
+        smp_access_bytes(call->op->attr[SMP__PATCHIFY_PATCH].i * smp_dtype_bytes(in->dtype));
     if (unit == 16)
         return move_as<uint4>(call, to, from, to_rows);
     return unit == 4 ? move_as<uint32_t>(call, to, from, to_rows)

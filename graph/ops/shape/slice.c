@@ -1,7 +1,7 @@
 /* slice: elements `begin` to `end` (exclusive) of one dimension of the sample. Negative numbers
  * count from the end of the dimension, and so does an end of 0. What is left out has gradient 0.
  * Any type. */
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 #include <string.h>
 

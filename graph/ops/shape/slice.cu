@@ -1,6 +1,6 @@
 /* slice on a GPU: a strided copy, and in the backward pass zeros around it. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 static smp_status forward(const smp_op_call *call)
 {

@@ -1,22 +1,21 @@
 /* split: cuts one dimension of the sample (negative: counted from the end) into as many parts as
  * the op has outputs, of the lengths that `sizes` gives, or all alike. The dimensions before it are
  * `outer`, each output's chunk is its length times those after it. Any type. */
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 #include <string.h>
 
-enum { AXIS, SIZES };
-
 static const smp_attr_desc ATTRS[] = {
-    [AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
-    [SIZES] = {"sizes", SMP_ATTR_INT_LIST, false, 0, 1, 0x1p40, NULL},
+    [SMP__SPLIT_AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
+    [SMP__SPLIT_SIZES] = {"sizes", SMP_ATTR_INT_LIST, false, 0, 1, 0x1p40, NULL},
     {0},
 };
 
 /* Lengths of the outputs along the dimension, which has `length`. */
 static smp_status find_sizes(const smp_infer *infer, int axis, int64_t length, int64_t *sizes)
 {
-    const int64_t *given = infer->attr[SIZES].list.items, count = infer->attr[SIZES].list.count;
+    const int64_t *given = infer->attr[SMP__SPLIT_SIZES].list.items,
+                  count = infer->attr[SMP__SPLIT_SIZES].list.count;
     int64_t left = length;
     if (count == 0 && length % infer->n_out != 0)
         return smp_infer_fail(infer,
@@ -41,7 +40,7 @@ static smp_status infer(smp_infer *infer)
     const smp_tensor *in = infer->in[0];
     int64_t sizes[SMP_OP_MAX_OUT];
     int axis = 0;
-    SMP_TRY(smp__infer_axis(infer, infer->attr[AXIS].i, &axis));
+    SMP_TRY(smp__infer_axis(infer, infer->attr[SMP__SPLIT_AXIS].i, &axis));
     SMP_TRY(find_sizes(infer, axis, in->shape.dim[axis], sizes));
     for (int k = 0; k < infer->n_out; k++) {
         infer->out[k].dtype = in->dtype;
@@ -55,7 +54,7 @@ static smp_status infer(smp_infer *infer)
 static int64_t outer_count(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    return smp__axis_of(in, call->op->attr[AXIS].i, call->batch).outer;
+    return smp__axis_of(in, call->op->attr[SMP__SPLIT_AXIS].i, call->batch).outer;
 }
 
 /* Bytes of a tensor, of elements of four bytes, in each of the `outer` rows. */

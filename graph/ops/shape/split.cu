@@ -1,8 +1,6 @@
 /* split on a GPU: one strided copy for each output, as concat has one for each input. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
-
-enum { AXIS }; /* attribute, as in split.c */
+#include "graph/ops/shape/shape.h"
 
 /* `joined`: the input or its gradient, `parts`: the outputs or theirs. */
 static smp_status move(const smp_op_call *call, const void *joined, const void *const *parts,
@@ -10,7 +8,7 @@ static smp_status move(const smp_op_call *call, const void *joined, const void *
 {
     const smp_op *op = call->op;
     const int64_t rows =
-        smp__axis_of(smp__in(call->graph, op, 0), op->attr[AXIS].i, call->batch).outer;
+        smp__axis_of(smp__in(call->graph, op, 0), op->attr[SMP__SPLIT_AXIS].i, call->batch).outer;
     const int64_t row = smp_tensor_bytes(call->graph, op->in[0], call->batch) / rows;
     char *place = (char *)joined;
     for (int32_t k = 0; k < op->n_out; k++) {

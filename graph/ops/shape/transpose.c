@@ -1,6 +1,6 @@
 /* transpose: the dimensions of a sample in another order: dimension i of the output is dimension
  * axes[i] of the input. A permutation; any type. */
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* transpose on a GPU: one thread for each unit of the output, in its order, so one side of the copy
  * is in order. Units are up to 16 bytes where the last dimension stays the last, else one value. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/shape/shape.h"
 
 template <typename U>
 __global__ void __launch_bounds__(SMP_BLOCK)

@@ -1,0 +1,41 @@
+/* Attributes of the normalisations, and what several share. */
+#ifndef SMP_GRAPH_OPS_NORM_H
+#define SMP_GRAPH_OPS_NORM_H
+
+#include "graph/ops/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SMP__GROUPNORM_GROUPS, SMP__GROUPNORM_EPS };
+enum { SMP__BATCHNORM_EPS, SMP__BATCHNORM_MOMENTUM, SMP__BATCHNORM_SYNC };
+/* Weights of batchnorm. */
+enum { SMP__BATCHNORM_WEIGHT, SMP__BATCHNORM_BIAS, SMP__BATCHNORM_MEAN, SMP__BATCHNORM_VARIANCE };
+
+/* What a running statistic r with momentum mu is changed by: the share of this micro-batch times
+ * (its value s - r). PyTorch has r = (1 - mu) r + mu s after each micro-batch; after all M of a
+ * step that is r + sum over m of mu (1 - mu)^(M - 1 - m) (s_m - r) with the r of its beginning, and
+ * of replicas the mean of that. So backward_weight can add it up: forward changes nothing and may
+ * be done again. */
+double smp__running_share(const smp_op_call *call, double momentum);
+
+/* Of layernorm and rmsnorm, which normalise the rows of the last dimension of input 0. */
+enum { SMP__ROW_NORM_EPS };
+extern const smp_attr_desc smp__row_norm_attrs[];
+
+/* An output like the input; a weight, and maybe a bias. */
+smp_status smp__infer_row_norm(smp_infer *infer, bool has_bias);
+
+/* The rows of a call; and what backward needs, so many statistics of a row saved. On a GPU the sums
+ * of parts of the rows stand in the workspace, (parts, n_param, columns). */
+int64_t smp__norm_rows(const smp_op_call *call);
+void smp__needs_norm(const smp_graph *graph, const smp_op *op, int statistics, smp_op_needs *needs);
+void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batch, int statistics,
+                          smp_op_needs *needs);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
