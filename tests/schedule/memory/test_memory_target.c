@@ -176,7 +176,7 @@ static smp_memory_rank *far_memory(const smp_graph *graph, int shard, smp_shard_
                                             .chunks = 1,
                                             .microbatches = 1,
                                             .ddp = shard,
-                                            .blocks = 1,
+                                            .blocks = shard,
                                             .sharding = sharding,
                                             .optimizer_states = 2},
                         &memory);
