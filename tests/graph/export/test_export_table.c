@@ -201,6 +201,8 @@ static void test_failure_leaves_the_old_files(void **state)
         assert_int_equal(smp_onnx_export_write(&export, path, &made), SMP_OK);
         assert_string_equal(made.apart, ".data2");
         assert_int_not_equal(access(data_path, F_OK), 0);
+        assert_int_equal(smp_onnx_export_write(&export, path, &made), SMP_OK);
+        assert_string_equal(made.apart, ".data");
     }
     smp_graph_destroy(graph);
 }
