@@ -9,6 +9,8 @@
 #include "graph/base/text.h"
 #include "schedule/plan/split_patterns.h"
 
+enum { MOST_DEVICES = 1 << 20 };
+
 static bool is_directory(const char *path)
 {
     struct stat info;
@@ -60,7 +62,7 @@ static smp_status read_lines(char *receipt, smp__split_from *out)
     for (char *rest = receipt, *line; (line = strsep(&rest, "\n"));) {
         const char *tensor = value_of(line, "tensor"), *split = value_of(line, "split");
         int64_t devices = 0;
-        if (tensor && smp_parse_int(tensor, &devices))
+        if (tensor && smp_parse_int(tensor, &devices) && devices <= MOST_DEVICES)
             out->splitting.devices = (int)devices;
         if (split)
             SMP_TRY(add_entry(split, out->arena, &entry[n++]));
