@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "exec/checkpoint/checkpoint_values.h"
+#include "graph/base/arena.h"
 #include "graph/base/text.h"
 #include "graph/ops/custom_op.h"
 #include "graph/safetensors/name_family.h"
@@ -85,15 +86,30 @@ static smp_status read_options(int argc, char **argv, options *a)
     return SMP_OK;
 }
 
-static smp_status check_options(const options *a)
+/* What is read is not the file, or the weights beside it. */
+static smp_status spare_inputs(const options *a, const char *path, const char *end,
+                               smp_arena *arena)
+{
+    const char *written = smp_arena_printf(arena, "%s%s", path, end);
+    const char *saved = a->checkpoint ? smp_arena_printf(arena, "%s/*.smp", a->checkpoint) : NULL;
+    if (!written || (a->checkpoint && !saved))
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_file_spares(written, a->model));
+    SMP_TRY(smp_file_spares(written, a->weights));
+    SMP_TRY(smp_file_spares(written, a->map));
+    SMP_TRY(smp_file_spares(written, saved));
+    for (int i = 0; i < a->plugins.n; i++)
+        SMP_TRY(smp_file_spares(written, a->plugins.item[i]));
+    return SMP_OK;
+}
+
+static smp_status check_options(const options *a, smp_arena *arena)
 {
     if (!a->onnx)
         return smp_fail(SMP_ERR_INPUT, "no --onnx FILE: name the file to write");
-    SMP_TRY(smp_file_spares(a->onnx, a->model));
-    SMP_TRY(smp_file_spares(a->onnx, a->weights));
-    SMP_TRY(smp_file_spares(a->onnx, a->map));
-    for (int i = 0; i < a->plugins.n; i++)
-        SMP_TRY(smp_file_spares(a->onnx, a->plugins.item[i]));
+    SMP_TRY(spare_inputs(a, a->onnx, "", arena));
+    SMP_TRY(spare_inputs(a, a->onnx, ".data", arena));
+    SMP_TRY(spare_inputs(a, a->onnx, ".data2", arena));
     if (!a->checkpoint == !a->weights)
         return smp_fail(SMP_ERR_INPUT, "%s: give one of --checkpoint DIR and --weights FILE",
                         a->weights ? "both" : "no trained weights");
@@ -229,7 +245,10 @@ static smp_status export_model(const options *a)
 {
     smp_graph *graph = NULL;
     source from = {.options = a, .checkpoint = {.fd = -1}};
-    SMP_TRY(check_options(a));
+    smp_arena *arena = smp_arena_create();
+    const smp_status checked = arena ? check_options(a, arena) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(arena);
+    SMP_TRY(checked);
     SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
     SMP_TRY(open_model(a->model, &graph));
     from.graph = smp_graph_whole(graph);

@@ -365,6 +365,7 @@ static smp_status write_model(writing *w, smp_writer *file)
 static smp_status write_files(writing *w)
 {
     smp_writer *file = NULL, *data = NULL;
+    const bool replaces = mentions(w->path, w->old_data); /* the model that is there, if any */
     smp_status status = smp_writer_open(w->path, &file);
     if (status == SMP_OK && w->apart)
         status = smp_writer_open(w->data_path, &data);
@@ -376,8 +377,8 @@ static smp_status write_files(writing *w)
         status = smp_writer_close(data, status);
     if (file)
         status = smp_writer_close(file, status);
-    if (status == SMP_OK && w->apart)
-        unlink(w->old_data); /* of the model that was there; there may be none */
+    if (status == SMP_OK && replaces)
+        unlink(w->old_data);
     return status;
 }
 

@@ -37,7 +37,14 @@ typedef struct loader {
     const smp_yaml_node **anchored;
     size_t n_anchored, anchored_capacity;
     int64_t n_node;
+    bool begun, ours; /* the first word was read; and is that of our files */
 } loader;
+
+/* What an error shows of a word: nothing of a file of another kind, which may be secret. */
+static const char *shown(const loader *l, const char *word)
+{
+    return l->ours ? word : "...";
+}
 
 static smp_where mark_where(const loader *l, yaml_mark_t mark)
 {
@@ -123,13 +130,17 @@ static smp_status check_tag(const loader *l, const yaml_char_t *tag, yaml_mark_t
     if (!tag || strcmp((const char *)tag, "!") == 0)
         return SMP_OK;
     return smp_fail_at(mark_where(l, mark), "got the tag '%.80s', expected a value without a tag",
-                       (const char *)tag);
+                       shown(l, (const char *)tag));
 }
 
 static smp_status on_scalar(loader *l, const yaml_event_t *event)
 {
     const char *value = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length;
+    if (!l->begun) {
+        l->begun = true;
+        l->ours = l->depth == 1 && strcmp(value, "smp") == 0;
+    }
     SMP_TRY(check_tag(l, event->data.scalar.tag, event->start_mark));
     if (memchr(value, '\0', length))
         return smp_fail_at(mark_where(l, event->start_mark), "the text holds a NUL character");
@@ -145,15 +156,15 @@ static smp_status on_scalar(loader *l, const yaml_event_t *event)
 
 static smp_status on_alias(loader *l, const yaml_event_t *event)
 {
-    const char *name = (const char *)event->data.alias.anchor;
+    const char *name = (const char *)event->data.alias.anchor, *seen = shown(l, name);
     smp_where where = mark_where(l, event->start_mark);
     int64_t index;
     if (!smp_map_get(l->anchors, name, &index))
         return smp_fail_at(where, "unknown alias '*%.80s', expected an anchor '&%.80s' before it",
-                           name, name);
+                           seen, seen);
     const smp_yaml_node *node = l->anchored[index];
     if (node->open)
-        return smp_fail_at(where, "alias '*%.80s' stands inside the value that it names", name);
+        return smp_fail_at(where, "alias '*%.80s' stands inside the value that it names", seen);
     if (l->depth + node->height > MAX_DEPTH)
         return fail_depth(l, event->start_mark);
     return add(l, node);
@@ -178,11 +189,12 @@ static const char *key_text(const smp_yaml_node *map, int32_t entry)
     return map->u.item[2 * (size_t)entry]->u.text;
 }
 
-static smp_status fail_duplicate(const smp_yaml_node *map, int32_t first, int32_t second)
+static smp_status fail_duplicate(const loader *l, const smp_yaml_node *map, int32_t first,
+                                 int32_t second)
 {
     return smp_fail_at(smp_yaml_where(map->u.item[2 * (size_t)second]),
-                       "duplicate key '%.80s', already given on line %d", key_text(map, second),
-                       (int)map->u.item[2 * (size_t)first]->line);
+                       "duplicate key '%.80s', already given on line %d",
+                       shown(l, key_text(map, second)), (int)map->u.item[2 * (size_t)first]->line);
 }
 
 /* Keys of one array: equal ones stay in the order of the file. */
@@ -220,7 +232,7 @@ static smp_status sort_keys(loader *l, smp_yaml_node *map)
             second = order[i];
         }
     }
-    return second < 0 ? SMP_OK : fail_duplicate(map, first, second);
+    return second < 0 ? SMP_OK : fail_duplicate(l, map, first, second);
 }
 
 static smp_status check_keys(loader *l, smp_yaml_node *map)
@@ -236,7 +248,7 @@ static smp_status check_keys(loader *l, smp_yaml_node *map)
     for (int32_t i = 1; i < map->count; i++) {
         for (int32_t j = 0; j < i; j++) {
             if (strcmp(key_text(map, i), key_text(map, j)) == 0)
-                return fail_duplicate(map, j, i);
+                return fail_duplicate(l, map, j, i);
         }
     }
     return SMP_OK;

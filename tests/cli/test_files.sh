@@ -66,13 +66,19 @@ expect_bad 'hf/model-00002-of-00002.safetensors: it is read, too' smp-run gpt.ya
 expect_bad 'hf/: it is read, too' smp-run gpt.yaml --data text.txt "${index[@]}" --export-weights hf/
 expect_bad 'hf/model-00001-of-00002.safetensors: it is read, too' smp-export gpt.yaml "${index[@]}" \
     --onnx hf/model-00001-of-00002.safetensors
+mkdir kept
+cp text.txt kept/checkpoint-0000000001.smp
+expect_bad 'kept/checkpoint-0000000001.smp: it is read, too' smp-export gpt.yaml --checkpoint kept \
+    --onnx kept/checkpoint-0000000001.smp
+cp text.txt beside.onnx.data2
+expect_bad 'beside.onnx.data2: it is read, too' smp-export gpt.yaml --weights beside.onnx.data2 --onnx beside.onnx
 expect_exit 2 smp-run gpt.yaml --data text.txt "${index[@]}" --export-weights hf/other.safetensors
 expect_no_match err 'it is read, too'
 expect_exit 0 smp-run gpt.yaml --data 'texts/*.txt' --steps 1 --log texts/log.csv
 [ -s texts/log.csv ] || fail "no log beside the data"
 
 # Of a file of another kind nothing is shown that may be secret.
-for text in 'SECRET' 'SECRET: x' '[SECRET]' 'SECRET,1' 'SECRET SECRET'; do
+for text in 'SECRET' 'SECRET: x' '[SECRET]' 'SECRET,1' 'SECRET SECRET' '!SECRET x' '*SECRET' $'SECRET: 1\nSECRET: 2'; do
     for name in secret.yaml secret.json secret.safetensors secret.csv; do
         echo "$text" >$name
         expect_exit 2 smp-partition "$name"
