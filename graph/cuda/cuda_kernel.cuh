@@ -162,8 +162,7 @@ __device__ __forceinline__ double smp_block_sum_double(double x)
     return scratch[threadIdx.x];
 }
 
-/* Host side. SMP_CUDA_KERNELS(add) = {prepare, release, forward, ...}; what is left out is NULL:
- * C++17 has no designated initialisers to name what is not. */
+/* Host side. SMP_CUDA_KERNELS(add) = {.forward = forward, ...}; what is left out is NULL. */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #define SMP_CUDA_KERNELS(name)                                                                     \
     extern "C" const smp_op_kernels smp__cuda_##name;                                              \

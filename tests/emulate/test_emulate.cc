@@ -58,7 +58,7 @@ typedef void sum_kernel(const float *, float *);
 
 static int wrong_sums(sum_kernel *kernel)
 {
-    enum { BLOCKS = 5 };
+    constexpr int BLOCKS = 5;
     std::vector<float> x(BLOCKS * SMP_BLOCK);
     for (size_t i = 0; i < x.size(); i++)
         x[i] = static_cast<float>(i % 7 + 1);

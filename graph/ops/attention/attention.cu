@@ -14,7 +14,7 @@
 /* The gradient of a learned bias: dS, computed once more in fp32 by tiles of TILE queries and keys,
  * is summed along the diagonals of tiles, then by bucket. A thread has column threadIdx.x % TILE of
  * a tile and its rows threadIdx.x / TILE + ROWS i. */
-enum { TILE = SMP__BIAS_TILE, ROWS = SMP_BLOCK / TILE, EACH = TILE / ROWS };
+constexpr int TILE = SMP__BIAS_TILE, ROWS = SMP_BLOCK / TILE, EACH = TILE / ROWS;
 
 /* P and dP of the tile whose first query is `row` and first key `column`; P is 0 where there is no
  * score. shared: (4, TILE, TILE + 1), free on return after the next __syncthreads. */
@@ -244,4 +244,8 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(attention) = {
-    prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};
+    .prepare = prepare,
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+    .backward_weight = SMP_TYPED(backward_weight),
+};

@@ -9,7 +9,7 @@ extern "C" {
 }
 
 /* Eight lanes to a head: rows of some fifty values. */
-enum { HEAD_LANES = 8 };
+constexpr int HEAD_LANES = 8;
 
 /* delta = sum over a head's columns of dout * out. */
 template <typename T>

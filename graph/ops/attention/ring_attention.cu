@@ -488,5 +488,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return attention_check(graph, op, &r.at, longest);
 }
 
-SMP_CUDA_KERNELS(ring_attention) = {prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                    NULL,    NULL};
+SMP_CUDA_KERNELS(ring_attention) = {
+    .prepare = prepare,
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+};

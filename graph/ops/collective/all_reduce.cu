@@ -50,11 +50,9 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return pass<T>(call, call->din[0], call->dout, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i);
 }
 
-SMP_CUDA_KERNELS(all_reduce) = {NULL,
-                                NULL,
-                                SMP_TYPED(forward),
-                                SMP_TYPED(backward_input),
-                                NULL,
-                                NULL,
-                                smp_begin_beside<SMP_TYPED(backward_input)>,
-                                smp_end_beside};
+SMP_CUDA_KERNELS(all_reduce) = {
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+    .backward_input_begin = smp_begin_beside<SMP_TYPED(backward_input)>,
+    .backward_input_end = smp_end_beside,
+};

@@ -42,5 +42,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                    call->dout, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
 }
 
-SMP_CUDA_KERNELS(all_to_all) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                NULL, NULL};
+SMP_CUDA_KERNELS(all_to_all) = {.forward = SMP_TYPED(forward),
+                                .backward_input = SMP_TYPED(backward_input)};

@@ -63,19 +63,15 @@ template <typename T> static smp_status scatter_backward_input(const smp_op_call
                             reinterpret_cast<const T *>(call->dout), parts);
 }
 
-SMP_CUDA_KERNELS(all_gather) = {NULL,
-                                NULL,
-                                SMP_TYPED(gather_forward),
-                                SMP_TYPED(gather_backward_input),
-                                NULL,
-                                NULL,
-                                smp_begin_beside<SMP_TYPED(gather_backward_input)>,
-                                smp_end_beside};
-SMP_CUDA_KERNELS(reduce_scatter) = {NULL,
-                                    NULL,
-                                    SMP_TYPED(scatter_forward),
-                                    SMP_TYPED(scatter_backward_input),
-                                    NULL,
-                                    NULL,
-                                    smp_begin_beside<SMP_TYPED(scatter_backward_input)>,
-                                    smp_end_beside};
+SMP_CUDA_KERNELS(all_gather) = {
+    .forward = SMP_TYPED(gather_forward),
+    .backward_input = SMP_TYPED(gather_backward_input),
+    .backward_input_begin = smp_begin_beside<SMP_TYPED(gather_backward_input)>,
+    .backward_input_end = smp_end_beside,
+};
+SMP_CUDA_KERNELS(reduce_scatter) = {
+    .forward = SMP_TYPED(scatter_forward),
+    .backward_input = SMP_TYPED(scatter_backward_input),
+    .backward_input_begin = smp_begin_beside<SMP_TYPED(scatter_backward_input)>,
+    .backward_input_end = smp_end_beside,
+};

@@ -54,5 +54,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? sums<T, true>(call, call->dout, call->din[0]) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(avg_pool) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                              NULL, NULL};
+SMP_CUDA_KERNELS(avg_pool) = {.forward = SMP_TYPED(forward),
+                              .backward_input = SMP_TYPED(backward_input)};

@@ -16,5 +16,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp_axis_spread<T>(call, call->batch * shape->dim[0], pixels, 1, 1.0f / (float)pixels);
 }
 
-SMP_CUDA_KERNELS(global_avg_pool) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                     NULL, NULL};
+SMP_CUDA_KERNELS(global_avg_pool) = {.forward = SMP_TYPED(forward),
+                                     .backward_input = SMP_TYPED(backward_input)};

@@ -53,5 +53,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp__cuda_launched("upsample");
 }
 
-SMP_CUDA_KERNELS(upsample) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                              NULL, NULL};
+SMP_CUDA_KERNELS(upsample) = {.forward = SMP_TYPED(forward),
+                              .backward_input = SMP_TYPED(backward_input)};

@@ -58,4 +58,4 @@ static smp_status forward(const smp_op_call *call)
     return smp_map2(call, call->in[0], call->in[1], call->out, n, add_values());
 }
 
-SMP_CUDA_KERNELS(add) = {NULL, NULL, forward, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(add) = {.forward = forward};

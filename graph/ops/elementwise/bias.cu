@@ -52,4 +52,5 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     return smp_add_plane_sums<T>(call, call->dparam[0], along.outer, along.size, along.inner);
 }
 
-SMP_CUDA_KERNELS(bias) = {NULL, NULL, SMP_TYPED(forward), NULL, SMP_TYPED(backward_weight), NULL};
+SMP_CUDA_KERNELS(bias) = {.forward = SMP_TYPED(forward),
+                          .backward_weight = SMP_TYPED(backward_weight)};

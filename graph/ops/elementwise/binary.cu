@@ -79,7 +79,9 @@ static smp_status map_gradients(const smp_op_call *call, const int (&slot)[OUT],
         return SMP_OK;                                                                             \
     }                                                                                              \
                                                                                                    \
-    SMP_CUDA_KERNELS(name) = {NULL, NULL, name##_forward, SMP_TYPED(name##_backward_input),        \
-                              NULL, NULL};
+    SMP_CUDA_KERNELS(name) = {                                                                     \
+        .forward = name##_forward,                                                                 \
+        .backward_input = SMP_TYPED(name##_backward_input),                                        \
+    };
 
 SMP__BINARY(OPERATOR)

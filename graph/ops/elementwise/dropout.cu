@@ -121,4 +121,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? apply<T>(call, call->din[0], call->dout) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(dropout) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
+SMP_CUDA_KERNELS(dropout) = {.forward = SMP_TYPED(forward),
+                             .backward_input = SMP_TYPED(backward_input)};

@@ -67,4 +67,4 @@ static smp_status backward_input(const smp_op_call *call)
     return smp_map2(call, call->in[0], call->dout, call->din[0], n, gelu_erf_gradient());
 }
 
-SMP_CUDA_KERNELS(gelu) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(gelu) = {.forward = forward, .backward_input = backward_input};

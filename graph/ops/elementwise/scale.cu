@@ -26,4 +26,4 @@ static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(scale) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(scale) = {.forward = forward, .backward_input = backward_input};

@@ -36,6 +36,6 @@
         return smp_map2(call, READ_##reads, call->dout, call->din[0], n, name##_gradient());       \
     }                                                                                              \
                                                                                                    \
-    SMP_CUDA_KERNELS(name) = {NULL, NULL, name##_forward, name##_backward_input, NULL, NULL};
+    SMP_CUDA_KERNELS(name) = {.forward = name##_forward, .backward_input = name##_backward_input};
 
 SMP__UNARY(OPERATOR)

@@ -134,5 +134,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
-SMP_CUDA_KERNELS(embedding) = {prepare, NULL, SMP_TYPED(forward), NULL, SMP_TYPED(backward_weight),
-                               NULL};
+SMP_CUDA_KERNELS(embedding) = {
+    .prepare = prepare,
+    .forward = SMP_TYPED(forward),
+    .backward_weight = SMP_TYPED(backward_weight),
+};

@@ -27,5 +27,5 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     return smp__cuda_launched("parameter");
 }
 
-SMP_CUDA_KERNELS(parameter) = {NULL, NULL, SMP_TYPED(forward), NULL, SMP_TYPED(smp_batch_sums),
-                               NULL};
+SMP_CUDA_KERNELS(parameter) = {.forward = SMP_TYPED(forward),
+                               .backward_weight = SMP_TYPED(smp_batch_sums)};

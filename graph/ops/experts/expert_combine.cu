@@ -80,5 +80,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                               smp_rows_of_experts{r, route}, r, route, features);
 }
 
-SMP_CUDA_KERNELS(expert_combine) = {prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                    NULL,    NULL};
+SMP_CUDA_KERNELS(expert_combine) = {
+    .prepare = prepare,
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+};

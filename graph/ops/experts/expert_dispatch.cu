@@ -70,5 +70,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                            reinterpret_cast<T *>(call->din[X]));
 }
 
-SMP_CUDA_KERNELS(expert_dispatch) = {prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                     NULL,    NULL};
+SMP_CUDA_KERNELS(expert_dispatch) = {
+    .prepare = prepare,
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+};

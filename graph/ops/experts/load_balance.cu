@@ -98,5 +98,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp__cuda_launched("load_balance");
 }
 
-SMP_CUDA_KERNELS(load_balance) = {prepare, NULL, smp_copy_forward, SMP_TYPED(backward_input),
-                                  NULL,    NULL};
+SMP_CUDA_KERNELS(load_balance) = {
+    .prepare = prepare,
+    .forward = smp_copy_forward,
+    .backward_input = SMP_TYPED(backward_input),
+};

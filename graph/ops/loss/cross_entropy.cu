@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
         const float before = smp_row_sum<ONE_WARP>(own, scratch);
         if (threadIdx.x == 0 && before == 0.0f)
             atomicAdd(&hits[0], 1ull);
-        if (threadIdx.x == 0 && before < SMP_TOP)
+        if (threadIdx.x == 0 && before < (float)SMP_TOP)
             atomicAdd(&hits[1], 1ull);
     }
 }
@@ -265,7 +265,7 @@ static __global__ void __launch_bounds__(SMP_BLOCK)
     double first = 0, top = 0; // exact: whole numbers
     for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
         first += before[r] == 0.0f ? 1.0 : 0.0;
-        top += before[r] < SMP_TOP ? 1.0 : 0.0;
+        top += before[r] < (float)SMP_TOP ? 1.0 : 0.0;
     }
     first = smp_block_sum_double(first);
     top = smp_block_sum_double(top);
@@ -453,5 +453,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp__cuda_launched("cross_entropy backward");
 }
 
-SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                                   NULL, NULL};
+SMP_CUDA_KERNELS(cross_entropy) = {.forward = SMP_TYPED(forward),
+                                   .backward_input = SMP_TYPED(backward_input)};

@@ -29,4 +29,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
         smp__pair_loss_counted(call));
 }
 
-SMP_CUDA_KERNELS(mse) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
+SMP_CUDA_KERNELS(mse) = {.forward = SMP_TYPED(forward),
+                         .backward_input = SMP_TYPED(backward_input)};

@@ -172,5 +172,12 @@ static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next
 }
 
 SMP_CUDA_KERNELS(linear) = {
-    prepare, release, forward, backward_input, backward_weight,     forward_fused,
-    NULL,    NULL,    true,    NULL,           backward_input_fused};
+    .prepare = prepare,
+    .release = release,
+    .forward = forward,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+    .forward_fused = forward_fused,
+    .writes_fresh = true,
+    .backward_input_fused = backward_input_fused,
+};

@@ -236,12 +236,11 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return smp_fail_context(status, "op '%s' (ring_linear)", op->name);
 }
 
-SMP_CUDA_KERNELS(ring_linear) = {prepare,
-                                 release,
-                                 SMP_TYPED(forward),
-                                 SMP_TYPED(backward_input),
-                                 SMP_TYPED(backward_weight),
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 true};
+SMP_CUDA_KERNELS(ring_linear) = {
+    .prepare = prepare,
+    .release = release,
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+    .backward_weight = SMP_TYPED(backward_weight),
+    .writes_fresh = true,
+};

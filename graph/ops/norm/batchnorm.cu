@@ -301,4 +301,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(batchnorm) = {
-    NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};
+    .forward = SMP_TYPED(forward),
+    .backward_input = SMP_TYPED(backward_input),
+    .backward_weight = SMP_TYPED(backward_weight),
+};

@@ -22,16 +22,13 @@
         return smp_norm_backward<T, centered>(call);                                               \
     }                                                                                              \
                                                                                                    \
-    SMP_CUDA_KERNELS(name) = {NULL,                                                                \
-                              NULL,                                                                \
-                              SMP_TYPED(name##_forward),                                           \
-                              SMP_TYPED(name##_backward_input),                                    \
-                              SMP_TYPED(name##_backward_weight),                                   \
-                              NULL,                                                                \
-                              NULL,                                                                \
-                              NULL,                                                                \
-                              true,                                                                \
-                              SMP_TYPED(name##_backward)};
+    SMP_CUDA_KERNELS(name) = {                                                                     \
+        .forward = SMP_TYPED(name##_forward),                                                      \
+        .backward_input = SMP_TYPED(name##_backward_input),                                        \
+        .backward_weight = SMP_TYPED(name##_backward_weight),                                      \
+        .writes_fresh = true,                                                                      \
+        .backward = SMP_TYPED(name##_backward),                                                    \
+    };
 
 OPERATOR(layernorm, true)
 OPERATOR(rmsnorm, false)

@@ -101,4 +101,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return smp__cuda_launched("softmax backward");
 }
 
-SMP_CUDA_KERNELS(softmax) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
+SMP_CUDA_KERNELS(softmax) = {.forward = SMP_TYPED(forward),
+                             .backward_input = SMP_TYPED(backward_input)};

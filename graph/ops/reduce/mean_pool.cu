@@ -16,5 +16,5 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                               1.0f / (float)shape->dim[0]);
 }
 
-SMP_CUDA_KERNELS(mean_pool) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
-                               NULL, NULL};
+SMP_CUDA_KERNELS(mean_pool) = {.forward = SMP_TYPED(forward),
+                               .backward_input = SMP_TYPED(backward_input)};

@@ -16,5 +16,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                               smp__sum_factor(call, along));
 }
 
-SMP_CUDA_KERNELS(sum) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
-SMP_CUDA_KERNELS(mean) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
+SMP_CUDA_KERNELS(sum) = {.forward = SMP_TYPED(forward),
+                         .backward_input = SMP_TYPED(backward_input)};
+SMP_CUDA_KERNELS(mean) = {.forward = SMP_TYPED(forward),
+                          .backward_input = SMP_TYPED(backward_input)};

@@ -36,4 +36,4 @@ static smp_status backward_input(const smp_op_call *call)
     return move(call, call->dout, (const void *const *)call->din, false);
 }
 
-SMP_CUDA_KERNELS(concat) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(concat) = {.forward = forward, .backward_input = backward_input};

@@ -24,4 +24,4 @@ static smp_status backward_input(const smp_op_call *call)
                                    s.width * size, s.width * size, s.rows});
 }
 
-SMP_CUDA_KERNELS(slice) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(slice) = {.forward = forward, .backward_input = backward_input};

@@ -33,4 +33,4 @@ static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? move(call, call->din[0], (const void *const *)call->douts, true) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(split) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(split) = {.forward = forward, .backward_input = backward_input};

@@ -64,4 +64,4 @@ static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? move(call, call->din[0], call->dout, false) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(transpose) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(transpose) = {.forward = forward, .backward_input = backward_input};
