@@ -3,7 +3,7 @@
 #define SMP_EXEC_JOB_INSPECT_JOB_H
 
 #include "exec/state/handle.h"
-#include "schedule/show/run_record.h"
+#include "schedule/trace/run_record.h"
 
 /* Writes a page of the last step, predicted above measured, and of the run. Needs record_trace and
  * a plan with `cluster:`. run: of rank 0, which writes; may be NULL. Collective. */

@@ -1,4 +1,4 @@
-/* Where the time of a step goes, by cause (schedule/show/run_record.h), from the stamps that
+/* Where the time of a step goes, by cause (schedule/trace/run_record.h), from the stamps that
  * record_trace keeps: an action's time is work, what is before it is waiting for what it reads. A
  * cause within an action (recomputation, the group of devices that compute operators together, sums
  * that operators ask for) is seen by the host's clock, and so only where the host computes: on a
@@ -7,7 +7,7 @@
 #define SMP_EXEC_JOB_STEP_TIMES_H
 
 #include "exec/state/handle.h"
-#include "schedule/show/run_record.h"
+#include "schedule/trace/run_record.h"
 
 typedef struct smp__step_times {
     int64_t n_step; /* added */

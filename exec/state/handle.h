@@ -19,7 +19,7 @@
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
 #include "schedule/plan/plan.h"
-#include "schedule/show/trace.h"
+#include "schedule/trace/trace.h"
 
 typedef struct smp__travel smp__travel;
 

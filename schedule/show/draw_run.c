@@ -6,13 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/show/run_record.h"
-
-const smp_time_form smp_time_forms[SMP_TIME_N_CAUSES] = {
-#define SMP_TIME_FORM(name, key, text, colour) {key, text, colour},
-    SMP_TIME_CAUSES(SMP_TIME_FORM)
-#undef SMP_TIME_FORM
-};
+#include "schedule/show/picture_model.h"
 
 enum { WIDE = 560, HIGH = 190, LEFT = 62, TOP = 10, PLOT = WIDE - LEFT - 12, FLOOR = HIGH - 24 };
 

@@ -12,8 +12,8 @@
 #define SMP_SCHEDULE_SHOW_PICTURE_H
 
 #include "schedule/plan/plan.h"
-#include "schedule/show/run_record.h"
-#include "schedule/show/trace.h"
+#include "schedule/trace/run_record.h"
+#include "schedule/trace/trace.h"
 
 typedef struct smp_picture smp_picture;
 

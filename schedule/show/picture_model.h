@@ -98,4 +98,7 @@ void smp__lane_shares(const smp__lane *lane, double bin_us, smp__shares bins);
 /* Share of a timeline in which a rank is busy, in percent. */
 double smp__busy_percent(const smp__timeline *timeline, int rank);
 
+/* Appends HTML of a run: figures as SVG and tables, without a script. */
+void smp_run_record_html(const smp_run_record *run, smp_text *html);
+
 #endif

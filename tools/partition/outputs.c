@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "schedule/show/picture.h"
-#include "schedule/show/trace.h"
+#include "schedule/trace/trace.h"
 
 static smp_status write_picture(const smp_picture *picture, const char *path,
                                 smp_status (*draw)(const smp_picture *, smp_text *))

@@ -3,7 +3,7 @@
 #define SMP_TOOLS_RUN_PRINTED_TIMES_H
 
 #include "graph/base/status.h"
-#include "schedule/show/run_record.h"
+#include "schedule/trace/run_record.h"
 
 /* To standard output. steps: that they are the mean of, which is > 0. Of many ranks the text has
  * the first ones, JSON all. */

@@ -1,7 +1,7 @@
 /* Chrome trace (JSON, opens in Perfetto): one process "predicted", one "measured", a row per
  * rank. */
-#ifndef SMP_SCHEDULE_SHOW_TRACE_H
-#define SMP_SCHEDULE_SHOW_TRACE_H
+#ifndef SMP_SCHEDULE_TRACE_TRACE_H
+#define SMP_SCHEDULE_TRACE_TRACE_H
 
 #include "schedule/simulate/simulate.h"
 

@@ -1,6 +1,6 @@
 /* Chrome traces: well-formed, complete, and no two events of a thread overlap. */
 #include "tests/schedule/made_plan.h"
-#include "schedule/show/trace.h"
+#include "schedule/trace/trace.h"
 
 #include "graph/yaml/yaml.h"
 

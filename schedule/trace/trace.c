@@ -3,7 +3,7 @@
  * beside each other, and events of one thread must not overlap: they get further threads, as many
  * as a rank needs at one time (greedy by start). What goes to host memory has a thread, and so has
  * what comes back: each goes one after the other. O(n log n + n * threads of a rank). */
-#include "schedule/show/trace.h"
+#include "schedule/trace/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,14 @@
-/* Curves that stay short: schedule/show/run_record.h. When all points are in use, pairs of them
- * become one and a point takes twice as many steps. */
+/* Curves that stay short: when all points are in use, pairs of them become one and a point takes
+ * twice as many steps. */
+#include "schedule/trace/run_record.h"
+
 #include <math.h>
 
-#include "schedule/show/run_record.h"
+const smp_time_form smp_time_forms[SMP_TIME_N_CAUSES] = {
+#define SMP_TIME_FORM(name, key, text, colour) {key, text, colour},
+    SMP_TIME_CAUSES(SMP_TIME_FORM)
+#undef SMP_TIME_FORM
+};
 
 static void clear(smp_curve *c, int from, int to)
 {

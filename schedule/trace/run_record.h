@@ -1,12 +1,10 @@
 /* What a run tells of itself over its steps, for its page: curves, memory, where the time of a step
- * went. Made by the executor; here only drawn (draw_run.c). */
-#ifndef SMP_SCHEDULE_SHOW_RUN_RECORD_H
-#define SMP_SCHEDULE_SHOW_RUN_RECORD_H
+ * went. Made by the executor, drawn by schedule/show/draw_run.c. */
+#ifndef SMP_SCHEDULE_TRACE_RUN_RECORD_H
+#define SMP_SCHEDULE_TRACE_RUN_RECORD_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "graph/base/text.h"
 
 /* Name, key of JSON, text, colour of the page (report_page.css). The first ones are work, those
  * from MESSAGES to END are waiting, DATA is between steps. */
@@ -72,8 +70,5 @@ typedef struct smp_run_record {
     const smp_rank_time *rank;                        /* [n_rank] */
     int n_rank;
 } smp_run_record;
-
-/* Appends HTML: figures as SVG and tables, without a script. */
-void smp_run_record_html(const smp_run_record *run, smp_text *html);
 
 #endif
