@@ -307,7 +307,7 @@ class SGD(AdamW):
 
 def names_of_rules():
     text = subprocess.run([PROGRAMS / "smp-partition", "--help"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"--pipeline NAME\|auto\s+schedule: (.*?)\n\s+--", text, re.S).group(1)
+    found = re.search(r"--schedule NAME\|auto\s+schedule: (.*?)\n\s+--", text, re.S).group(1)
     return [name for name in re.findall(r"[a-z0-9-]+", found) if name not in ("auto",)]
 
 
