@@ -6,11 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/job/plan_from_options.h"
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
+
+smp_status smp__option_bf16(const char *what, const char *text, bool *out)
+{
+    static const char *const formats[] = {"fp32", "bf16"};
+    const char *meant = text ? smp_precision_word(text) : formats[0];
+    *out = strcmp(meant, formats[1]) == 0;
+    return *out || strcmp(meant, formats[0]) == 0
+               ? SMP_OK
+               : smp_fail_choice((smp_where){0}, what, text, formats, 2);
+}
 
 /* The precision asked for, else the plan's, else fp32; states as the plan says. */
 static smp_status find_precision(smp *s)

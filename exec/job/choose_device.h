@@ -1,4 +1,4 @@
-/* What a job runs on: device, precision, memory, transport. All collective. */
+/* What a job runs on: device, precision, memory, transport. Collective where not said. */
 #ifndef SMP_EXEC_JOB_CHOOSE_DEVICE_H
 #define SMP_EXEC_JOB_CHOOSE_DEVICE_H
 
@@ -13,5 +13,8 @@ smp_status smp__device_open(smp *s);
 smp_status smp__device_check_memory(smp *s);
 /* After the warm-up: what libraries have taken of a device that no other rank uses. */
 smp_status smp__device_note_libraries(smp *s);
+
+/* A word of the options that is "fp32" or "bf16", or NULL: fp32. Not collective. */
+smp_status smp__option_bf16(const char *what, const char *text, bool *out);
 
 #endif

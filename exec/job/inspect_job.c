@@ -1,4 +1,4 @@
-/* What a program may look at between steps: weights by name, the last step as a trace or a page. */
+/* What a program may look at between steps: weights by name, the events of the last step. */
 #include "exec/job/inspect_job.h"
 
 #include <inttypes.h>
@@ -10,7 +10,6 @@
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
-#include "schedule/show/picture.h"
 
 int smp_weight_count(const smp *s)
 {
@@ -317,38 +316,14 @@ static smp_status end_messages(smp *s)
     return status;
 }
 
-static smp_status write_trace(smp *s, const char *path, const smp_trace_event *measured, int64_t n,
-                              const smp_run_record *run)
+static smp_status write_trace(const smp *s, const char *path, const smp_trace_event *measured,
+                              int64_t n, const void *data)
 {
-    (void)run;
+    (void)data;
     return smp_trace_save(s->plan, s->graph, measured, n, path);
 }
 
-/* The prediction above what was measured. */
-static smp_status write_report(smp *s, const char *path, const smp_trace_event *measured, int64_t n,
-                               const smp_run_record *run)
-{
-    smp_picture *picture = NULL;
-    smp_text html = {0};
-    smp_status status = smp_picture_open(s->plan, s->graph, &picture);
-    if (status == SMP_OK)
-        status = smp_picture_add_measured(picture, measured, n);
-    if (status == SMP_OK)
-        smp_picture_add_run(picture, run);
-    if (status == SMP_OK)
-        status = smp_picture_html(picture, &html);
-    if (status == SMP_OK)
-        status = smp_file_write(path, html.data, html.length);
-    smp_text_free(&html);
-    smp_picture_close(picture);
-    return status;
-}
-
-typedef smp_status event_writer(smp *s, const char *path, const smp_trace_event *measured,
-                                int64_t n, const smp_run_record *run);
-
-static smp_status write_events(smp *s, const char *path, event_writer *writer,
-                               const smp_run_record *run)
+smp_status smp__events_write(smp *s, const char *path, smp__event_writer *writer, const void *data)
 {
     smp_trace_event *events = NULL;
     int64_t n = 0;
@@ -362,16 +337,11 @@ static smp_status write_events(smp *s, const char *path, event_writer *writer,
     if (status == SMP_OK)
         status = gather_events(s, &events, &n);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, s->comm.world_rank == 0 ? writer(s, path, events, n, run)
-                                                                   : SMP_OK);
+        status = smp__comm_agree(
+            &s->comm, s->comm.world_rank == 0 ? writer(s, path, events, n, data) : SMP_OK);
     if (!s->comm.failed)
         free(events);
     return status;
-}
-
-smp_status smp__report_write(smp *s, const char *path, const smp_run_record *run)
-{
-    return write_events(s, path, write_report, run);
 }
 
 smp_status smp_trace_write(smp *s, const char *path)
@@ -380,5 +350,5 @@ smp_status smp_trace_write(smp *s, const char *path)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write: a NULL argument");
     if (!s->event)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
-    return write_events(s, path, write_trace, NULL);
+    return smp__events_write(s, path, write_trace, NULL);
 }

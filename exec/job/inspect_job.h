@@ -3,10 +3,13 @@
 #define SMP_EXEC_JOB_INSPECT_JOB_H
 
 #include "exec/state/handle.h"
-#include "schedule/trace/run_record.h"
 
-/* Writes a page of the last step, predicted above measured, and of the run. Needs record_trace and
- * a plan with `cluster:`. run: of rank 0, which writes; may be NULL. Collective. */
-smp_status smp__report_write(smp *s, const char *path, const smp_run_record *run);
+/* Writes the file `path` of the events of a step, measured: [n], of all ranks. */
+typedef smp_status smp__event_writer(const smp *s, const char *path,
+                                     const smp_trace_event *measured, int64_t n, const void *data);
+
+/* Has rank 0 write the events of the last step; data: for its writer. Needs record_trace.
+ * Collective. */
+smp_status smp__events_write(smp *s, const char *path, smp__event_writer *writer, const void *data);
 
 #endif

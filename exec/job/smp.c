@@ -1,4 +1,4 @@
-/* The public library: options, start, end, and what a program may ask of a job. */
+/* Options, start and end of a job, and what a program may ask of it. */
 #include "smp.h"
 
 #include <stdio.h>
@@ -7,10 +7,8 @@
 
 #include "exec/job/choose_device.h"
 #include "exec/job/job.h"
-#include "exec/job/plan_from_options.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "graph/ops/custom_op.h"
-#include "schedule/planner/planner.h"
 #include "schedule/verify/verify.h"
 
 enum { MAX_PLAN_BYTES = 1 << 30 };
@@ -110,7 +108,7 @@ static smp_status check_options(smp *s)
 }
 
 /* Rank 0 reads or makes the plan; everybody gets its text, so all ranks hold the same plan. */
-static smp_status share_plan(smp *s)
+static smp_status share_plan(smp *s, smp__plan_maker *make_plan)
 {
     smp_text text = {0};
     smp_status status = SMP_OK;
@@ -120,7 +118,7 @@ static smp_status share_plan(smp *s)
         status = smp_file_read(s->options.plan, MAX_PLAN_BYTES, &text.data, &text.length);
     } else if (s->comm.world_rank == 0) {
         smp_plan *plan = NULL;
-        status = smp__plan_from_options(&s->options, s->comm.world_size, s->target, &plan);
+        status = make_plan(&s->options, s->comm.world_size, s->target, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);
@@ -186,10 +184,10 @@ static smp_status open_model(smp *s)
 
 /* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
  * file is proven right for what it was made for, and then used for what is here. */
-static smp_status open_plan(smp *s)
+static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
 {
     if (s->options.plan) {
-        SMP_TRY(share_plan(s));
+        SMP_TRY(share_plan(s, make_plan));
         SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
         SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
@@ -197,7 +195,7 @@ static smp_status open_plan(smp *s)
     } else {
         SMP_TRY(smp__comm_agree(&s->comm, smp_graph_read(s->options.model, &s->graph)));
         SMP_TRY(smp__choose_device(s));
-        SMP_TRY(share_plan(s));
+        SMP_TRY(share_plan(s, make_plan));
         SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
         SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
@@ -221,7 +219,7 @@ static smp_status refuse(smp_status status, smp_comm_limits limit)
     return opened;
 }
 
-smp_status smp_init(smp **out, const smp_options *options)
+smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker *make_plan)
 {
     if (!out || !options)
         return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
@@ -243,7 +241,7 @@ smp_status smp_init(smp **out, const smp_options *options)
         status = smp_plugins_load(options->plugins, options->n_plugins);
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto fail;
-    if ((status = open_plan(s)) != SMP_OK)
+    if ((status = open_plan(s, make_plan)) != SMP_OK)
         goto fail;
     if ((status = smp__job_build(s)) != SMP_OK)
         goto fail;

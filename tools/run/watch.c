@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/job/inspect_job.h"
+#include "schedule/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
 
@@ -150,6 +151,26 @@ smp_status smp__watch_row(smp__trainer *t)
     return smp__comm_agree(&t->job->comm, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
 }
 
+/* The page: the prediction above what was measured, and the run. */
+static smp_status write_report(const smp *s, const char *path, const smp_trace_event *measured,
+                               int64_t n, const void *run)
+{
+    smp_picture *picture = NULL;
+    smp_text html = {0};
+    smp_status status = smp_picture_open(s->plan, s->graph, &picture);
+    if (status == SMP_OK)
+        status = smp_picture_add_measured(picture, measured, n);
+    if (status == SMP_OK)
+        smp_picture_add_run(picture, run);
+    if (status == SMP_OK)
+        status = smp_picture_html(picture, &html);
+    if (status == SMP_OK)
+        status = smp_file_write(path, html.data, html.length);
+    smp_text_free(&html);
+    smp_picture_close(picture);
+    return status;
+}
+
 static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
 {
     smp__watch *w = t->watch;
@@ -162,7 +183,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
         w->record->steps = steps;
     }
     if (t->options->report)
-        SMP_TRY(smp__report_write(t->job, t->options->report, w->record));
+        SMP_TRY(smp__events_write(t->job, t->options->report, write_report, w->record));
     if (t->prints && steps > 0)
         status = smp__print_times(rank, n_rank, steps, t->options->json);
     return smp__comm_agree(&t->job->comm, status);

@@ -1,6 +1,6 @@
 /* A plan made from the library's options. */
-#ifndef SMP_EXEC_JOB_PLAN_FROM_OPTIONS_H
-#define SMP_EXEC_JOB_PLAN_FROM_OPTIONS_H
+#ifndef SMP_EXEC_START_PLAN_FROM_OPTIONS_H
+#define SMP_EXEC_START_PLAN_FROM_OPTIONS_H
 
 #include "graph/model/target.h"
 #include "schedule/plan/plan.h"
@@ -8,8 +8,5 @@
 /* The plan for options->model on options->devices (0: `ranks`) devices. */
 smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_target target,
                                   smp_plan **out);
-
-/* A word of the options that is "fp32" or "bf16", or NULL: fp32. */
-smp_status smp__option_bf16(const char *what, const char *text, bool *out);
 
 #endif

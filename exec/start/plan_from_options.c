@@ -1,10 +1,11 @@
 /* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
-#include "exec/job/plan_from_options.h"
+#include "exec/start/plan_from_options.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "exec/device/device.h"
+#include "exec/job/choose_device.h"
 #include "graph/base/clock.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/plan/freeze.h"
@@ -12,16 +13,6 @@
 #include "schedule/tensor/tensor_plan.h"
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
-
-smp_status smp__option_bf16(const char *what, const char *text, bool *out)
-{
-    static const char *const formats[] = {"fp32", "bf16"};
-    const char *meant = text ? smp_precision_word(text) : formats[0];
-    *out = strcmp(meant, formats[1]) == 0;
-    return *out || strcmp(meant, formats[0]) == 0
-               ? SMP_OK
-               : smp_fail_choice((smp_where){0}, what, text, formats, 2);
-}
 
 static smp_status fill_request(const smp_options *options, int devices, smp_search_request *request)
 {
