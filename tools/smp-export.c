@@ -23,12 +23,6 @@ typedef struct options {
     int help; /* smp_option_help */
 } options;
 
-static void put_families(smp_text *text)
-{
-    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
-        smp_text_append(text, "\n%s: %s", (*f)->name, (*f)->summary);
-}
-
 #define AT(field) offsetof(options, field)
 
 static const smp_option rows[] = {
@@ -48,7 +42,8 @@ static const smp_option rows[] = {
      .help = "those of FILE: .safetensors, an index.json of several, or llm.c's .bin"},
     {"weights-map", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(map),
      .help = "rules of what weights are called in it, and how they lie there"},
-    {"names", .kind = SMP_OPTION_TEXT, .value = "NAME", .at = AT(names), .names = put_families,
+    {"names", .kind = SMP_OPTION_TEXT, .value = "NAME", .at = AT(names),
+     .names = smp_name_families_put,
      .help = "the same for networks as Hugging Face has them, one of these:"},
     {"job", .kind = SMP_OPTION_HEADING},
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),

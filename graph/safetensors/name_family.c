@@ -21,6 +21,12 @@ const smp_name_family *const *smp_name_families(void)
     return families;
 }
 
+void smp_name_families_put(smp_text *text)
+{
+    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
+        smp_text_append(text, "\n%s: %s", (*f)->name, (*f)->summary);
+}
+
 smp_status smp_name_rules_open(smp_name_rules *rules, const char *map, const char *family)
 {
     const char *names[N_FAMILY];

@@ -3,6 +3,7 @@
 #ifndef SMP_GRAPH_SAFETENSORS_NAME_FAMILY_H
 #define SMP_GRAPH_SAFETENSORS_NAME_FAMILY_H
 
+#include "graph/base/text.h"
 #include "graph/safetensors/name_rules.h"
 
 typedef struct smp_name_family {
@@ -13,6 +14,8 @@ typedef struct smp_name_family {
 
 /* Ends with NULL. */
 const smp_name_family *const *smp_name_families(void);
+/* A line for each, as --help has it. */
+void smp_name_families_put(smp_text *text);
 
 /* The rules of a map file, then those of a family; each may be NULL. SMP_ERR_INPUT names the
  * families. *rules starts zeroed; smp_name_rules_free, also after an error. */

@@ -116,9 +116,7 @@ int smp_gradient_levels(int blocks, int ddp, int shard)
             levels++;
     else
         levels = most_waiting(blocks, own);
-    const int sent = smp_gradient_most_nodes(blocks, own) - 1;
-    const int left =
-        shard > 1 && shard < ddp ? smp_gradient_most_nodes(blocks, own * shard) - 1 : 0;
-    levels = levels > sent ? levels : sent;
+    /* What is sent in the end, but for the last, has waited before it. */
+    const int left = smp_gradient_most_nodes(blocks, own * (shard > 1 ? shard : 1)) - 1;
     return levels > left ? levels : left;
 }

@@ -34,22 +34,36 @@ bool smp_parse_time(const char *text, double *seconds, bool *unit)
     return *seconds >= 0.0 && *seconds <= MOST_NUMBER;
 }
 
+/* Which of the words of "a|b|c"; -1: none. */
+static int find_choice(const char *words, const char *text)
+{
+    const size_t length = strlen(text);
+    for (int i = 0;; i++) {
+        const size_t n = strcspn(words, "|");
+        if (n == length && strncmp(words, text, n) == 0)
+            return i;
+        if (!words[n])
+            return -1;
+        words += n + 1;
+    }
+}
+
 smp_status smp_parse_word(const char *name, const char *words, const char *text, int *out)
 {
+    const int found = find_choice(words, smp_precision_word(text));
     smp_text known = {0};
-    const char *meant = smp_precision_word(text);
-    const size_t length = strlen(meant);
-    int i = 0;
-    for (const char *word = words; *word; i++) {
+    if (found >= 0) {
+        *out = found;
+        return SMP_OK;
+    }
+    for (const char *word = words; *word;) {
         const size_t n = strcspn(word, "|");
-        const bool last = !word[n];
-        if (n == length && strncmp(word, meant, n) == 0) {
-            *out = i;
-            smp_text_free(&known);
-            return SMP_OK;
-        }
-        smp_text_append(&known, "%s%.*s", i == 0 ? "" : last ? " or " : ", ", (int)n, word);
-        word += n + !last;
+        smp_text_append(&known, "%s%.*s",
+                        word == words ? ""
+                        : word[n]     ? ", "
+                                      : " or ",
+                        (int)n, word);
+        word += n + (word[n] != '\0');
     }
     smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", name, text, known.data ? known.data : "");
     smp_text_free(&known);
@@ -302,25 +316,11 @@ static smp_status refuse_option(const known_options *k, const char *given, bool 
     return SMP_ERR_INPUT;
 }
 
-/* Is it one of the words of "a|b|c"? */
-static bool is_word(const char *words, const char *text)
-{
-    const size_t length = strlen(text);
-    for (const char *word = words; length > 0; word += strcspn(word, "|") + 1) {
-        const size_t n = strcspn(word, "|");
-        if (n == length && strncmp(word, text, n) == 0)
-            return true;
-        if (!word[n])
-            return false;
-    }
-    return false;
-}
-
 /* Of a choice whose value may be missing: the next argument if it is one, else the last word. */
 static const char *value_or_last(const smp_option *row, int argc, char **argv)
 {
     const char *last = strrchr(row->value, '|');
-    if (optind < argc && is_word(row->value, argv[optind]))
+    if (optind < argc && find_choice(row->value, argv[optind]) >= 0)
         return argv[optind++];
     return last ? last + 1 : row->value;
 }

@@ -74,12 +74,6 @@ static void put_schedules(smp_text *text)
         smp_text_append(text, "\n%s: %s", l->name, l->summary);
 }
 
-static void put_families(smp_text *text)
-{
-    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
-        smp_text_append(text, "\n%s: %s", (*f)->name, (*f)->summary);
-}
-
 static void put_devices(smp_text *text)
 {
     for (const smp_device *const *d = smp_devices(); *d; d++)
@@ -182,7 +176,8 @@ static const smp_option rows[] = {
     {"weights-map", .kind = SMP_OPTION_TEXT, .at = AT(weights_map), .value = "FILE",
      .help = "rules of what weights are called in files, and how they lie there; also for "
              "--export-weights"},
-    {"names", .kind = SMP_OPTION_TEXT, .at = AT(names), .value = "NAME", .names = put_families,
+    {"names", .kind = SMP_OPTION_TEXT, .at = AT(names), .value = "NAME",
+     .names = smp_name_families_put,
      .help = "the same for networks as Hugging Face has them, one of these:"},
     {"checkpoints", .kind = SMP_OPTION_HEADING},
     {"checkpoint", .kind = SMP_OPTION_TEXT, .at = AT(train.checkpoint), .value = "DIR",
