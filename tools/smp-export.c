@@ -17,10 +17,10 @@
 #endif
 
 typedef struct options {
-    const char *model, *onnx, *weights, *checkpoint, *names, *map;
+    smp_common_options common;
+    const char *onnx, *weights, *checkpoint, *names, *map;
     smp_option_list tensors, plugins;
-    bool best, apart, version;
-    int help; /* smp_option_help */
+    bool best, apart;
 } options;
 
 #define AT(field) offsetof(options, field)
@@ -49,15 +49,13 @@ static const smp_option rows[] = {
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model has; repeatable. They have no meaning in ONNX: "
              "name outputs before them"},
-    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
-     .help = "this text; as a page for man, or what completes options in bash"},
-    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-export and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-export",
     .summary = "write a trained model as an ONNX file",
+    .operand = "smp-export MODEL|PLAN --onnx FILE",
     .usage = "smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]",
     .about = "Writes a trained model as an ONNX file (opset 17): forward as in an "
              "evaluation, for any number of samples. Its outputs are what the loss reads "
@@ -65,21 +63,6 @@ static const smp_option_table table = {
     .exits = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input",
     .row = rows,
 };
-
-static smp_status read_options(int argc, char **argv, options *a)
-{
-    int operand;
-    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
-    if (a->help || a->version)
-        return SMP_OK;
-    if (argc - operand != 1)
-        return smp_fail(SMP_ERR_INPUT,
-                        "got %d models, expected one: smp-export MODEL|PLAN "
-                        "--onnx FILE",
-                        argc - operand);
-    a->model = argv[operand];
-    return SMP_OK;
-}
 
 /* What is read is not the file, or the weights beside it. */
 static smp_status spare_inputs(const options *a, const char *path, const char *end,
@@ -89,7 +72,7 @@ static smp_status spare_inputs(const options *a, const char *path, const char *e
     const char *saved = a->checkpoint ? smp_arena_printf(arena, "%s/*.smp", a->checkpoint) : NULL;
     if (!written || (a->checkpoint && !saved))
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp_file_spares(written, a->model));
+    SMP_TRY(smp_file_spares(written, a->common.operand));
     SMP_TRY(smp_file_spares(written, a->weights));
     SMP_TRY(smp_file_spares(written, a->map));
     SMP_TRY(smp_file_spares(written, saved));
@@ -245,7 +228,7 @@ static smp_status export_model(const options *a)
     smp_arena_destroy(arena);
     SMP_TRY(checked);
     SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
-    SMP_TRY(open_model(a->model, &graph));
+    SMP_TRY(open_model(a->common.operand, &graph));
     from.graph = smp_graph_whole(graph);
     const smp_status status = write_onnx(&from, a);
     close_source(&from);
@@ -256,12 +239,8 @@ static smp_status export_model(const options *a)
 int main(int argc, char **argv)
 {
     options a = {0};
-    smp_status status = read_options(argc, argv, &a);
-    if (status == SMP_OK)
-        status = a.help      ? smp_options_print_help(&table, (smp_option_help)a.help)
-                 : a.version ? smp_options_print_version(&table)
-                             : export_model(&a);
-    if (status != SMP_OK)
-        fprintf(stderr, "smp-export: %s\n", smp_last_error());
-    return smp_status_exit_code(status);
+    smp_status status = smp_options_read(&table, argc, argv, 1, &a);
+    if (status == SMP_OK && !smp_options_answer(&table, &a, &status))
+        status = export_model(&a);
+    return smp_options_end(&table, status);
 }

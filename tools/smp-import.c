@@ -13,10 +13,9 @@
 #endif
 
 typedef struct arguments {
-    const char *model, *output, *weights, *loss;
+    smp_common_options common;
+    const char *output, *weights, *loss;
     smp_option_list dims;
-    bool version;
-    int help; /* smp_option_help */
 } arguments;
 
 #define AT(field) offsetof(arguments, field)
@@ -31,15 +30,13 @@ static const smp_option rows[] = {
              "one for inference"},
     {"dim", .kind = SMP_OPTION_LIST, .value = "NAME=NUMBER", .at = AT(dims),
      .help = "what a symbolic dimension is (not the batch's); repeatable"},
-    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
-     .help = "this text; as a page for man, or what completes options in bash"},
-    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-import and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-import",
     .summary = "make a model of an ONNX file",
+    .operand = "smp-import MODEL.onnx",
     .usage = "smp-import MODEL.onnx -o model.yaml [options]",
     .about = "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
              "dimension of its first input is the batch, which the model file does not "
@@ -49,18 +46,10 @@ static const smp_option_table table = {
     .row = rows,
 };
 
-static smp_status parse_arguments(int argc, char **argv, arguments *a)
+static smp_status check_files(const arguments *a)
 {
-    int operand;
-    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
-    if (a->help || a->version)
-        return SMP_OK;
-    if (argc - operand != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-import MODEL.onnx",
-                        argc - operand);
-    a->model = argv[operand];
-    SMP_TRY(smp_file_spares(a->output, a->model));
-    return smp_file_spares(a->weights, a->model);
+    SMP_TRY(smp_file_spares(a->output, a->common.operand));
+    return smp_file_spares(a->weights, a->common.operand);
 }
 
 #ifdef SMP_HAVE_ONNX
@@ -104,7 +93,7 @@ static smp_status import_model(const arguments *a, smp_arena *names)
     smp_onnx_dim dim[SMP_OPTION_LIST_MOST];
     for (int i = 0; i < a->dims.n; i++)
         SMP_TRY(read_dim(a->dims.item[i], names, &dim[i]));
-    smp_status status = smp_onnx_file_open(a->model, &file);
+    smp_status status = smp_onnx_file_open(a->common.operand, &file);
     if (status == SMP_OK)
         status = smp_onnx_model_read(file, dim, a->dims.n, &model);
     if (status == SMP_OK)
@@ -130,19 +119,18 @@ static smp_status run(const arguments *a)
     return smp_fail(SMP_ERR_INPUT,
                     "%s: this smp-import was built without ONNX (libprotobuf-c-dev, "
                     "protobuf-c-compiler, libonnx-dev)",
-                    a->model);
+                    a->common.operand);
 }
 #endif
 
 int main(int argc, char **argv)
 {
     arguments a = {0};
-    smp_status status = parse_arguments(argc, argv, &a);
-    if (status == SMP_OK)
-        status = a.help      ? smp_options_print_help(&table, (smp_option_help)a.help)
-                 : a.version ? smp_options_print_version(&table)
-                             : run(&a);
-    if (status != SMP_OK)
-        fprintf(stderr, "smp-import: %s\n", smp_last_error());
-    return smp_status_exit_code(status);
+    smp_status status = smp_options_read(&table, argc, argv, 1, &a);
+    if (status == SMP_OK && !smp_options_answer(&table, &a, &status)) {
+        status = check_files(&a);
+        if (status == SMP_OK)
+            status = run(&a);
+    }
+    return smp_options_end(&table, status);
 }

@@ -568,14 +568,9 @@ int main(int argc, char **argv)
     keep_freed_memory();
     smp_partition_options options;
     smp_status status = smp_partition_options_parse(argc, argv, &options);
-    if (status == SMP_OK && options.help)
-        status = smp_options_print_help(&smp__partition_table, (smp_option_help)options.help);
-    else if (status == SMP_OK && options.version)
-        status = smp_options_print_version(&smp__partition_table);
-    else if (status == SMP_OK)
+    if (status == SMP_OK && !smp_options_answer(&smp__partition_table, &options, &status))
         status = run(&options);
-    if (status != SMP_OK)
-        fprintf(stderr, "smp-partition: %s\n", smp_last_error());
+    const int code = smp_options_end(&smp__partition_table, status);
     smp_partition_options_free(&options);
-    return smp_status_exit_code(status);
+    return code;
 }

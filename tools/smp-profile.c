@@ -27,13 +27,13 @@ enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2, CHECK_BATCH = 2 };
 #define RELAUNCHED "SMP_PROFILE_RELAUNCHED" /* set for the ranks that --links starts */
 
 typedef struct arguments {
-    const char *model, *output, *offload_to;
+    smp_common_options common;
+    const char *output, *offload_to;
     smp_target target;
     int64_t microbatch_size; /* 0: not given */
     double link_s;
     smp_option_list plugins;
-    bool links, check_gradients, version;
-    int help; /* smp_option_help */
+    bool links, check_gradients;
 } arguments;
 
 static smp_status set_device(void *options, const char *name, const char *text)
@@ -76,15 +76,13 @@ static const smp_option rows[] = {
          "--microbatch-size says otherwise)"},
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
-    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
-     .help = "this text; as a page for man, or what completes options in bash"},
-    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-profile and libraries"},
     {0},
 };
 
 static const smp_option_table table = {
     .program = "smp-profile",
     .summary = "measure the operators of a model and the links of a machine",
+    .operand = "smp-profile MODEL",
     .usage = "smp-profile MODEL [-o profile.yaml] [options]\nmpirun -n N smp-profile MODEL "
              "[options]",
     .about = "Measures every operator of a model on this machine: the median of several "
@@ -114,17 +112,9 @@ static smp_status check_for_gradients(const arguments *a)
     return SMP_OK;
 }
 
-static smp_status parse_arguments(int argc, char **argv, arguments *a)
+static smp_status check_arguments(const arguments *a)
 {
-    int operand;
-    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
-    if (a->help || a->version)
-        return SMP_OK;
-    if (argc - operand != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
-                        argc - operand);
-    a->model = argv[operand];
-    SMP_TRY(smp_file_spares(a->output, a->model));
+    SMP_TRY(smp_file_spares(a->output, a->common.operand));
     if (a->offload_to && !a->links)
         return smp_fail(SMP_ERR_INPUT,
                         "--offload-to %s: nothing is measured of that without "
@@ -143,7 +133,7 @@ static smp_status open_model(const arguments *a, smp_graph **out)
 {
     smp_graph *graph;
     SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
-    SMP_TRY(smp_graph_read(a->model, &graph));
+    SMP_TRY(smp_graph_read(a->common.operand, &graph));
     smp_status status = smp_graph_set_target(graph, a->target);
     if (status == SMP_OK)
         status = smp_graph_check_runnable(graph);
@@ -380,16 +370,15 @@ static smp_status check_gradients(const arguments *a, const smp_graph *graph)
 }
 
 /* As one rank of a job. */
-static smp_status run_rank(const arguments *a, bool *speaks)
+static smp_status run_rank(const arguments *a)
 {
     static smp_comm comm; /* not on the stack: after a failure MPI may still touch it */
     smp_graph *graph = NULL;
     smp_status status = smp__comm_open(&comm, (smp_comm_limits){0});
     if (status != SMP_OK)
         return status;
-    *speaks = comm.world_rank == 0;
     status = smp__comm_agree(&comm, open_model(a, &graph));
-    if (status == SMP_OK && *speaks && comm.crowded)
+    if (status == SMP_OK && comm.world_rank == 0 && comm.crowded)
         fprintf(stderr, "smp-profile: warning: %d ranks share fewer cores; times include waiting\n",
                 comm.world_size);
     if (status == SMP_OK && a->check_gradients)
@@ -417,20 +406,12 @@ static smp_status run_alone(const arguments *a, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    bool speaks = !rank || strcmp(rank, "0") == 0;
     arguments a = {.link_s = LINK_S};
-    smp_status status = parse_arguments(argc, argv, &a);
-    if (status == SMP_OK && a.help) {
-        if (speaks)
-            status = smp_options_print_help(&table, (smp_option_help)a.help);
-    } else if (status == SMP_OK && a.version) {
-        if (speaks)
-            status = smp_options_print_version(&table);
-    } else if (status == SMP_OK) {
-        status = getenv("OMPI_COMM_WORLD_SIZE") ? run_rank(&a, &speaks) : run_alone(&a, argc, argv);
+    smp_status status = smp_options_read(&table, argc, argv, 1, &a);
+    if (status == SMP_OK && !smp_options_answer(&table, &a, &status)) {
+        status = check_arguments(&a);
+        if (status == SMP_OK)
+            status = getenv("OMPI_COMM_WORLD_SIZE") ? run_rank(&a) : run_alone(&a, argc, argv);
     }
-    if (status != SMP_OK && speaks)
-        fprintf(stderr, "smp-profile: %s\n", smp_last_error());
-    return smp_status_exit_code(status);
+    return smp_options_end(&table, status);
 }

@@ -11,13 +11,6 @@
 #include "exec/transport/mpi_lifetime.h"
 #include "graph/base/text.h"
 
-/* One process prints what all of them found: rank 0, or a process not started by mpirun. */
-static bool speaks(void)
-{
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    return !rank || strcmp(rank, "0") == 0;
-}
-
 /* All ranks go by what rank 0 finds where the job is to go on. */
 static smp_status settle_resume(smp__run_options *a, int rank)
 {
@@ -78,15 +71,12 @@ static int train(smp__run_options *a)
 int main(int argc, char **argv)
 {
     smp__run_options a = {0};
-    smp_status status = smp__run_options_read(argc, argv, &a);
     int code = 0;
-    if (status == SMP_OK && !a.help && !a.version)
-        code = train(&a);
-    else if (status == SMP_OK && speaks())
-        status =
-            a.help ? smp__run_options_help((smp_option_help)a.help) : smp__run_options_version();
-    if (status != SMP_OK && speaks())
-        fprintf(stderr, "smp-run: %s\n", smp_last_error());
+    smp_status status = smp__run_options_read(argc, argv, &a);
+    if (status == SMP_OK && !smp_options_answer(&smp__run_table, &a, &status))
+        code = train(&a); /* which says itself what went wrong */
+    else
+        code = smp_options_end(&smp__run_table, status);
     smp__run_options_free(&a);
-    return status == SMP_OK ? code : smp_status_exit_code(status);
+    return code;
 }

@@ -10,7 +10,7 @@ if grep -q 'built without ONNX' err; then
 fi
 write_good_model model.yaml
 
-expect_bad 'got 0 models' smp-export
+expect_bad 'got 0 arguments, expected one: smp-export MODEL' smp-export
 expect_bad 'no --onnx FILE' smp-export model.yaml
 expect_bad 'no trained weights: give one of --checkpoint DIR and --weights FILE' smp-export model.yaml --onnx x.onnx
 expect_bad 'both: give one of' smp-export model.yaml --onnx x.onnx --checkpoint c --weights w

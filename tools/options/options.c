@@ -247,10 +247,32 @@ typedef struct known_options {
     int n;
 } known_options;
 
+#define AT(field) offsetof(smp_common_options, field)
+
+static const smp_option common[] = {
+    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
+     .help = "this text; as a page for man, or what completes options in bash"},
+    {"version", .kind = SMP_OPTION_YES, .at = AT(version),
+     .help = "versions of the program and its libraries"},
+    {0},
+};
+
+static bool is_common(const smp_option *row)
+{
+    return row >= common && row < common + sizeof common / sizeof common[0];
+}
+
+const smp_option *smp__option_next(const smp_option *row)
+{
+    if (row[1].name)
+        return row + 1;
+    return is_common(row) ? NULL : common;
+}
+
 static int count_rows(const smp_option_table *table)
 {
     int n = 0;
-    while (table->row[n].name)
+    for (const smp_option *row = table->row; row; row = smp__option_next(row))
         n++;
     return n;
 }
@@ -273,7 +295,7 @@ static smp_status list_known(const smp_option_table *table, known_options *k)
     if (!k->option || !k->row)
         return smp_fail_memory(most * sizeof *k->option);
     k->letters[letters++] = ':';
-    for (const smp_option *row = table->row; row->name; row++) {
+    for (const smp_option *row = table->row; row; row = smp__option_next(row)) {
         if (row->kind == SMP_OPTION_HEADING)
             continue;
         add_known(k, row, row->name);
@@ -331,12 +353,13 @@ static smp_status take_option(const smp_option_table *table, const smp_option *r
     char name[NAME_BYTES];
     const char *text = optarg;
     snprintf(name, sizeof name, "%s%s", known[1] ? "--" : "-", known);
-    if (table->check)
+    const bool own = !is_common(row);
+    if (own && table->check)
         SMP_TRY(table->check(options, row, name));
     if (!text && row->may_miss && row->kind == SMP_OPTION_CHOICE)
         text = value_or_last(row, argc, argv);
     SMP_TRY(smp_options_set(row, name, text, options));
-    if (table->told)
+    if (own && table->told)
         table->told(options, row, text);
     return SMP_OK;
 }
@@ -357,14 +380,22 @@ static smp_status take_all(const smp_option_table *table, const known_options *k
 }
 
 smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
-                            void *options, int *operand)
+                            void *options)
 {
+    smp_common_options *asked = options;
     known_options k = {0};
+    const int n = argc - first + 1;
+    char **words = argv + first - 1;
     smp_status status = list_known(table, &k);
     if (status == SMP_OK)
-        status = take_all(table, &k, argc - first + 1, argv + first - 1, options);
-    *operand = optind + first - 1;
+        status = take_all(table, &k, n, words, options);
     free(k.option);
     free(k.row);
-    return status;
+    if (status != SMP_OK || asked->help || asked->version)
+        return status;
+    if (n - optind != 1)
+        return smp_fail(SMP_ERR_INPUT, "got %d arguments, expected one: %s", n - optind,
+                        table->operand);
+    asked->operand = words[optind];
+    return SMP_OK;
 }

@@ -67,31 +67,45 @@ struct smp_option {
     smp_status (*set)(void *options, const char *name, const char *text);
 };
 
+/* What every program is asked: the first field of its options. */
+typedef struct smp_common_options {
+    const char *operand; /* the one argument that is no option; NULL with help or version */
+    int help;            /* smp_option_help */
+    bool version;
+} smp_common_options;
+
 typedef struct smp_option_table {
     const char *program, *summary; /* what it is called, and is for, in a few words */
+    const char *operand;           /* what the argument is, "smp-run PLAN" */
     const char *usage;             /* its forms, a line each */
     const char *about;             /* paragraphs of words; an empty line is between them */
     const char *exits;             /* what exit codes mean, and what else stands at the end */
-    const smp_option *row;
+    const smp_option *row;         /* --help and --version follow by themselves */
     /* May the option be given? SMP_ERR_INPUT with the reason. NULL: any may. */
     smp_status (*check)(const void *options, const smp_option *row, const char *name);
     /* Is told of every option that is given, in order. text: NULL where it takes nothing. */
     void (*told)(void *options, const smp_option *row, const char *text);
 } smp_option_table;
 
-/* Reads argv[first] and what follows; options and other arguments may be mixed, the latter are at
- * *operand and behind it afterwards. Names may be shortened while they are clear. SMP_ERR_INPUT
- * with the option. O(arguments * rows). */
+/* Reads argv[first] and what follows into options, which begin with smp_common_options. The
+ * operand may stand anywhere; names may be shortened while they are clear. SMP_ERR_INPUT with the
+ * option. O(arguments * rows). */
 smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
-                            void *options, int *operand);
+                            void *options);
 /* One option, as if it had been given. */
 smp_status smp_options_set(const smp_option *row, const char *name, const char *text,
                            void *options);
 /* What --help prints in a form. */
 smp_status smp_options_help(const smp_option_table *table, smp_option_help form, smp_text *text);
-/* To standard output: that, and what --version prints. */
-smp_status smp_options_print_help(const smp_option_table *table, smp_option_help form);
-smp_status smp_options_print_version(const smp_option_table *table);
+/* Prints help or version to standard output if that is asked: *status says how that went. */
+bool smp_options_answer(const smp_option_table *table, const void *options, smp_status *status);
+/* Is this the process that prints what all ranks found: rank 0, or one without mpirun? */
+bool smp_options_speaks(void);
+/* The exit code; a failure is printed to standard error. */
+int smp_options_end(const smp_option_table *table, smp_status status);
+
+/* --help and --version, behind the rows of a table. NULL: behind the last. */
+const smp_option *smp__option_next(const smp_option *row);
 
 /* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */
 bool smp_parse_time(const char *text, double *seconds, bool *unit);

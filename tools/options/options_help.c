@@ -2,6 +2,7 @@
  * to bash. */
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/math/math.h"
@@ -106,7 +107,7 @@ static void put_text(const smp_option_table *table, smp_text *text)
     smp_text_append(text, "\n");
     put_filled(table->about, text);
     smp_text_append(text, "\n");
-    for (const smp_option *row = table->row; row->name; row++)
+    for (const smp_option *row = table->row; row; row = smp__option_next(row))
         put_row(row, text);
     smp_text_append(text, "\n");
     put_filled(table->exits, text);
@@ -187,7 +188,7 @@ static void put_man(const smp_option_table *table, smp_text *text)
     smp_text_append(text, ".SH DESCRIPTION\n");
     put_roff(table->about, text);
     smp_text_append(text, ".SH OPTIONS\n");
-    for (const smp_option *row = table->row; row->name; row++)
+    for (const smp_option *row = table->row; row; row = smp__option_next(row))
         put_roff_row(row, text);
     smp_text_append(text, ".SH EXIT STATUS\n");
     put_roff(table->exits, text);
@@ -221,14 +222,14 @@ static void put_bash(const smp_option_table *table, smp_text *text)
                     "    local word=${COMP_WORDS[COMP_CWORD]} words=\n"
                     "    case ${COMP_WORDS[COMP_CWORD - 1]} in\n",
                     table->program, name);
-    for (const smp_option *row = table->row; row->name; row++)
+    for (const smp_option *row = table->row; row; row = smp__option_next(row))
         if (row->kind != SMP_OPTION_HEADING && is_choice(row->value) && !row->may_miss) {
             put_bash_choice(row, row->name, text);
             if (row->alias)
                 put_bash_choice(row, row->alias, text);
         }
     smp_text_append(text, "    *)\n        [[ $word != -* ]] || words='");
-    for (const smp_option *row = table->row; row->name; row++) {
+    for (const smp_option *row = table->row; row; row = smp__option_next(row)) {
         if (row->kind != SMP_OPTION_HEADING)
             smp_text_append(text, "%s%s ", row->name[1] ? "--" : "-", row->name);
         if (row->alias)
@@ -261,13 +262,7 @@ static smp_status print_text(smp_text *text, smp_status status)
     return status;
 }
 
-smp_status smp_options_print_help(const smp_option_table *table, smp_option_help form)
-{
-    smp_text text = {0};
-    return print_text(&text, smp_options_help(table, form, &text));
-}
-
-smp_status smp_options_print_version(const smp_option_table *table)
+static smp_status print_version(const smp_option_table *table)
 {
     smp_text text = {0};
     smp_text_append(&text, "%s %s\n%s\n", table->program, smp_version(), smp_math_name());
@@ -275,4 +270,31 @@ smp_status smp_options_print_version(const smp_option_table *table)
     if (!text.failed && text.data[text.length - 1] != '\n')
         smp_text_append(&text, "\n");
     return print_text(&text, text.failed ? smp_fail_memory(text.capacity) : SMP_OK);
+}
+
+bool smp_options_answer(const smp_option_table *table, const void *options, smp_status *status)
+{
+    const smp_common_options *asked = options;
+    smp_text text = {0};
+    if (!asked->help && !asked->version)
+        return false;
+    *status = SMP_OK;
+    if (smp_options_speaks() && asked->help)
+        *status = print_text(&text, smp_options_help(table, (smp_option_help)asked->help, &text));
+    else if (smp_options_speaks())
+        *status = print_version(table);
+    return true;
+}
+
+bool smp_options_speaks(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return !rank || strcmp(rank, "0") == 0;
+}
+
+int smp_options_end(const smp_option_table *table, smp_status status)
+{
+    if (status != SMP_OK && smp_options_speaks())
+        fprintf(stderr, "%s: %s\n", table->program, smp_last_error());
+    return smp_status_exit_code(status);
 }

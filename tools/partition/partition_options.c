@@ -322,10 +322,6 @@ static const smp_option rows[] = {
      .help = "timeline and memory as a figure"},
     {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
      .names = put_exporters, .help = "for another program: "},
-    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .flags = IN_BOTH,
-     .at = AT(help), .help = "this text; as a page for man, or what completes options in bash"},
-    {"version", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(version),
-     .help = "versions of smp-partition and its libraries"},
     {0},
 };
 
@@ -341,6 +337,7 @@ static smp_status check_command(const void *options, const smp_option *row, cons
 const smp_option_table smp__partition_table = {
     .program = "smp-partition",
     .summary = "split a model into pipeline stages, or judge a plan",
+    .operand = "smp-partition MODEL",
     .usage = "smp-partition MODEL [-o plan.yaml] [options]\nsmp-partition check PLAN "
              "[options]",
     .about = "Splits a model into pipeline stages and schedules micro-batches through "
@@ -385,7 +382,7 @@ static smp_status check_files(const smp_partition_options *o)
 
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
 {
-    int operand;
+    smp_option_table table = smp__partition_table;
     *o = (smp_partition_options){.time_limit_s = 10,
                                  .tensor = 1,
                                  .request = {.seed = 1,
@@ -399,17 +396,14 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                                           .prefetch = SMP_PREFETCH_AUTO,
                                                           .gradient_wire = SMP_WIRE_AUTO}}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
-    SMP_TRY(smp_options_read(&smp__partition_table, argc, argv, o->check ? 2 : 1, o, &operand));
-    o->request.any_shard_what = !o->has_shard_what;
-    if (o->help || o->version)
-        return SMP_OK;
-    if (argc - operand != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d %ss, expected one: smp-partition %s", argc - operand,
-                        o->check ? "plan" : "model", o->check ? "check PLAN" : "MODEL");
     if (o->check)
-        o->plan = argv[operand];
+        table.operand = "smp-partition check PLAN";
+    SMP_TRY(smp_options_read(&table, argc, argv, o->check ? 2 : 1, o));
+    o->request.any_shard_what = !o->has_shard_what;
+    if (o->check)
+        o->plan = o->common.operand;
     else
-        o->model = argv[operand];
+        o->model = o->common.operand;
     return check_files(o);
 }
 

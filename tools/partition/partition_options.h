@@ -11,6 +11,7 @@
 enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_SPLITS = 256, SMP_MAX_COUNT = 1 << 20 };
 
 typedef struct smp_partition_options {
+    smp_common_options common;
     bool check;                /* `check PLAN` */
     const char *model;         /* NULL in `check` without --model */
     const char *plan;          /* of `check` */

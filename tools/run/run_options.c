@@ -265,18 +265,16 @@ static const smp_option rows[] = {
              "memory of the host; not on GPUs"},
     {"plugin", .kind = SMP_OPTION_LIST, .at = AT(plugins), .value = "FILE.so",
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
-    {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
-     .help = "this text; as a page for man, or what completes options in bash"},
-    {"version", .kind = SMP_OPTION_YES, .at = AT(version), .help = "of smp-run and libraries"},
     {0},
 };
 enum { NOT_GIVEN = -1 }; /* steps */
 
 static void tell_option(void *options, const smp_option *row, const char *text);
 
-static const smp_option_table table = {
+const smp_option_table smp__run_table = {
     .program = "smp-run",
     .summary = "train the model of a plan, one process per device",
+    .operand = "smp-run PLAN --data SOURCE",
     .usage = "mpirun -n N smp-run PLAN --data SOURCE [options]",
     .about = "Trains the model of a plan, one process per device. N is the plan's number "
              "of devices.",
@@ -462,14 +460,10 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                                    .check_replicas = 1000,
                                    .data_seed = SMP__SEED_DEFAULT,
                                    .shuffle = true};
-    int operand;
-    SMP_TRY(smp_options_read(&table, argc, argv, 1, a, &operand));
-    if (a->help || a->version)
+    SMP_TRY(smp_options_read(&smp__run_table, argc, argv, 1, a));
+    if (a->common.help || a->common.version)
         return SMP_OK;
-    if (argc - operand != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d plans, expected one: smp-run PLAN --data SOURCE",
-                        argc - operand);
-    a->train.job.plan = argv[operand];
+    a->train.job.plan = a->common.operand;
     a->train.data = a->data.item;
     a->train.n_data = a->data.n;
     a->train.eval_data = a->eval_data.item;
@@ -519,14 +513,4 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     SMP_TRY(read_weights(a));
     return check_files(a);
-}
-
-smp_status smp__run_options_help(smp_option_help form)
-{
-    return smp_options_print_help(&table, form);
-}
-
-smp_status smp__run_options_version(void)
-{
-    return smp_options_print_version(&table);
 }

@@ -8,10 +8,9 @@
 #include "tools/options/options.h"
 
 typedef struct smp__run_options {
+    smp_common_options common;
     smp_train_options train;
     smp_option_list data, eval_data, predict_data, plugins, weights_like;
-    bool version;
-    int help; /* smp_option_help */
     const char *names, *weights_map, *export_size;
     smp_option_list weights_only;
     smp_text told;    /* "option NAME VALUE" lines: train.told */
@@ -25,8 +24,6 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *out);
 smp_status smp__run_options_settle(smp__run_options *options, const char *receipt,
                                    smp_text *changed);
 void smp__run_options_free(smp__run_options *options);
-/* To standard output. */
-smp_status smp__run_options_help(smp_option_help form);
-smp_status smp__run_options_version(void);
+extern const smp_option_table smp__run_table; /* of smp__run_options */
 
 #endif

@@ -13,7 +13,8 @@
 enum { HIDDEN = 1 };
 
 typedef struct values {
-    bool hides; /* the first: 0 is no place for `given` */
+    smp_common_options common;
+    bool hides;
     bool yes, no, given;
     int one, choice, whole, missed;
     const char *text, *file, *own, *own_name;
@@ -82,6 +83,7 @@ static const smp_option rows[] = {
 };
 static const smp_option_table table = {.program = "smp-test",
                                        .summary = "try options",
+                                       .operand = "smp-test WORD",
                                        .usage = "smp-test\nsmp-test again",
                                        .about = "words",
                                        .exits = "exit codes",
@@ -90,19 +92,18 @@ static const smp_option_table table = {.program = "smp-test",
                                        .told = tell_row};
 
 static values v;
-static int operand;
 
 static smp_status read_words(const char *line)
 {
     static char copy[1000];
-    char *argv[40] = {"smp-test"};
+    char *argv[41] = {"smp-test"};
     int n = 1;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *word = strtok(copy, " "); word && n < 39; word = strtok(NULL, " "))
+    snprintf(copy, sizeof copy, "model %s", line); /* the operand first */
+    for (char *word = strtok(copy, " "); word && n < 40; word = strtok(NULL, " "))
         argv[n++] = strcmp(word, "''") == 0 ? word + 2 : word;
     const bool hides = v.hides;
     v = (values){.hides = hides, .no = true};
-    return smp_options_read(&table, n, argv, 1, &v, &operand);
+    return smp_options_read(&table, n, argv, 1, &v);
 }
 
 static void refuse(const char *line, const char *why)
@@ -115,14 +116,13 @@ static void refuse(const char *line, const char *why)
 static void test_options_of_every_kind(void **state)
 {
     (void)state;
-    assert_int_equal(
-        read_words("--yes -o x --no --one --word w --list a model --list=b --choice single "
-                   "--choice right"),
-        SMP_ERR_INPUT); /* 'single' is none */
-    assert_int_equal(
-        read_words("--yes -o x --no --one --word w --list a model --list=b --choice right"),
-        SMP_OK);
-    assert_true(v.yes && !v.no && v.one == 1 && v.choice == 1 && !v.given && operand == 13);
+    assert_int_equal(read_words("--yes -o x --no --one --word w --list a --list=b --choice single "
+                                "--choice right"),
+                     SMP_ERR_INPUT); /* 'single' is none */
+    assert_int_equal(read_words("--yes -o x --no --one --word w --list a --list=b --choice right"),
+                     SMP_OK);
+    assert_true(v.yes && !v.no && v.one == 1 && v.choice == 1 && !v.given);
+    assert_string_equal(v.common.operand, "model");
     assert_string_equal(v.file, "x");
     assert_string_equal(v.text, "w");
     assert_true(v.list.n == 2 && strcmp(v.list.item[1], "b") == 0);
@@ -139,10 +139,10 @@ static void test_options_of_every_kind(void **state)
 static void test_options_whose_value_may_miss(void **state)
 {
     (void)state;
-    assert_int_equal(read_words("--missed some --own model"), SMP_OK);
-    assert_true(v.missed == 1 && operand == 4);
+    assert_int_equal(read_words("--missed some --own"), SMP_OK);
+    assert_true(v.missed == 1);
     assert_string_equal(v.own, "nothing");
-    assert_int_equal(read_words("--missed model --own=x"), SMP_OK);
+    assert_int_equal(read_words("--own=x --missed"), SMP_OK);
     assert_true(v.missed == 2);
     assert_string_equal(v.own, "x");
     assert_int_equal(read_words("--missed=none"), SMP_OK);
@@ -170,6 +170,7 @@ static void test_options_refused(void **state)
     refuse("--choice up", "--choice: got 'up', expected left, right or fp32");
     refuse("-o ''", "-o: got an empty name, expected a file");
     refuse("--own=bad", "--own: bad");
+    refuse("word --missed", "got 2 arguments, expected one: smp-test WORD");
     refuse("--text", "--text: its value is missing; --help lists the options");
     refuse("--yess", "--yess: unknown option, nearest is --yes; --help lists the options");
     refuse("--wrod x", "--wrod: unknown option, nearest is --word; --help lists the options");
@@ -185,6 +186,21 @@ static void test_options_refused(void **state)
     v.list.n = SMP_OPTION_LIST_MOST;
     assert_int_equal(smp_options_set(&rows[6], "--list", "x", &v), SMP_ERR_INPUT);
     assert_int_equal(smp_options_set(&rows[0], "first", NULL, &v), SMP_ERR_FAILED);
+}
+
+static void test_options_that_every_program_has(void **state)
+{
+    (void)state;
+    smp_status status = SMP_ERR_FAILED;
+    assert_int_equal(read_words("--help=man more words"), SMP_OK); /* whatever else there is */
+    assert_true(v.common.help == SMP_HELP_MAN && !v.common.operand);
+    assert_int_equal(read_words("--help"), SMP_OK);
+    assert_int_equal(v.common.help, SMP_HELP_TEXT);
+    assert_int_equal(read_words("--version"), SMP_OK);
+    assert_true(v.common.version && strcmp(v.told, "") == 0);
+    assert_int_equal(read_words(""), SMP_OK);
+    assert_false(smp_options_answer(&table, &v, &status));
+    refuse("--help=html", "--help: got 'html', expected man or bash");
 }
 
 static void test_options_help(void **state)
@@ -213,6 +229,7 @@ int main(void)
         cmocka_unit_test(test_options_of_every_kind),
         cmocka_unit_test(test_options_whose_value_may_miss),
         cmocka_unit_test(test_options_refused),
+        cmocka_unit_test(test_options_that_every_program_has),
         cmocka_unit_test(test_options_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
