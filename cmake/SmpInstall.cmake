@@ -7,10 +7,8 @@ install(TARGETS smp EXPORT smpTargets
 install(TARGETS ${SMP_PROGRAMS} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # Pages for man and completions of bash, as the programs themselves tell them.
 if(NOT CMAKE_CROSSCOMPILING)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man ${PROJECT_BINARY_DIR}/bash)
   foreach(program IN LISTS SMP_PROGRAMS)
-    foreach(form man bash)
-      file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/${form})
-    endforeach()
     add_custom_command(TARGET ${program} POST_BUILD
                        COMMAND ${program} --help=man > ${PROJECT_BINARY_DIR}/man/${program}.1
                        COMMAND ${program} --help=bash > ${PROJECT_BINARY_DIR}/bash/${program}

@@ -244,3 +244,15 @@ smp_status smp__checkpoint_find_receipt(const char *directory, bool best, bool *
     free(list);
     return SMP_OK;
 }
+
+const char *smp__receipt_value(const char *receipt, const char *word, size_t *length)
+{
+    const size_t n = strlen(word);
+    const char *line = receipt && *receipt == '\n' ? receipt + 1 : receipt;
+    for (const char *end; line && (end = strchr(line, '\n')); line = end + 1)
+        if (strncmp(line, word, n) == 0 && line[n] == ' ') {
+            *length = (size_t)(end - line) - n - 1;
+            return line + n + 1;
+        }
+    return NULL;
+}

@@ -44,6 +44,9 @@ smp_status smp__checkpoint_folder_sync(const char *directory);
  * is half written, of whatever job. Call it when no save is under way, as who holds the lock. */
 smp_status smp__checkpoint_prune(const char *directory, int keep);
 
+/* The next value of a word in the lines of a receipt, "word value": *length bytes; NULL: there is
+ * none. receipt: at a line, or behind a value. */
+const char *smp__receipt_value(const char *receipt, const char *word, size_t *length);
 /* The receipt (exec/job/receipt.h) of a checkpoint; "" where it has none. */
 smp_status smp__checkpoint_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES]);
 /* Of that in the directory which a job will load, the best or the last, as far as headers tell.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "schedule/plan/split_patterns.h"
 
 enum { VALUE_BYTES = 256 };
@@ -13,14 +14,11 @@ enum { VALUE_BYTES = 256 };
 /* The value behind a word, cut to the buffer. */
 static bool find_value(const char *receipt, const char *word, char value[VALUE_BYTES])
 {
-    const size_t length = strlen(word);
-    for (const char *at = receipt, *end; (end = strchr(at, '\n')); at = end + 1)
-        if (strncmp(at, word, length) == 0 && at[length] == ' ') {
-            snprintf(value, VALUE_BYTES, "%.*s", (int)(end - at - (int)length - 1),
-                     at + length + 1);
-            return true;
-        }
-    return false;
+    size_t length;
+    const char *found = smp__receipt_value(receipt, word, &length);
+    if (found)
+        snprintf(value, VALUE_BYTES, "%.*s", (int)length, found);
+    return found != NULL;
 }
 
 /* Do both say it, and not the same? */

@@ -20,10 +20,9 @@ typedef struct parts {
     int64_t apart;
 } parts;
 
-/* Array i of n, of own terms or of what is left. */
 static float *array_at(const parts *of, int i, int n)
 {
-    return i + 1 == n ? of->data : of->more + i * of->apart;
+    return smp__sum_array(of->data, of->more, of->apart, i, n);
 }
 
 static int64_t begin_of(const parts *of, int i)

@@ -95,10 +95,9 @@ static smp_status post_receive(smp__blocks *b, int from, float *receive, int n)
                            "MPI_Irecv");
 }
 
-/* Array i of n, of own terms or of what is left. */
 static float *array_at(const smp__blocks *b, float *data, int i, int n)
 {
-    return i + 1 == n ? data : b->more + i * b->stride;
+    return smp__sum_array(data, b->more, b->stride, i, n);
 }
 
 /* The place of a term of the own block. */

@@ -169,13 +169,13 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
 static float *on_host(const piece *place, int member, int i, int n)
 {
     const smp__blocks *b = &place->blocks;
-    return (i + 1 == n ? place->host : b->more + i * b->stride) + b->block[member].offset;
+    return smp__sum_array(place->host, b->more, b->stride, i, n) + b->block[member].offset;
 }
 
 static float *on_device(const piece *place, int member, int i, int n)
 {
     const smp_sum *sum = &place->reduction->sum;
-    return (i + 1 == n ? sum->data : sum->more + i * sum->stride) + sum->cut[member] + place->at;
+    return smp__sum_array(sum->data, sum->more, sum->stride, i, n) + sum->cut[member] + place->at;
 }
 
 static size_t bytes_of(const piece *place, int member)

@@ -27,6 +27,13 @@ void smp__sum_terms_free(smp_sum_terms *terms); /* accepts what was not made */
  * those that come and those that go, have room for `floats`. */
 int64_t smp__sum_terms_piece(const smp_sum_terms *terms, int64_t floats);
 
+/* Array i of n that a member brings or has left: the last one is `data`, those before it are in
+ * `more`, `stride` apart. */
+static inline float *smp__sum_array(float *data, float *more, int64_t stride, int i, int n)
+{
+    return i + 1 == n ? data : more + i * stride;
+}
+
 static inline int smp__sum_terms_of(const smp_sum_terms *terms, int member)
 {
     return terms->first[member + 1] - terms->first[member];

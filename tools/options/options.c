@@ -13,7 +13,6 @@
 enum { FIRST_LONG = 256, NAME_BYTES = 64 };
 
 #define MOST_NUMBER 1e9 /* from here on powers of ten */
-#define NO_LIMIT 1e30
 
 bool smp_parse_time(const char *text, double *seconds, bool *unit)
 {
@@ -82,11 +81,11 @@ static smp_status refuse_number(const smp_option *row, const char *name, const c
     smp_text range = {0};
     smp_text_append(&range, row->above ? "above " : "from ");
     smp_text_append_double(&range, row->least);
-    if (most_of(row) < NO_LIMIT)
+    if (most_of(row) < SMP_OPTION_NO_LIMIT)
         smp_text_append(&range, row->above ? " and up to " : " to ");
     if (most_of(row) < MOST_NUMBER)
         smp_text_append(&range, "%.0f", most_of(row));
-    else if (most_of(row) < NO_LIMIT)
+    else if (most_of(row) < SMP_OPTION_NO_LIMIT)
         smp_text_append(&range, "1e%d", (int)(log10(most_of(row)) + 0.5));
     for (const smp_option_word *w = row->words; w && w->word; w++)
         smp_text_append(&range, "%s%s", w[1].word ? ", " : ", or ", w->word);

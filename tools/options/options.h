@@ -35,6 +35,7 @@ typedef enum smp_option_help {
 } smp_option_help;
 
 enum { SMP_OPTION_LIST_MOST = 64 };
+#define SMP_OPTION_NO_LIMIT 1e30 /* the most that a number may be */
 
 typedef struct smp_option_list {
     const char *item[SMP_OPTION_LIST_MOST]; /* of the command line */

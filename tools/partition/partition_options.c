@@ -307,7 +307,7 @@ static const smp_option rows[] = {
      .help = "after it, the best plan so far is taken (default 10); named with --objective "
              "bottleneck, the proof takes all of it while a gap is open"},
     {"seed", .kind = SMP_OPTION_SEED, .flags = IN_BOTH, .value = "S", .at = AT(request.seed),
-     .most = 1e30, .help = "(default 1)"},
+     .most = SMP_OPTION_NO_LIMIT, .help = "(default 1)"},
     {"output", .kind = SMP_OPTION_HEADING},
     {"explain", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(explain),
      .help = "why this plan: solver, bottleneck, bound, what would help, best configurations"},

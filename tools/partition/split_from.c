@@ -32,16 +32,9 @@ static smp_status read_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES
     return found ? SMP_OK : smp_fail(SMP_ERR_INPUT, "--split-from: %s holds no checkpoint", path);
 }
 
-/* What follows the word in a line of the receipt; NULL: the line begins with another word. */
-static const char *value_of(const char *line, const char *word)
+static smp_status add_entry(const char *text, int length, smp_arena *arena, smp_split_entry *entry)
 {
-    const size_t length = strlen(word);
-    return strncmp(line, word, length) == 0 && line[length] == ' ' ? line + length + 1 : NULL;
-}
-
-static smp_status add_entry(const char *text, smp_arena *arena, smp_split_entry *entry)
-{
-    char *op = smp_arena_strdup(arena, text);
+    char *op = smp_arena_printf(arena, "%.*s", length, text);
     char *colon = op ? strrchr(op, ':') : NULL;
     if (!op)
         return SMP_ERR_NO_MEMORY;
@@ -53,20 +46,18 @@ static smp_status add_entry(const char *text, smp_arena *arena, smp_split_entry 
 }
 
 /* Lines of a receipt: "tensor 2", "split h*.mlp.fc:columns". */
-static smp_status read_lines(char *receipt, smp__split_from *out)
+static smp_status read_lines(const char *receipt, smp__split_from *out)
 {
     smp_split_entry *entry = SMP_ARENA_NEW(out->arena, smp_split_entry, SMP__RECEIPT_BYTES);
+    size_t length;
     int32_t n = 0;
+    const char *tensor = smp__receipt_value(receipt, "tensor", &length);
     if (!entry)
         return SMP_ERR_NO_MEMORY;
-    for (char *rest = receipt, *line; (line = strsep(&rest, "\n"));) {
-        const char *tensor = value_of(line, "tensor"), *split = value_of(line, "split");
-        int64_t devices = 0;
-        if (tensor && smp_parse_int(tensor, &devices) && devices <= MOST_DEVICES)
-            out->splitting.devices = (int)devices;
-        if (split)
-            SMP_TRY(add_entry(split, out->arena, &entry[n++]));
-    }
+    const long devices = tensor ? strtol(tensor, NULL, 10) : 0; /* ends at the line's end */
+    out->splitting.devices = devices > 0 && devices <= MOST_DEVICES ? (int)devices : 0;
+    for (const char *at = receipt; (at = smp__receipt_value(at, "split", &length)); at += length)
+        SMP_TRY(add_entry(at, (int)length, out->arena, &entry[n++]));
     out->splitting.entry = entry;
     out->splitting.n_entry = n;
     return SMP_OK;

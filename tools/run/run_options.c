@@ -2,12 +2,14 @@
 #include "tools/run/run_options.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "graph/base/text.h"
 #include "graph/safetensors/name_family.h"
 
@@ -15,7 +17,6 @@
 enum { KEPT = 1 };
 
 #define AT(field) offsetof(smp__run_options, field)
-#define NO_LIMIT 1e30 /* of numbers */
 
 static smp_status set_period(void *options, const char *name, const char *text)
 {
@@ -106,8 +107,8 @@ static const smp_option rows[] = {
      .help = "... or up to the end of the N-th pass over the data"},
     {"optimizer", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer), .value = "NAME",
      .names = put_optimizers, .flags = KEPT, .help = "one of these, the first by default:"},
-    {"lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.lr), .value = "X", .most = NO_LIMIT,
-     .flags = KEPT, .help = "peak learning rate (default 1e-3)"},
+    {"lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.lr), .value = "X",
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "peak learning rate (default 1e-3)"},
     {"warmup", .kind = SMP_OPTION_INT64, .at = AT(train.job.warmup_steps), .value = "N",
      .flags = KEPT, .help = "linear warm-up over N steps (default 0)"},
     {"lr-schedule", .kind = SMP_OPTION_TEXT, .at = AT(train.job.lr_schedule), .value = "NAME",
@@ -119,31 +120,34 @@ static const smp_option rows[] = {
      .help = "decay to --min-lr at step N, which is after the warm-up (default 0: none)"},
     {"decay-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.decay_every), .value = "N",
      .least = 1, .flags = KEPT, .help = "of step and exponential: how often the rate falls"},
-    {"gamma", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.gamma), .value = "X", .most = NO_LIMIT,
-     .flags = KEPT, .help = "... to how much of it (default 0.1)"},
-    {"min-lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_lr), .value = "X", .most = NO_LIMIT,
-     .flags = KEPT, .help = "(default 0)"},
+    {"gamma", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.gamma), .value = "X",
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "... to how much of it (default 0.1)"},
+    {"min-lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_lr), .value = "X",
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "(default 0)"},
     {"weight-decay", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.weight_decay), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT, .help = "decoupled, on matrices (default 0.1)"},
-    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta1), .value = "X", .most = NO_LIMIT,
-     .flags = KEPT, .help = "adamw, lamb, novograd; lion's first (default 0.9)"},
-    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta2), .value = "X", .most = NO_LIMIT,
-     .flags = KEPT, .help = "adamw, lamb, novograd; lion's second (default 0.95)"},
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "decoupled, on matrices (default 0.1)"},
+    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta1), .value = "X",
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
+     .help = "adamw, lamb, novograd; lion's first (default 0.9)"},
+    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta2), .value = "X",
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
+     .help = "adamw, lamb, novograd; lion's second (default 0.95)"},
     {"epsilon", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.epsilon), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT, .help = "adamw, lamb, novograd (default 1e-8)"},
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "adamw, lamb, novograd (default 1e-8)"},
     {"momentum", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.momentum), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT, .help = "sgd, lars (default 0.9)"},
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "sgd, lars (default 0.9)"},
     {"nesterov", .kind = SMP_OPTION_ONE, .at = AT(train.job.nesterov), .flags = KEPT,
      .help = "sgd: look ahead along the momentum"},
     {"trust-coefficient", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.trust_coefficient),
-     .value = "X", .most = NO_LIMIT, .flags = KEPT, .help = "lars (default 1e-3)"},
+     .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "lars (default 1e-3)"},
     {"weights-like", .kind = SMP_OPTION_LIST, .at = AT(weights_like),
      .value = "PATTERN:KEY=VALUE,...", .flags = KEPT,
      .help = "settings of the weights so named, as in 'h*.ln*:weight-decay=0,lr=0.1': lr "
              "(times the step's), weight-decay, momentum, beta1, beta2, epsilon, "
              "trust-coefficient; repeatable, later ones win"},
     {"clip", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.clip_norm), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT, .help = "global gradient norm limit, 0: none (default 1)"},
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
+     .help = "global gradient norm limit, 0: none (default 1)"},
     {"max-skipped", .kind = SMP_OPTION_INT, .at = AT(train.job.max_skipped), .value = "N",
      .flags = KEPT,
      .help = "end the job after N steps in a row whose loss or gradient was not finite, or "
@@ -153,7 +157,7 @@ static const smp_option rows[] = {
      .help = "gradients are computed X times as large; auto: as large as they do not "
              "overflow (default: auto in fp16, else off), by these rules:"},
     {"loss-scale-init", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.loss_scale_init), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT,
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "at first (default 65536; resumed: that of the checkpoint)"},
     {"scale-window", .kind = SMP_OPTION_INT64, .at = AT(train.job.scale_window), .value = "N",
      .least = 1, .flags = KEPT,
@@ -163,7 +167,7 @@ static const smp_option rows[] = {
      .help = "halved by the N-th overflow and those after it, until it is doubled; a step "
              "that overflows is skipped (default 2)"},
     {"min-scale", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_scale), .value = "X",
-     .most = NO_LIMIT, .flags = KEPT,
+     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "not below X (default 1), where such steps count for --max-skipped"},
     {"seed", .kind = SMP_OPTION_SEED, .at = AT(train.job.seed), .value = "S", .flags = KEPT,
      .help = "weights and dropout (default 1)"},
@@ -302,14 +306,15 @@ typedef struct told_values {
     int n;
 } told_values;
 
-static told_values values_told(const char *receipt, const char *name)
+static told_values values_told(const char *receipt, const smp_option *row)
 {
-    const size_t length = strlen(name);
+    char word[80];
+    size_t length = 0;
     told_values found = {.n = 0};
-    for (const char *at = receipt, *end; at && (end = strchr(at, '\n')); at = end + 1)
-        if (strncmp(at, "option ", 7) == 0 && strncmp(at + 7, name, length) == 0 &&
-            at[7 + length] == ' ' && found.n < SMP_OPTION_LIST_MOST)
-            found.at[found.n++] = at + 8 + length;
+    snprintf(word, sizeof word, "option %s", row->name);
+    for (const char *at = receipt; (at = smp__receipt_value(at, word, &length)); at += length)
+        if (found.n < SMP_OPTION_LIST_MOST)
+            found.at[found.n++] = at;
     return found;
 }
 
@@ -348,8 +353,8 @@ static smp_status settle_option(smp__run_options *a, const smp_option *row, cons
                                 smp_text *changed)
 {
     /* Of what is told only the last counts, but of what may be repeated. */
-    const told_values had = values_told(receipt, row->name);
-    told_values given = values_told(a->told.data, row->name);
+    const told_values had = values_told(receipt, row);
+    told_values given = values_told(a->told.data, row);
     bool same = true;
     if (given.n > 0 && row->kind != SMP_OPTION_LIST)
         given = (told_values){.at = {given.at[given.n - 1]}, .n = 1};
