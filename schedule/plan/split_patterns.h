@@ -5,7 +5,8 @@
 #include "graph/split/splitting.h"
 
 /* "PATTERN:RULE", as in "h*.mlp.fc:columns", at the last colon: ops have any name. out->op is the
- * caller's to free, out->as stands in `text`; name: what messages call it. */
+ * caller's to free, out->as stands in `text`; name: what messages call it,
+ * kept for those of later. */
 smp_status smp_split_entry_parse(const char *name, const char *text, smp_split_entry *out);
 
 /* Entries whose op is a name, a pattern or a range (schedule/plan/op_pattern.h), as entries of one

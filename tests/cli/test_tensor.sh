@@ -78,7 +78,7 @@ expect_match filled.yaml '"h0\.mlp\.proj:whole"'
 # Options of planning.
 expect_bad "split: op 'h0\.attn' \(attention\): split 'foo', expected whole, heads, " \
     smp-partition "$model" -n 4 --tensor 2 --split 'h*.attn:foo'
-expect_bad "split: no op of model 'gpt-tiny' is 'zz'" smp-partition "$model" -n 4 --tensor 2 --split zz:rows
+expect_bad "^smp-partition: --split: split: no op of model 'gpt-tiny' is 'zz'" smp-partition "$model" -n 4 --tensor 2 --split zz:rows
 expect_bad 'nothing is split without --tensor' smp-partition "$model" -n 4 --split wte:rows
 for text in wte wte: :rows; do
     expect_bad "--split: got '$text', expected PATTERN:RULE" smp-partition "$model" --tensor 2 --split "$text"

@@ -64,7 +64,8 @@ struct smp_option {
     unsigned flags;     /* the program's own */
     const smp_option_word *words;  /* of numbers; NULL: none */
     void (*names)(smp_text *text); /* appends to `help` what a registry has; NULL: nothing */
-    /* OWN: reads `text` into the program's options. name: as it was given, "--name". */
+    /* OWN: reads `text` into the program's options. name: as it was given, "--name",
+     * gone after the call. */
     smp_status (*set)(void *options, const char *name, const char *text);
 };
 

@@ -106,7 +106,7 @@ static smp_status add_split(void *options, const char *name, const char *text)
     smp_partition_options *o = options;
     if (o->n_split == SMP_MAX_SPLITS)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_SPLITS);
-    SMP_TRY(smp_split_entry_parse(name, text, &o->split[o->n_split]));
+    SMP_TRY(smp_split_entry_parse("--split", text, &o->split[o->n_split]));
     o->n_split++;
     return SMP_OK;
 }
