@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "partition/problem/message.h"
 #include "schedule/plan/gradient_blocks.h"
 
 smp__ring smp__ring_of_all(const smp_simulation_input *input)
@@ -36,40 +35,46 @@ double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ri
                             int64_t bytes)
 {
     const int block = of.stride * of.size;
-    double slowest_us = 0.0;
+    bool some[2] = {false}; /* inside a node, between nodes */
     for (int i = 0; i < input->ddp; i++) {
         const int next = i - i % block + (i % block + of.stride) % block;
-        const double us = smp__message_us(input->cluster, device_of(input, rank, i),
-                                          device_of(input, rank, next), bytes);
-        slowest_us = fmax(slowest_us, us);
+        some[node_of(input, rank, i) != node_of(input, rank, next)] = true;
     }
-    return slowest_us;
+    const double inside_us = some[0] ? smp_link_us(&input->cluster->intra_node, bytes) : 0.0;
+    return some[1] ? fmax(inside_us, smp_link_us(&input->cluster->inter_node, bytes)) : inside_us;
 }
 
-/* How many ranks of the replica's node send at once through each of its adapters. */
-static double sharing(const smp_simulation_input *input, int rank, int replica)
+/* How many of `n` replicas, `stride` apart from `first` on, have the rank on the node. */
+static int count_on_node(const smp_simulation_input *input, int rank, int node, int first,
+                         int stride, int n)
 {
-    int n = 0;
-    for (int i = 0; i < input->ddp; i++)
-        n += node_of(input, rank, i) == node_of(input, rank, replica);
-    return fmax(1.0, (double)n / input->cluster->adapters_per_node);
+    const int per_node = input->cluster->devices_per_node;
+    const unsigned from = (unsigned)node * (unsigned)per_node;
+    int on = 0;
+    for (int k = 0; k < n; k++)
+        on += (unsigned)device_of(input, rank, first + k * stride) - from < (unsigned)per_node;
+    return on;
 }
 
-/* The slowest member's messages to all others. O(ddp^2). */
+/* The slowest member's messages to all others. Those to other nodes wait for each other: all ranks
+ * of the node send at once through its adapters. O(ddp) for each member whose node is not that of
+ * the one before. */
 static double exchange_us(const smp_simulation_input *input, int rank, smp__ring of, int64_t bytes)
 {
+    const smp_cluster *cluster = input->cluster;
+    const double inside_us = smp_link_us(&cluster->intra_node, bytes),
+                 between_us = smp_link_us(&cluster->inter_node, bytes);
     const int block = of.stride * of.size;
     double slowest_us = 0.0;
     for (int i = 0; i < input->ddp; i++) {
-        const double shared = sharing(input, rank, i);
-        double us = 0.0;
-        for (int k = 1; k < of.size; k++) {
-            const int other = i - i % block + (i % block + k * of.stride) % block;
-            const double one_us = smp__message_us(input->cluster, device_of(input, rank, i),
-                                                  device_of(input, rank, other), bytes);
-            us += node_of(input, rank, i) == node_of(input, rank, other) ? one_us : shared * one_us;
-        }
-        slowest_us = fmax(slowest_us, us);
+        const int node = node_of(input, rank, i), first = i - i % block + i % of.stride;
+        if (i != first && node_of(input, rank, i - of.stride) == node)
+            continue;
+        const int all = count_on_node(input, rank, node, 0, 1, input->ddp),
+                  near = count_on_node(input, rank, node, first, of.stride, of.size) - 1;
+        const double shared = fmax(1.0, (double)all / cluster->adapters_per_node);
+        slowest_us =
+            fmax(slowest_us, near * inside_us + (of.size - 1 - near) * shared * between_us);
     }
     return slowest_us;
 }
