@@ -56,6 +56,7 @@ static const smp_option_table table = {
     .program = "smp-export",
     .summary = "write a trained model as an ONNX file",
     .operand = "smp-export MODEL|PLAN --onnx FILE",
+    .argument = "model",
     .usage = "smp-export MODEL|PLAN --onnx FILE --checkpoint DIR|--weights FILE [options]",
     .about = "Writes a trained model as an ONNX file (opset 17): forward as in an "
              "evaluation, for any number of samples. Its outputs are what the loss reads "
@@ -73,6 +74,7 @@ static smp_status spare_inputs(const options *a, const char *path, const char *e
     if (!written || (a->checkpoint && !saved))
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp_file_spares(written, a->common.operand));
+    SMP_TRY(smp_file_spares(written, a->common.config));
     SMP_TRY(smp_file_spares(written, a->weights));
     SMP_TRY(smp_file_spares(written, a->map));
     SMP_TRY(smp_file_spares(written, saved));
@@ -242,5 +244,7 @@ int main(int argc, char **argv)
     smp_status status = smp_options_read(&table, argc, argv, 1, &a);
     if (status == SMP_OK && !smp_options_answer(&table, &a, &status))
         status = export_model(&a);
-    return smp_options_end(&table, status);
+    const int code = smp_options_end(&table, status);
+    smp_options_close(&a);
+    return code;
 }

@@ -37,6 +37,7 @@ static const smp_option_table table = {
     .program = "smp-import",
     .summary = "make a model of an ONNX file",
     .operand = "smp-import MODEL.onnx",
+    .argument = "model",
     .usage = "smp-import MODEL.onnx -o model.yaml [options]",
     .about = "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
              "dimension of its first input is the batch, which the model file does not "
@@ -49,6 +50,8 @@ static const smp_option_table table = {
 static smp_status check_files(const arguments *a)
 {
     SMP_TRY(smp_file_spares(a->output, a->common.operand));
+    SMP_TRY(smp_file_spares(a->output, a->common.config));
+    SMP_TRY(smp_file_spares(a->weights, a->common.config));
     return smp_file_spares(a->weights, a->common.operand);
 }
 
@@ -132,5 +135,7 @@ int main(int argc, char **argv)
         if (status == SMP_OK)
             status = run(&a);
     }
-    return smp_options_end(&table, status);
+    const int code = smp_options_end(&table, status);
+    smp_options_close(&a);
+    return code;
 }

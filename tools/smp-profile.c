@@ -83,6 +83,7 @@ static const smp_option_table table = {
     .program = "smp-profile",
     .summary = "measure the operators of a model and the links of a machine",
     .operand = "smp-profile MODEL",
+    .argument = "model",
     .usage = "smp-profile MODEL [-o profile.yaml] [options]\nmpirun -n N smp-profile MODEL "
              "[options]",
     .about = "Measures every operator of a model on this machine: the median of several "
@@ -115,6 +116,7 @@ static smp_status check_for_gradients(const arguments *a)
 static smp_status check_arguments(const arguments *a)
 {
     SMP_TRY(smp_file_spares(a->output, a->common.operand));
+    SMP_TRY(smp_file_spares(a->output, a->common.config));
     if (a->offload_to && !a->links)
         return smp_fail(SMP_ERR_INPUT,
                         "--offload-to %s: nothing is measured of that without "
@@ -413,5 +415,7 @@ int main(int argc, char **argv)
         if (status == SMP_OK)
             status = getenv("OMPI_COMM_WORLD_SIZE") ? run_rank(&a) : run_alone(&a, argc, argv);
     }
-    return smp_options_end(&table, status);
+    const int code = smp_options_end(&table, status);
+    smp_options_close(&a);
+    return code;
 }

@@ -9,6 +9,7 @@
 
 #include "graph/model/target.h"
 #include "graph/yaml/yaml.h"
+#include "tools/options/options_file.h"
 
 enum { FIRST_LONG = 256, NAME_BYTES = 64 };
 
@@ -251,6 +252,9 @@ typedef struct known_options {
 static const smp_option common[] = {
     {"help", .kind = SMP_OPTION_HELP, .value = "man|bash", .may_miss = true, .at = AT(help),
      .help = "this text; as a page for man, or what completes options in bash"},
+    {"config", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(config),
+     .help = "options from a file: `smp: 1`, names without dashes, true for what takes no value, "
+             "lists for what is repeatable; what the command line gives counts alone"},
     {"version", .kind = SMP_OPTION_YES, .at = AT(version),
      .help = "versions of the program and its libraries"},
     {0},
@@ -337,64 +341,132 @@ static smp_status refuse_option(const known_options *k, const char *given, bool 
     return SMP_ERR_INPUT;
 }
 
-/* Of a choice whose value may be missing: the next argument if it is one, else the last word. */
-static const char *value_or_last(const smp_option *row, int argc, char **argv)
+static const char *last_word(const smp_option *row)
 {
     const char *last = strrchr(row->value, '|');
-    if (optind < argc && find_choice(row->value, argv[optind]) >= 0)
-        return argv[optind++];
     return last ? last + 1 : row->value;
 }
 
-static smp_status take_option(const smp_option_table *table, const smp_option *row,
-                              const char *known, int argc, char **argv, void *options)
+/* What getopt_long found. Of a choice whose value may be missing: the next argument if it is one,
+ * else the last word. */
+static const char *value_of(const smp_option *row, int argc, char **argv)
 {
-    char name[NAME_BYTES];
-    const char *text = optarg;
-    snprintf(name, sizeof name, "%s%s", known[1] ? "--" : "-", known);
+    if (optarg || !row->may_miss || row->kind != SMP_OPTION_CHOICE)
+        return optarg;
+    if (optind < argc && find_choice(row->value, argv[optind]) >= 0)
+        return argv[optind++];
+    return last_word(row);
+}
+
+/* What both passes over argv and a file of options work on. */
+typedef struct reading {
+    const smp_option_table *table;
+    void *options;
+    known_options known;
+    bool *given; /* [rows], malloc'ed: those of argv, with a file */
+} reading;
+
+static smp_status take_option(const reading *r, const smp_option *row, const char *name,
+                              const char *text)
+{
+    const smp_option_table *table = r->table;
     const bool own = !is_common(row);
     if (own && table->check)
-        SMP_TRY(table->check(options, row, name));
-    if (!text && row->may_miss && row->kind == SMP_OPTION_CHOICE)
-        text = value_or_last(row, argc, argv);
-    SMP_TRY(smp_options_set(row, name, text, options));
+        SMP_TRY(table->check(r->options, row, name));
+    SMP_TRY(smp_options_set(row, name, text, r->options));
     if (own && table->told)
-        table->told(options, row, text);
+        table->told(r->options, row, text);
     return SMP_OK;
 }
 
-static smp_status take_all(const smp_option_table *table, const known_options *k, int argc,
-                           char **argv, void *options)
+static smp_status take_from_file(void *context, const smp_option *row, const char *name,
+                                 const char *text)
+{
+    const bool last = !text && row->kind == SMP_OPTION_CHOICE;
+    return take_option(context, row, name, last ? last_word(row) : text);
+}
+
+static void begin_arguments(void)
 {
     opterr = 0;
-    optind = 0; /* it forgets what it read before, and begins at argv[1] */
+    optind = 0; /* getopt forgets what it read before, and begins at argv[1] */
+}
+
+/* The file of --config, if there is one. What is wrong in argv is left to the next pass. */
+static smp_status take_file(reading *r, int argc, char **argv)
+{
+    const known_options *k = &r->known;
+    smp_common_options *asked = r->options;
+    begin_arguments();
+    for (int value; (value = getopt_long(argc, argv, k->letters, k->option, NULL)) != -1;) {
+        if (value == '?' || value == ':')
+            return SMP_OK;
+        const smp_option *row = row_of(r->table, k, value);
+        const char *text = value_of(row, argc, argv);
+        if (!is_common(row))
+            r->given[row - r->table->row] = true;
+        else if (row->at != AT(config))
+            return SMP_OK; /* help or version: nothing is read */
+        else
+            asked->config = text;
+    }
+    return asked->config && *asked->config
+               ? smp__options_file_read(r->table, r->given, take_from_file, r, asked)
+               : SMP_OK;
+}
+
+static smp_status take_arguments(const reading *r, int argc, char **argv)
+{
+    const known_options *k = &r->known;
+    begin_arguments();
     for (int value; (value = getopt_long(argc, argv, k->letters, k->option, NULL)) != -1;) {
         if (value == '?' || value == ':')
             return refuse_option(k, argv[optind - 1], value == ':');
-        const smp_option *row = row_of(table, k, value);
-        const char *name = value >= FIRST_LONG ? k->option[value - FIRST_LONG].name : row->name;
-        SMP_TRY(take_option(table, row, name, argc, argv, options));
+        const smp_option *row = row_of(r->table, k, value);
+        const char *known = value >= FIRST_LONG ? k->option[value - FIRST_LONG].name : row->name;
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", known[1] ? "--" : "-", known);
+        SMP_TRY(take_option(r, row, name, value_of(row, argc, argv)));
     }
     return SMP_OK;
+}
+
+static smp_status take_all(reading *r, int argc, char **argv)
+{
+    const size_t n = (size_t)count_rows(r->table);
+    r->given = calloc(n, sizeof *r->given);
+    if (!r->given)
+        return smp_fail_memory(n * sizeof *r->given);
+    SMP_TRY(list_known(r->table, &r->known));
+    SMP_TRY(take_file(r, argc, argv));
+    return take_arguments(r, argc, argv);
 }
 
 smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
                             void *options)
 {
     smp_common_options *asked = options;
-    known_options k = {0};
+    reading r = {.table = table, .options = options};
     const int n = argc - first + 1;
     char **words = argv + first - 1;
-    smp_status status = list_known(table, &k);
-    if (status == SMP_OK)
-        status = take_all(table, &k, n, words, options);
-    free(k.option);
-    free(k.row);
+    const smp_status status = take_all(&r, n, words);
+    free(r.known.option);
+    free(r.known.row);
+    free(r.given);
     if (status != SMP_OK || asked->help || asked->version)
         return status;
+    if (n - optind == 0 && asked->operand)
+        return SMP_OK;
     if (n - optind != 1)
         return smp_fail(SMP_ERR_INPUT, "got %d arguments, expected one: %s", n - optind,
                         table->operand);
     asked->operand = words[optind];
     return SMP_OK;
+}
+
+void smp_options_close(void *options)
+{
+    smp_common_options *asked = options;
+    smp_yaml_destroy(asked->file);
+    asked->file = NULL;
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "graph/base/text.h"
+#include "graph/yaml/yaml.h"
 
 typedef enum smp_option_kind {
     SMP_OPTION_HEADING, /* no option: a line of --help, the row's name */
@@ -72,6 +73,8 @@ struct smp_option {
 /* What every program is asked: the first field of its options. */
 typedef struct smp_common_options {
     const char *operand; /* the one argument that is no option; NULL with help or version */
+    const char *config;  /* a file of options; NULL: none */
+    smp_yaml *file;      /* what was read of it: values point into it */
     int help;            /* smp_option_help */
     bool version;
 } smp_common_options;
@@ -79,6 +82,7 @@ typedef struct smp_common_options {
 typedef struct smp_option_table {
     const char *program, *summary; /* what it is called, and is for, in a few words */
     const char *operand;           /* what the argument is, "smp-run PLAN" */
+    const char *argument;          /* the key of a file of options that gives it, "plan" */
     const char *usage;             /* its forms, a line each */
     const char *about;             /* paragraphs of words; an empty line is between them */
     const char *exits;             /* what exit codes mean, and what else stands at the end */
@@ -90,8 +94,9 @@ typedef struct smp_option_table {
 } smp_option_table;
 
 /* Reads argv[first] and what follows into options, which begin with smp_common_options. The
- * operand may stand anywhere; names may be shortened while they are clear. SMP_ERR_INPUT with the
- * option. O(arguments * rows). */
+ * operand may stand anywhere; names may be shortened while they are clear. With --config FILE the
+ * keys of a YAML map (`smp: 1`) are options, too, but for those that argv gives. SMP_ERR_INPUT with
+ * the option. O(arguments * rows). */
 smp_status smp_options_read(const smp_option_table *table, int argc, char **argv, int first,
                             void *options);
 /* One option, as if it had been given. */
@@ -105,6 +110,8 @@ bool smp_options_answer(const smp_option_table *table, const void *options, smp_
 bool smp_options_speaks(void);
 /* The exit code; a failure is printed to standard error. */
 int smp_options_end(const smp_option_table *table, smp_status status);
+/* Frees what a file of options gave; values of options are gone with it. */
+void smp_options_close(void *options);
 
 /* --help and --version, behind the rows of a table. NULL: behind the last. */
 const smp_option *smp__option_next(const smp_option *row);

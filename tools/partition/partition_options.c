@@ -338,6 +338,7 @@ const smp_option_table smp__partition_table = {
     .program = "smp-partition",
     .summary = "split a model into pipeline stages, or judge a plan",
     .operand = "smp-partition MODEL",
+    .argument = "model",
     .usage = "smp-partition MODEL [-o plan.yaml] [options]\nsmp-partition check PLAN "
              "[options]",
     .about = "Splits a model into pipeline stages and schedules micro-batches through "
@@ -370,9 +371,9 @@ static smp_status spare_file(const smp_partition_options *o, const char *read)
 /* No file that is read is written, too. */
 static smp_status check_files(const smp_partition_options *o)
 {
-    const char *const read[] = {o->model,   o->plan,         o->fix,
-                                o->cluster, o->profile,      o->schedule_from,
-                                o->costs,   o->same_bits_as, o->split_from};
+    const char *const read[] = {o->model,      o->plan,          o->fix,   o->cluster,
+                                o->profile,    o->schedule_from, o->costs, o->same_bits_as,
+                                o->split_from, o->common.config};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         SMP_TRY(spare_file(o, read[i]));
     for (int i = 0; i < o->plugins.n; i++)
@@ -397,7 +398,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                                           .gradient_wire = SMP_WIRE_AUTO}}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     if (o->check)
-        table.operand = "smp-partition check PLAN";
+        table.operand = "smp-partition check PLAN", table.argument = "plan";
     SMP_TRY(smp_options_read(&table, argc, argv, o->check ? 2 : 1, o));
     o->request.any_shard_what = !o->has_shard_what;
     if (o->check)
@@ -441,4 +442,5 @@ void smp_partition_options_free(smp_partition_options *options)
         free(options->cut_text[i]);
     for (int i = 0; i < options->n_split; i++)
         free((char *)options->split[i].op);
+    smp_options_close(options);
 }

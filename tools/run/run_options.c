@@ -279,6 +279,7 @@ const smp_option_table smp__run_table = {
     .program = "smp-run",
     .summary = "train the model of a plan, one process per device",
     .operand = "smp-run PLAN --data SOURCE",
+    .argument = "plan",
     .usage = "mpirun -n N smp-run PLAN --data SOURCE [options]",
     .about = "Trains the model of a plan, one process per device. N is the plan's number "
              "of devices.",
@@ -393,6 +394,7 @@ void smp__run_options_free(smp__run_options *a)
 {
     smp_text_free(&a->told);
     smp_arena_destroy(a->arena);
+    smp_options_close(a);
 }
 
 /* What belongs to weights that come in or go out. */
@@ -446,6 +448,7 @@ static smp_status check_files(const smp__run_options *a)
     const smp_option_list *const lists[] = {&a->data, &a->eval_data, &a->predict_data, &a->plugins};
     for (size_t k = 0; k < sizeof written / sizeof written[0]; k++) {
         SMP_TRY(smp_file_spares(written[k], t->job.plan));
+        SMP_TRY(smp_file_spares(written[k], a->common.config));
         SMP_TRY(smp_file_spares(written[k], t->given));
         SMP_TRY(smp_file_spares(written[k], a->weights_map));
         for (size_t l = 0; l < sizeof lists / sizeof lists[0]; l++)

@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -84,6 +86,7 @@ static const smp_option rows[] = {
 static const smp_option_table table = {.program = "smp-test",
                                        .summary = "try options",
                                        .operand = "smp-test WORD",
+                                       .argument = "word",
                                        .usage = "smp-test\nsmp-test again",
                                        .about = "words",
                                        .exits = "exit codes",
@@ -93,17 +96,49 @@ static const smp_option_table table = {.program = "smp-test",
 
 static values v;
 
-static smp_status read_words(const char *line)
+static smp_status read_line(const char *line)
 {
     static char copy[1000];
     char *argv[41] = {"smp-test"};
     int n = 1;
-    snprintf(copy, sizeof copy, "model %s", line); /* the operand first */
+    snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok(copy, " "); word && n < 40; word = strtok(NULL, " "))
         argv[n++] = strcmp(word, "''") == 0 ? word + 2 : word;
     const bool hides = v.hides;
+    smp_options_close(&v);
     v = (values){.hides = hides, .no = true};
     return smp_options_read(&table, n, argv, 1, &v);
+}
+
+static smp_status read_words(const char *line)
+{
+    char words[1000];
+    snprintf(words, sizeof words, "model %s", line); /* the operand first */
+    return read_line(words);
+}
+
+static char folder[64], config[80];
+
+/* A file of options, and what the command line says beside it. */
+static smp_status read_file(const char *text, const char *line)
+{
+    char words[1000];
+    FILE *file = fopen(config, "w");
+    assert_non_null(file);
+    fprintf(file, "%s", text);
+    fclose(file);
+    snprintf(words, sizeof words, "%s --config %s", line, config);
+    return read_line(words);
+}
+
+/* why: without the name of the file. */
+static void refuse_file(const char *text, const char *why)
+{
+    assert_int_equal(read_file(text, ""), SMP_ERR_INPUT);
+    const char *said = smp_last_error();
+    assert_int_equal(strncmp(said, config, strlen(config)), 0);
+    if (strcmp(said + strlen(config), why) != 0)
+        fail_msg("%s: got '%s', expected '%s'", text, said + strlen(config), why);
 }
 
 static void refuse(const char *line, const char *why)
@@ -223,6 +258,76 @@ static void test_options_help(void **state)
     smp_text_free(&text);
 }
 
+static void test_options_from_a_file(void **state)
+{
+    (void)state;
+    assert_int_equal(read_file("smp: 1\nword: model\n", ""), SMP_OK); /* the argument's key */
+    assert_string_equal(v.common.operand, "model");
+    assert_int_equal(read_file("smp: 1\nword: model\nyes: true\nno: false\none: true\no: x\n"
+                               "list: [a, 'true']\nwhole: auto\nreal: 0.5\nseconds: 10m\n"
+                               "bytes: 2KiB\nchoice: left\nmissed: true\nown: [1, 2]\n",
+                               ""),
+                     SMP_OK);
+    assert_true(v.yes && v.no && v.one == 1 && v.given && v.whole == -1 && v.real == 0.5f);
+    assert_true(v.seconds == 600.0 && v.bytes == 2048 && v.choice == 0 && v.missed == 2);
+    assert_true(v.list.n == 2 && strcmp(v.list.item[1], "true") == 0);
+    assert_string_equal(v.file, "x");
+    assert_string_equal(v.told, "yes=;one=;o=x;list=a;list=true;whole=auto;real=0.5;seconds=10m;"
+                                "bytes=2KiB;choice=left;missed=all;own=1;own=2;");
+    smp_options_close(&v);
+}
+
+static void test_options_of_the_command_line_count_alone(void **state)
+{
+    (void)state;
+    const char *text = "smp: 1\nword: model\nlist: [a, b]\nwhole: 3\nseed: 4\nmissed: some\n";
+    assert_int_equal(read_file(text, "--whole 5 other --list c --missed"), SMP_OK);
+    assert_true(v.whole == 5 && v.seed == 4 && v.list.n == 1 && v.missed == 2);
+    assert_string_equal(v.list.item[0], "c");
+    assert_string_equal(v.common.operand, "other");
+    assert_int_equal(read_line("--help --config absent"), SMP_OK);
+    assert_int_equal(read_line("model --config absent.yaml"), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "absent.yaml"));
+    assert_int_equal(read_file("smp: 1\n", ""), SMP_ERR_INPUT);
+    assert_string_equal(smp_last_error(), "got 0 arguments, expected one: smp-test WORD");
+    v.hides = true;
+    refuse_file("smp: 1\nlarge: 1\n", ":2:1: large: hidden");
+    v.hides = false;
+    smp_options_close(&v);
+}
+
+static void test_files_of_options_refused(void **state)
+{
+    (void)state;
+    refuse_file("smp: 1\nwohle: 1\n", ":2:1: smp-test has no option 'wohle', nearest is 'whole'");
+    refuse_file("smp: 1\nhelp: true\n", ":2:1: smp-test has no option 'help'");
+    refuse_file("smp: 1\nfirst: true\n", ":2:1: smp-test has no option 'first', nearest is 'list'");
+    refuse_file("smp: 1\nwhole: 11\n",
+                ":2:1: whole: got '11', expected a whole number from 1 to 10, auto, or none");
+    refuse_file("smp: 1\nwhole: [1]\n", ":2:1: whole: got a list, expected one value");
+    refuse_file("smp: 1\nlist: {a: 1}\n", ":2:1: list: got a map, expected one value");
+    refuse_file("smp: 1\nlist: [[a]]\n", ":2:1: list: got a list, expected one value");
+    refuse_file("smp: 1\nyes: maybe\n", ":2:1: yes: got 'maybe', expected true or false");
+    refuse_file("smp: 1\nyes: 'true'\n", ":2:1: yes: got 'true', expected true or false");
+    smp_options_close(&v);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(config, sizeof config, "%s/job.yaml", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return remove(config) != 0 || rmdir(folder) != 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +336,9 @@ int main(void)
         cmocka_unit_test(test_options_refused),
         cmocka_unit_test(test_options_that_every_program_has),
         cmocka_unit_test(test_options_help),
+        cmocka_unit_test(test_options_from_a_file),
+        cmocka_unit_test(test_options_of_the_command_line_count_alone),
+        cmocka_unit_test(test_files_of_options_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
