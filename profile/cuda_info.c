@@ -3,8 +3,6 @@
  * there every call returns an error and leaves its output untouched. */
 #include "profile/cuda_info.h"
 
-#ifdef SMP_HAVE_CUDA
-
 #include <cuda_runtime_api.h>
 #ifdef SMP_HAVE_CUDNN
 #include <cudnn.h>
@@ -54,12 +52,3 @@ void smp_cuda_describe(smp_text *text)
     for (int device = 0; device < devices; device++)
         append_device(text, device);
 }
-
-#else
-
-void smp_cuda_describe(smp_text *text)
-{
-    smp_text_append(text, "CUDA: not built in\n");
-}
-
-#endif

@@ -70,8 +70,13 @@ library() { # header pattern, pattern of allowed files, what
     mapfile -t others < <(printf '%s\n' "${sources[@]}" | grep -vE "$2" || true)
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
-library '(mpi|nccl)\.h' '^(exec/|tools/|profile/cuda_info\.c$|tests/(exec|tools|mpi|faults|bench|cuda|emulate)/)' 'MPI or NCCL'
-library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
+library 'mpi\.h' '^(exec/|tools/|tests/(exec|tools|mpi|faults|bench|cuda|emulate)/)' 'MPI'
+library 'nccl\.h' '^(exec/nccl/|profile/cuda_info\.c$|tests/(cuda|emulate)/)' 'NCCL'
+cuda='exec/(cuda|nccl)/|exec/optimizer/[^/]*\.cuh?$|graph/cuda/|graph/ops/[^/]*/[^/]*\.cu$|profile/cuda_info\.c$'
+library '(cuda|cublas|cudnn|device_launch|mma)' "^($cuda|tests/)" 'CUDA'
+library '(exec|graph)/cuda/' "^($cuda|graph/|tests/)" 'what only builds with CUDA have'
+report 'SMP_HAVE_CUDA outside of graph/base/built.h' < <(
+    grep -ln 'SMP_HAVE_CUDA' "${sources[@]}" | grep -vE '^(graph/base/built\.h$|tests/)' || true)
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
 library 'jansson\.h' '^graph/safetensors/' 'Jansson'

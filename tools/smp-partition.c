@@ -81,8 +81,8 @@ static int local_devices(const smp_search_request *request, const inputs *in)
                           (request->ddp > 0 ? request->ddp : 1) * tensor;
         return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
     }
-    bool cuda = request->graph->target.backend == SMP_BACKEND_CUDA;
-    long cores = cuda ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    bool own_memory = smp_backend_of(request->graph->target)->own_memory;
+    long cores = own_memory ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)cores;
 }
 

@@ -4,15 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef SMP_HAVE_CUDA
-#define WITH_CUDA(entry) entry
-#else
-#define WITH_CUDA(entry)
-#endif
+#include "graph/base/built.h"
 
 /* device_<name>.c defines smp__device_<name>. */
 #define DEVICES(X)                                                                                 \
-    WITH_CUDA(X(cuda))                                                                             \
+    SMP__IF_CUDA(X(cuda))                                                                          \
     X(cpu)
 
 #define DECLARE(name) extern const smp_device smp__device_##name;

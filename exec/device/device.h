@@ -29,11 +29,18 @@ typedef struct smp_device_options {
     int travels;   /* how many slots, see `travel_out` */
 } smp_device_options;
 
+struct smp_transport;
+
 typedef struct smp_device {
     const char *name;
     const char *summary; /* a line of smp-run --help */
     smp_backend backend;
     bool host_memory; /* an address in the arena can be used by the host */
+    /* Those that move what lies in its memory, the best first; NULL-terminated. */
+    const struct smp_transport *const *transports;
+    /* Before the process opens MPI, which may open the device's libraries: what they are to read in
+     * the environment, which is put back after that. NULL: nothing. */
+    void (*before_mpi)(void);
     /* Can one be opened here? SMP_ERR_FAILED: there is none, or no library for it. Cheap. */
     smp_status (*present)(void);
     /* Once per job. SMP_ERR_FAILED: there is no such device, or no library for it. */
@@ -75,8 +82,10 @@ typedef struct smp_device {
     /* target16[i] = source[i] in a format of 16 bits. */
     smp_status (*round16)(void *context, smp_dtype half, void *target16, const float *source,
                           int64_t elements);
-    /* ... or, where update->direction says so, the optimizer's measurement; and those behind it
-     * (update->next): a GPU makes many in one launch. */
+    /* Has it the optimizer? NULL: any. */
+    bool (*updates)(const smp_optimizer *optimizer);
+    /* The optimizer's update or, where update->direction says so, its measurement; and those after
+     * it (update->next): a GPU makes many in one launch. */
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
     /* NULL: the kind has none here. */
     const smp_op_kernels *(*kernels)(const smp_op_kind *kind, smp_precision precision);

@@ -209,11 +209,15 @@ static bool cpu_passed(void *context, int index, double *time_s)
     return true;
 }
 
+extern const struct smp_transport smp__transport_mpi;
+static const struct smp_transport *const transports[] = {&smp__transport_mpi, NULL};
+
 const smp_device smp__device_cpu = {
     .name = "cpu",
     .summary = "one CPU core per rank, oneDNN",
     .backend = SMP_BACKEND_CPU,
     .host_memory = true,
+    .transports = transports,
     .present = cpu_present,
     .open = cpu_open,
     .close = cpu_close,

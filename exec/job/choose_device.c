@@ -44,7 +44,7 @@ static smp_status check_kernels(const smp *s, const smp_device *device)
                                "op '%s' (%s): device '%s' has no kernel for it", op->name,
                                op->kind->name, device->name);
     }
-    if (s->graph->training && device->backend == SMP_BACKEND_CUDA && !s->optimizer->cuda_update)
+    if (s->graph->training && device->updates && !device->updates(s->optimizer))
         return smp_fail(SMP_ERR_INPUT, "optimizer '%s': device '%s' has no kernel for it",
                         s->optimizer->name, device->name);
     return SMP_OK;

@@ -36,7 +36,4 @@ const smp_optimizer smp__optimizer_adamw = {
     .states = 2,
     .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
     .update = update,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_adamw,
-#endif
 };

@@ -23,9 +23,11 @@ struct adamw_rule {
     }
 };
 
-smp_status smp__cuda_adamw(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "adamw", [](const smp_update *of) {
         return adamw_rule{smp__adamw_factors_of(of)};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_adamw = {.update = update};

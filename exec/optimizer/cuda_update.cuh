@@ -4,7 +4,7 @@
 #ifndef SMP_EXEC_OPTIMIZER_CUDA_UPDATE_CUH
 #define SMP_EXEC_OPTIMIZER_CUDA_UPDATE_CUH
 
-#include "exec/optimizer/optimizer.h"
+#include "exec/optimizer/cuda_optimizer.h"
 #include "graph/cuda/cuda_kernel.cuh"
 #include "graph/cuda/cuda_philox.cuh"
 

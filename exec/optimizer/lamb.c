@@ -59,8 +59,4 @@ const smp_optimizer smp__optimizer_lamb = {
     .update = update,
     .trust = trust,
     .measure = measure,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_lamb,
-    .cuda_measure = smp__cuda_lamb_measure,
-#endif
 };

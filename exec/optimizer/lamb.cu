@@ -32,16 +32,18 @@ struct lamb_update_rule {
     }
 };
 
-smp_status smp__cuda_lamb_measure(const smp_update *u, void *stream)
+static smp_status measure(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "lamb", [](const smp_update *of) {
         return lamb_measure_rule{smp__lamb_factors_of(of)};
     });
 }
 
-smp_status smp__cuda_lamb(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "lamb", [](const smp_update *of) {
         return lamb_update_rule{smp__lamb_rate(of)};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_lamb = {.update = update, .measure = measure};

@@ -42,7 +42,4 @@ const smp_optimizer smp__optimizer_lars = {
     .reads = SMP_READS_MOMENTUM | SMP_READS_TRUST_COEFFICIENT,
     .update = update,
     .trust = trust,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_lars,
-#endif
 };

@@ -17,9 +17,11 @@ struct lars_rule {
     }
 };
 
-smp_status smp__cuda_lars(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "lars", [](const smp_update *of) {
         return lars_rule{smp__lars_factors_of(of)};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_lars = {.update = update};

@@ -32,7 +32,4 @@ const smp_optimizer smp__optimizer_lion = {
     .states = 1,
     .reads = SMP_READS_BETAS,
     .update = update,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_lion,
-#endif
 };

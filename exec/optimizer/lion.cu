@@ -17,9 +17,11 @@ struct lion_rule {
     }
 };
 
-smp_status smp__cuda_lion(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "lion", [](const smp_update *of) {
         return lion_rule{smp__lion_factors_of(of)};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_lion = {.update = update};

@@ -52,7 +52,4 @@ const smp_optimizer smp__optimizer_novograd = {
     .update = update,
     .trust = trust,
     .keep = keep,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_novograd,
-#endif
 };

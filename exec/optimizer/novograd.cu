@@ -17,9 +17,11 @@ struct novograd_rule {
     }
 };
 
-smp_status smp__cuda_novograd(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "novograd", [](const smp_update *of) {
         return novograd_rule{smp__novograd_factors_of(of)};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_novograd = {.update = update};

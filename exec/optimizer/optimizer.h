@@ -68,8 +68,6 @@ typedef struct smp_optimizer {
     unsigned reads;      /* SMP_READS_..., or-ed */
     /* On the CPU, called by smp_optimizer_apply: states are floats. */
     void (*update)(const smp_update *update);
-    /* On a GPU, with those behind it, enqueued on a cudaStream_t; NULL: not built in. */
-    smp_status (*cuda_update)(const smp_update *update, void *stream);
 
     /* Of optimizers whose rate for a weight depends on all of it; NULL: not this one. From the
      * Euclidean norms of the weight and of its direction before the update, neither 0, to what
@@ -82,12 +80,10 @@ typedef struct smp_optimizer {
     /* With `trust`: makes the directions, updates the states; the update that follows gets the
      * direction as its gradient. NULL: the direction is the gradient as it is. */
     void (*measure)(const smp_update *update);
-    smp_status (*cuda_measure)(const smp_update *update, void *stream);
 } smp_optimizer;
 
-/* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it
- * has one, is smp__cuda_<name>, defined by <name>.cu; a cuda_measure is declared by
- * update_factors.h. */
+/* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; <name>.cu, if there is
+ * one, smp__cuda_<name>. */
 #define SMP_OPTIMIZERS(X)                                                                          \
     X(adamw)                                                                                       \
     X(sgd)                                                                                         \
@@ -96,9 +92,7 @@ typedef struct smp_optimizer {
     X(lars)                                                                                        \
     X(novograd)
 
-#define SMP__OPTIMIZER_DECLARE(name)                                                               \
-    extern const smp_optimizer smp__optimizer_##name;                                              \
-    smp_status smp__cuda_##name(const smp_update *update, void *stream);
+#define SMP__OPTIMIZER_DECLARE(name) extern const smp_optimizer smp__optimizer_##name;
 SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 #undef SMP__OPTIMIZER_DECLARE
 

@@ -47,7 +47,4 @@ const smp_optimizer smp__optimizer_sgd = {
     .states = 1,
     .reads = SMP_READS_MOMENTUM | SMP_READS_NESTEROV,
     .update = update,
-#ifdef SMP_HAVE_CUDA
-    .cuda_update = smp__cuda_sgd,
-#endif
 };

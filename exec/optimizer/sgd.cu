@@ -20,7 +20,7 @@ struct sgd_rule {
     }
 };
 
-smp_status smp__cuda_sgd(const smp_update *u, void *stream)
+static smp_status update(const smp_update *u, void *stream)
 {
     return smp_update_launch(u, stream, "sgd", [](const smp_update *of) {
         const float keep = (float)(1.0 - (double)of->lr * of->settings->weight_decay);
@@ -28,3 +28,5 @@ smp_status smp__cuda_sgd(const smp_update *u, void *stream)
                         of->settings->nesterov};
     });
 }
+
+const smp__cuda_optimizer smp__cuda_sgd = {.update = update};

@@ -74,14 +74,6 @@ static inline smp__lamb_factors smp__lamb_factors_of(const smp_update *u)
     return f;
 }
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-smp_status smp__cuda_lamb_measure(const smp_update *u, void *stream);
-#ifdef __cplusplus
-}
-#endif
-
 /* What the direction is multiplied by. */
 static inline float smp__lamb_rate(const smp_update *u)
 {

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "exec/device/cuda_queues.h"
+#include "exec/device/device.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/own_core.h"
 #include "graph/base/clock.h"
@@ -130,7 +130,9 @@ static smp_status open_mpi(void)
     smp_environment environment;
     smp_environment_save(&environment); /* without memory for it the variables stay */
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
-    smp__ask_for_cuda_queues();
+    for (int i = 0; smp_devices()[i]; i++)
+        if (smp_devices()[i]->before_mpi)
+            smp_devices()[i]->before_mpi();
     /* in a library unwatched: mpirun ends a job whose process dies in MPI_Init */
     int threads; /* this one alone calls MPI, beside others that do not */
     smp__watchdog_begin(SMP__WATCHED_START, "MPI_Init");

@@ -68,9 +68,9 @@ typedef struct smp_transport {
     const char *name;
     bool on_device; /* see above */
     int64_t max_message_bytes;
-    /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
-     * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
-     * theirs. */
+    /* Can it serve the job, on a device that lists it? SMP_ERR_FAILED: no, and the reason ("two
+     * ranks share GPU 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one
+     * answer of theirs. NULL: it always can. */
     smp_status (*suits)(const smp_transport_options *options);
     smp_status (*open)(const smp_transport_options *options, void **context); /* collective */
     void (*close)(void *context);
@@ -103,12 +103,17 @@ typedef struct smp_transport {
  * job has no such sums. */
 MPI_Comm smp__transport_reach(const smp_comm *comm, smp_reach reach);
 
-const smp_transport *smp_transport_find(const char *name); /* NULL if unknown */
-const smp_transport *const *smp_transports(void);          /* NULL-terminated, best first */
+static inline smp_status smp_transport_suits(const smp_transport *transport,
+                                             const smp_transport_options *options)
+{
+    return transport->suits ? transport->suits(options) : SMP_OK;
+}
 
-/* The first transport that suits; `why` (may be NULL): what the better ones said, as text "nccl:
- * two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has failed.
- * Collective. */
+const smp_transport *smp_transport_find(const char *name); /* NULL if unknown or not built in */
+
+/* The first of the device's transports that suits; `why` (may be NULL): what the better ones said,
+ * as text "nccl: two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has
+ * failed. Collective. */
 const smp_transport *smp_transport_choose(const smp_transport_options *options, char *why,
                                           size_t size);
 

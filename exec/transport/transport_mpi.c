@@ -38,13 +38,6 @@ typedef struct mpi_context {
     smp_reduction pool[];
 } mpi_context;
 
-static smp_status mpi_suits(const smp_transport_options *options)
-{
-    if (options->device->host_memory)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "device '%s' has its own memory", options->device->name);
-}
-
 static void mpi_close(void *context)
 {
     mpi_context *mpi = context;
@@ -297,7 +290,6 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
 const smp_transport smp__transport_mpi = {
     .name = "mpi",
     .max_message_bytes = INT_MAX,
-    .suits = mpi_suits,
     .open = mpi_open,
     .close = mpi_close,
     .max_tag = mpi_max_tag,

@@ -1,7 +1,4 @@
 /* Errors of the CUDA runtime as statuses. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include "graph/cuda/cuda.h"
 
 smp_status smp__cuda_check(cudaError_t code, const char *call)
@@ -18,4 +15,3 @@ smp_status smp__cuda_launched(const char *kernel)
     /* "Not yet", of a query of an event or a stream before the launch, is noted like an error. */
     return smp__cuda_check(code == cudaErrorNotReady ? cudaSuccess : code, kernel);
 }
-#endif

@@ -1,5 +1,5 @@
 /* What a CUDA kernel of an operator gets besides its call: the `device` of smp_op_call and of
- * `prepare`. Made by exec/device/device_cuda.c; one per process. Kernels are enqueued on `stream`
+ * `prepare`. Made by exec/cuda/device_cuda.c; one per process. Kernels are enqueued on `stream`
  * and nothing else, so a rank's operators run in the order in which they are called, and all of
  * them may use the one workspace. */
 #ifndef SMP_GRAPH_CUDA_CUDA_H

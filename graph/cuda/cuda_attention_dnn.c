@@ -4,9 +4,6 @@
  * scalar, row >= column ? S : -infinity, maximum, S - maximum, exp, sum, and P = exp / sum in
  * 16 bits; maximum + log(sum) is kept. (The single attention operation of cuDNN 9.19 has no causal
  * mask.) Any failure means that there is no plan, which is no error: the tiled kernels do it. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include "graph/cuda/cuda_attention_dnn.h"
 #include "graph/cuda/cuda_dnn.h"
 
@@ -427,5 +424,4 @@ smp_status smp__dnn_attention_forward(const smp__dnn_attention *plan, const smp_
     return smp_fail(SMP_ERR_FAILED, "this library was built without cuDNN");
 }
 
-#endif
 #endif

@@ -1,7 +1,4 @@
 /* Opens cuBLASLt. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include <stdio.h>
 
 #include "graph/base/library.h"
@@ -39,4 +36,3 @@ void smp__blas_name(char *text, size_t size)
     const int version = (int)smp__blas.cublasLtGetVersion();
     snprintf(text, size, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
-#endif

@@ -1,7 +1,4 @@
 /* Opens cuDNN. A machine without it is no error: every operator has a kernel of ours. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include "graph/cuda/cuda_dnn.h"
 
 #if defined(SMP_HAVE_CUDNN) && !defined(SMP_EMULATED)
@@ -62,5 +59,4 @@ void smp__dnn_close(void *handle)
     (void)handle;
 }
 
-#endif
 #endif

@@ -98,20 +98,21 @@ int smp_op_attr_index(const smp_op_kind *kind, const char *name)
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     *needs = (smp_op_needs){0};
-    bool on_cuda = graph->target.backend == SMP_BACKEND_CUDA && op->kind->cuda_needs;
-    if (on_cuda)
-        op->kind->cuda_needs(graph, op, batch, needs);
-    else if (op->kind->needs)
-        op->kind->needs(graph, op, batch, needs);
-    if (graph->target.backend == SMP_BACKEND_CPU && smp_precision_is_half(graph->target.precision))
+    smp_op_needs_of *const *of = op->kind->needs;
+    smp_op_needs_of *own = of[graph->target.backend];
+    own = own ? own : of[SMP_BACKEND_CPU];
+    if (own)
+        own(graph, op, batch, needs);
+    if (smp_backend_of(graph->target)->widens_halves &&
+        smp_precision_is_half(graph->target.precision))
         needs->workspace_bytes = smp_op_half_workspace(graph, op, batch, needs);
 }
 
 bool smp_op_fused(const smp_graph *graph, int32_t index)
 {
     const smp_op *op = &graph->op[index];
-    return graph->target.backend == SMP_BACKEND_CUDA && index + 1 < graph->n_op &&
-           op->kind->fuses && op->kind->fuses(graph, op, op + 1);
+    return smp_backend_of(graph->target)->fuses && index + 1 < graph->n_op && op->kind->fuses &&
+           op->kind->fuses(graph, op, op + 1);
 }
 
 bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor)
@@ -123,10 +124,10 @@ bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor)
 bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
 {
     const smp_op *op = &graph->op[index], *next = op + 1;
-    return graph->training && graph->target.backend == SMP_BACKEND_CUDA &&
-           index + 1 < graph->n_op && next->kind->fuses_backward && op->n_in == 1 &&
-           op->n_out == 1 && op->n_param == 0 && next->n_in == 1 && next->in[0] == op->out &&
-           smp_tensor_is_read_once(graph, op->in[0]) && smp_tensor_is_read_once(graph, op->out) &&
+    return graph->training && smp_backend_of(graph->target)->fuses && index + 1 < graph->n_op &&
+           next->kind->fuses_backward && op->n_in == 1 && op->n_out == 1 && op->n_param == 0 &&
+           next->n_in == 1 && next->in[0] == op->out && smp_tensor_is_read_once(graph, op->in[0]) &&
+           smp_tensor_is_read_once(graph, op->out) &&
            graph->tensor[op->in[0]].elements == graph->tensor[op->out].elements &&
            graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
 }

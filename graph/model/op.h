@@ -279,6 +279,10 @@ typedef struct smp_op_kernels {
     smp_status (*backward_input_fused)(const smp_op_call *call, const smp_op_call *before);
 } smp_op_kernels;
 
+/* Static description of memory, after the graph is complete. */
+typedef void smp_op_needs_of(const smp_graph *graph, const smp_op *op, int64_t batch,
+                             smp_op_needs *needs);
+
 struct smp_op_kind {
     const char *name;
     const char *summary;  /* what it computes, in one line */
@@ -294,11 +298,8 @@ struct smp_op_kind {
     bool passes_dout;
     const smp_attr_desc *attrs; /* terminated by a NULL name */
     smp_status (*infer)(smp_infer *infer);
-    /* Static description of memory, after the graph is complete; NULL: needs nothing. */
-    void (*needs)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
-    /* The same of the CUDA kernels, where it differs; NULL: `needs` holds there too. */
-    void (*cuda_needs)(const smp_graph *graph, const smp_op *op, int64_t batch,
-                       smp_op_needs *needs);
+    /* By backend. NULL: that of the CPU holds there too; for the CPU itself: nothing. */
+    smp_op_needs_of *needs[SMP_N_BACKEND];
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
     /* How several devices may compute it together, ended by a NULL name; NULL: each all of it. */

@@ -5,12 +5,21 @@
 
 #include "graph/base/text.h"
 
-static const char *const BACKENDS[SMP_N_BACKEND] = {"cpu", "cuda"};
+static const smp_backend_traits backends[SMP_N_BACKEND] = {
+    [SMP_BACKEND_CPU] = {.name = "cpu", .widens_halves = true},
+    [SMP_BACKEND_CUDA] =
+        {.name = "cuda", .own_memory = true, .fuses = true, .sends_halves = true, .has_tf32 = true},
+};
 static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16", "fp16"};
+
+const smp_backend_traits *smp_backend_of(smp_target target)
+{
+    return &backends[target.backend];
+}
 
 const char *smp_backend_name(smp_backend backend)
 {
-    return BACKENDS[backend];
+    return backends[backend].name;
 }
 
 const char *smp_precision_name(smp_precision precision)
@@ -28,10 +37,12 @@ static int find(const char *const *names, int n, const char *name)
 
 bool smp_backend_find(const char *name, smp_backend *out)
 {
-    int found = find(BACKENDS, SMP_N_BACKEND, name);
-    if (found >= 0)
-        *out = (smp_backend)found;
-    return found >= 0;
+    for (int i = 0; i < SMP_N_BACKEND; i++)
+        if (strcmp(backends[i].name, name) == 0) {
+            *out = (smp_backend)i;
+            return true;
+        }
+    return false;
 }
 
 const char *smp_precision_word(const char *name)
@@ -53,9 +64,11 @@ bool smp_precision_find(const char *name, smp_precision *out)
 
 smp_status smp_backend_read(smp_where where, const char *what, const char *name, smp_backend *out)
 {
-    return smp_backend_find(name, out)
-               ? SMP_OK
-               : smp_fail_choice(where, what, name, BACKENDS, SMP_N_BACKEND);
+    const char *names[SMP_N_BACKEND];
+    for (int i = 0; i < SMP_N_BACKEND; i++)
+        names[i] = backends[i].name;
+    return smp_backend_find(name, out) ? SMP_OK
+                                       : smp_fail_choice(where, what, name, names, SMP_N_BACKEND);
 }
 
 smp_status smp_precision_read(smp_where where, const char *what, const char *name,
@@ -68,7 +81,7 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
 
 smp_status smp_target_check(smp_target target)
 {
-    if (target.backend == SMP_BACKEND_CPU && target.precision == SMP_PRECISION_TF32)
+    if (!smp_backend_of(target)->has_tf32 && target.precision == SMP_PRECISION_TF32)
         return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32, bf16 and fp16",
                         smp_precision_name(target.precision));
     return SMP_OK;

@@ -15,6 +15,16 @@ extern "C" {
 
 typedef enum smp_backend { SMP_BACKEND_CPU, SMP_BACKEND_CUDA, SMP_N_BACKEND } smp_backend;
 
+/* What a plan has to know of a backend: a row in target.c. */
+typedef struct smp_backend_traits {
+    const char *name;   /* "cpu" */
+    bool own_memory;    /* its devices compute in it, while the host is free */
+    bool fuses;         /* neighbouring operators may share a kernel, as kinds say */
+    bool sends_halves;  /* in operators 16 bits travel between devices as they are, else as fp32 */
+    bool widens_halves; /* operators without kernels in 16 bits compute in copies in fp32 */
+    bool has_tf32;
+} smp_backend_traits;
+
 /* Weights and their gradients are fp32 in all of them. */
 typedef enum smp_precision {
     SMP_PRECISION_FP32,
@@ -57,6 +67,7 @@ static inline bool smp_target_equal(smp_target a, smp_target b)
     return a.backend == b.backend && a.precision == b.precision && a.bf16_states == b.bf16_states;
 }
 
+const smp_backend_traits *smp_backend_of(smp_target target);
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
 const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */

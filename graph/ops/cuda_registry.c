@@ -2,8 +2,6 @@
  * it. */
 #include "graph/ops/ops.h"
 
-#ifdef SMP_HAVE_CUDA
-
 #define DECLARE(name) extern const smp_op_kernels smp__cuda_##name;
 #define NOTHING(name)
 SMP__OPS(DECLARE, NOTHING)
@@ -25,13 +23,3 @@ const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind)
             return list[i].kernels;
     return NULL;
 }
-
-#else
-
-const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind)
-{
-    (void)kind;
-    return NULL;
-}
-
-#endif

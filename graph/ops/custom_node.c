@@ -369,7 +369,7 @@ static smp_status backward_weight(const smp_op_call *call)
 const smp_op_kind smp__custom_kind = {
     .registered = true,
     .infer = infer,
-    .needs = needs,
+    .needs = {needs},
     .work = work,
     .cpu = {.prepare = prepare,
             .release = release,

@@ -114,8 +114,8 @@ static void narrow(const smp_op_call *call, int32_t tensor, void *to, const void
 static smp_op_needs needs_of(const smp_op_call *call)
 {
     smp_op_needs needs = {0};
-    if (call->op->kind->needs)
-        call->op->kind->needs(call->graph, call->op, call->batch, &needs);
+    if (call->op->kind->needs[SMP_BACKEND_CPU])
+        call->op->kind->needs[SMP_BACKEND_CPU](call->graph, call->op, call->batch, &needs);
     return needs;
 }
 

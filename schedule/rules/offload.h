@@ -26,7 +26,7 @@ typedef struct smp_offloading {
  * of a GPU, where the host is free; a CPU may, if cores are spare, which a plan does not know. */
 static inline bool smp_updates_beside(bool offload_states, smp_target target)
 {
-    return offload_states && target.backend == SMP_BACKEND_CUDA;
+    return offload_states && smp_backend_of(target)->own_memory;
 }
 
 /* Do the fp32 values of weights that a GPU reads in 16 bits alone lie there too, where the update

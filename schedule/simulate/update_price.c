@@ -16,7 +16,7 @@ double smp_update_us_per_byte(const smp_cluster *cluster, smp_target target, smp
                               double bytes_per_s)
 {
     double us = bytes_per_s > 0.0 ? 1e6 / bytes_per_s : 0.0;
-    if (sharding.offload_states && target.backend == SMP_BACKEND_CUDA)
+    if (sharding.offload_states && smp_backend_of(target)->own_memory)
         us = by_host_us(cluster, target, 2.0);
     return sharding.shard > 1 ? us / sharding.shard : us;
 }

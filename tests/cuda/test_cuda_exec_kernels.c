@@ -13,7 +13,8 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
-#include "exec/device/cuda_kernels.h"
+#include "exec/cuda/cuda_kernels.h"
+#include "exec/optimizer/cuda_optimizer.h"
 #include "exec/optimizer/optimizer.h"
 #include "graph/base/fp16.h"
 #include "graph/base/random.h"
@@ -360,9 +361,9 @@ static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, s
         u.half = half;
         u.direction = w.on_device[1].data;
         if (optimizer->measure)
-            done(optimizer->cuda_measure(&u, stream));
+            done(smp__cuda_optimizer_of(optimizer)->measure(&u, stream));
         u.direction = NULL;
-        done(optimizer->cuda_update(&u, stream));
+        done(smp__cuda_optimizer_of(optimizer)->update(&u, stream));
     }
     weights_compare(&w, half, optimizer->name);
     weights_close(&w);
@@ -405,9 +406,9 @@ static void check_update16(const smp_optimizer *optimizer, int64_t n, int shift,
         u.state16[1] = on_device[3].data;
         u.direction = on_device[1].data;
         if (optimizer->measure)
-            done(optimizer->cuda_measure(&u, stream));
+            done(smp__cuda_optimizer_of(optimizer)->measure(&u, stream));
         u.direction = NULL;
-        done(optimizer->cuda_update(&u, stream));
+        done(smp__cuda_optimizer_of(optimizer)->update(&u, stream));
     }
     for (int i = 0; i < 2; i++) {
         array_read(&on_device[i], got);
@@ -460,9 +461,10 @@ static void make_updates(weights *w, const smp_optimizer *optimizer, bool at_onc
                             .settings = &settings[i % 2],
                             .next = at_once && i > 0 ? &u[i - 1] : NULL};
         if (!at_once)
-            done(optimizer->cuda_update(&u[i], stream));
+            done(smp__cuda_optimizer_of(optimizer)->update(&u[i], stream));
     }
-    done(at_once ? optimizer->cuda_update(&u[MANY_WEIGHTS - 1], stream) : SMP_OK);
+    done(at_once ? smp__cuda_optimizer_of(optimizer)->update(&u[MANY_WEIGHTS - 1], stream)
+                 : SMP_OK);
 }
 
 /* Many in a launch: the bits of one after the other, for every optimizer. */
@@ -536,14 +538,14 @@ static void test_cuda_optimizers_match_cpu(void **state)
 {
     (void)state;
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
-        for (int i = 0; (*o)->cuda_update && i < N_LENGTH; i++)
+        const smp__cuda_optimizer *cuda = smp__cuda_optimizer_of(*o);
+        assert_true(cuda && !(*o)->measure == !cuda->measure);
+        for (int i = 0; i < N_LENGTH; i++)
             check_update(*o, LENGTHS[i], 0, i % 2 ? HALVES[i / 2 % 2] : SMP_F32);
-        for (int shift = 0; (*o)->cuda_update && shift <= 5; shift++)
+        for (int shift = 0; shift <= 5; shift++)
             for (int k = 0; k < 2; k++)
                 check_update(*o, 1237, shift, HALVES[k]);
     }
-    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
-        assert_true((*o)->cuda_update && !(*o)->measure == !(*o)->cuda_measure);
 }
 
 /* A weight without gradient or decay stays what it is; nothing divides by zero. */
@@ -555,15 +557,15 @@ static void test_cuda_adamw_without_gradient(void **state)
     float got[5];
     array w = array_make(weight, sizeof weight, 0), g = array_make(zero, sizeof zero, 0);
     array m = array_make(zero, sizeof zero, 0), v = array_make(zero, sizeof zero, 0);
-    done(smp__cuda_adamw(&(smp_update){.weight = w.data,
-                                       .grad = g.data,
-                                       .state = {m.data, v.data},
-                                       .elements = 5,
-                                       .grad_scale = 1.0f,
-                                       .lr = 0.01f,
-                                       .step = 1,
-                                       .settings = &settings},
-                         stream));
+    done(smp__cuda_adamw.update(&(smp_update){.weight = w.data,
+                                              .grad = g.data,
+                                              .state = {m.data, v.data},
+                                              .elements = 5,
+                                              .grad_scale = 1.0f,
+                                              .lr = 0.01f,
+                                              .step = 1,
+                                              .settings = &settings},
+                                stream));
     array_read(&w, got);
     assert_memory_equal(got, weight, sizeof weight);
     array_free(&w);

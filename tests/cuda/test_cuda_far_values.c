@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
-#include "exec/device/cuda_kernels.h"
+#include "exec/cuda/cuda_kernels.h"
 #include "exec/device/far_values.h"
 #include "graph/base/random.h"
 

@@ -236,7 +236,7 @@ static bool open_group(bench *b, const smp_transport *transport)
                                            .device_context = b->device_context,
                                            .group_floats = MOST};
     b->transport = transport;
-    if (smp__comm_agree(&b->comm, transport->suits(&options)) != SMP_OK)
+    if (smp__comm_agree(&b->comm, smp_transport_suits(transport, &options)) != SMP_OK)
         return false;
     OK(smp__comm_agree(&b->comm, transport->open(&options, &b->transport_context)));
     b->group = transport->group ? transport->group(b->transport_context) : &b->own.group;
@@ -254,8 +254,8 @@ static int run_groups(const smp_device *device, int size)
     int ran = 0;
     open_bench(&b, device, size);
     const int rounds = few_or_many(30, 60);
-    for (int i = 0; smp_transports()[i]; i++) {
-        if (!open_group(&b, smp_transports()[i]))
+    for (const smp_transport *const *t = device->transports; *t; t++) {
+        if (!open_group(&b, *t))
             continue;
         CHECK(b.group->size == size && b.group->index == world_rank % size);
         for (int round = 0; round < rounds; round++) {

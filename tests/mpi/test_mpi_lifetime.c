@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "exec/device/cuda_queues.h"
+#include "exec/cuda/cuda_queues.h"
 #include "exec/transport/mpi_lifetime.h"
 
 static char seen[16];

@@ -87,7 +87,7 @@ static const smp_op_kind fixture_kind = {
     .min_in = 1,
     .max_in = 3,
     .max_out = FIXTURE_OUT,
-    .needs = fixture_needs,
+    .needs = {fixture_needs},
     .fuses = fixture_fuses,
     .fuses_backward = fixture_fuses_backward,
     .cpu = {.forward = fixture_kernel,
@@ -123,7 +123,7 @@ static inline void fixture_multiplies(const smp_graph *graph, const smp_op *op, 
  * weight gradient may run beside it. */
 #define FIXTURE_KIND(f, b)                                                                         \
     {                                                                                              \
-        .name = "mix", .min_in = 1, .max_in = 3, .max_out = FIXTURE_OUT, .needs = fixture_needs,   \
+        .name = "mix", .min_in = 1, .max_in = 3, .max_out = FIXTURE_OUT, .needs = {fixture_needs}, \
         .fuses = fixture_fuses, .fuses_backward = fixture_fuses_backward, .work = (f), .cpu = {    \
             .forward = fixture_kernel,                                                             \
             .backward_input = fixture_kernel,                                                      \

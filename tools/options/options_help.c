@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/built.h"
 #include "graph/math/math.h"
 #include "profile/cuda_info.h"
 #include "smp.h"
@@ -262,11 +263,21 @@ static smp_status print_text(smp_text *text, smp_status status)
     return status;
 }
 
+/* What this build has of GPUs. */
+static void describe_build(smp_text *text)
+{
+    void (*const describe[])(smp_text *) = {SMP__IF_CUDA(smp_cuda_describe, ) NULL};
+    if (!describe[0])
+        smp_text_append(text, "CUDA: not built in\n");
+    for (int i = 0; describe[i]; i++)
+        describe[i](text);
+}
+
 static smp_status print_version(const smp_option_table *table)
 {
     smp_text text = {0};
     smp_text_append(&text, "%s %s\n%s\n", table->program, smp_version(), smp_math_name());
-    smp_cuda_describe(&text);
+    describe_build(&text);
     if (!text.failed && text.data[text.length - 1] != '\n')
         smp_text_append(&text, "\n");
     return print_text(&text, text.failed ? smp_fail_memory(text.capacity) : SMP_OK);

@@ -228,7 +228,7 @@ static void set_exchanges(const smp_graph *graph, const smp_op *op, const smp__r
     const int64_t sums = values * (int64_t)sizeof(float);
     const int64_t bytes =
         smp__wire_floats(graph, smp__in(graph, op, 0), values) * (int64_t)sizeof(float);
-    const bool together = graph->target.backend == SMP_BACKEND_CUDA;
+    const bool together = smp_backend_of(graph->target)->own_memory;
     const int64_t messages = together ? away + 2 : 2 * away + 1;
     if (away == 0)
         return;
@@ -581,8 +581,7 @@ const smp_op_kind smp__op_ring_attention = {
     .max_in = 4,
     .attrs = smp__attention_attrs,
     .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,

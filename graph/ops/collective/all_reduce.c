@@ -93,7 +93,7 @@ const smp_op_kind smp__op_all_reduce = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

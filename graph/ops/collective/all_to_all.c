@@ -91,8 +91,7 @@ const smp_op_kind smp__op_all_to_all = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -71,7 +71,7 @@ int64_t smp__row_floats(smp_dtype dtype, int64_t n)
 
 int64_t smp__wire_floats(const smp_graph *graph, const smp_tensor *tensor, int64_t n)
 {
-    return graph->target.backend == SMP_BACKEND_CUDA ? smp__row_floats(tensor->dtype, n) : n;
+    return smp_backend_of(graph->target)->sends_halves ? smp__row_floats(tensor->dtype, n) : n;
 }
 
 int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n)

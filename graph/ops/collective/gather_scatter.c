@@ -164,8 +164,7 @@ static smp_status backward_input(const smp_op_call *call)
         .max_in = 1,                                                                               \
         .attrs = attrs_,                                                                           \
         .infer = infer_,                                                                           \
-        .needs = needs,                                                                            \
-        .cuda_needs = cuda_needs,                                                                  \
+        .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},                     \
         .work = work,                                                                              \
         .cpu = {.forward = forward_,                                                               \
                 .backward_input = backward_input,                                                  \

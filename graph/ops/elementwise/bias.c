@@ -87,7 +87,7 @@ const smp_op_kind smp__op_bias = {
     .passes_dout = true,
     .attrs = ATTRS,
     .infer = infer,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward, .backward_weight = backward_weight},
 };

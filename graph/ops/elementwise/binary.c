@@ -73,7 +73,7 @@ static const smp_attr_desc ATTRS[] = {{0}};
         .max_in = 2,                                                                               \
         .attrs = ATTRS,                                                                            \
         .infer = smp__infer_alike,                                                                 \
-        .needs = NEEDS_##reads,                                                                    \
+        .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
         .split = smp__split_elementwise,                                                           \
         .cpu = {.forward = name_##_forward, .backward_input = name_##_backward_input},             \

@@ -89,7 +89,7 @@ static smp_status create_primitive(int kind, const smp_graph *graph, const smp_o
         .max_in = 1,                                                                               \
         .attrs = ATTRS,                                                                            \
         .infer = smp__infer_like_input,                                                            \
-        .needs = NEEDS_##reads,                                                                    \
+        .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
         .split = smp__split_elementwise,                                                           \
         .cpu = {.prepare = BY_LOOP(values) ? NULL : name_##_prepare,                               \

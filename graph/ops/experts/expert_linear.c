@@ -113,7 +113,7 @@ const smp_op_kind smp__op_expert_linear = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = needs,
+    .needs = {needs},
     .work = work,
     .split = SPLITS,
     .cpu = {.forward = forward,

@@ -122,8 +122,7 @@ const smp_op_kind smp__op_expert_return = {
     .max_in = 2,
     .attrs = smp__routing_attrs,
     .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -80,8 +80,7 @@ const smp_op_kind smp__op_expert_send = {
     .max_in = 2,
     .attrs = smp__routing_attrs,
     .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

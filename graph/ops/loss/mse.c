@@ -75,8 +75,7 @@ const smp_op_kind smp__op_mse = {
     .max_in = 2,
     .attrs = ATTRS,
     .infer = smp__infer_pair_loss,
-    .needs = smp__needs_pair,
-    .cuda_needs = smp__cuda_needs_pair_loss,
+    .needs = {[SMP_BACKEND_CPU] = smp__needs_pair, [SMP_BACKEND_CUDA] = smp__cuda_needs_pair_loss},
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

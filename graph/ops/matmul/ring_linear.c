@@ -68,7 +68,7 @@ static smp_status infer(smp_infer *infer)
 smp__linear_ring smp__linear_ring_of(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_tensor *in = smp__in(graph, op, 0), *out = smp__out(graph, op);
-    const bool gpu = graph->target.backend == SMP_BACKEND_CUDA;
+    const bool gpu = smp_backend_of(graph->target)->sends_halves;
     smp__linear_ring r = {.devices = op->attr[DEVICES].i,
                           .columns = {smp__columns(in), smp__columns(out)},
                           .value = gpu || in->dtype == SMP_BF16 ? smp_dtype_bytes(in->dtype)
@@ -448,8 +448,7 @@ const smp_op_kind smp__op_ring_linear = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

@@ -52,7 +52,7 @@ const smp_op_kind smp__op_softmax = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = smp__needs_output,
+    .needs = {smp__needs_output},
     .work = work,
     .split = smp__split_rows,
     .cpu = {.prepare = prepare,

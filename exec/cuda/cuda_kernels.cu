@@ -1,6 +1,6 @@
 /* The kernels over a rank's arena on a GPU: sums, rounding, the gradient norm. Each reads and
  * writes every value once, 16 bytes at a time where the addresses allow it. */
-#include "exec/device/cuda_kernels.h"
+#include "exec/cuda/cuda_kernels.h"
 #include "exec/optimizer/cuda_update.cuh"
 
 /* Packs of 16 bytes if `packed`, else single values: the same results, as no element depends on

@@ -6,10 +6,7 @@
  * lane's stream waits for the compute stream, sends or receives, and records an event, for which
  * `test` makes the compute stream wait. Sums and gathers have a communicator for each reach and one
  * stream of their own. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_NCCL
-#include "exec/transport/nccl_open.h"
+#include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
 
 static const double LOOK_EVERY_S = 1e-3;
@@ -127,4 +124,3 @@ const smp_transport smp__transport_nccl = {
     .reduce_test = nccl_reduce_test,
     .group = nccl_group,
 };
-#endif

@@ -7,17 +7,16 @@
  * because it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an
  * event's distance has 24 bits, so the reference is taken anew when the device is found idle a
  * second later. A stamp keeps the reference that it was recorded after. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/device/cuda_event.h"
-#include "exec/device/cuda_kernels.h"
-#include "exec/device/cuda_queues.h"
+#include "exec/cuda/cuda_event.h"
+#include "exec/cuda/cuda_kernels.h"
+#include "exec/cuda/cuda_queues.h"
 #include "exec/device/device.h"
+#include "exec/optimizer/cuda_optimizer.h"
+#include "graph/base/built.h"
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 #include "graph/cuda/cuda.h"
@@ -421,11 +420,16 @@ static smp_status cuda_round16(void *context, smp_dtype half, void *target16, co
     return smp__cuda_round16(stream_of(context), half, target16, source, elements);
 }
 
+static bool cuda_updates(const smp_optimizer *optimizer)
+{
+    return smp__cuda_optimizer_of(optimizer) != NULL;
+}
+
 static smp_status cuda_update(void *context, const smp_optimizer *optimizer,
                               const smp_update *update)
 {
-    return (update->direction ? optimizer->cuda_measure
-                              : optimizer->cuda_update)(update, stream_of(context));
+    const smp__cuda_optimizer *cuda = smp__cuda_optimizer_of(optimizer);
+    return (update->direction ? cuda->measure : cuda->update)(update, stream_of(context));
 }
 
 /* "Not yet" is no error, but CUDA notes it as the last one. */
@@ -526,11 +530,23 @@ static bool cuda_travel_times(void *context, int slot, double *begin_s, double *
            has_passed(c, &c->travel[slot].end, end_s);
 }
 
+static void cuda_before_mpi(void)
+{
+    smp__ask_for_cuda_queues();
+}
+
+SMP__IF_NCCL(extern const struct smp_transport smp__transport_nccl;)
+extern const struct smp_transport smp__transport_staged;
+static const struct smp_transport *const transports[] = {
+    SMP__IF_NCCL(&smp__transport_nccl, ) & smp__transport_staged, NULL};
+
 const smp_device smp__device_cuda = {
     .name = "cuda",
     .summary = "one NVIDIA GPU per rank, or a share of one",
     .backend = SMP_BACKEND_CUDA,
     .host_memory = false,
+    .transports = transports,
+    .before_mpi = cuda_before_mpi,
     .present = cuda_present,
     .open = cuda_open,
     .close = cuda_close,
@@ -551,6 +567,7 @@ const smp_device smp__device_cuda = {
     .add = cuda_add,
     .square_sums = cuda_square_sums,
     .round16 = cuda_round16,
+    .updates = cuda_updates,
     .update = cuda_update,
     .kernels = cuda_kernels,
     .idle = cuda_idle,
@@ -562,4 +579,3 @@ const smp_device smp__device_cuda = {
     .travel_join = cuda_travel_join,
     .travel_times = cuda_travel_times,
 };
-#endif

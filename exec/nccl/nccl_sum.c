@@ -3,11 +3,8 @@
  * none. Every member gets what the others have of its part, in pieces that fit the memory for
  * them, and adds it up; then all send their parts to all. As many bytes as in a ring, in two
  * exchanges instead of a chain. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_NCCL
-#include "exec/device/cuda_kernels.h"
-#include "exec/transport/nccl_open.h"
+#include "exec/cuda/cuda_kernels.h"
+#include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
 
 /* Member i of a sum holds data[cut[i * stride] .. cut[i * stride + 1] - 1]. */
@@ -304,4 +301,3 @@ ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of,
             code = exchange(c, of, i, ncclFloat32, scratch + of->own, 1, scratch + i, 1);
     return code;
 }
-#endif

@@ -11,16 +11,13 @@
  *
  * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
  * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_NCCL
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/device/cuda_event.h"
-#include "exec/device/cuda_queues.h"
-#include "exec/transport/nccl_open.h"
+#include "exec/cuda/cuda_event.h"
+#include "exec/cuda/cuda_queues.h"
+#include "exec/nccl/nccl_open.h"
 #include "graph/base/library.h"
 
 enum { LEAST_VERSION = 22200, LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
@@ -181,11 +178,8 @@ static smp_status check_queues(const smp_transport_options *options)
 
 smp_status smp__nccl_suits(const smp_transport_options *options)
 {
-    const smp_device *device = options->device;
-    if (device->backend != SMP_BACKEND_CUDA) /* the same on every rank */
-        return smp_fail(SMP_ERR_FAILED, "device '%s' is no GPU of NVIDIA", device->name);
     char id[64] = "";
-    device->identity(options->device_context, id);
+    options->device->identity(options->device_context, id);
     SMP_TRY(check_shared(options->comm, id)); /* all ranks of the machine take part */
     SMP_TRY(check_queues(options));
     return smp__nccl_open();
@@ -559,4 +553,3 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     }
     return status;
 }
-#endif

@@ -12,13 +12,10 @@
  * holds it moves whenever anybody calls it. Receive: pieces are copied to the device as they come,
  * the first after what the compute stream was told before; it is done when the last copy is
  * enqueued, and the compute stream is told to wait for that. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
 
-#include "exec/device/cuda_event.h"
-#include "exec/transport/staged_reduce.h"
+#include "exec/cuda/cuda_event.h"
+#include "exec/cuda/staged_reduce.h"
 
 enum { PLACES = 2, PIECE_BYTES = 1 << 20 };
 
@@ -63,13 +60,6 @@ typedef struct staged_context {
     int n_lane;
     lane lane[];
 } staged_context;
-
-static smp_status staged_suits(const smp_transport_options *options)
-{
-    if (options->device->backend == SMP_BACKEND_CUDA)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "device '%s' needs no staging", options->device->name);
-}
 
 static smp_status open_lane(staged_context *c, const smp_lane *from, lane *l)
 {
@@ -334,7 +324,6 @@ static smp_status staged_reduce_test(void *context, smp_reduction **reduction, b
 const smp_transport smp__transport_staged = {
     .name = "staged",
     .max_message_bytes = INT64_MAX,
-    .suits = staged_suits,
     .open = staged_open,
     .close = staged_close,
     .max_tag = staged_max_tag,
@@ -345,4 +334,3 @@ const smp_transport smp__transport_staged = {
     .reduce = staged_reduce,
     .reduce_test = staged_reduce_test,
 };
-#endif

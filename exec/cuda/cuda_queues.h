@@ -2,8 +2,8 @@
  * more: a message that waits for its peer would hold up whatever stands behind it in the same
  * queue. CUDA looks at a variable once, when the process opens it, which an MPI that knows GPUs may
  * do in MPI_Init; a user's own setting stands. Needs no CUDA. */
-#ifndef SMP_EXEC_DEVICE_CUDA_QUEUES_H
-#define SMP_EXEC_DEVICE_CUDA_QUEUES_H
+#ifndef SMP_EXEC_CUDA_CUDA_QUEUES_H
+#define SMP_EXEC_CUDA_CUDA_QUEUES_H
 
 #include <stdbool.h>
 #include <stdlib.h>

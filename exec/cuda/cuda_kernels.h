@@ -1,9 +1,9 @@
-/* The kernels with which exec/device/device_cuda.c works on a rank's arena on a GPU. All are
+/* The kernels with which exec/cuda/device_cuda.c works on a rank's arena on a GPU. All are
  * enqueued on `stream`, a cudaStream_t, and touch device memory only. Pointers need the alignment
  * of their type only: 16-byte accesses are used where the addresses allow them, with the same
  * results. No CUDA header is needed here, so any C file may include this. */
-#ifndef SMP_EXEC_DEVICE_CUDA_KERNELS_H
-#define SMP_EXEC_DEVICE_CUDA_KERNELS_H
+#ifndef SMP_EXEC_CUDA_CUDA_KERNELS_H
+#define SMP_EXEC_CUDA_CUDA_KERNELS_H
 
 #include "exec/device/device.h"
 

@@ -8,14 +8,11 @@
  * each place has a communicator of its own. Sums take their pieces in the order in which they were
  * asked for: that of the plan. Members of one reach need not have as many pieces of another one:
  * each reach counts its own. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
 
-#include "exec/device/cuda_event.h"
+#include "exec/cuda/cuda_event.h"
 #include "exec/transport/reduce_blocks.h"
-#include "exec/transport/staged_reduce.h"
+#include "exec/cuda/staged_reduce.h"
 
 enum { PLACES = 2, PIECE_ELEMENTS = SMP__PIECE_FLOATS };
 
@@ -350,4 +347,3 @@ smp_status smp__staged_reduce_test(smp__staged_reduce *r, smp_reduction **reduct
     *reduction = NULL;
     return SMP_OK;
 }
-#endif

@@ -1,6 +1,6 @@
 /* Events and streams of a GPU, for its transports. */
-#ifndef SMP_EXEC_DEVICE_CUDA_EVENT_H
-#define SMP_EXEC_DEVICE_CUDA_EVENT_H
+#ifndef SMP_EXEC_CUDA_CUDA_EVENT_H
+#define SMP_EXEC_CUDA_CUDA_EVENT_H
 
 #include <cuda_runtime_api.h>
 

@@ -8,11 +8,8 @@
  * for on the compute stream meanwhile is finished first: so the one communicator is told everything
  * in an order that streams keep, none of its operations waits for one that stands behind it, since
  * the devices of a group run one program, and the memory for sums serves one at a time. */
-#include "graph/base/status.h"
-
-#ifdef SMP_HAVE_NCCL
-#include "exec/device/cuda_kernels.h"
-#include "exec/transport/nccl_open.h"
+#include "exec/cuda/cuda_kernels.h"
+#include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
 
 #include <stdio.h>
@@ -240,4 +237,3 @@ void smp__nccl_group_fill(smp__nccl_context *c)
     c->within.group.read = read;
     c->beside_device.stream = c->beside.stream;
 }
-#endif

@@ -1,7 +1,7 @@
 /* What the files of the NCCL transport share: transport_nccl.c (messages), nccl_sum.c (sums),
  * nccl_group.c (devices that compute operators together) and nccl_open.c (communicators). */
-#ifndef SMP_EXEC_TRANSPORT_NCCL_OPEN_H
-#define SMP_EXEC_TRANSPORT_NCCL_OPEN_H
+#ifndef SMP_EXEC_NCCL_NCCL_OPEN_H
+#define SMP_EXEC_NCCL_NCCL_OPEN_H
 
 #include <nccl.h>
 

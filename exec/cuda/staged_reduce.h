@@ -1,7 +1,7 @@
 /* Sums over the replicas of what lies in device memory, through pinned host memory and MPI: part of
  * the staged transport. */
-#ifndef SMP_EXEC_TRANSPORT_STAGED_REDUCE_H
-#define SMP_EXEC_TRANSPORT_STAGED_REDUCE_H
+#ifndef SMP_EXEC_CUDA_STAGED_REDUCE_H
+#define SMP_EXEC_CUDA_STAGED_REDUCE_H
 
 #include <cuda_runtime_api.h>
 
