@@ -138,7 +138,9 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
 /* It travels as so many bytes. */
 static smp_status check_length(const smp *s)
 {
-    const int64_t bytes = (s->n_event + 1) * (int64_t)sizeof(smp_trace_event);
+    smp_trace_event *event;
+    const int64_t bytes =
+        (smp__record_events(s->record, &event) + 1) * (int64_t)sizeof(smp_trace_event);
     if (bytes <= INT_MAX)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED, "a trace of %" PRId64 " bytes: expected at most %d", bytes,
@@ -150,8 +152,9 @@ static smp_status check_length(const smp *s)
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
     const int size = s->comm.world_size;
-    const smp_trace_event *beside = &s->event[s->n_event];
-    const int64_t n_own = s->n_event + (beside->end_us > beside->start_us);
+    smp_trace_event *event;
+    int64_t n_own = smp__record_events(s->record, &event);
+    n_own += event[n_own].end_us > event[n_own].start_us;              /* the updates beside */
     const int bytes = (int)(n_own * (int64_t)sizeof(smp_trace_event)); /* check_length */
     int64_t total = 0;
     int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
@@ -176,7 +179,7 @@ static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
     status = smp__comm_finish(&s->comm,
-                              MPI_Igatherv(s->event, bytes, MPI_BYTE, *events, count, count + size,
+                              MPI_Igatherv(event, bytes, MPI_BYTE, *events, count, count + size,
                                            MPI_BYTE, 0, s->comm.world, &s->comm.collective),
                               "the other ranks' traces");
     *n = total / (int64_t)sizeof(smp_trace_event);
@@ -196,25 +199,27 @@ static bool is_of(const smp *s, const smp__channel *channel, const smp_action *a
 
 /* When the action that a `<` is for began: on a device that waits by itself its messages had come
  * by then. */
-static double reader_begin_us(const smp *s, int64_t at)
+static double reader_begin_us(const smp_trace_event *event, int64_t n, int64_t at)
 {
-    const smp_action *receive = &s->event[at].action;
-    for (int64_t i = at + 1; i < s->n_event; i++) {
-        const smp_action *a = &s->event[i].action;
+    const smp_action *receive = &event[at].action;
+    for (int64_t i = at + 1; i < n; i++) {
+        const smp_action *a = &event[i].action;
         const bool reads = receive->kind == SMP_ACTION_RECV_F
                                ? a->kind == SMP_ACTION_F
                                : a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I;
         if (reads && a->chunk == receive->chunk && a->microbatch == receive->microbatch)
-            return s->event[i].start_us;
+            return event[i].start_us;
     }
-    return s->event[at].start_us;
+    return event[at].start_us;
 }
 
 /* The `<` of this rank end when their messages had come; arrived_us: [n_transfer][microbatches]. */
 static void end_receives(const smp *s, double *arrived_us)
 {
-    for (int64_t i = 0; i < s->n_event; i++) {
-        smp_trace_event *event = &s->event[i];
+    smp_trace_event *events;
+    const int64_t n = smp__record_events(s->record, &events);
+    for (int64_t i = 0; i < n; i++) {
+        smp_trace_event *event = &events[i];
         const smp_action *a = &event->action;
         const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
         if (a->kind != SMP_ACTION_RECV_F && a->kind != SMP_ACTION_RECV_B)
@@ -223,7 +228,7 @@ static void end_receives(const smp *s, double *arrived_us)
         for (int k = 0; k < chunk->n_channel; k++) {
             if (!is_of(s, &chunk->channel[k], a))
                 continue;
-            const double us = s->transport->on_device ? reader_begin_us(s, i)
+            const double us = s->transport->on_device ? reader_begin_us(events, n, i)
                                                       : chunk->channel[k].arrived_us[a->microbatch];
             arrived_us[(int64_t)chunk->channel[k].transfer * s->microbatches + a->microbatch] = us;
             event->end_us = us > event->end_us ? us : event->end_us;
@@ -233,8 +238,10 @@ static void end_receives(const smp *s, double *arrived_us)
 
 static void end_sends(const smp *s, const double *arrived_us)
 {
-    for (int64_t i = 0; i < s->n_event; i++) {
-        smp_trace_event *event = &s->event[i];
+    smp_trace_event *events;
+    const int64_t n = smp__record_events(s->record, &events);
+    for (int64_t i = 0; i < n; i++) {
+        smp_trace_event *event = &events[i];
         const smp_action *a = &event->action;
         const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
         if (a->kind != SMP_ACTION_SEND_F && a->kind != SMP_ACTION_SEND_B)
@@ -252,11 +259,8 @@ static void end_sends(const smp *s, const double *arrived_us)
 
 static void count_from(smp *s, double begin_s)
 {
-    const double later_us = 1e6 * (s->trace_begin_s - begin_s);
-    for (int64_t i = 0; i <= s->n_event; i++) { /* with the one of updates beside */
-        s->event[i].start_us += later_us;
-        s->event[i].end_us += later_us;
-    }
+    const double later_us = 1e6 * (smp__record_begin_s(s->record) - begin_s);
+    smp__record_align(s->record, begin_s);
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int i = 0; i < s->chunk[chunk].n_channel; i++)
             for (int mb = 0; s->chunk[chunk].channel[i].arrived_us && mb < s->microbatches; mb++)
@@ -269,13 +273,14 @@ static void count_from(smp *s, double begin_s)
 static smp_status align_times(smp *s)
 {
     const int size = s->comm.world_size;
-    if (s->aligned || s->comm.node_size < size)
+    if (smp__record_is_aligned(s->record) || s->comm.node_size < size)
         return SMP_OK;
-    double *begin_s = calloc((size_t)size, sizeof(*begin_s)), first_s = s->trace_begin_s;
+    double first_s = smp__record_begin_s(s->record);
+    double *begin_s = calloc((size_t)size, sizeof(*begin_s));
     smp_status status =
         smp__comm_agree(&s->comm, begin_s ? SMP_OK : smp_fail_memory((size_t)size * 8));
     if (status == SMP_OK) {
-        begin_s[s->comm.world_rank] = s->trace_begin_s;
+        begin_s[s->comm.world_rank] = first_s;
         status = smp__comm_sum(&s->comm, begin_s, size);
     }
     for (int rank = 0; status == SMP_OK && rank < size; rank++)
@@ -285,7 +290,6 @@ static smp_status align_times(smp *s)
     if (status != SMP_OK)
         return status;
     count_from(s, first_s);
-    s->aligned = true;
     return SMP_OK;
 }
 
@@ -348,7 +352,7 @@ smp_status smp_trace_write(smp *s, const char *path)
 {
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write: a NULL argument");
-    if (!s->event)
+    if (!s->record)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
     return smp__events_write(s, path, write_trace, NULL);
 }

@@ -129,13 +129,7 @@ static smp_status build_host_buffers(smp *s)
     if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
     s->work_us = s->result + work;
-    if (s->options.record_trace) {
-        s->event = calloc((size_t)s->program->n + 1, sizeof(*s->event));
-        s->ended_us = calloc((size_t)s->program->n + 1, sizeof(*s->ended_us));
-        if (!s->event || !s->ended_us)
-            return smp_fail_memory((size_t)s->program->n * sizeof(*s->event));
-    }
-    return SMP_OK;
+    return s->options.record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
 }
 
 /* What is on the device besides the arena, and the host memory that it copies from and to. */
@@ -386,8 +380,7 @@ void smp__job_free(smp *s)
     free(s->pieces);
     free(s->rows);
     free(s->result);
-    free(s->event);
-    free(s->ended_us);
+    smp__record_close(s->record);
     smp__cost_samples_free(s);
     smp__group_calls_free(s);
 }

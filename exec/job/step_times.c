@@ -62,6 +62,11 @@ static double last_arrival_us(const smp *s, const smp_trace_event *e, int *peer)
     return last_us;
 }
 
+static double spent_us(const smp *s, smp__spent on)
+{
+    return 1e6 * smp__spent_s(s->record, on);
+}
+
 typedef struct split {
     double us[SMP_TIME_N_CAUSES];
     double *peer_us;
@@ -69,9 +74,9 @@ typedef struct split {
 
 /* What is between two actions, of which the second is at a position. Messages are waited for
  * first, then copies to and from host memory, then gathers. */
-static void add_gap(const smp *s, int64_t position, double from_us, split *t)
+static void add_gap(const smp *s, const smp_trace_event *e, int64_t position, double from_us,
+                    split *t)
 {
-    const smp_trace_event *e = &s->event[position];
     const double gap_us = fmax(e->start_us - from_us, 0.0);
     int peer;
     const double came_us = last_arrival_us(s, e, &peer);
@@ -91,7 +96,7 @@ static void add_end(const smp *s, double from_us, double sums_us, double begin_u
 {
     const double gap_us = fmax(begin_us - from_us, 0.0);
     const double sums = fmin(fmax(sums_us - from_us, 0.0), gap_us);
-    const double norm = fmin(1e6 * s->spent.norm_s, gap_us - sums);
+    const double norm = fmin(spent_us(s, SMP__SPENT_NORM), gap_us - sums);
     t->us[SMP_TIME_SUMS] += sums;
     t->us[SMP_TIME_OPTIMIZER] += norm;
     t->us[SMP_TIME_END] += gap_us - sums - norm;
@@ -109,26 +114,31 @@ static double take(split *t, smp_time_cause from, smp_time_cause to, double us)
 /* Out of the actions that they are in, or what is between these. */
 static void move_inner(const smp *s, split *t)
 {
-    const double forward = 1e6 * s->spent.group_s[0], backward = 1e6 * s->spent.group_s[1];
-    const double joint = 1e6 * s->spent.joint_s[0], joint_back = 1e6 * s->spent.joint_s[1];
-    const double again = 1e6 * s->spent.recompute_s;
+    const double forward = spent_us(s, SMP__SPENT_GROUP_FORWARD),
+                 backward = spent_us(s, SMP__SPENT_GROUP_BACKWARD);
+    const double joint = spent_us(s, SMP__SPENT_JOINT_FORWARD),
+                 joint_back = spent_us(s, SMP__SPENT_JOINT_OTHER);
+    const double again = spent_us(s, SMP__SPENT_RECOMPUTE);
     t->us[SMP_TIME_FORWARD] -= forward + joint;
     t->us[SMP_TIME_BACKWARD] -= backward + joint_back + again;
     t->us[SMP_TIME_RECOMPUTE] += again;
     t->us[SMP_TIME_GROUP] += forward + backward;
     t->us[SMP_TIME_SUMS] += joint + joint_back;
-    (void)take(t, SMP_TIME_REST, SMP_TIME_MESSAGES, 1e6 * s->spent.sends_s);
-    (void)take(t, SMP_TIME_FORWARD, SMP_TIME_OFFLOAD, 1e6 * s->spent.update_s[0]);
-    (void)take(t, SMP_TIME_SUMS, SMP_TIME_OFFLOAD, 1e6 * s->spent.update_s[1]);
-    const double left_us = take(t, SMP_TIME_END, SMP_TIME_GROUP, 1e6 * s->spent.group_s[2]);
+    (void)take(t, SMP_TIME_REST, SMP_TIME_MESSAGES, spent_us(s, SMP__SPENT_SENDS));
+    (void)take(t, SMP_TIME_FORWARD, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_FORWARD));
+    (void)take(t, SMP_TIME_SUMS, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_OTHER));
+    const double left_us =
+        take(t, SMP_TIME_END, SMP_TIME_GROUP, spent_us(s, SMP__SPENT_GROUP_OTHER));
     (void)take(t, SMP_TIME_REST, SMP_TIME_GROUP, left_us);
 }
 
 static void split_step(const smp *s, double step_us, double data_us, split *t)
 {
     double at_us = 0.0, sums_us = 0.0, all_us = 0.0;
-    for (int64_t i = 0; i < s->n_event; i++) {
-        const smp_trace_event *e = &s->event[i];
+    smp_trace_event *event;
+    const int64_t n = smp__record_events(s->record, &event);
+    for (int64_t i = 0; i < n; i++) {
+        const smp_trace_event *e = &event[i];
         const smp_action_kind kind = e->action.kind;
         if (reduces(kind))
             sums_us = fmax(sums_us, e->end_us);
@@ -137,7 +147,7 @@ static void split_step(const smp *s, double step_us, double data_us, split *t)
         else if (!computes(kind))
             continue;
         else
-            add_gap(s, i, at_us, t);
+            add_gap(s, e, i, at_us, t);
         t->us[kind == SMP_ACTION_OPTIMIZE ? SMP_TIME_OPTIMIZER
               : kind == SMP_ACTION_F      ? SMP_TIME_FORWARD
                                           : SMP_TIME_BACKWARD] += e->end_us - e->start_us;

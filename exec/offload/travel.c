@@ -147,17 +147,18 @@ smp_status smp__travel_at_once(smp *s, int chunk, int microbatch, smp_far_way wa
 
 void smp__travel_note_ends(smp *s)
 {
-    for (int i = 0; s->travel && s->ended_us && i < smp__travel_slots(s); i++) {
+    double *ended_us = smp__record_ended_us(s->record);
+    for (int i = 0; s->travel && ended_us && i < smp__travel_slots(s); i++) {
         const int64_t at = s->travel->begun[i];
         double begin_s, end_s;
         if (at >= 0 && smp_far_times(s->travel->far, i, &begin_s, &end_s))
-            s->ended_us[at] = 1e6 * (end_s - s->trace_begin_s);
+            ended_us[at] = smp__record_us(s->record, end_s);
     }
 }
 
-static double ended_us(const smp *s, int chunk, int microbatch, smp_far_way way)
+static double ended_us_of(const smp *s, int chunk, int microbatch, smp_far_way way)
 {
-    return s->ended_us[s->travel->begun[slot_of(s, chunk, microbatch, way)]];
+    return smp__record_ended_us(s->record)[s->travel->begun[slot_of(s, chunk, microbatch, way)]];
 }
 
 double smp__travel_ready_us(const smp *s, int64_t position)
@@ -165,12 +166,12 @@ double smp__travel_ready_us(const smp *s, int64_t position)
     const smp_memory_rank *memory = s->memory;
     const smp_action *a = &s->program->action[position];
     double ready_us = 0.0;
-    if (!s->travel || !s->ended_us)
+    if (!s->travel || !s->record)
         return 0.0;
     for (int64_t i = memory->stored_begin[position]; i < memory->stored_begin[position + 1]; i++)
-        ready_us = fmax(ready_us, ended_us(s, memory->stored[i].chunk, memory->stored[i].microbatch,
-                                           SMP_FAR_OUT));
+        ready_us = fmax(ready_us, ended_us_of(s, memory->stored[i].chunk,
+                                              memory->stored[i].microbatch, SMP_FAR_OUT));
     if ((a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I) && travels(s, a->chunk, a->microbatch))
-        ready_us = fmax(ready_us, ended_us(s, a->chunk, a->microbatch, SMP_FAR_BACK));
+        ready_us = fmax(ready_us, ended_us_of(s, a->chunk, a->microbatch, SMP_FAR_BACK));
     return ready_us;
 }

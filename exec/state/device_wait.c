@@ -20,7 +20,7 @@ enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 /* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
 static int mark_stamp(const smp *s, int mark)
 {
-    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + mark;
+    return (int)(s->program->n * (s->record ? 2 : 1)) + PACE_SLOTS + mark;
 }
 
 int smp__device_stamps(const smp *s, int marks)
@@ -35,7 +35,7 @@ static int begin_stamp(const smp *s, int64_t action)
 
 static int pace_stamp(const smp *s, int64_t mark)
 {
-    return (int)(s->program->n * (s->event ? 2 : 1) + mark % PACE_SLOTS);
+    return (int)(s->program->n * (s->record ? 2 : 1) + mark % PACE_SLOTS);
 }
 
 /* True if the device has done an action more than was known. */
@@ -139,15 +139,14 @@ smp_status smp__device_pace(smp *s)
 
 smp_status smp__stamp_begin(smp *s)
 {
-    return s->event ? s->device->stamp(s->device_context, begin_stamp(s, s->position)) : SMP_OK;
+    return s->record ? s->device->stamp(s->device_context, begin_stamp(s, s->position)) : SMP_OK;
 }
 
 smp_status smp__stamp_end(smp *s)
 {
-    if (s->event || !s->device->host_memory) /* of the host's own steps only a trace asks */
+    if (s->record || !s->device->host_memory) /* of the host's own steps only a trace asks */
         SMP_TRY(s->device->stamp(s->device_context, (int)s->position));
-    if (s->event)
-        s->event[s->n_event++].action = s->program->action[s->position];
+    smp__record_action(s->record, &s->program->action[s->position]);
     s->position++;
     if (!s->device->host_memory)
         advance(s);
@@ -166,35 +165,26 @@ smp_status smp__mark_time(const smp *s, int mark, double *time_s)
     return smp_fail(SMP_ERR_FAILED, "the device has no time for mark %d of the step", mark);
 }
 
-/* Updates of the step before, as far as they were made in this one; none: it ends where it begins.
- */
-static smp_trace_event beside_event(const smp *s)
-{
-    const double begin_us = 1e6 * (s->updated_s[0] - s->trace_begin_s);
-    const double end_us = 1e6 * (s->updated_s[1] - s->trace_begin_s);
-    return smp_trace_updates(s->comm.world_rank, fmax(begin_us, 0.0),
-                             end_us > 0.0 ? end_us : fmax(begin_us, 0.0));
-}
-
 smp_status smp__trace_collect(smp *s)
 {
-    if (!s->event || s->collected)
+    if (!smp__record_is_on(s->record))
         return SMP_OK;
     SMP_TRY(smp__device_idle(s));
-    for (int64_t i = 0; i < s->n_event; i++) {
-        smp_trace_event *event = &s->event[i];
-        double begin_s = s->trace_begin_s, end_s = s->trace_begin_s;
+    smp_trace_event *event;
+    const int64_t n = smp__record_events(s->record, &event);
+    const double *ended_us = smp__record_ended_us(s->record);
+    for (int64_t i = 0; i < n; i++, event++) {
+        double begin_s = smp__record_begin_s(s->record), end_s = begin_s;
         if (!s->device->passed(s->device_context, begin_stamp(s, i), &begin_s) ||
             !s->device->passed(s->device_context, (int)i, &end_s))
             return smp_fail(SMP_ERR_FAILED, "the device has no time for action %lld of the step",
                             (long long)i);
         event->world_rank = s->comm.world_rank;
         event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
-        event->start_us = 1e6 * (begin_s - s->trace_begin_s);
-        event->end_us = fmax(1e6 * (end_s - s->trace_begin_s), s->ended_us[i]);
+        event->start_us = smp__record_us(s->record, begin_s);
+        event->end_us = fmax(smp__record_us(s->record, end_s), ended_us[i]);
     }
-    s->event[s->n_event] = beside_event(s);
-    s->collected = true;
+    smp__record_end(s->record, s->comm.world_rank);
     return SMP_OK;
 }
 

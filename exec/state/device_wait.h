@@ -21,7 +21,7 @@ smp_status smp__stamp_end(smp *s);
  * there. */
 smp_status smp__stamp_mark(smp *s, int mark);
 smp_status smp__mark_time(const smp *s, int mark, double *time_s);
-/* Fills in the times of `event`. Waits for the device. */
+/* Fills in the times of the record. Waits for the device. */
 smp_status smp__trace_collect(smp *s);
 /* Between host memory and device memory, or the host area, in pieces; return when done. */
 smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes);

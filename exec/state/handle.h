@@ -15,11 +15,11 @@
 #include "exec/optimizer/loss_scale.h"
 #include "exec/optimizer/optimizer.h"
 #include "exec/checkpoint/checkpoint_file.h"
+#include "exec/record/step_record.h"
 #include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
 #include "schedule/plan/plan.h"
-#include "schedule/trace/trace.h"
 
 typedef struct smp__travel smp__travel;
 
@@ -142,18 +142,6 @@ typedef struct smp__trust {
 
 typedef struct smp__cost_samples smp__cost_samples;
 
-/* Of the step in progress, inside of actions, by the host's clock: what the stamps of record_trace
- * do not tell apart. [2]: in forward actions, in others. Nothing where no stamps are recorded. */
-typedef struct smp__spent {
-    double recompute_s; /* without what is below */
-    double joint_s[2];  /* sums over replicas that operators ask for */
-    double group_s[3];  /* waiting for the devices that compute operators together; the last one:
-                          not in an action that computes */
-    double sends_s;     /* until others took what was sent; between actions */
-    double norm_s;      /* of the gradient */
-    double update_s[2]; /* waiting for updates on the host, in forward actions and elsewhere */
-} smp__spent;
-
 struct smp {
     smp_options options; /* strings point into `strings` */
     smp_arena *strings;
@@ -193,8 +181,7 @@ struct smp {
     struct smp__travel *travel; /* exec/offload/travel.h; NULL: the rank has no host area */
     char *far; /* the host area as this process sees it, where states lie in it; else NULL */
     struct smp__updates *updates; /* exec/state/updates.h; NULL: states are in the arena */
-    double updated_s[2]; /* when those beside the last step began and ended; 0: none were */
-    char *extra;         /* device memory besides the arena: `loss_gradient`, inputs */
+    char *extra;                  /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;
     char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */
     smp__input *input;   /* [n_input] */
@@ -247,14 +234,9 @@ struct smp {
     double moved_s;        /* when messages moved on last, between operators */
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
-    smp_trace_event *event;          /* [program n], with record_trace */
-    double *ended_us; /* [program n] from trace_begin_s on, when the sums that an action has asked
-                         for were done; 0: not seen */
-    int64_t n_event;  /* of the last step; times are known after smp__trace_collect */
-    bool collected, aligned; /* times known; counted from the same moment as those of other ranks */
-    double trace_begin_s;    /* of the step that `event` is of */
+    smp__record *record; /* of the last step; times are known after smp__trace_collect. NULL: not
+                            record_trace */
     double step_begin_s;
-    smp__spent spent;
     int64_t samples_given; /* of the global batch, by the call in progress */
 
     bool evaluated;         /* the next save says so, if it is of this step: */
@@ -273,12 +255,6 @@ enum {
 
 /* What a rank may ask all for at the end of a step. */
 enum { SMP__ASK_END, SMP__ASK_SAVE, SMP__N_ASK };
-
-/* The clock for `spent`, or 0 where nobody asks. */
-static inline double smp__spent_clock(const smp *s)
-{
-    return s->event ? smp_clock_s() : 0.0;
-}
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);

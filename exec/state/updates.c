@@ -350,10 +350,13 @@ smp_status smp__updates_wait(smp *s, int n)
     update_wait w = {s, n};
     if (!u || u->joined >= n)
         return SMP_OK;
-    const double begin_s = smp__spent_clock(s);
+    const double begin_s = smp__spent_begin(s->record);
     SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w));
     if (s->training_call && !s->doing)
-        s->spent.update_s[s->current.kind != SMP_ACTION_F] += smp__spent_clock(s) - begin_s;
+        smp__spent_end(s->record,
+                       s->current.kind == SMP_ACTION_F ? SMP__SPENT_UPDATE_FORWARD
+                                                       : SMP__SPENT_UPDATE_OTHER,
+                       begin_s);
     return join(s, u);
 }
 

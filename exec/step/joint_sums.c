@@ -36,7 +36,7 @@ static smp_status sum(void *context, double *values, int64_t count)
 {
     smp *s = context;
     double *all = s->joint.all;
-    const double begin_s = smp__spent_clock(s);
+    const double begin_s = smp__spent_begin(s->record);
     smp__cost_leave(s);
     memcpy(all + s->comm.replica * count, values, (size_t)count * sizeof(*values));
     SMP_TRY(smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
@@ -49,7 +49,10 @@ static smp_status sum(void *context, double *values, int64_t count)
             values[i] += all[replica * count + i];
     }
     smp__cost_back(s);
-    s->spent.joint_s[s->current.kind != SMP_ACTION_F] += smp__spent_clock(s) - begin_s;
+    smp__spent_end(s->record,
+                   s->current.kind == SMP_ACTION_F ? SMP__SPENT_JOINT_FORWARD
+                                                   : SMP__SPENT_JOINT_OTHER,
+                   begin_s);
     return SMP_OK;
 }
 

@@ -50,9 +50,9 @@ static smp_status add_channel(smp *s, int32_t index)
                         (long long)s->transport->max_message_bytes);
     stage->n_channel++; /* what it gets is freed with it */
     channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
-    if (!outgoing && s->event)
+    if (!outgoing && s->record)
         channel->arrived_us = calloc((size_t)s->microbatches, sizeof(*channel->arrived_us));
-    if (!channel->request || (!outgoing && s->event && !channel->arrived_us))
+    if (!channel->request || (!outgoing && s->record && !channel->arrived_us))
         return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
     channel->border = border_of(s, channel);
     if (channel->border < 0)
@@ -112,19 +112,19 @@ static smp__channel *find_channel(smp *s, int32_t transfer)
 /* A step is recorded, an evaluation behind it not. */
 static bool records(const smp *s, const smp__channel *channel)
 {
-    return channel->arrived_us && !s->collected;
+    return channel->arrived_us && smp__record_is_on(s->record);
 }
 
 static void see_arrival(const smp *s, smp__channel *channel, int microbatch)
 {
     if (records(s, channel) && channel->arrived_us[microbatch] == 0.0)
-        channel->arrived_us[microbatch] = 1e6 * (smp_clock_s() - s->trace_begin_s);
+        channel->arrived_us[microbatch] = smp__record_us(s->record, smp_clock_s());
 }
 
 smp_status smp__messages_look(smp *s)
 {
     /* Looking would make the queue of a device wait. */
-    if (!s->event || s->collected || !s->transport_context || !s->device->host_memory)
+    if (!smp__record_is_on(s->record) || !s->transport_context || !s->device->host_memory)
         return SMP_OK;
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int i = 0; i < s->chunk[chunk].n_channel; i++) {

@@ -278,18 +278,19 @@ static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr 
 /* What this rank has waited for others inside of actions. */
 static double waited_s(const smp *s)
 {
-    return s->spent.joint_s[0] + s->spent.joint_s[1] +
+    return smp__spent_s(s->record, SMP__SPENT_JOINT_FORWARD) +
+           smp__spent_s(s->record, SMP__SPENT_JOINT_OTHER) +
            (s->tensor_group ? s->tensor_group->waited_s : 0.0);
 }
 
 /* Forward again: a device's own time would need stamps around it. */
 static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
-    if (!s->event || !s->device->host_memory)
+    if (!s->record || !s->device->host_memory)
         return run_instr(s, chunk, microbatch, instr);
     const double begin_s = smp_clock_s() - waited_s(s);
     SMP_TRY(run_instr(s, chunk, microbatch, instr));
-    s->spent.recompute_s += smp_clock_s() - waited_s(s) - begin_s;
+    smp__spent_add(s->record, SMP__SPENT_RECOMPUTE, smp_clock_s() - waited_s(s) - begin_s);
     return SMP_OK;
 }
 

@@ -100,10 +100,10 @@ static smp_status wait_sends(smp *s, int64_t position)
     const int64_t end = s->memory->wait_begin[position + 1];
     if (first == end)
         return SMP_OK;
-    const double begin_s = smp__spent_clock(s);
+    const double begin_s = smp__spent_begin(s->record);
     for (int64_t i = first; i < end; i++)
         SMP_TRY(smp__messages_sent(s, s->memory->wait[i]));
-    s->spent.sends_s += smp__spent_clock(s) - begin_s;
+    smp__spent_end(s->record, SMP__SPENT_SENDS, begin_s);
     return SMP_OK;
 }
 
@@ -115,9 +115,11 @@ static smp_status run_timed(smp *s, const smp_action *action)
     const double before_s = s->tensor_group ? s->tensor_group->waited_s : 0.0;
     SMP_TRY(run_action(s, action));
     if (s->tensor_group)
-        s->spent.group_s[kind == SMP_ACTION_F ? 0
-                         : backward           ? 1
-                                              : 2] += s->tensor_group->waited_s - before_s;
+        smp__spent_add(s->record,
+                       kind == SMP_ACTION_F ? SMP__SPENT_GROUP_FORWARD
+                       : backward           ? SMP__SPENT_GROUP_BACKWARD
+                                            : SMP__SPENT_GROUP_OTHER,
+                       s->tensor_group->waited_s - before_s);
     return SMP_OK;
 }
 
@@ -145,9 +147,9 @@ static smp_status finish_device_work(smp *s, bool training)
 {
     if (training) {
         SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_NORM));
-        const double begin_s = smp__spent_clock(s);
+        const double begin_s = smp__spent_begin(s->record);
         SMP_TRY(smp__weights_square(s));
-        s->spent.norm_s = smp__spent_clock(s) - begin_s;
+        smp__spent_end(s->record, SMP__SPENT_NORM, begin_s);
         SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_NORM));
     }
     if (s->memory->loss >= 0)
@@ -155,7 +157,9 @@ static smp_status finish_device_work(smp *s, bool training)
                                     (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
     SMP_TRY(smp__device_idle(s));
     smp__travel_note_ends(s);
-    smp__updates_times(s, s->updated_s);
+    double beside_s[2];
+    smp__updates_times(s, beside_s);
+    smp__record_beside(s->record, beside_s);
     return SMP_OK;
 }
 
@@ -341,12 +345,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1, .loss_scale = 1.0};
     begin(s, training, samples);
-    s->n_event = 0;
-    s->collected = s->aligned = false;
-    s->trace_begin_s = s->step_begin_s;
-    s->spent = (smp__spent){0};
-    if (s->ended_us)
-        memset(s->ended_us, 0, (size_t)s->program->n * sizeof *s->ended_us);
+    smp__record_begin(s->record, s->step_begin_s);
     smp__cost_samples_begin(s);
     smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)

@@ -78,16 +78,16 @@ static void note_end(const smp *s, smp__sum_list *list)
     for (int i = 0; i < list->n; i++)
         if (!list->ended_us || i >= list->started || list->item[i].reduction)
             return;
-    if (list->ended_us && !s->collected)
-        *list->ended_us = 1e6 * (smp_clock_s() - s->trace_begin_s);
+    if (list->ended_us && smp__record_is_on(s->record))
+        *list->ended_us = smp__record_us(s->record, smp_clock_s());
     list->ended_us = NULL;
 }
 
 void smp__sum_list_record(smp *s, smp__sum_list *list)
 {
-    if (!s->ended_us || s->collected || s->transport->on_device)
+    if (!smp__record_is_on(s->record) || s->transport->on_device)
         return;
-    list->ended_us = &s->ended_us[s->position];
+    list->ended_us = &smp__record_ended_us(s->record)[s->position];
     note_end(s, list);
 }
 
@@ -105,7 +105,7 @@ static smp_status look(smp *s, smp__sum_list *list)
 
 smp_status smp__sum_lists_look(smp *s)
 {
-    if (!s->ended_us || s->collected || !s->device->host_memory || s->comm.ddp_size == 1)
+    if (!smp__record_is_on(s->record) || !s->device->host_memory || s->comm.ddp_size == 1)
         return SMP_OK;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         SMP_TRY(look(s, &s->reducer.gather[chunk]));

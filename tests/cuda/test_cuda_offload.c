@@ -133,13 +133,15 @@ static void check_trace(smp *job)
     snprintf(path, sizeof path, "%s/trace.json", folder);
     must(smp_trace_write(job, path));
     assert_int_equal(unlink(path), 0);
-    for (int64_t i = 0; i < job->n_event; i++) {
-        const smp_trace_event *e = &job->event[i];
+    smp_trace_event *event;
+    const int64_t n = smp__record_events(job->record, &event);
+    for (int64_t i = 0; i < n; i++) {
+        const smp_trace_event *e = &event[i];
         const int pair = e->action.chunk * MICROBATCHES + e->action.microbatch;
         stored += e->action.kind == SMP_ACTION_STORE;
         loaded += e->action.kind == SMP_ACTION_LOAD;
         if (e->action.kind == SMP_ACTION_STORE || e->action.kind == SMP_ACTION_LOAD)
-            assert_true(job->ended_us[i] > 0.0 && e->end_us >= e->start_us);
+            assert_true(smp__record_ended_us(job->record)[i] > 0.0 && e->end_us >= e->start_us);
         if (e->action.kind == SMP_ACTION_LOAD)
             back_us[pair] = e->end_us;
         if (e->action.kind == SMP_ACTION_B || e->action.kind == SMP_ACTION_I)

@@ -101,9 +101,9 @@ static void measure(smp *job, const char *path, messages *m)
     take_step(job);
     must(smp_trace_write(job, path));
     memset(m, 0, sizeof *m);
-    for (int64_t i = 0; i < job->n_event; i++)
-        note(m, &job->event[i].action, job->event[i].stage, job->event[i].start_us,
-             job->event[i].end_us);
+    smp_trace_event *event;
+    for (int64_t n = smp__record_events(job->record, &event); n > 0; n--, event++)
+        note(m, &event->action, event->stage, event->start_us, event->end_us);
     assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, m, sizeof *m / sizeof(double), MPI_DOUBLE, MPI_SUM,
                                    MPI_COMM_WORLD),
                      MPI_SUCCESS);
@@ -172,8 +172,8 @@ static void test_trace_sums_measured(void **state)
     snprintf(path, sizeof path, "%s/trace.json", ranks_folder);
     take_step(job);
     must(smp_trace_write(job, path));
-    for (int64_t i = 0; i < job->n_event; i++) {
-        const smp_trace_event *event = &job->event[i];
+    smp_trace_event *event;
+    for (int64_t n = smp__record_events(job->record, &event); n > 0; n--, event++) {
         const smp_action *a = &event->action;
         const double us = event->end_us - event->start_us;
         if (a->kind == SMP_ACTION_GATHER || a->kind == SMP_ACTION_REDUCE) {

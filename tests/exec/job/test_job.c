@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "exec/record/step_record_state.h"
 #include "exec/state/handle.h"
 #include "graph/base/random.h"
 #include "graph/model/op.h"
@@ -565,12 +566,12 @@ static void test_job_trace_too_long(void **state)
 {
     (void)state;
     smp *job = open_plain();
-    job->collected = true;
+    job->record->ended = true;
     if (world_rank == world_size - 1)
-        job->n_event = INT_MAX / (int64_t)sizeof(smp_trace_event) + 1;
+        job->record->n_event = INT_MAX / (int64_t)sizeof(smp_trace_event) + 1;
     assert_int_equal(smp_trace_write(job, "/dev/null"), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "bytes: expected at most 2147483647"));
-    job->n_event = 0;
+    job->record->n_event = 0;
     smp_finalize(job);
 }
 

@@ -55,9 +55,10 @@ static double action_us(smp *job, smp_action_kind kind, int microbatch)
 {
     double us = 0.0;
     must(smp__trace_collect(job));
-    for (int64_t i = 0; i < job->n_event; i++)
-        if (job->event[i].action.kind == kind && job->event[i].action.microbatch == microbatch)
-            us += job->event[i].end_us - job->event[i].start_us;
+    smp_trace_event *event;
+    for (int64_t n = smp__record_events(job->record, &event); n > 0; n--, event++)
+        if (event->action.kind == kind && event->action.microbatch == microbatch)
+            us += event->end_us - event->start_us;
     return us;
 }
 

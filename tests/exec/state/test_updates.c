@@ -173,10 +173,11 @@ static void test_updates_bits(void **state)
 
 static const smp_trace_event *forward_of(const smp *job, int chunk)
 {
-    for (int64_t i = 0; i < job->n_event; i++)
-        if (job->event[i].action.kind == SMP_ACTION_F && job->event[i].action.microbatch == 0 &&
-            job->event[i].action.chunk == chunk)
-            return &job->event[i];
+    smp_trace_event *event;
+    for (int64_t n = smp__record_events(job->record, &event); n > 0; n--, event++)
+        if (event->action.kind == SMP_ACTION_F && event->action.microbatch == 0 &&
+            event->action.chunk == chunk)
+            return event;
     return NULL;
 }
 
@@ -200,11 +201,13 @@ static void test_updates_overlap(void **state)
     must(step(job, 1, false, &loss));
     assert_true(smp_clock_s() - begin_s >= 1e-6 * all * DELAY_US);
     must(smp__trace_collect(job));
-    const smp_trace_event *beside = &job->event[job->n_event];
+    smp_trace_event *event;
+    const int64_t n = smp__record_events(job->record, &event);
+    const smp_trace_event *beside = &event[n];
     assert_true(beside->beside && beside->end_us > beside->start_us);
     assert_true(forward_of(job, 0)->end_us < beside->end_us - DELAY_US);
     assert_true(forward_of(job, 1)->end_us >= beside->end_us);
-    assert_true(1e6 * job->spent.update_s[0] > 0.5 * all * DELAY_US);
+    assert_true(1e6 * smp__spent_s(job->record, SMP__SPENT_UPDATE_FORWARD) > 0.5 * all * DELAY_US);
     smp_finalize(job);
     unsetenv("SMP_UPDATE_DELAY");
     unsetenv("SMP_UPDATE_THREAD");
