@@ -118,7 +118,10 @@ smp_status smp__device_open(smp *s)
                                   .node_rank = s->comm.node_rank,
                                   .stamps = smp__device_stamps(s, smp__cost_marks(s)),
                                   .travels = smp__travel_slots(s) + smp__updates_travels(s)};
-    SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));
+    smp_status status = smp__device_queue_open(s);
+    if (status == SMP_OK)
+        status = s->device->open(&options, &s->device_context);
+    SMP_TRY(smp__comm_agree(&s->comm, status));
     s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;
 }

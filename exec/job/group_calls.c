@@ -109,7 +109,7 @@ static smp_status open_member(smp *s, smp_group group, int kind, member *m)
                   .rank = smp_rank(s, group),
                   .size = smp_size(s, group),
                   .call = kinds[kind]};
-    s->doing = m->call;
+    smp__place_doing(s->place, m->call);
     return SMP_OK;
 }
 

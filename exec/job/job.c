@@ -381,6 +381,7 @@ void smp__job_free(smp *s)
     free(s->rows);
     free(s->result);
     smp__record_close(s->record);
+    smp__device_queue_close(s);
     smp__cost_samples_free(s);
     smp__group_calls_free(s);
 }

@@ -39,7 +39,7 @@ static void put_number(char *line, size_t *used, int number)
 /* ", stage 5, micro-batch 7) was at action B of step 42" */
 static void put_action(char *line, size_t *used, const smp *s)
 {
-    smp_action at = s->current;
+    const smp_action at = smp__place_at(s->place);
     if (at.chunk >= 0 && at.chunk < s->chunks) {
         put_text(line, used, ", stage ");
         put_number(line, used, s->stage_of_chunk[at.chunk]);
@@ -66,7 +66,7 @@ static void put_doing(char *line, size_t *used, const smp *s, const char *doing)
 static _Noreturn void speak(void)
 {
     const smp *s = job;
-    const char *doing = s->doing;
+    const char *doing = smp__place_words(s->place);
     char line[BYTES];
     size_t used = 0;
     put_text(line, &used, "smp-run: the job was ended: rank ");

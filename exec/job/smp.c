@@ -228,8 +228,10 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         .start_s = smp__comm_patience(options->timeout_start_s, options->timeout_s),
         .save_s = smp__comm_patience(options->timeout_save_s, options->timeout_s)};
     smp *s = calloc(1, sizeof(*s));
-    if (!s)
+    if (!s || smp__place_open(&s->place) != SMP_OK) {
+        free(s);
         return refuse(smp_fail_memory(sizeof(*s)), limit);
+    }
     s->strings = smp_arena_create();
     smp_status status = smp__comm_open(&s->comm, limit);
     if (status != SMP_OK)
@@ -249,7 +251,7 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
      * and a start is one short wait after the other. */
     if (!options->keep_scheduling)
         smp__comm_take_core(&s->comm);
-    s->doing = smp__between_steps;
+    smp__place_doing(s->place, smp__between_steps);
     s->options.split = NULL;
     s->options.n_split = 0;
     s->options.weights_like = NULL;
@@ -271,6 +273,7 @@ void smp_finalize(smp *s)
     if (s->comm.failed)
         return; /* MPI may still use buffers of the handle: they stay until the process ends */
     smp_arena_destroy(s->strings);
+    smp__place_close(s->place);
     free(s);
 }
 

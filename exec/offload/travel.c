@@ -120,7 +120,7 @@ static smp_status wait_for(smp *s, int chunk, int microbatch, smp_far_way way)
     travel_wait w = {s, slot_of(s, chunk, microbatch, way), {kind, microbatch, chunk}, false};
     const smp_status status = smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w);
     if (status != SMP_OK && status != SMP_ERR_PEER)
-        s->current = w.action;
+        smp__place_action(s->place, &w.action);
     return status;
 }
 

@@ -154,7 +154,7 @@ static smp_status predict(prediction *p, const void *const *inputs, int64_t samp
     smp_status status = smp_evaluate_short(s, inputs, samples, &ignored);
     s->tap = NULL;
     SMP_TRY(status);
-    s->doing = "bringing a prediction together";
+    smp__place_doing(s->place, "bringing a prediction together");
     return smp__job_leave(s, bring_all(p));
 }
 

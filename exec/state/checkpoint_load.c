@@ -302,7 +302,7 @@ static smp_status load(smp *s, const char *path, bool best)
     smp__saved *list = NULL; /* rank 0's: it chooses, so that all ranks read the same file */
     int n = 0;
     smp_status status = SMP_OK;
-    s->doing = "loading a checkpoint";
+    smp__place_doing(s->place, "loading a checkpoint");
     if (s->comm.world_rank == 0)
         status = smp__checkpoint_list(path, &list, &n);
     if (status == SMP_OK && best && s->comm.world_rank == 0)

@@ -94,7 +94,7 @@ static smp_status end_phase(smp *s)
 smp_status smp__save_complete(smp *s)
 {
     smp_status status = SMP_OK;
-    s->doing = "saving a checkpoint";
+    smp__place_doing(s->place, "saving a checkpoint");
     while (status == SMP_OK && s->saving.phase != SMP__SAVE_NONE)
         status = end_phase(s);
     return smp__job_leave(s, status);
@@ -204,7 +204,7 @@ static smp_status begin(smp *s, const char *path, bool behind)
 {
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
-    s->doing = "saving a checkpoint";
+    smp__place_doing(s->place, "saving a checkpoint");
     return smp__job_leave(s, start(s, path, behind));
 }
 

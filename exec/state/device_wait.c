@@ -17,6 +17,33 @@
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
+struct smp__queue {
+    int64_t position; /* actions of the step that are enqueued */
+    int64_t passed;   /* ... of which the device has done at least so many */
+    int64_t calls;    /* operators enqueued, for smp__device_pace */
+};
+
+smp_status smp__device_queue_open(smp *s)
+{
+    s->queue = calloc(1, sizeof *s->queue);
+    return s->queue ? SMP_OK : smp_fail_memory(sizeof *s->queue);
+}
+
+void smp__device_queue_close(smp *s)
+{
+    free(s->queue);
+}
+
+void smp__device_queue_begin(smp *s)
+{
+    s->queue->position = s->queue->passed = 0;
+}
+
+int64_t smp__device_position(const smp *s)
+{
+    return s->queue->position;
+}
+
 /* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
 static int mark_stamp(const smp *s, int mark)
 {
@@ -41,16 +68,17 @@ static int pace_stamp(const smp *s, int64_t mark)
 /* True if the device has done an action more than was known. */
 static bool advance(smp *s)
 {
-    int64_t before = s->passed;
-    while (s->passed < s->position && s->device->passed(s->device_context, (int)s->passed, NULL))
-        s->passed++;
-    return s->passed > before;
+    int64_t before = s->queue->passed;
+    while (s->queue->passed < s->queue->position &&
+           s->device->passed(s->device_context, (int)s->queue->passed, NULL))
+        s->queue->passed++;
+    return s->queue->passed > before;
 }
 
 /* The first action that the device has not done, as far as is known; NULL: it has done all. */
 static const smp_action *first_open(const smp *s)
 {
-    for (int64_t i = s->passed; i < s->position; i++) {
+    for (int64_t i = s->queue->passed; i < s->queue->position; i++) {
         const smp_action *action = &s->program->action[i];
         if (action->kind != SMP_ACTION_RECV_F && action->kind != SMP_ACTION_RECV_B)
             return action; /* a receive is nothing on the compute stream */
@@ -75,8 +103,8 @@ static void describe_device(const void *context, char *buffer, size_t size)
     smp_text text = {0};
     smp_action_format(action, &text);
     snprintf(buffer, size, "its device to finish %s, %lld of %lld actions behind the host",
-             text.data ? text.data : "an action", (long long)(s->position - s->passed),
-             (long long)s->program->n);
+             text.data ? text.data : "an action",
+             (long long)(s->queue->position - s->queue->passed), (long long)s->program->n);
     smp_text_free(&text);
 }
 
@@ -102,7 +130,7 @@ static void blame(smp *s)
 {
     const smp_action *action = first_open(s);
     if (action)
-        s->current = *action;
+        smp__place_action(s->place, action);
 }
 
 static smp_status wait_or_blame(smp *s, int stamp)
@@ -124,30 +152,31 @@ void smp__device_blame(smp *s)
 smp_status smp__device_idle(smp *s)
 {
     SMP_TRY(wait_or_blame(s, -1));
-    s->passed = s->position;
+    s->queue->passed = s->queue->position;
     return SMP_OK;
 }
 
 smp_status smp__device_pace(smp *s)
 {
-    if (s->device->host_memory || ++s->calls % PACE_CALLS != 0)
+    if (s->device->host_memory || ++s->queue->calls % PACE_CALLS != 0)
         return SMP_OK;
-    int64_t mark = s->calls / PACE_CALLS;
+    int64_t mark = s->queue->calls / PACE_CALLS;
     SMP_TRY(s->device->stamp(s->device_context, pace_stamp(s, mark)));
     return mark < PACE_SLOTS ? SMP_OK : wait_or_blame(s, pace_stamp(s, mark + 1));
 }
 
 smp_status smp__stamp_begin(smp *s)
 {
-    return s->record ? s->device->stamp(s->device_context, begin_stamp(s, s->position)) : SMP_OK;
+    return s->record ? s->device->stamp(s->device_context, begin_stamp(s, s->queue->position))
+                     : SMP_OK;
 }
 
 smp_status smp__stamp_end(smp *s)
 {
     if (s->record || !s->device->host_memory) /* of the host's own steps only a trace asks */
-        SMP_TRY(s->device->stamp(s->device_context, (int)s->position));
-    smp__record_action(s->record, &s->program->action[s->position]);
-    s->position++;
+        SMP_TRY(s->device->stamp(s->device_context, (int)s->queue->position));
+    smp__record_action(s->record, &s->program->action[s->queue->position]);
+    s->queue->position++;
     if (!s->device->host_memory)
         advance(s);
     return SMP_OK;

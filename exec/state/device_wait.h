@@ -4,17 +4,24 @@
 
 #include "exec/state/handle.h"
 
+/* How far the device has got with what it was told. `begin`: of a step or an evaluation. */
+smp_status smp__device_queue_open(smp *s);
+void smp__device_queue_close(smp *s);
+void smp__device_queue_begin(smp *s);
+/* Actions of the step that are enqueued: that in progress has this index. */
+int64_t smp__device_position(const smp *s);
+
 /* With the watchdog: a device that gets nowhere is SMP_ERR_PEER, naming the first action that it
  * has not done. */
 smp_status smp__device_idle(smp *s);
-/* If the device itself has failed: s->current becomes the action that it was at. */
+/* If the device itself has failed: the rank's place becomes the action that it was at. */
 void smp__device_blame(smp *s);
 /* Called after every operator: keeps the host within some hundred kernels of the device, since a
  * launch into a full queue would block where nobody watches. */
 smp_status smp__device_pace(smp *s);
 /* Stamps that the device needs, besides `marks` that smp__stamp_mark sets. */
 int smp__device_stamps(const smp *s, int marks);
-/* Notes where the device begins (with record_trace) or ends the action at s->position. */
+/* Notes where the device begins (with record_trace) or ends the action in progress. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);
 /* Notes where the device is, under a number that is used again in every step, and when it was

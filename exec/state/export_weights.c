@@ -474,7 +474,7 @@ smp_status smp_export_weights_as(smp *s, const char *path, const smp_weights_opt
         return smp_fail(SMP_ERR_INPUT, "smp_export_weights: a NULL argument");
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__updates_settle(s));
-    s->doing = "exporting the weights";
+    smp__place_doing(s->place, "exporting the weights");
     smp_status status =
         smp__comm_agree(&s->comm, plan_export(&e, s, path, options ? options : &none));
     if (status == SMP_OK)

@@ -163,12 +163,10 @@ int64_t smp__job_global_batch(const smp *s)
     return smp_step_samples(s) * s->comm.ddp_size;
 }
 
-const char smp__between_steps[] = "between steps";
-
 smp_status smp__job_leave(smp *s, smp_status status)
 {
     if (status != SMP_ERR_PEER)
-        s->doing = smp__between_steps;
+        smp__place_doing(s->place, smp__between_steps);
     return status;
 }
 
@@ -180,25 +178,27 @@ smp_status smp__job_context(const smp *s, smp_status status)
     if (s->comm.tensor_size > 1)
         snprintf(of_group, sizeof(of_group), ", device %d of %d", s->comm.tensor_rank,
                  s->comm.tensor_size);
-    if (s->doing)
+    const char *doing = smp__place_words(s->place);
+    const smp_action at = smp__place_at(s->place);
+    if (doing)
         return smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s, %s)",
                                 s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
-                                of_group, s->doing);
-    if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
+                                of_group, doing);
+    if (at.kind != SMP_ACTION_OPTIMIZE && at.chunk < 0)
         return smp_fail_context(status,
                                 "rank %d (replica %d, pipeline rank %d%s, before the first "
                                 "action)",
                                 s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
                                 of_group);
     smp_text action = {0};
-    smp_action_format(&s->current, &action);
+    smp_action_format(&at, &action);
     /* the optimizer step is one of all stages of the rank: the first stands for them */
-    int stage = s->stage_of_chunk[s->current.chunk >= 0 ? s->current.chunk : 0];
+    int stage = s->stage_of_chunk[at.chunk >= 0 ? at.chunk : 0];
     char where[64];
     snprintf(where, sizeof(where), ", stage %d", stage);
     char mb[64] = "";
-    if (s->current.microbatch >= 0)
-        snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);
+    if (at.microbatch >= 0)
+        snprintf(mb, sizeof(mb), ", micro-batch %d", at.microbatch);
     smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s%s, action %s)",
                      s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, of_group, where,
                      mb, action.data ? action.data : "?");

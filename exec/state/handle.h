@@ -15,6 +15,7 @@
 #include "exec/optimizer/loss_scale.h"
 #include "exec/optimizer/optimizer.h"
 #include "exec/checkpoint/checkpoint_file.h"
+#include "exec/record/rank_place.h"
 #include "exec/record/step_record.h"
 #include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
@@ -223,15 +224,12 @@ struct smp {
     bool stale;   /* weights have been updated, each rank its part, and not gathered since */
     bool broken;  /* a step failed */
     bool drifted; /* replicas differ: smp__replicas_check */
-    int32_t drifted_param; /* ... first in memory->param[]; -1: not in what this rank has */
-    char load_note[1024];  /* see smp_load_note */
-    smp_action current;    /* action in progress, for messages */
-    const char *doing;     /* ... and what this rank does outside of steps; NULL: it is in one */
-    int64_t position;      /* actions of the step that are enqueued */
-    int64_t at;            /* in the program: the action in progress */
-    int64_t passed;        /* ... of which the device has done at least so many */
-    int64_t calls;         /* operators enqueued, for smp__device_pace */
-    double moved_s;        /* when messages moved on last, between operators */
+    int32_t drifted_param;    /* ... first in memory->param[]; -1: not in what this rank has */
+    char load_note[1024];     /* see smp_load_note */
+    smp__place *place;        /* what the rank is doing */
+    struct smp__queue *queue; /* exec/state/device_wait.h */
+    int64_t at;               /* in the program: the action in progress */
+    double moved_s;           /* when messages moved on last, between operators */
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
     smp__record *record; /* of the last step; times are known after smp__trace_collect. NULL: not
@@ -278,8 +276,6 @@ smp_status smp__job_usable(const smp *s);
 /* Samples in one step of all replicas. */
 int64_t smp__job_global_batch(const smp *s);
 
-/* What a rank is doing that is in no step and no other call. */
-extern const char smp__between_steps[];
 /* The end of a call that said what it does: after a failure elsewhere that stays its place. */
 smp_status smp__job_leave(smp *s, smp_status status);
 

@@ -131,7 +131,7 @@ smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options 
     SMP_TRY(smp__updates_settle(s));
     loading l = {.s = s};
     s->load_note[0] = '\0';
-    s->doing = "loading weights";
+    smp__place_doing(s->place, "loading weights");
     smp_status status = smp__comm_agree(&s->comm, prepare(&l, path, options ? options : &none));
     if (status == SMP_OK) {
         status = smp__comm_agree(&s->comm, read_weights(&l));

@@ -352,9 +352,9 @@ smp_status smp__updates_wait(smp *s, int n)
         return SMP_OK;
     const double begin_s = smp__spent_begin(s->record);
     SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w));
-    if (s->training_call && !s->doing)
+    if (s->training_call && !smp__place_words(s->place))
         smp__spent_end(s->record,
-                       s->current.kind == SMP_ACTION_F ? SMP__SPENT_UPDATE_FORWARD
+                       smp__place_is_forward(s->place) ? SMP__SPENT_UPDATE_FORWARD
                                                        : SMP__SPENT_UPDATE_OTHER,
                        begin_s);
     return join(s, u);

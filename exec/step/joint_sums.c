@@ -50,7 +50,7 @@ static smp_status sum(void *context, double *values, int64_t count)
     }
     smp__cost_back(s);
     smp__spent_end(s->record,
-                   s->current.kind == SMP_ACTION_F ? SMP__SPENT_JOINT_FORWARD
+                   smp__place_is_forward(s->place) ? SMP__SPENT_JOINT_FORWARD
                                                    : SMP__SPENT_JOINT_OTHER,
                    begin_s);
     return SMP_OK;

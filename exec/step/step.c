@@ -128,7 +128,7 @@ static smp_status run_program(smp *s)
     const smp_memory_rank *memory = s->memory;
     for (int64_t i = 0; i < s->program->n; i++) {
         const smp_action *action = &s->program->action[i];
-        s->current = *action;
+        smp__place_action(s->place, action);
         s->at = i;
         SMP_TRY(wait_sends(s, i));
         SMP_TRY(smp__travel_stored(s, i));
@@ -317,11 +317,10 @@ static void begin(smp *s, bool training, int64_t samples)
 {
     s->training_call = training;
     s->samples_given = samples;
-    s->position = s->passed = 0;
+    smp__device_queue_begin(s);
     s->step_begin_s = smp_clock_s();
     s->waited_s = s->comm.waited_s;
-    s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
-    s->doing = NULL;
+    smp__place_begin(s->place);
     smp__comm_enter(&s->comm);
 }
 
@@ -366,7 +365,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
         status = collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
-    s->doing = smp__between_steps;
+    smp__place_doing(s->place, smp__between_steps);
     s->step++;
     if (s->samples >= 0)
         s->samples += samples;
@@ -403,7 +402,7 @@ static smp_status evaluate_microbatch(smp *s, int mb)
 {
     s->first_microbatch = mb;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = mb, .chunk = chunk};
+        smp__place_action(s->place, &(smp_action){SMP_ACTION_F, mb, chunk});
         SMP_TRY(wait_chunk_sends(s, chunk == 0));
         for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
             const smp__channel *channel = &s->chunk[chunk].channel[i];
@@ -449,7 +448,7 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
         status = collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
-    s->doing = smp__between_steps;
+    smp__place_doing(s->place, smp__between_steps);
     done.predicted_us = 0.0; /* the plan predicts training steps */
     *result = done;
     return SMP_OK;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/state/device_wait.h"
 #include "exec/transport/comm.h"
 
 static int members_of(const smp *s, smp_reach reach)
@@ -87,7 +88,7 @@ void smp__sum_list_record(smp *s, smp__sum_list *list)
 {
     if (!smp__record_is_on(s->record) || s->transport->on_device)
         return;
-    list->ended_us = &smp__record_ended_us(s->record)[s->position];
+    list->ended_us = &smp__record_ended_us(s->record)[smp__device_position(s)];
     note_end(s, list);
 }
 

@@ -340,7 +340,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
         free_data(&t);
         if (!*job_broken)
             status = leave(&t, status);
-        if (*job_broken && !t.job->comm.told && t.job->doing)
+        if (*job_broken && !t.job->comm.told && smp__place_words(t.job->place))
             smp__job_context(t.job, status);
         if (status == SMP_OK)
             tell_stop(&t);

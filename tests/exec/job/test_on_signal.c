@@ -37,9 +37,8 @@ static void raise_in_step(const smp *job)
 
 static void raise_between_steps(const smp *job)
 {
-    smp saving = *job;
-    saving.doing = "saving a checkpoint";
-    smp__on_signal(&saving, false);
+    smp__place_doing(job->place, "saving a checkpoint");
+    smp__on_signal(job, false);
     raise(SIGTERM);
 }
 
@@ -116,10 +115,11 @@ static int end_of(void (*act)(const smp *job), char *text, size_t size)
 {
     int stage = 5, ends[2], status = 0;
     smp job = {.comm = {.world_rank = 3, .replica = 1, .pipeline_rank = 2},
-               .current = {.kind = SMP_ACTION_B, .chunk = 0, .microbatch = 7},
                .chunks = 1,
                .stage_of_chunk = &stage,
                .step = 41};
+    assert_int_equal(smp__place_open(&job.place), SMP_OK);
+    smp__place_action(job.place, &(smp_action){SMP_ACTION_B, .chunk = 0, .microbatch = 7});
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -134,6 +134,7 @@ static int end_of(void (*act)(const smp *job), char *text, size_t size)
     text[n > 0 ? n : 0] = '\0';
     close(ends[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
+    smp__place_close(job.place);
     return status;
 }
 
