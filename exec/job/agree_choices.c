@@ -22,10 +22,10 @@ static smp_status gather(smp *s, const smp__choices *own, smp__choice **all, int
     char *bytes = NULL;
     size_t n = 0;
     SMP_TRY(
-        smp__comm_agree(&s->comm, mine ? SMP_OK : smp_fail_memory((size_t)own->n * sizeof *mine)));
+        smp__comm_agree(s->comm, mine ? SMP_OK : smp_fail_memory((size_t)own->n * sizeof *mine)));
     for (int i = 0; i < own->n; i++)
         mine[i] = *own->choice[i];
-    smp_status status = smp__comm_gather(&s->comm, mine, (size_t)own->n * sizeof *mine, &bytes, &n);
+    smp_status status = smp__comm_gather(s->comm, mine, (size_t)own->n * sizeof *mine, &bytes, &n);
     free(mine);
     *all = (smp__choice *)(void *)bytes;
     *total = (int)(n / sizeof *mine);
@@ -94,8 +94,8 @@ static smp_status agree(smp *s, bool *changed)
         any |= smp__choice_way(list->choice[i]) != way;
     }
     free(all);
-    SMP_TRY(smp__comm_agree(&s->comm, check(list)));
-    SMP_TRY(smp__comm_max(&s->comm, &any));
+    SMP_TRY(smp__comm_agree(s->comm, check(list)));
+    SMP_TRY(smp__comm_max(s->comm, &any));
     *changed = any;
     return SMP_OK;
 }

@@ -34,8 +34,8 @@ smp_status smp__products_ask(smp *s)
     smp_products *products = products_of(s);
     if (!products || !s->plan->products.device)
         return SMP_OK;
-    smp_status status = smp__comm_agree(&s->comm, check_origin(s, products));
-    if (s->comm.failed)
+    smp_status status = smp__comm_agree(s->comm, check_origin(s, products));
+    if (s->comm->failed)
         return status;
     if (status == SMP_OK)
         products->choices = &s->plan->products;
@@ -51,9 +51,9 @@ static smp_status gather(smp *s, const smp_products *products,
     smp_text own = {0};
     size_t total;
     write(products, &own);
-    smp_status status = smp__comm_agree(&s->comm, own.failed ? smp_fail_memory(1) : SMP_OK);
+    smp_status status = smp__comm_agree(s->comm, own.failed ? smp_fail_memory(1) : SMP_OK);
     if (status == SMP_OK)
-        status = smp__comm_gather(&s->comm, own.data ? own.data : "", own.length, all, &total);
+        status = smp__comm_gather(s->comm, own.data ? own.data : "", own.length, all, &total);
     smp_text_free(&own);
     return status;
 }
@@ -67,7 +67,7 @@ smp_status smp__products_list(smp *s)
     SMP_TRY(gather(s, products, smp_products_list, &all));
     smp_status status = smp_products_take(products, all);
     free(all);
-    return smp__comm_agree(&s->comm, status);
+    return smp__comm_agree(s->comm, status);
 }
 
 smp_status smp__products_settle(smp *s, bool *again)
@@ -79,7 +79,7 @@ smp_status smp__products_settle(smp *s, bool *again)
     SMP_TRY(gather(s, products, smp_products_say, &all));
     int changed = smp_products_agree(products, all);
     free(all);
-    SMP_TRY(smp__comm_max(&s->comm, &changed));
+    SMP_TRY(smp__comm_max(s->comm, &changed));
     *again = *again || changed;
     products->settled = !*again;
     return SMP_OK;

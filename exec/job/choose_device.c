@@ -53,9 +53,9 @@ static smp_status check_kernels(const smp *s, const smp_device *device)
 static smp_status check_present(const smp *s, const smp_device *device)
 {
     smp_status status = device->present();
-    if (s->comm.world_size == 1)
+    if (s->comm->world_size == 1)
         return status;
-    return smp_fail_context(status, "rank %d", s->comm.world_rank);
+    return smp_fail_context(status, "rank %d", s->comm->world_rank);
 }
 
 /* Can this rank run the model on the device? Leaves the graph with that target if so. */
@@ -82,12 +82,12 @@ static smp_status choose_best(smp *s)
     size_t used = 0;
     for (int i = 0; smp_devices()[i]; i++) {
         const smp_device *device = smp_devices()[i];
-        status = smp__comm_agree(&s->comm, try_device(s, device));
+        status = smp__comm_agree(s->comm, try_device(s, device));
         if (status == SMP_OK) {
             s->device = device;
             return SMP_OK;
         }
-        if (s->comm.failed)
+        if (s->comm->failed)
             return status;
         if (used < sizeof(s->device_note)) {
             int n = snprintf(s->device_note + used, sizeof(s->device_note) - used, "%s%s: %s",
@@ -101,12 +101,12 @@ static smp_status choose_best(smp *s)
 smp_status smp__choose_device(smp *s)
 {
     const char *name = s->options.device ? s->options.device : "cpu";
-    SMP_TRY(smp__comm_agree(&s->comm, find_precision(s)));
+    SMP_TRY(smp__comm_agree(s->comm, find_precision(s)));
     if (strcmp(name, "auto") == 0) {
         SMP_TRY(choose_best(s));
     } else {
         s->device = smp_device_find(name); /* checked with the options */
-        SMP_TRY(smp__comm_agree(&s->comm, try_device(s, s->device)));
+        SMP_TRY(smp__comm_agree(s->comm, try_device(s, s->device)));
     }
     s->target.backend = s->device->backend;
     return SMP_OK;
@@ -115,13 +115,13 @@ smp_status smp__choose_device(smp *s)
 smp_status smp__device_open(smp *s)
 {
     smp_device_options options = {.precision = s->target.precision,
-                                  .node_rank = s->comm.node_rank,
+                                  .node_rank = s->comm->node_rank,
                                   .stamps = smp__device_stamps(s, smp__cost_marks(s)),
                                   .travels = smp__travel_slots(s) + smp__updates_travels(s)};
     smp_status status = smp__device_queue_open(s);
     if (status == SMP_OK)
         status = s->device->open(&options, &s->device_context);
-    SMP_TRY(smp__comm_agree(&s->comm, status));
+    SMP_TRY(smp__comm_agree(s->comm, status));
     s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;
 }
@@ -148,7 +148,7 @@ static smp_status fail_memory(const smp *s, const memory_need *own, int64_t need
     smp_format_bytes(room, sizeof(room), available);
     smp_format_bytes(arena, sizeof(arena), s->memory->arena_bytes);
     smp_format_bytes(planned, sizeof(planned),
-                     s->plan->predicted.peak_bytes[s->comm.pipeline_rank]);
+                     s->plan->predicted.peak_bytes[s->comm->pipeline_rank]);
     smp_format_bytes(extra, sizeof(extra), s->extra_bytes);
     smp_format_bytes(taken, sizeof(taken), libraries(s));
     if (sharers > 1) {
@@ -161,7 +161,7 @@ static smp_status fail_memory(const smp *s, const memory_need *own, int64_t need
                     "plan says %s), %s for inputs and %s for libraries (%s); %s are free%s: use "
                     "more stages, fewer micro-batches in flight, a smaller micro-batch or "
                     "--recompute",
-                    s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, total,
+                    s->comm->world_rank, s->comm->replica, s->comm->pipeline_rank, total,
                     s->device->describe(s->device_context), arena, planned, extra, taken,
                     s->plan->library_bytes > 0 ? "as the plan says" : "assumed", room, others);
 }
@@ -171,7 +171,7 @@ static smp_status check_shared(smp *s, const memory_need *own, const memory_need
 {
     int64_t needed = 0, available = INT64_MAX;
     int sharers = 0;
-    for (int i = 0; i < s->comm.node_size; i++) {
+    for (int i = 0; i < s->comm->node_size; i++) {
         if (memcmp(all[i].id, own->id, sizeof(own->id)) != 0)
             continue;
         sharers++;
@@ -191,11 +191,11 @@ smp_status smp__device_check_memory(smp *s)
     void *all;
     if (s->device->host_memory)
         return SMP_OK; /* it is found out by touching it */
-    SMP_TRY(smp__comm_agree(&s->comm, s->device->available(s->device_context, &own.available)));
+    SMP_TRY(smp__comm_agree(s->comm, s->device->available(s->device_context, &own.available)));
     s->device->identity(s->device_context, own.id);
     own.needed = s->memory->arena_bytes + s->extra_bytes + libraries(s);
-    SMP_TRY(smp__comm_gather_node(&s->comm, &own, (int)sizeof(own), &all));
-    smp_status status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
+    SMP_TRY(smp__comm_gather_node(s->comm, &own, (int)sizeof(own), &all));
+    smp_status status = smp__comm_agree(s->comm, check_shared(s, &own, all));
     free(all);
     return status;
 }
@@ -216,7 +216,7 @@ smp_status smp__choose_transport(smp *s, const smp_transport_options *options)
     s->transport = smp_transport_choose(options, s->transport_note, sizeof(s->transport_note));
     if (s->transport)
         return SMP_OK;
-    if (s->comm.failed)
+    if (s->comm->failed)
         return SMP_ERR_PEER;
     return smp_fail(SMP_ERR_FAILED, "no transport serves device '%s': %s", s->device->name,
                     s->transport_note);

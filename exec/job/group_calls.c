@@ -60,7 +60,7 @@ typedef struct member {
 
 smp_status smp__group_calls_build(smp *s)
 {
-    const size_t ranks = (size_t)s->comm.world_size;
+    const size_t ranks = (size_t)s->comm->world_size;
     struct smp__group_memory *memory = s->group_memory = calloc(1, sizeof(*memory));
     if (!memory)
         return smp_fail_memory(sizeof(*memory));
@@ -83,12 +83,12 @@ void smp__group_calls_free(smp *s)
 
 int smp_local_rank(const smp *s)
 {
-    return s->comm.node_rank;
+    return s->comm->node_rank;
 }
 
 int smp_local_size(const smp *s)
 {
-    return s->comm.node_size;
+    return s->comm->node_size;
 }
 
 /* What this rank alone can see; nobody else is told. */
@@ -101,7 +101,7 @@ static smp_status open_member(smp *s, smp_group group, int kind, member *m)
                         "%s: group %d: expected SMP_WORLD, SMP_PIPELINE, SMP_DDP or SMP_TENSOR",
                         kinds[kind], (int)group);
     SMP_TRY(smp__job_usable(s));
-    const MPI_Comm ranks[] = {s->comm.world, s->comm.pipeline, s->comm.ddp, s->comm.tensor};
+    const MPI_Comm ranks[] = {s->comm->world, s->comm->pipeline, s->comm->ddp, s->comm->tensor};
     *m = (member){.s = s,
                   .memory = s->group_memory,
                   .ranks = ranks[group],
@@ -124,7 +124,7 @@ static smp_status complete(smp_comm *comm, int started, const char *what)
 static smp_status finish(const member *m, int started)
 {
     char what[96];
-    smp_comm *comm = &m->s->comm;
+    smp_comm *comm = m->s->comm;
     snprintf(what, sizeof what, "the other ranks of %s in %s", group_names[m->group], m->call);
     return m->group == SMP_WORLD ? smp__comm_finish(comm, started, what)
                                  : complete(comm, started, what);
@@ -179,7 +179,7 @@ static smp_status meet(const member *m, const group_call *call)
     memory->own = *call;
     SMP_TRY(
         finish(m, MPI_Iallgather(&memory->own, sizeof memory->own, MPI_BYTE, memory->all,
-                                 sizeof memory->own, MPI_BYTE, m->ranks, &m->s->comm.collective)));
+                                 sizeof memory->own, MPI_BYTE, m->ranks, &m->s->comm->collective)));
     return compare(m);
 }
 
@@ -214,7 +214,7 @@ static smp_status broadcast(const member *m, int root, char *data, int64_t bytes
         if (m->rank == root)
             memcpy(memory->piece, data + at, (size_t)n);
         SMP_TRY(finish(m, MPI_Ibcast(memory->piece, (int)n, MPI_BYTE, root, m->ranks,
-                                     &m->s->comm.collective)));
+                                     &m->s->comm->collective)));
         if (m->rank != root)
             memcpy(data + at, memory->piece, (size_t)n);
     }
@@ -244,7 +244,7 @@ static smp_status gather(const member *m, const char *own, int64_t bytes, char *
         char *part = memory->piece + m->size * n;
         memcpy(part, own + at, (size_t)n);
         SMP_TRY(finish(m, MPI_Iallgather(part, (int)n, MPI_BYTE, memory->piece, (int)n, MPI_BYTE,
-                                         m->ranks, &m->s->comm.collective)));
+                                         m->ranks, &m->s->comm->collective)));
         for (int i = 0; i < m->size; i++)
             memcpy(all + i * bytes + at, memory->piece + i * n, (size_t)n);
     }
@@ -296,11 +296,11 @@ static smp_status reduce_piece(const member *m, const group_call *call, char *va
     memcpy(front, values, (size_t)n);
     memset(front + n, 0, (size_t)(m->size * part_bytes - n));
     SMP_TRY(finish(m, MPI_Ialltoall(front, (int)part_bytes, MPI_BYTE, back, (int)part_bytes,
-                                    MPI_BYTE, m->ranks, &m->s->comm.collective)));
+                                    MPI_BYTE, m->ranks, &m->s->comm->collective)));
     for (int i = 1; i < m->size; i++)
         combine[call->type]((smp_combine)call->combine, back, back + i * part_bytes, part);
     SMP_TRY(finish(m, MPI_Iallgather(back, (int)part_bytes, MPI_BYTE, front, (int)part_bytes,
-                                     MPI_BYTE, m->ranks, &m->s->comm.collective)));
+                                     MPI_BYTE, m->ranks, &m->s->comm->collective)));
     memcpy(values, front, (size_t)n);
     return SMP_OK;
 }
@@ -355,7 +355,7 @@ static int rank_in_world(const member *m, int rank)
     MPI_Group group, world;
     int found = rank;
     MPI_Comm_group(m->ranks, &group);
-    MPI_Comm_group(m->s->comm.world, &world);
+    MPI_Comm_group(m->s->comm->world, &world);
     MPI_Group_translate_ranks(group, 1, &rank, world, &found);
     MPI_Group_free(&group);
     MPI_Group_free(&world);
@@ -366,14 +366,14 @@ static smp_status wait_for_peer(const member *m, int started, int peer)
 {
     char what[96];
     snprintf(what, sizeof what, "rank %d of %s in %s", peer, group_names[m->group], m->call);
-    return complete(&m->s->comm, started, what);
+    return complete(m->s->comm, started, what);
 }
 
 /* The two ends tell each other what they call, and find the same in it. */
 static smp_status meet_peer(const member *m, const group_call *call, int peer, int world)
 {
     struct smp__group_memory *memory = m->memory;
-    smp_comm *comm = &m->s->comm;
+    smp_comm *comm = m->s->comm;
     group_call *other = &memory->all[0];
     memory->own = *call;
     int started = MPI_Isend(&memory->own, sizeof *call, MPI_BYTE, world, MESSAGE_TAG, comm->world,
@@ -403,7 +403,7 @@ static smp_status pass(const member *m, int peer, int world, const char *from, c
                        int64_t bytes)
 {
     struct smp__group_memory *memory = m->memory;
-    smp_comm *comm = &m->s->comm;
+    smp_comm *comm = m->s->comm;
     for (int64_t at = 0, n; at < bytes; at += n) {
         n = bytes - at < memory->piece_bytes ? bytes - at : memory->piece_bytes;
         if (from)

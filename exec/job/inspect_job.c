@@ -73,9 +73,9 @@ static smp_status share_holding(smp *s, weight_copy *c, const smp__holding *h, f
     for (int64_t at = h->begin, n; at < h->end; at += n) {
         n = h->end - at < SLICE_ELEMENTS ? h->end - at : SLICE_ELEMENTS;
         const int64_t bytes = n * (int64_t)sizeof(float);
-        if (s->comm.world_rank == h->rank && c->status == SMP_OK)
+        if (s->comm->world_rank == h->rank && c->status == SMP_OK)
             c->status = smp__copy_out(s, c->slice, smp__weight_at(s, held, at), bytes);
-        SMP_TRY(smp__comm_share(&s->comm, c->slice, bytes, h->rank));
+        SMP_TRY(smp__comm_share(s->comm, c->slice, bytes, h->rank));
         smp__runs_put(h->runs, c->slice, at, n, values, 0);
     }
     return SMP_OK;
@@ -88,7 +88,7 @@ static smp_status share_weight(smp *s, weight_copy *c, float *values)
         SMP_TRY(share_holding(s, c, &c->holding[i], values));
     if (s->device->host_memory) /* a device may fail, a host not */
         return SMP_OK;
-    return smp__comm_agree(&s->comm, c->status);
+    return smp__comm_agree(s->comm, c->status);
 }
 
 smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count)
@@ -96,7 +96,7 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
     weight_copy c = {0};
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_get: a NULL argument");
-    smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
+    smp_status status = smp__comm_agree(s->comm, open_copy(s, name, count, &c));
     if (status == SMP_OK)
         status = smp__updates_settle(s);
     if (status == SMP_OK)
@@ -126,7 +126,7 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     weight_copy c = {0};
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
-    smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
+    smp_status status = smp__comm_agree(s->comm, open_copy(s, name, count, &c));
     if (status == SMP_OK)
         status = smp__updates_settle(s);
     if (status == SMP_OK)
@@ -151,7 +151,7 @@ static smp_status check_length(const smp *s)
  * What MPI may still use after a failure is not freed. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
-    const int size = s->comm.world_size;
+    const int size = s->comm->world_size;
     smp_trace_event *event;
     int64_t n_own = smp__record_events(s->record, &event);
     n_own += event[n_own].end_us > event[n_own].start_us;              /* the updates beside */
@@ -159,32 +159,32 @@ static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
     int64_t total = 0;
     int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
-    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+    if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
         goto done;
     own = count + 2 * size;
     *own = bytes;
     status = smp__comm_finish(
-        &s->comm,
-        MPI_Igather(own, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world, &s->comm.collective),
+        s->comm,
+        MPI_Igather(own, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm->world, &s->comm->collective),
         "the lengths of the other ranks' traces");
     if (status != SMP_OK)
         goto done;
-    for (int rank = 0; s->comm.world_rank == 0 && rank < size; rank++) {
+    for (int rank = 0; s->comm->world_rank == 0 && rank < size; rank++) {
         count[size + rank] = (int)total;
         total += count[rank];
     }
     *events = total <= INT_MAX ? malloc((size_t)total + 1) : NULL;
     if (!*events)
         status = smp_fail(SMP_ERR_FAILED, "no memory for a trace of %" PRId64 " bytes", total);
-    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+    if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
         goto done;
-    status = smp__comm_finish(&s->comm,
+    status = smp__comm_finish(s->comm,
                               MPI_Igatherv(event, bytes, MPI_BYTE, *events, count, count + size,
-                                           MPI_BYTE, 0, s->comm.world, &s->comm.collective),
+                                           MPI_BYTE, 0, s->comm->world, &s->comm->collective),
                               "the other ranks' traces");
     *n = total / (int64_t)sizeof(smp_trace_event);
 done:
-    if (!s->comm.failed)
+    if (!s->comm->failed)
         free(count);
     return status;
 }
@@ -272,20 +272,20 @@ static void count_from(smp *s, double begin_s)
  * the step before. */
 static smp_status align_times(smp *s)
 {
-    const int size = s->comm.world_size;
-    if (smp__record_is_aligned(s->record) || s->comm.node_size < size)
+    const int size = s->comm->world_size;
+    if (smp__record_is_aligned(s->record) || s->comm->node_size < size)
         return SMP_OK;
     double first_s = smp__record_begin_s(s->record);
     double *begin_s = calloc((size_t)size, sizeof(*begin_s));
     smp_status status =
-        smp__comm_agree(&s->comm, begin_s ? SMP_OK : smp_fail_memory((size_t)size * 8));
+        smp__comm_agree(s->comm, begin_s ? SMP_OK : smp_fail_memory((size_t)size * 8));
     if (status == SMP_OK) {
-        begin_s[s->comm.world_rank] = first_s;
-        status = smp__comm_sum(&s->comm, begin_s, size);
+        begin_s[s->comm->world_rank] = first_s;
+        status = smp__comm_sum(s->comm, begin_s, size);
     }
     for (int rank = 0; status == SMP_OK && rank < size; rank++)
         first_s = begin_s[rank] < first_s ? begin_s[rank] : first_s;
-    if (!s->comm.failed) /* MPI may still add to it */
+    if (!s->comm->failed) /* MPI may still add to it */
         free(begin_s);
     if (status != SMP_OK)
         return status;
@@ -299,23 +299,23 @@ static smp_status end_messages(smp *s)
     const int64_t n = (int64_t)s->flow->n_transfer * s->microbatches;
     double *all_us = NULL;
     smp_status status = align_times(s);
-    if (status != SMP_OK || n == 0 || s->comm.pipeline_size == 1)
+    if (status != SMP_OK || n == 0 || s->comm->pipeline_size == 1)
         return status;
     if (n > INT_MAX || !(all_us = calloc((size_t)n, sizeof(*all_us))))
         status = smp_fail_memory((size_t)n * sizeof(*all_us));
-    status = smp__comm_agree(&s->comm, status);
-    for (int replica = 0; replica < s->comm.ddp_size && status == SMP_OK; replica++) {
-        for (int device = 0; device < s->comm.tensor_size && status == SMP_OK; device++) {
-            const bool here = replica == s->comm.replica && device == s->comm.tensor_rank;
+    status = smp__comm_agree(s->comm, status);
+    for (int replica = 0; replica < s->comm->ddp_size && status == SMP_OK; replica++) {
+        for (int device = 0; device < s->comm->tensor_size && status == SMP_OK; device++) {
+            const bool here = replica == s->comm->replica && device == s->comm->tensor_rank;
             memset(all_us, 0, (size_t)n * sizeof(*all_us));
             if (here)
                 end_receives(s, all_us);
-            status = smp__comm_sum(&s->comm, all_us, (int)n);
+            status = smp__comm_sum(s->comm, all_us, (int)n);
             if (status == SMP_OK && here)
                 end_sends(s, all_us);
         }
     }
-    if (!s->comm.failed) /* MPI may still add to it */
+    if (!s->comm->failed) /* MPI may still add to it */
         free(all_us);
     return status;
 }
@@ -335,15 +335,15 @@ smp_status smp__events_write(smp *s, const char *path, smp__event_writer *writer
     smp_status status = smp__trace_collect(s);
     if (status == SMP_OK)
         status = check_length(s);
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
         status = end_messages(s);
     if (status == SMP_OK)
         status = gather_events(s, &events, &n);
     if (status == SMP_OK)
         status = smp__comm_agree(
-            &s->comm, s->comm.world_rank == 0 ? writer(s, path, events, n, data) : SMP_OK);
-    if (!s->comm.failed)
+            s->comm, s->comm->world_rank == 0 ? writer(s, path, events, n, data) : SMP_OK);
+    if (!s->comm->failed)
         free(events);
     return status;
 }

@@ -84,7 +84,7 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
 
 static smp_status plan_memory(smp *s)
 {
-    int rank = s->comm.pipeline_rank;
+    int rank = s->comm->pipeline_rank;
     smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
     s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
     s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
@@ -112,7 +112,7 @@ static smp_status build_calls(smp *s)
             return smp_fail_memory((size_t)c->layout->n_call * sizeof(*c->call));
         for (int32_t i = 0; i < c->layout->n_call; i++) {
             SMP_TRY(prepare_call(s, &c->layout->call[i], &c->call[i]));
-            SMP_TRY(smp__comm_answer(&s->comm));
+            SMP_TRY(smp__comm_answer(s->comm));
         }
     }
     return SMP_OK;
@@ -120,10 +120,10 @@ static smp_status build_calls(smp *s)
 
 static smp_status build_host_buffers(smp *s)
 {
-    const int64_t losses = (int64_t)s->comm.ddp_size * s->microbatches;
-    const int64_t world = s->comm.world_size, work = 2 * losses + world + SMP_OP_HITS + SMP__N_ASK;
+    const int64_t losses = (int64_t)s->comm->ddp_size * s->microbatches;
+    const int64_t world = s->comm->world_size, work = 2 * losses + world + SMP_OP_HITS + SMP__N_ASK;
     const int64_t results = work + world;
-    s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm.tensor_size + SMP__STEP_SUMS,
+    s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm->tensor_size + SMP__STEP_SUMS,
                      sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));
     if (!s->norm || !s->result)
@@ -169,7 +169,7 @@ static smp_status build_plan(smp *s)
     s->microbatches = s->plan->microbatches;
     s->batch = s->plan->microbatch_size;
     s->samples_given = smp__job_global_batch(s);
-    s->program = &s->plan->program[s->comm.pipeline_rank];
+    s->program = &s->plan->program[s->comm->pipeline_rank];
     s->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*s->stage_rank));
     if (!s->stage_rank)
         return smp_fail_memory((size_t)s->plan->n_stage * sizeof(*s->stage_rank));
@@ -200,7 +200,7 @@ static int64_t group_floats(const smp *s)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     int64_t most = 1;
-    if (s->comm.tensor_size == 1)
+    if (s->comm->tensor_size == 1)
         return 0;
     for (int32_t t = 0; t < whole->n_tensor; t++)
         if (whole->tensor[t].elements * s->batch > most)
@@ -211,8 +211,8 @@ static int64_t group_floats(const smp *s)
         const int64_t forward = work.forward_exchange.bytes;
         const int64_t backward = work.backward_input_exchange.bytes;
         const int64_t each = (forward > backward ? forward : backward) / (int64_t)sizeof(float);
-        if (each * s->comm.tensor_size > most)
-            most = each * s->comm.tensor_size;
+        if (each * s->comm->tensor_size > most)
+            most = each * s->comm->tensor_size;
     }
     return most;
 }
@@ -231,7 +231,7 @@ static smp_status build_tensor_group(smp *s)
         return SMP_OK;
     }
     SMP_TRY(
-        smp__op_group_open(s->tensor_group, &s->comm, s->comm.tensor, most, move_messages_on, s));
+        smp__op_group_open(s->tensor_group, s->comm, s->comm->tensor, most, move_messages_on, s));
     s->tensor_group->timed = s->options.record_trace;
     return s->device->host_memory
                ? SMP_OK
@@ -259,12 +259,12 @@ static smp_status run_kernels(smp *s)
 {
     smp_status status =
         smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
-                         s->comm.world_rank, s->device->describe(s->device_context));
-    if (status != SMP_OK && (s->tensor_group || s->comm.shard_size > 1))
-        smp__comm_notify(&s->comm, status);
-    if (!s->comm.failed)
-        status = smp__comm_agree(&s->comm, status);
-    if (s->comm.failed && s->transport->abort)
+                         s->comm->world_rank, s->device->describe(s->device_context));
+    if (status != SMP_OK && (s->tensor_group || s->comm->shard_size > 1))
+        smp__comm_notify(s->comm, status);
+    if (!s->comm->failed)
+        status = smp__comm_agree(s->comm, status);
+    if (s->comm->failed && s->transport->abort)
         s->transport->abort(s->transport_context);
     return status;
 }
@@ -280,29 +280,29 @@ static int most_sums(const smp *s)
 /* Before the arena, since it takes memory of the device too: what is free afterwards is free. */
 static smp_status open_transport(smp *s)
 {
-    smp_transport_options options = {.comm = &s->comm,
+    smp_transport_options options = {.comm = s->comm,
                                      .device = s->device,
                                      .device_context = s->device_context,
                                      .reductions = most_sums(s),
                                      .group_floats = group_floats(s)};
     for (int i = 0; i < SMP_N_REACH; i++)
         options.terms[i] = s->graph->training ? &s->reducer.terms[i] : NULL;
-    SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
+    SMP_TRY(smp__comm_agree(s->comm, smp__messages_lanes(s, &options)));
     SMP_TRY(smp__choose_transport(s, &options));
-    return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));
+    return smp__comm_agree(s->comm, s->transport->open(&options, &s->transport_context));
 }
 
 smp_status smp__job_build(smp *s)
 {
-    SMP_TRY(smp__comm_agree(&s->comm, build_plan(s)));
+    SMP_TRY(smp__comm_agree(s->comm, build_plan(s)));
     SMP_TRY(smp__device_open(s));
     SMP_TRY(open_transport(s));
     SMP_TRY(smp__device_check_memory(s));
     SMP_TRY(smp__products_ask(s));
-    SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
+    SMP_TRY(smp__comm_agree(s->comm, build_memory(s)));
     SMP_TRY(smp__agree_kernels(s, run_kernels));
-    SMP_TRY(smp__comm_agree(&s->comm, smp__device_note_libraries(s)));
-    return smp__comm_agree(&s->comm, smp__weights_init(s));
+    SMP_TRY(smp__comm_agree(s->comm, smp__device_note_libraries(s)));
+    return smp__comm_agree(s->comm, smp__weights_init(s));
 }
 
 static void free_chunk(smp__chunk *chunk)
@@ -339,7 +339,7 @@ static void wait_for_work(smp *s)
     char before[1024];
     snprintf(before, sizeof(before), "%s", smp_last_error());
     bool failed = smp__save_close(s) != SMP_OK;
-    if (s->device_context && !s->broken && !s->comm.failed)
+    if (s->device_context && !s->broken && !s->comm->failed)
         failed = smp__updates_finish(s) != SMP_OK || smp__device_idle(s) != SMP_OK || failed;
     if (failed)
         smp_fail(SMP_ERR_FAILED, "%s", before);
@@ -350,7 +350,7 @@ void smp__job_free(smp *s)
     wait_for_work(s);
     smp__updates_close(s);
     smp__travel_close(s);
-    if (s->comm.failed)
+    if (s->comm->failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);
     smp__gather_free(s);

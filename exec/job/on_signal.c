@@ -70,16 +70,16 @@ static _Noreturn void speak(void)
     char line[BYTES];
     size_t used = 0;
     put_text(line, &used, "smp-run: the job was ended: rank ");
-    put_number(line, &used, s->comm.world_rank);
+    put_number(line, &used, s->comm->world_rank);
     put_text(line, &used, " (replica ");
-    put_number(line, &used, s->comm.replica);
+    put_number(line, &used, s->comm->replica);
     put_text(line, &used, ", pipeline rank ");
-    put_number(line, &used, s->comm.pipeline_rank);
-    if (s->comm.tensor_size > 1) {
+    put_number(line, &used, s->comm->pipeline_rank);
+    if (s->comm->tensor_size > 1) {
         put_text(line, &used, ", device ");
-        put_number(line, &used, s->comm.tensor_rank);
+        put_number(line, &used, s->comm->tensor_rank);
         put_text(line, &used, " of ");
-        put_number(line, &used, s->comm.tensor_size);
+        put_number(line, &used, s->comm->tensor_size);
     }
     if (doing)
         put_doing(line, &used, s, doing);
@@ -96,7 +96,7 @@ static void handle(int number)
 {
     const int before = errno;
     /* mpirun sends SIGTERM to the survivors of a rank, too: they never come to a boundary. */
-    if (!saves || (number == SIGTERM && !smp__comm_node_lives(&job->comm)))
+    if (!saves || (number == SIGTERM && !smp__comm_node_lives(job->comm)))
         speak();
     asked = number;
     errno = before;

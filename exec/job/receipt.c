@@ -112,7 +112,7 @@ static void say_bits(const smp *s)
 
 smp_status smp__receipt_compare(const smp *s, bool another_batch)
 {
-    const bool prints = s->comm.world_rank == 0;
+    const bool prints = s->comm->world_rank == 0;
     const char *const had_all = s->loaded_receipt, *const has_all = s->receipt;
     char had[VALUE_BYTES], has[VALUE_BYTES];
     if (is_other(had_all, has_all, "batch", had, has)) {

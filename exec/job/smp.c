@@ -113,21 +113,21 @@ static smp_status share_plan(smp *s, smp__plan_maker *make_plan)
     smp_text text = {0};
     smp_status status = SMP_OK;
     const char *name = s->options.plan ? s->options.plan : s->options.model;
-    if (s->comm.world_rank == 0 && s->options.plan) {
+    if (s->comm->world_rank == 0 && s->options.plan) {
         /* the file as it is, so that messages have its lines */
         status = smp_file_read(s->options.plan, MAX_PLAN_BYTES, &text.data, &text.length);
-    } else if (s->comm.world_rank == 0) {
+    } else if (s->comm->world_rank == 0) {
         smp_plan *plan = NULL;
-        status = make_plan(&s->options, s->comm.world_size, s->target, &plan);
+        status = make_plan(&s->options, s->comm->world_size, s->target, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);
     }
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
-        status = smp__comm_broadcast(&s->comm, &text.data, &text.length);
+        status = smp__comm_broadcast(s->comm, &text.data, &text.length);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, smp_plan_parse(name, text.data, text.length, &s->plan));
+        status = smp__comm_agree(s->comm, smp_plan_parse(name, text.data, text.length, &s->plan));
     free(text.data);
     return status;
 }
@@ -136,14 +136,14 @@ static smp_status share_plan(smp *s, smp__plan_maker *make_plan)
 static smp_status verify(const smp *s)
 {
     SMP_TRY(smp_graph_check_runnable(s->graph));
-    return s->comm.world_rank == 0 ? smp_verify(s->plan, s->graph) : SMP_OK;
+    return s->comm->world_rank == 0 ? smp_verify(s->plan, s->graph) : SMP_OK;
 }
 
 static smp_status check_ranks(const smp *s)
 {
     const int processes = smp_plan_processes(s->plan), tensor = smp_plan_tensor(s->plan);
     char with_tensor[32] = "";
-    if (s->comm.world_size == processes)
+    if (s->comm->world_size == processes)
         return SMP_OK;
     if (tensor > 1)
         snprintf(with_tensor, sizeof with_tensor, " x tensor %d", tensor);
@@ -151,24 +151,24 @@ static smp_status check_ranks(const smp *s)
                     "%s is a plan for %d processes (pipeline %d x ddp %d%s), but %d were started: "
                     "run it with mpirun -n %d",
                     s->options.plan ? s->options.plan : "this", processes, s->plan->pipeline,
-                    s->plan->ddp, with_tensor, s->comm.world_size, processes);
+                    s->plan->ddp, with_tensor, s->comm->world_size, processes);
 }
 
 /* Devices that compute every op together are neighbours. */
 static smp_status split_ranks(smp *s)
 {
-    const int tensor = smp_plan_tensor(s->plan), group = s->comm.world_rank / tensor;
+    const int tensor = smp_plan_tensor(s->plan), group = s->comm->world_rank / tensor;
     for (int replica = 0; replica < s->plan->ddp; replica++)
         for (int rank = 0; rank < s->plan->pipeline; rank++)
             if (smp_plan_device(s->plan, replica, rank) == group)
                 return smp__comm_split(
-                    &s->comm, (smp_comm_place){.pipeline_rank = rank,
-                                               .replica = replica,
-                                               .shard = s->plan->sharding.shard,
-                                               .near = s->plan->sharding.node_replicas,
-                                               .tensor = tensor,
-                                               .tensor_rank = s->comm.world_rank % tensor});
-    return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm.world_rank);
+                    s->comm, (smp_comm_place){.pipeline_rank = rank,
+                                              .replica = replica,
+                                              .shard = s->plan->sharding.shard,
+                                              .near = s->plan->sharding.node_replicas,
+                                              .tensor = tensor,
+                                              .tensor_rank = s->comm->world_rank % tensor});
+    return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm->world_rank);
 }
 
 /* The graph as this rank's share of it; of a plan made here it may be open already, whole. */
@@ -179,7 +179,7 @@ static smp_status open_model(smp *s)
         return smp_freezing_apply(&s->plan->freezing, s->graph);
     smp_graph_destroy(s->graph);
     s->graph = NULL;
-    return smp_plan_open_model(s->plan, s->options.plan, s->comm.world_rank % tensor, &s->graph);
+    return smp_plan_open_model(s->plan, s->options.plan, s->comm->world_rank % tensor, &s->graph);
 }
 
 /* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
@@ -188,24 +188,24 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
 {
     if (s->options.plan) {
         SMP_TRY(share_plan(s, make_plan));
-        SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
-        SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
-        SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
+        SMP_TRY(smp__comm_agree(s->comm, check_ranks(s)));
+        SMP_TRY(smp__comm_agree(s->comm, open_model(s)));
+        SMP_TRY(smp__comm_agree(s->comm, verify(s)));
         SMP_TRY(smp__choose_device(s));
     } else {
-        SMP_TRY(smp__comm_agree(&s->comm, smp_graph_read(s->options.model, &s->graph)));
+        SMP_TRY(smp__comm_agree(s->comm, smp_graph_read(s->options.model, &s->graph)));
         SMP_TRY(smp__choose_device(s));
         SMP_TRY(share_plan(s, make_plan));
-        SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
-        SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
-        SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
+        SMP_TRY(smp__comm_agree(s->comm, check_ranks(s)));
+        SMP_TRY(smp__comm_agree(s->comm, open_model(s)));
+        SMP_TRY(smp__comm_agree(s->comm, verify(s)));
     }
     s->plan->target = s->target;
     SMP_TRY(smp_loss_scaling_read(&s->options, s->target.precision, &s->loss_scaling));
     if (!s->graph->training)
         s->loss_scaling = (smp_loss_scaling){.init = 1.0f};
     s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
-    return smp__comm_agree(&s->comm, split_ranks(s));
+    return smp__comm_agree(s->comm, split_ranks(s));
 }
 
 /* A rank that has no memory for a job still comes, to tell the others. */
@@ -228,12 +228,13 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         .start_s = smp__comm_patience(options->timeout_start_s, options->timeout_s),
         .save_s = smp__comm_patience(options->timeout_save_s, options->timeout_s)};
     smp *s = calloc(1, sizeof(*s));
-    if (!s || smp__place_open(&s->place) != SMP_OK) {
+    if (!s || !(s->comm = calloc(1, sizeof *s->comm)) || smp__place_open(&s->place) != SMP_OK) {
+        free(s ? s->comm : NULL);
         free(s);
         return refuse(smp_fail_memory(sizeof(*s)), limit);
     }
     s->strings = smp_arena_create();
-    smp_status status = smp__comm_open(&s->comm, limit);
+    smp_status status = smp__comm_open(s->comm, limit);
     if (status != SMP_OK)
         goto fail;
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
@@ -241,7 +242,7 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         status = check_options(s);
     if (status == SMP_OK)
         status = smp_plugins_load(options->plugins, options->n_plugins);
-    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+    if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
         goto fail;
     if ((status = open_plan(s, make_plan)) != SMP_OK)
         goto fail;
@@ -250,7 +251,7 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
     /* Not before: bound ranks of the batch policy wake up late where other work wants their core,
      * and a start is one short wait after the other. */
     if (!options->keep_scheduling)
-        smp__comm_take_core(&s->comm);
+        smp__comm_take_core(s->comm);
     smp__place_doing(s->place, smp__between_steps);
     s->options.split = NULL;
     s->options.n_split = 0;
@@ -269,28 +270,29 @@ void smp_finalize(smp *s)
     if (!s)
         return;
     smp__job_free(s);
-    smp__comm_close(&s->comm);
-    if (s->comm.failed)
+    smp__comm_close(s->comm);
+    if (s->comm->failed)
         return; /* MPI may still use buffers of the handle: they stay until the process ends */
     smp_arena_destroy(s->strings);
     smp__place_close(s->place);
+    free(s->comm);
     free(s);
 }
 
 int smp_rank(const smp *s, smp_group group)
 {
-    return group == SMP_WORLD      ? s->comm.world_rank
-           : group == SMP_PIPELINE ? s->comm.pipeline_rank
-           : group == SMP_TENSOR   ? s->comm.tensor_rank
-                                   : s->comm.replica;
+    return group == SMP_WORLD      ? s->comm->world_rank
+           : group == SMP_PIPELINE ? s->comm->pipeline_rank
+           : group == SMP_TENSOR   ? s->comm->tensor_rank
+                                   : s->comm->replica;
 }
 
 int smp_size(const smp *s, smp_group group)
 {
-    return group == SMP_WORLD      ? s->comm.world_size
-           : group == SMP_PIPELINE ? s->comm.pipeline_size
-           : group == SMP_TENSOR   ? s->comm.tensor_size
-                                   : s->comm.ddp_size;
+    return group == SMP_WORLD      ? s->comm->world_size
+           : group == SMP_PIPELINE ? s->comm->pipeline_size
+           : group == SMP_TENSOR   ? s->comm->tensor_size
+                                   : s->comm->ddp_size;
 }
 
 int smp_input_count(const smp *s)

@@ -16,7 +16,8 @@ enum { COLD_STEPS = 2 };
 
 smp_status smp__step_times_open(const smp *s, smp__step_times *times)
 {
-    const size_t peers = 2 * (size_t)s->comm.pipeline_size, world = 2 * (size_t)s->comm.world_size;
+    const size_t peers = 2 * (size_t)s->comm->pipeline_size,
+                 world = 2 * (size_t)s->comm->world_size;
     *times = (smp__step_times){.peer_us = calloc(peers, sizeof(double)),
                                .all = calloc(world, sizeof(double))};
     return times->peer_us && times->all ? SMP_OK
@@ -176,12 +177,12 @@ static double working_us(const double *us)
 /* What one row of a log tells of all ranks. */
 static smp_status share_step(smp *s, smp__step_times *times, double step_us, const double *us)
 {
-    const int world = s->comm.world_size;
+    const int world = s->comm->world_size;
     double busy_us = 0.0, most = 0.0;
     memset(times->all, 0, 2 * (size_t)world * sizeof(double));
-    times->all[2 * s->comm.world_rank] = working_us(us);
-    times->all[2 * s->comm.world_rank + 1] = resident_bytes();
-    SMP_TRY(smp__comm_sum(&s->comm, times->all, 2 * world));
+    times->all[2 * s->comm->world_rank] = working_us(us);
+    times->all[2 * s->comm->world_rank + 1] = resident_bytes();
+    SMP_TRY(smp__comm_sum(s->comm, times->all, 2 * world));
     for (int rank = 0; rank < world; rank++) {
         busy_us += times->all[2 * rank];
         most = fmax(most, times->all[2 * rank + 1]);
@@ -193,9 +194,9 @@ static smp_status share_step(smp *s, smp__step_times *times, double step_us, con
 
 smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, double data_us)
 {
-    SMP_TRY(smp__comm_agree(&s->comm, smp__trace_collect(s)));
+    SMP_TRY(smp__comm_agree(s->comm, smp__trace_collect(s)));
     const int cold = times->n_step++ < COLD_STEPS ? 0 : 1;
-    split t = {.peer_us = times->peer_us + cold * s->comm.pipeline_size};
+    split t = {.peer_us = times->peer_us + cold * s->comm->pipeline_size};
     split_step(s, step_us, data_us, &t);
     times->n[cold]++;
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
@@ -218,13 +219,13 @@ static void fill_own(const smp *s, const smp__step_times *times, double *own)
 {
     const int kind = times->n[1] > 0;
     const double n = times->n[kind] > 0 ? (double)times->n[kind] : 1.0;
-    const double *peer_us = times->peer_us + kind * s->comm.pipeline_size;
+    const double *peer_us = times->peer_us + kind * s->comm->pipeline_size;
     for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
         own[i] = times->us[kind][i] / n;
-    own[PIPELINE_RANK] = s->comm.pipeline_rank;
-    own[REPLICA] = s->comm.replica;
+    own[PIPELINE_RANK] = s->comm->pipeline_rank;
+    own[REPLICA] = s->comm->replica;
     own[PEER] = -1.0;
-    for (int rank = 0; rank < s->comm.pipeline_size; rank++)
+    for (int rank = 0; rank < s->comm->pipeline_size; rank++)
         if (peer_us[rank] / n > own[PEER_US]) {
             own[PEER] = rank;
             own[PEER_US] = peer_us[rank] / n;
@@ -257,18 +258,18 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
 smp_status smp__step_times_predict(const smp *s, double **out)
 {
     const int tensor = smp_plan_tensor(s->plan);
-    double *work_us = calloc((size_t)s->comm.world_size, sizeof(*work_us));
+    double *work_us = calloc((size_t)s->comm->world_size, sizeof(*work_us));
     smp_simulated_plan simulated = {0};
-    smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm.world_size * 8);
+    smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
     *out = NULL;
     if (status == SMP_OK && s->plan->cluster)
         status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
     bool all = status == SMP_OK && simulated.simulation;
-    for (int rank = 0; all && rank < s->comm.pipeline_size; rank++) {
+    for (int rank = 0; all && rank < s->comm->pipeline_size; rank++) {
         smp_rank_time t = {0};
         predict(s, simulated.simulation, rank, &t);
         all = working_us(t.predicted_us) > 0.0;
-        for (int replica = 0; replica < s->comm.ddp_size; replica++)
+        for (int replica = 0; replica < s->comm->ddp_size; replica++)
             for (int i = 0; i < tensor; i++)
                 work_us[smp_plan_first_process(s->plan, replica, rank) + i] =
                     working_us(t.predicted_us);
@@ -287,14 +288,14 @@ static void name_slow_replica(const smp *s, smp_rank_time *rank)
     enum { ALIKE_PERCENT = 5 };
     double slowest_us = 0.0, own_us;
     int slowest = -1;
-    for (int i = 0; i < s->comm.world_size; i++)
+    for (int i = 0; i < s->comm->world_size; i++)
         if (working_us(rank[i].us) > slowest_us) {
             slowest_us = working_us(rank[i].us);
             slowest = rank[i].replica;
         }
-    for (int i = 0; i < s->comm.world_size; i++) {
+    for (int i = 0; i < s->comm->world_size; i++) {
         own_us = 0.0;
-        for (int k = 0; k < s->comm.world_size; k++)
+        for (int k = 0; k < s->comm->world_size; k++)
             if (rank[k].replica == rank[i].replica)
                 own_us = fmax(own_us, working_us(rank[k].us));
         const bool waits = 100.0 * slowest_us > (100 + ALIKE_PERCENT) * own_us;
@@ -305,17 +306,17 @@ static void name_slow_replica(const smp *s, smp_rank_time *rank)
 
 smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_rank_time **out)
 {
-    const int world = s->comm.world_size;
+    const int world = s->comm->world_size;
     double *all = calloc((size_t)world * NUMBERS, sizeof(*all));
     smp_rank_time *rank = calloc((size_t)world, sizeof(*rank));
     smp_simulated_plan simulated = {0};
     smp_status status = all && rank ? SMP_OK : smp_fail_memory((size_t)world * sizeof(*rank));
     if (status == SMP_OK && s->plan->cluster)
         status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK) {
-        fill_own(s, times, all + (size_t)s->comm.world_rank * NUMBERS);
-        status = smp__comm_sum(&s->comm, all, world * NUMBERS);
+        fill_own(s, times, all + (size_t)s->comm->world_rank * NUMBERS);
+        status = smp__comm_sum(s->comm, all, world * NUMBERS);
     }
     for (int i = 0; i < world && status == SMP_OK; i++) {
         const double *from = all + (size_t)i * NUMBERS;
@@ -334,7 +335,7 @@ smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_ran
     if (status == SMP_OK)
         name_slow_replica(s, rank);
     smp_simulated_plan_close(&simulated);
-    if (!s->comm.failed) /* MPI may still add to it */
+    if (!s->comm->failed) /* MPI may still add to it */
         free(all);
     if (status != SMP_OK)
         free(rank);

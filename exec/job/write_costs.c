@@ -59,11 +59,11 @@ static void fill_own(const smp *s, double *row)
 {
     const smp__cost_samples *c = s->cost_samples;
     double slower = 1.0;
-    if (s->comm.tensor_rank > 0) /* all devices of a group do the same: the first one counts */
+    if (s->comm->tensor_rank > 0) /* all devices of a group do the same: the first one counts */
         return;
     if (s->plan->cluster)
         slower = smp_device_slowdown(s->plan->cluster, s->target.precision,
-                                     s->comm.world_rank / s->comm.tensor_size);
+                                     s->comm->world_rank / s->comm->tensor_size);
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
             double *op = &row[(int64_t)COLUMNS * s->chunk[chunk].layout->call[i].op];
@@ -82,9 +82,9 @@ static void fill_own(const smp *s, double *row)
 
 static smp_status share_rows(smp *s, merged *m)
 {
-    fill_own(s, &m->row[s->comm.replica * m->n_row]);
-    for (int replica = 0; replica < s->comm.ddp_size; replica++)
-        SMP_TRY(smp__comm_sum(&s->comm, &m->row[replica * m->n_row], (int)m->n_row));
+    fill_own(s, &m->row[s->comm->replica * m->n_row]);
+    for (int replica = 0; replica < s->comm->ddp_size; replica++)
+        SMP_TRY(smp__comm_sum(s->comm, &m->row[replica * m->n_row], (int)m->n_row));
     return SMP_OK;
 }
 
@@ -116,20 +116,20 @@ static smp_status add_samples(const smp *s, merged *m, int replica)
 static smp_status share_messages(smp *s, merged *m)
 {
     const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES;
-    SMP_TRY(smp__comm_nodes(&s->comm, &m->node_of));
-    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+    SMP_TRY(smp__comm_nodes(s->comm, &m->node_of));
+    for (int replica = 0; replica < s->comm->ddp_size; replica++) {
         smp_status status = SMP_OK;
         for (int64_t i = 0; i < n; i++) {
             const smp__message_sample *own = &s->cost_samples->message[i];
-            const bool here = replica == s->comm.replica && s->comm.tensor_rank == 0;
+            const bool here = replica == s->comm->replica && s->comm->tensor_rank == 0;
             m->number[i * MESSAGE_NUMBERS] = here ? own->sent_s : 0.0;
             m->number[i * MESSAGE_NUMBERS + 1] = here ? own->awaited_s : 0.0;
             m->number[i * MESSAGE_NUMBERS + 2] = here ? own->arrived_s : 0.0;
         }
-        SMP_TRY(smp__comm_sum(&s->comm, m->number, (int)(n * MESSAGE_NUMBERS)));
-        if (s->comm.world_rank == 0)
+        SMP_TRY(smp__comm_sum(s->comm, m->number, (int)(n * MESSAGE_NUMBERS)));
+        if (s->comm->world_rank == 0)
             status = add_samples(s, m, replica);
-        SMP_TRY(smp__comm_agree(&s->comm, status));
+        SMP_TRY(smp__comm_agree(s->comm, status));
     }
     return SMP_OK;
 }
@@ -138,8 +138,8 @@ static smp_status share_messages(smp *s, merged *m)
  * a queue of its own is not where the host is. */
 static smp_status find_times_messages(smp *s, bool *out)
 {
-    int no = s->comm.crowded || !s->device->host_memory || s->comm.pipeline_size == 1;
-    SMP_TRY(smp__comm_max(&s->comm, &no));
+    int no = s->comm->crowded || !s->device->host_memory || s->comm->pipeline_size == 1;
+    SMP_TRY(smp__comm_max(s->comm, &no));
     *out = no == 0;
     return SMP_OK;
 }
@@ -154,12 +154,12 @@ static smp_status merge(smp *s, merged *m)
         status = smp_fail(SMP_ERR_FAILED, "costs of %d operators and %d transfers: too many",
                           s->graph->n_op, s->flow->n_transfer);
     if (status == SMP_OK) {
-        m->row = calloc((size_t)(s->comm.ddp_size * m->n_row), sizeof(*m->row));
+        m->row = calloc((size_t)(s->comm->ddp_size * m->n_row), sizeof(*m->row));
         m->number = calloc((size_t)n + 1, sizeof(*m->number));
         if (!m->row || !m->number)
             status = smp_fail_memory((size_t)n * sizeof(*m->number));
     }
-    SMP_TRY(smp__comm_agree(&s->comm, status));
+    SMP_TRY(smp__comm_agree(s->comm, status));
     SMP_TRY(share_rows(s, m));
     SMP_TRY(find_times_messages(s, &times_messages));
     return times_messages ? share_messages(s, m) : SMP_OK;
@@ -206,9 +206,9 @@ static double set_cost(const smp *s, const merged *m, int32_t op, double *scratc
 {
     double us[COLUMNS], all_us;
     for (int column = 0; column < COLUMNS; column++) {
-        for (int replica = 0; replica < s->comm.ddp_size; replica++)
+        for (int replica = 0; replica < s->comm->ddp_size; replica++)
             scratch[replica] = m->row[replica * m->n_row + (int64_t)COLUMNS * op + column];
-        us[column] = smp__to_ns(smp__median(scratch, s->comm.ddp_size));
+        us[column] = smp__to_ns(smp__median(scratch, s->comm->ddp_size));
     }
     cost->forward_us = us[SMP_PROBE_FORWARD];
     cost->backward_input_us = us[SMP_PROBE_BACKWARD_INPUT];
@@ -223,7 +223,7 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     const size_t n = (size_t)s->graph->n_op;
     smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
     const char **name = SMP_ARENA_NEW(profile->arena, const char *, n);
-    double *scratch = SMP_ARENA_NEW(profile->arena, double, (size_t)s->comm.ddp_size);
+    double *scratch = SMP_ARENA_NEW(profile->arena, double, (size_t)s->comm->ddp_size);
     double bytes = 0.0, us = 0.0;
     double *spread = SMP_ARENA_NEW(profile->arena, double, n);
     if (!cost || !name || !scratch || !spread)
@@ -233,7 +233,7 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
         name[i] = s->graph->op[i].name;
         spread[i] = set_cost(s, m, i, scratch, &cost[i]);
     }
-    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+    for (int replica = 0; replica < s->comm->ddp_size; replica++) {
         bytes += m->row[(replica + 1) * m->n_row - 2];
         us += m->row[(replica + 1) * m->n_row - 1];
     }
@@ -312,13 +312,13 @@ smp_status smp_costs_write(smp *s, const char *path)
 {
     merged m = {0};
     SMP_TRY(check_call(s, path));
-    smp_status status = smp__comm_agree(&s->comm, smp__cost_samples_close(s));
+    smp_status status = smp__comm_agree(s->comm, smp__cost_samples_close(s));
     if (status == SMP_OK)
         status = merge(s, &m);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm,
-                                 s->comm.world_rank == 0 ? write_profile(s, &m, path) : SMP_OK);
-    if (!s->comm.failed) {
+        status = smp__comm_agree(s->comm,
+                                 s->comm->world_rank == 0 ? write_profile(s, &m, path) : SMP_OK);
+    if (!s->comm->failed) {
         free(m.row);
         free(m.number);
     }

@@ -58,14 +58,14 @@ smp_status smp__travel_open(smp *s)
 {
     if (s->memory->far_bytes == 0)
         return SMP_OK;
-    return smp_fail_context(open(s), "rank %d", s->comm.world_rank);
+    return smp_fail_context(open(s), "rank %d", s->comm->world_rank);
 }
 
 void smp__travel_close(smp *s)
 {
     if (!s->travel)
         return;
-    if (s->comm.failed) {
+    if (s->comm->failed) {
         smp_far_abandon(s->travel->far);
         return;
     }
@@ -118,7 +118,7 @@ static smp_status wait_for(smp *s, int chunk, int microbatch, smp_far_way way)
 {
     const smp_action_kind kind = way == SMP_FAR_OUT ? SMP_ACTION_STORE : SMP_ACTION_LOAD;
     travel_wait w = {s, slot_of(s, chunk, microbatch, way), {kind, microbatch, chunk}, false};
-    const smp_status status = smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w);
+    const smp_status status = smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, &w);
     if (status != SMP_OK && status != SMP_ERR_PEER)
         smp__place_action(s->place, &w.action);
     return status;

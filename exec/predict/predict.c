@@ -52,7 +52,7 @@ static smp_status open_prediction(prediction *p)
         p->tap.values = malloc((size_t)(p->tap.bytes * s->microbatches));
     p->piece = malloc((size_t)(p->rows * p->part) * 4);
     bool failed = !p->piece || (p->tap.chunk >= 0 && !p->tap.values);
-    if (s->comm.world_rank == 0) {
+    if (s->comm->world_rank == 0) {
         const size_t full = (size_t)(p->rows * p->elements);
         p->full = malloc(full * 4);
         p->sum = calloc(p->how == SMP_OUTPUT_MEAN ? full : 1, sizeof *p->sum);
@@ -101,16 +101,16 @@ static smp_status bring_microbatch(prediction *p, int replica, int microbatch, i
     const int stage = s->stage_of_op[s->graph->tensor[p->tensor.here].producer];
     const int first = smp_plan_first_process(s->plan, replica, s->stage_rank[stage]);
     const bool split = p->tensor.way.way == SMP_SPLIT;
-    for (int device = 0; device < (split ? s->comm.tensor_size : 1); device++) {
-        if (s->comm.world_rank == first + device)
+    for (int device = 0; device < (split ? s->comm->tensor_size : 1); device++) {
+        if (s->comm->world_rank == first + device)
             take_piece(p, microbatch);
-        SMP_TRY(smp__comm_hand(&s->comm, p->piece, rows * p->part * 4, first + device, 0));
-        if (s->comm.world_rank == 0 && split)
+        SMP_TRY(smp__comm_hand(s->comm, p->piece, rows * p->part * 4, first + device, 0));
+        if (s->comm->world_rank == 0 && split)
             smp__whole_tensor_put(s, &p->tensor, device, rows, p->piece, p->full);
-        else if (s->comm.world_rank == 0)
+        else if (s->comm->world_rank == 0)
             memcpy(p->full, p->piece, (size_t)(rows * p->part) * 4);
     }
-    if (s->comm.world_rank == 0)
+    if (s->comm->world_rank == 0)
         add_rows(p, rows);
     return SMP_OK;
 }
@@ -120,14 +120,14 @@ static smp_status bring_all(prediction *p)
 {
     const smp *s = p->s;
     const bool batched = p->rows > 1 || smp_graph_whole(s->graph)->tensor[p->tensor.whole].batched;
-    for (int replica = 0; replica < s->comm.ddp_size; replica++)
+    for (int replica = 0; replica < s->comm->ddp_size; replica++)
         for (int mb = 0; mb < s->microbatches; mb++) {
             const int64_t samples = smp__job_samples(s, replica, mb);
             if (samples > 0)
                 SMP_TRY(bring_microbatch(p, replica, mb, batched ? samples : 1));
         }
     for (int64_t i = 0;
-         s->comm.world_rank == 0 && p->how == SMP_OUTPUT_MEAN && i < p->rows * p->elements; i++)
+         s->comm->world_rank == 0 && p->how == SMP_OUTPUT_MEAN && i < p->rows * p->elements; i++)
         ((float *)(void *)p->values)[i] = (float)(p->sum[i] / (double)p->added);
     return SMP_OK;
 }
@@ -141,7 +141,7 @@ static smp_status check(const smp *s, int64_t samples, smp_output how, const voi
         return smp_fail(SMP_ERR_INPUT,
                         "smp_predict: %" PRId64 " samples are no whole micro-batches of %" PRId64,
                         samples, s->batch);
-    if (s->comm.world_rank == 0 && !values)
+    if (s->comm->world_rank == 0 && !values)
         return smp_fail(SMP_ERR_INPUT, "smp_predict: a NULL argument");
     return SMP_OK;
 }
@@ -170,7 +170,7 @@ smp_status smp_predict(smp *s, const void *const *inputs, int64_t samples, const
         status = smp__whole_tensor_find(s, tensor, &p.tensor);
     if (status == SMP_OK)
         status = open_prediction(&p);
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
         status = predict(&p, inputs, samples);
     close_prediction(&p);

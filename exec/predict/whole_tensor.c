@@ -85,7 +85,7 @@ void smp__whole_tensor_put(const smp *s, const smp__whole_tensor *tensor, int de
                            const char *part, char *whole)
 {
     const smp_shape *shape = &smp_graph_whole(s->graph)->tensor[tensor->whole].shape;
-    const int64_t devices = s->comm.tensor_size;
+    const int64_t devices = s->comm->tensor_size;
     int64_t outer = count, inner = 4;
     for (int d = 0; d < tensor->way.dim; d++)
         outer *= shape->dim[d];

@@ -83,7 +83,7 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
         if (status == SMP_OK && r->copy)
             status = smp__saved_in(s, index, k, at, n, (float *)(void *)r->copy);
         if (status == SMP_OK)
-            status = smp__comm_answer(&s->comm);
+            status = smp__comm_answer(s->comm);
     }
     return status == SMP_OK && !whole_pieces ? damaged(s, r, index) : status;
 }
@@ -186,7 +186,7 @@ static smp_status pass_over(smp *s)
 
 static smp_status take_memory(smp *s, reading *r)
 {
-    const bool split = s->comm.tensor_size > 1;
+    const bool split = s->comm->tensor_size > 1;
     const bool rounds = s->graph->target.bf16_states, host = s->device->host_memory;
     r->at_once = rounds && host && !split ? ROUNDED_AT_ONCE : AT_ONCE;
     const size_t bytes = (size_t)r->at_once * sizeof(float);
@@ -198,9 +198,9 @@ static smp_status take_memory(smp *s, reading *r)
 /* All ranks have the memory that they need, or none reads. */
 static smp_status read_all(smp *s, reading *r)
 {
-    smp_status status = smp__comm_agree(&s->comm, take_memory(s, r));
+    smp_status status = smp__comm_agree(s->comm, take_memory(s, r));
     if (status == SMP_OK) {
-        status = smp__comm_agree(&s->comm, read_weights(s, r));
+        status = smp__comm_agree(s->comm, read_weights(s, r));
         s->broken = status != SMP_OK; /* some weights are new, some old */
     }
     smp__regroup_close(&r->parts);
@@ -213,12 +213,12 @@ static smp_status read_all(smp *s, reading *r)
 static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool *whole)
 {
     smp__checkpoint_header header = {0};
-    smp_status status = smp__comm_agree(&s->comm, smp__checkpoint_header_read(fd, path, &header));
+    smp_status status = smp__comm_agree(s->comm, smp__checkpoint_header_read(fd, path, &header));
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);
-    SMP_TRY(smp__comm_agree(&s->comm, check_header(s, &header, step, path)));
-    status = smp__comm_agree(&s->comm,
+    SMP_TRY(smp__comm_agree(s->comm, check_header(s, &header, step, path)));
+    status = smp__comm_agree(s->comm,
                              smp__checkpoint_check(fd, smp_graph_whole(s->graph), &header, path));
     if (status == SMP_OK)
         status = read_all(s, &(reading){.fd = fd,
@@ -245,7 +245,7 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
 {
     int fd = -1;
     int64_t bytes;
-    smp_status status = smp__comm_agree(&s->comm, smp_file_open(path, &fd, &bytes));
+    smp_status status = smp__comm_agree(s->comm, smp_file_open(path, &fd, &bytes));
     if (status == SMP_OK)
         status = load_open(s, fd, path, step, whole);
     if (fd >= 0)
@@ -258,7 +258,7 @@ static smp_status load_newest(smp *s, const char *directory, const smp__saved *l
     bool whole = false;
     for (int i = 0; !whole; i++) {
         int64_t step = i < n ? list[i].step : -1;
-        SMP_TRY(smp__comm_share(&s->comm, &step, sizeof(step), 0));
+        SMP_TRY(smp__comm_share(s->comm, &step, sizeof(step), 0));
         if (step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
                             s->load_note[0] ? " that can be read: " : "", s->load_note);
@@ -303,11 +303,11 @@ static smp_status load(smp *s, const char *path, bool best)
     int n = 0;
     smp_status status = SMP_OK;
     smp__place_doing(s->place, "loading a checkpoint");
-    if (s->comm.world_rank == 0)
+    if (s->comm->world_rank == 0)
         status = smp__checkpoint_list(path, &list, &n);
-    if (status == SMP_OK && best && s->comm.world_rank == 0)
+    if (status == SMP_OK && best && s->comm->world_rank == 0)
         status = choose_best(path, list, &n);
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
         status = load_newest(s, path, list, n);
     free(list);

@@ -27,9 +27,9 @@ static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
  * has, and every device, its share of the pieces. Those of small weights fall to them in turn. */
 static smp__range shared_range(const smp *s, int32_t index)
 {
-    const int tensor = s->comm.tensor_size;
-    const int sharers = s->comm.ddp_size / s->comm.shard_size * tensor;
-    const int own_turn = s->comm.replica / s->comm.shard_size * tensor + s->comm.tensor_rank;
+    const int tensor = s->comm->tensor_size;
+    const int sharers = s->comm->ddp_size / s->comm->shard_size * tensor;
+    const int own_turn = s->comm->replica / s->comm->shard_size * tensor + s->comm->tensor_rank;
     const int64_t turn = (own_turn + (int64_t)index) % sharers;
     const smp__range own = smp__own_range(s, index);
     const int64_t pieces = smp__checkpoint_pieces(own.end - own.begin);
@@ -102,10 +102,10 @@ smp_status smp__part_copy(smp *s)
     smp_status status = SMP_OK;
     if (!v->staging && !(v->staging = malloc(size)))
         status = smp_fail_memory(size);
-    if (status == SMP_OK && s->comm.tensor_size > 1)
+    if (status == SMP_OK && s->comm->tensor_size > 1)
         status = smp__regroup_open(s, true, &r);
-    if (s->comm.tensor_size > 1) /* nobody exchanges parts unless all do */
-        status = smp__comm_agree(&s->comm, status);
+    if (s->comm->tensor_size > 1) /* nobody exchanges parts unless all do */
+        status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
         status = copy_weights(s, &r);
     smp__regroup_close(&r);
@@ -228,7 +228,7 @@ void smp__part_create(smp *s)
 
 static smp_status open_part(const smp *s, const char *path, int *fd)
 {
-    const bool makes = s->comm.world_rank == 0;
+    const bool makes = s->comm->world_rank == 0;
     *fd = makes ? s->saving.file : open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (*fd >= 0)
         return SMP_OK;
@@ -247,7 +247,7 @@ smp_status smp__part_write(const smp *s)
     smp_status status =
         smp__checkpoint_head(smp_graph_whole(s->graph), header.states, header.keeps, path, &head);
     header.at = (int64_t)head.length;
-    if (status == SMP_OK && s->comm.world_rank == 0)
+    if (status == SMP_OK && s->comm->world_rank == 0)
         status = write_header(s, fd, &head, header, path);
     if (status == SMP_OK)
         status = write_weights(s, fd, &header, path);

@@ -30,7 +30,7 @@ static void *work(void *job)
 /* Every rank has a share; the name is rank 0's, of whatever replica. */
 static bool has_work(const smp *s, smp__save_phase phase)
 {
-    return phase == SMP__SAVE_WRITE || s->comm.world_rank == 0;
+    return phase == SMP__SAVE_WRITE || s->comm->world_rank == 0;
 }
 
 static void start_phase(smp *s, smp__save_phase phase)
@@ -65,7 +65,7 @@ static void describe_own(const void *job, char *buffer, size_t size)
 
 static smp_status wait_own(smp *s, bool patient)
 {
-    return smp__comm_wait_until(&s->comm, &(smp_wait){.patient = patient}, test_own, describe_own,
+    return smp__comm_wait_until(s->comm, &(smp_wait){.patient = patient}, test_own, describe_own,
                                 s);
 }
 
@@ -75,18 +75,18 @@ static smp_status end_phase(smp *s)
     smp__saving *v = &s->saving;
     smp_status status = wait_own(s, true);
     if (status != SMP_OK)
-        return smp__comm_notify(&s->comm, status);
+        return smp__comm_notify(s->comm, status);
     join(v);
     if (v->status != SMP_OK)
         status = smp_fail(v->status, "%s", v->message);
-    status = smp__comm_agree(&s->comm, status);
+    status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK && v->phase == SMP__SAVE_WRITE) {
         start_phase(s, SMP__SAVE_NAME);
         return SMP_OK;
     }
     v->phase = SMP__SAVE_NONE;
     v->failed = status != SMP_OK;
-    if (v->failed && s->comm.world_rank == 0)
+    if (v->failed && s->comm->world_rank == 0)
         smp__part_abandon(s);
     return status;
 }
@@ -116,7 +116,7 @@ smp_status smp_save_test(smp *s, int *done)
     const smp__saving *v = &s->saving;
     if (v->phase != SMP__SAVE_NONE) {
         int working = !atomic_load(&v->ended);
-        SMP_TRY(smp__comm_max(&s->comm, &working));
+        SMP_TRY(smp__comm_max(s->comm, &working));
         if (!working)
             SMP_TRY(end_phase(s));
     }
@@ -129,7 +129,7 @@ smp_status smp_save_test(smp *s, int *done)
 static bool copies(const smp *s)
 {
     return smp_graph_whole(s->graph)->freezes || s->saving.behind || !s->device->host_memory ||
-           s->comm.tensor_size > 1;
+           s->comm->tensor_size > 1;
 }
 
 /* What is kept for whole weights, which may change while it is written. */
@@ -177,7 +177,7 @@ static smp_status prepare(smp *s, const char *path)
     v->part = NULL;
     SMP_TRY(copy_kept(s));
     snprintf(v->directory, sizeof(v->directory), "%s", path);
-    if (s->comm.world_rank != 0)
+    if (s->comm->world_rank != 0)
         return SMP_OK;
     SMP_TRY(smp__checkpoint_folder_make(path));
     return smp__save_lock(s, path);
@@ -187,15 +187,15 @@ static smp_status start(smp *s, const char *path, bool behind)
 {
     s->saving.failed = false;
     SMP_TRY(
-        smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
+        smp__comm_agree(s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
     SMP_TRY(smp__replicas_check(s));
     s->saving.behind = behind;
-    SMP_TRY(smp__comm_agree(&s->comm, prepare(s, path)));
+    SMP_TRY(smp__comm_agree(s->comm, prepare(s, path)));
     if (copies(s))
-        SMP_TRY(smp__comm_agree(&s->comm, smp__part_copy(s)));
-    if (s->comm.world_rank == 0)
+        SMP_TRY(smp__comm_agree(s->comm, smp__part_copy(s)));
+    if (s->comm->world_rank == 0)
         smp__part_create(s); /* before the others know its name */
-    SMP_TRY(smp__comm_share(&s->comm, s->saving.job, sizeof s->saving.job, 0));
+    SMP_TRY(smp__comm_share(s->comm, s->saving.job, sizeof s->saving.job, 0));
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }
@@ -226,7 +226,7 @@ smp_status smp_save(smp *s, const char *path)
 smp_status smp__save_close(smp *s)
 {
     smp_status status = SMP_OK;
-    if (!s->comm.failed)
+    if (!s->comm->failed)
         status = smp__save_complete(s);
     else if (s->saving.running)
         status = wait_own(s, false);

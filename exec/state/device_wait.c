@@ -136,7 +136,7 @@ static void blame(smp *s)
 static smp_status wait_or_blame(smp *s, int stamp)
 {
     device_wait w = {.job = s, .stamp = stamp};
-    smp_status status = smp__comm_wait_until(&s->comm, &w.wait, test_device, describe_device, &w);
+    smp_status status = smp__comm_wait_until(s->comm, &w.wait, test_device, describe_device, &w);
     if (status != SMP_OK)
         blame(s);
     return status;
@@ -208,12 +208,12 @@ smp_status smp__trace_collect(smp *s)
             !s->device->passed(s->device_context, (int)i, &end_s))
             return smp_fail(SMP_ERR_FAILED, "the device has no time for action %lld of the step",
                             (long long)i);
-        event->world_rank = s->comm.world_rank;
+        event->world_rank = s->comm->world_rank;
         event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
         event->start_us = smp__record_us(s->record, begin_s);
         event->end_us = fmax(smp__record_us(s->record, end_s), ended_us[i]);
     }
-    smp__record_end(s->record, s->comm.world_rank);
+    smp__record_end(s->record, s->comm->world_rank);
     return SMP_OK;
 }
 

@@ -124,7 +124,7 @@ static smp_status hand_rows(exporter *e, int32_t param, const smp__holding *h, r
     for (int64_t row = 0; row < from.rows; row++) {
         const smp__range part = row_slice(h, &from, row);
         const int64_t own = part.end - part.begin;
-        if (own > 0 && s->comm.world_rank == h->rank && e->status == SMP_OK)
+        if (own > 0 && s->comm->world_rank == h->rank && e->status == SMP_OK)
             e->status = smp__copy_out(s, e->slice + n,
                                       smp__weight_at(s, smp__job_find_param(s, param), part.begin),
                                       own * (int64_t)sizeof(float));
@@ -132,9 +132,9 @@ static smp_status hand_rows(exporter *e, int32_t param, const smp__holding *h, r
     }
     if (n == 0)
         return SMP_OK;
-    SMP_TRY(smp__comm_hand(&s->comm, e->slice, n * (int64_t)sizeof(float), h->rank, 0));
+    SMP_TRY(smp__comm_hand(s->comm, e->slice, n * (int64_t)sizeof(float), h->rank, 0));
     n = 0;
-    for (int64_t row = 0; row < from.rows && s->comm.world_rank == 0 && to; row++) {
+    for (int64_t row = 0; row < from.rows && s->comm->world_rank == 0 && to; row++) {
         const smp__range part = row_slice(h, &from, row);
         smp__runs_put(h->runs, e->slice + n, part.begin, part.end - part.begin,
                       to + row * from.length, from.begin + row * from.stride);
@@ -152,7 +152,7 @@ static smp_status find_holdings(exporter *e, const smp_written_piece *piece, int
 
 static void add_values(exporter *e, const float *values, int64_t n)
 {
-    if (e->s->comm.world_rank == 0 && e->status == SMP_OK)
+    if (e->s->comm->world_rank == 0 && e->status == SMP_OK)
         e->status = smp_writer_add(e->writer, values, (size_t)n * sizeof(float));
 }
 
@@ -218,7 +218,7 @@ static smp_status write_transposed(exporter *e, const smp_written_source *t)
     const int64_t columns = t->shape.dim[0], rows = t->shape.dim[1], most = block_width(t);
     const size_t bytes = (size_t)(rows * most) * sizeof(float);
     smp_status status = SMP_OK;
-    if (e->s->comm.world_rank == 0 && !(e->block = malloc(bytes + 1)))
+    if (e->s->comm->world_rank == 0 && !(e->block = malloc(bytes + 1)))
         e->status = e->status == SMP_OK ? smp_fail_memory(bytes) : e->status;
     for (int64_t first = 0; first < columns && status == SMP_OK; first += most) {
         const int64_t width = columns - first < most ? columns - first : most;
@@ -231,7 +231,7 @@ static smp_status write_transposed(exporter *e, const smp_written_source *t)
         if (status == SMP_OK && e->block)
             write_block(e, rows, width);
     }
-    if (!e->s->comm.failed)
+    if (!e->s->comm->failed)
         free(e->block);
     e->block = NULL;
     return status;
@@ -244,7 +244,7 @@ static smp_status write_tensor(exporter *e, const smp_written_source *t)
         status = write_transposed(e, t);
     for (int i = 0; i < t->n_piece && status == SMP_OK && !t->transposed; i++)
         status = write_piece(e, &t->piece[i]);
-    return status == SMP_OK ? smp__comm_agree(&e->s->comm, e->status) : status;
+    return status == SMP_OK ? smp__comm_agree(e->s->comm, e->status) : status;
 }
 
 /* Of file `number`: a name in the folder, for good or for now. */
@@ -283,7 +283,7 @@ static smp_status open_file(exporter *e, int32_t number)
 {
     smp_text head = {0};
     const char *name = file_name(e, number, e->beside), *path = file_path(e, name);
-    if (e->s->comm.world_rank != 0)
+    if (e->s->comm->world_rank != 0)
         return SMP_OK;
     if (!name || !path)
         return SMP_ERR_NO_MEMORY;
@@ -299,12 +299,12 @@ static smp_status open_file(exporter *e, int32_t number)
 
 static smp_status write_file(exporter *e, int32_t number)
 {
-    smp_status status = smp__comm_agree(&e->s->comm, open_file(e, number));
+    smp_status status = smp__comm_agree(e->s->comm, open_file(e, number));
     for (int32_t i = e->begin[number]; i < e->begin[number + 1] && status == SMP_OK; i++)
         status = write_tensor(e, &e->source[i]);
     if (status == SMP_OK && e->writer)
         status = smp_writer_finish(e->writer);
-    return smp__comm_agree(&e->s->comm, status);
+    return smp__comm_agree(e->s->comm, status);
 }
 
 /* All files get their names, or none of them is there. */
@@ -413,7 +413,7 @@ static smp_status settle_names(exporter *e)
 static smp_status replace_set(exporter *e, smp_status status)
 {
     smp_writer *index = NULL;
-    if (!e->folder || e->s->comm.world_rank != 0)
+    if (!e->folder || e->s->comm->world_rank != 0)
         return name_files(e, status);
     if (status == SMP_OK && e->n_file > 1)
         status = begin_index(e, e->beside, &index);
@@ -447,11 +447,11 @@ static smp_status write_files(exporter *e)
     const size_t holdings = (size_t)smp__most_holdings(e->s) * sizeof(smp__holding);
     void *memory = NULL;
     smp_status status = take_memory(e, holdings, &memory);
-    if (status == SMP_OK && e->folder && e->s->comm.world_rank == 0)
+    if (status == SMP_OK && e->folder && e->s->comm->world_rank == 0)
         status = smp__checkpoint_folder_make(e->path);
-    if (status == SMP_OK && e->s->comm.world_rank == 0)
+    if (status == SMP_OK && e->s->comm->world_rank == 0)
         status = choose_names(e);
-    status = smp__comm_agree(&e->s->comm, status);
+    status = smp__comm_agree(e->s->comm, status);
     if (status == SMP_OK) {
         e->holding = memory;
         e->window = (float *)(void *)((char *)memory + holdings);
@@ -461,7 +461,7 @@ static smp_status write_files(exporter *e)
         status = write_file(e, i);
     const smp_status made = replace_set(e, status);
     if (status == SMP_OK)
-        status = smp__comm_agree(&e->s->comm, made);
+        status = smp__comm_agree(e->s->comm, made);
     free(memory);
     return status;
 }
@@ -476,7 +476,7 @@ smp_status smp_export_weights_as(smp *s, const char *path, const smp_weights_opt
     SMP_TRY(smp__updates_settle(s));
     smp__place_doing(s->place, "exporting the weights");
     smp_status status =
-        smp__comm_agree(&s->comm, plan_export(&e, s, path, options ? options : &none));
+        smp__comm_agree(s->comm, plan_export(&e, s, path, options ? options : &none));
     if (status == SMP_OK)
         status = write_files(&e);
     smp_arena_destroy(e.arena);

@@ -46,7 +46,7 @@ int64_t smp__job_following(const smp *s, int replica, int microbatch)
 static void *input_address(const smp *s, int input, int microbatch)
 {
     const smp__input *in = &s->input[input];
-    bool full = smp__job_samples(s, s->comm.replica, microbatch) == s->batch;
+    bool full = smp__job_samples(s, s->comm->replica, microbatch) == s->batch;
     return (char *)(full ? in->data + microbatch * in->stride : in->padded);
 }
 
@@ -108,7 +108,7 @@ int smp__job_chunk_of_stage(const smp *s, int stage)
 
 smp_status smp__job_usable(const smp *s)
 {
-    if (s->broken || s->comm.failed)
+    if (s->broken || s->comm->failed)
         return smp_fail(SMP_ERR_FAILED, "an earlier call failed: the job can only be finalised");
     return SMP_OK;
 }
@@ -143,7 +143,7 @@ int smp_input_needed(const smp *s, int input)
     if (!has_input(s, input))
         return 0;
     for (int64_t i = s->graph->consumer_begin[input]; i < s->graph->consumer_begin[input + 1]; i++)
-        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm.pipeline_rank)
+        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm->pipeline_rank)
             return 1;
     return 0;
 }
@@ -160,7 +160,7 @@ int64_t smp_microbatch_samples(const smp *s)
 
 int64_t smp__job_global_batch(const smp *s)
 {
-    return smp_step_samples(s) * s->comm.ddp_size;
+    return smp_step_samples(s) * s->comm->ddp_size;
 }
 
 smp_status smp__job_leave(smp *s, smp_status status)
@@ -175,20 +175,20 @@ smp_status smp__job_context(const smp *s, smp_status status)
     if (status == SMP_OK)
         return status;
     char of_group[48] = "";
-    if (s->comm.tensor_size > 1)
-        snprintf(of_group, sizeof(of_group), ", device %d of %d", s->comm.tensor_rank,
-                 s->comm.tensor_size);
+    if (s->comm->tensor_size > 1)
+        snprintf(of_group, sizeof(of_group), ", device %d of %d", s->comm->tensor_rank,
+                 s->comm->tensor_size);
     const char *doing = smp__place_words(s->place);
     const smp_action at = smp__place_at(s->place);
     if (doing)
         return smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s, %s)",
-                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
+                                s->comm->world_rank, s->comm->replica, s->comm->pipeline_rank,
                                 of_group, doing);
     if (at.kind != SMP_ACTION_OPTIMIZE && at.chunk < 0)
         return smp_fail_context(status,
                                 "rank %d (replica %d, pipeline rank %d%s, before the first "
                                 "action)",
-                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
+                                s->comm->world_rank, s->comm->replica, s->comm->pipeline_rank,
                                 of_group);
     smp_text action = {0};
     smp_action_format(&at, &action);
@@ -200,7 +200,7 @@ smp_status smp__job_context(const smp *s, smp_status status)
     if (at.microbatch >= 0)
         snprintf(mb, sizeof(mb), ", micro-batch %d", at.microbatch);
     smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s%s, action %s)",
-                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, of_group, where,
+                     s->comm->world_rank, s->comm->replica, s->comm->pipeline_rank, of_group, where,
                      mb, action.data ? action.data : "?");
     smp_text_free(&action);
     return status;

@@ -146,7 +146,7 @@ typedef struct smp__cost_samples smp__cost_samples;
 struct smp {
     smp_options options; /* strings point into `strings` */
     smp_arena *strings;
-    smp_comm comm;
+    smp_comm *comm;
     const smp_device *device;
     void *device_context;
     void *kernel_context;  /* what calls of operators get as their device */

@@ -66,7 +66,7 @@ static smp_status read_runs(loading *l, const smp_weight_sources *sources, int32
             smp_weight_read(l->file, sources, smp__runs_place(runs, at), n, l->window, l->slice));
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->window,
                              n * (int64_t)sizeof(float)));
-        SMP_TRY(smp__comm_answer(&l->s->comm));
+        SMP_TRY(smp__comm_answer(l->s->comm));
     }
     return SMP_OK;
 }
@@ -86,7 +86,7 @@ static smp_status read_windows(loading *l, const smp_weight_sources *sources, in
         smp__runs_take(runs, l->slice, at, end - at, l->window, begin);
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->slice,
                              (end - at) * (int64_t)sizeof(float)));
-        SMP_TRY(smp__comm_answer(&l->s->comm));
+        SMP_TRY(smp__comm_answer(l->s->comm));
     }
     return SMP_OK;
 }
@@ -132,9 +132,9 @@ smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options 
     loading l = {.s = s};
     s->load_note[0] = '\0';
     smp__place_doing(s->place, "loading weights");
-    smp_status status = smp__comm_agree(&s->comm, prepare(&l, path, options ? options : &none));
+    smp_status status = smp__comm_agree(s->comm, prepare(&l, path, options ? options : &none));
     if (status == SMP_OK) {
-        status = smp__comm_agree(&s->comm, read_weights(&l));
+        status = smp__comm_agree(s->comm, read_weights(&l));
         s->broken = s->broken || status != SMP_OK; /* some weights are new, some old */
     }
     if (status == SMP_OK)

@@ -26,24 +26,24 @@ bool smp__is_split(const smp *s, int32_t index)
 
 static int members(const smp *s)
 {
-    return s->comm.tensor_size * s->comm.shard_size;
+    return s->comm->tensor_size * s->comm->shard_size;
 }
 
 static int own_member(const smp *s)
 {
-    return s->comm.shard_rank * s->comm.tensor_size + s->comm.tensor_rank;
+    return s->comm->shard_rank * s->comm->tensor_size + s->comm->tensor_rank;
 }
 
 static int units(const smp *s, bool copies_share)
 {
-    return members(s) * (copies_share ? s->comm.ddp_size / s->comm.shard_size : 1);
+    return members(s) * (copies_share ? s->comm->ddp_size / s->comm->shard_size : 1);
 }
 
 /* The few pieces of small weights fall to the ranks in turn. */
 static smp__range dealt(const smp *s, int32_t index, bool copies_share, int member)
 {
     const int n = units(s, copies_share);
-    const int before = copies_share ? s->comm.replica / s->comm.shard_size * members(s) : 0;
+    const int before = copies_share ? s->comm->replica / s->comm->shard_size * members(s) : 0;
     const int64_t unit = (before + member + (int64_t)index) % n;
     const int64_t elements = smp__runs_whole(param_of(s, index));
     const int64_t pieces = smp__checkpoint_pieces(elements);
@@ -82,7 +82,7 @@ smp__range smp__regroup_window(const smp__regroup *r, int32_t index, int64_t rou
 static smp__runs runs_of(const smp__regroup *r, int32_t index, int member)
 {
     smp__runs runs = smp__runs_of(param_of(r->s, index));
-    runs.index = member % r->s->comm.tensor_size;
+    runs.index = member % r->s->comm->tensor_size;
     return runs;
 }
 
@@ -91,7 +91,7 @@ static smp__runs runs_of(const smp__regroup *r, int32_t index, int member)
 static smp__range slice(const smp__regroup *r, int32_t index, int k, int member, smp__range window)
 {
     const smp *s = r->s;
-    const int at = member / s->comm.tensor_size;
+    const int at = member / s->comm->tensor_size;
     const smp__range part =
         !r->copies_share && k == 0 ? smp__held_range_of(s, index, at) : smp__range_of(s, index, at);
     const smp__runs runs = runs_of(r, index, member);
@@ -153,7 +153,7 @@ smp_status smp__regroup_open(smp *s, bool copies_share, smp__regroup *r)
 
 void smp__regroup_close(smp__regroup *r)
 {
-    if (!r->s || r->s->comm.failed) /* MPI may still use it */
+    if (!r->s || r->s->comm->failed) /* MPI may still use it */
         return;
     for (int side = PARTS; side <= PIECES; side++) {
         free(r->count[side]);
@@ -164,7 +164,7 @@ void smp__regroup_close(smp__regroup *r)
 
 static smp_status exchange(smp__regroup *r, int from, int to)
 {
-    smp_comm *comm = &r->s->comm;
+    smp_comm *comm = r->s->comm;
     return smp__comm_finish(comm,
                             MPI_Ialltoallv(r->buffer[from], r->count[from], r->at[from], MPI_FLOAT,
                                            r->buffer[to], r->count[to], r->at[to], MPI_FLOAT,

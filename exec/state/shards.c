@@ -23,12 +23,12 @@ smp__range smp__range_of(const smp *s, int32_t index, int member)
 
 smp__range smp__own_range(const smp *s, int32_t index)
 {
-    return smp__range_of(s, index, s->comm.shard_rank);
+    return smp__range_of(s, index, s->comm->shard_rank);
 }
 
 int smp__most_holdings(const smp *s)
 {
-    return s->comm.tensor_size * s->comm.shard_size;
+    return s->comm->tensor_size * s->comm->shard_size;
 }
 
 /* The one that begins at h->begin, of the device of h->runs: how far it goes, and which rank of the
@@ -37,13 +37,13 @@ static smp_status find_holding(smp *s, int32_t param, smp__holding *h)
 {
     const int32_t held = smp__job_find_param(s, param);
     smp__range own = {0, 0};
-    if (held >= 0 && s->memory->param[held].owner && s->comm.replica < s->comm.shard_size &&
-        s->comm.tensor_rank == h->runs.index)
+    if (held >= 0 && s->memory->param[held].owner && s->comm->replica < s->comm->shard_size &&
+        s->comm->tensor_rank == h->runs.index)
         own = smp__own_range(s, held);
     h->end = own.end;
-    h->rank = own.begin <= h->begin && h->begin < own.end ? s->comm.world_rank : -1;
-    SMP_TRY(smp__comm_max(&s->comm, &h->rank));
-    return smp__comm_share(&s->comm, &h->end, sizeof(h->end), h->rank);
+    h->rank = own.begin <= h->begin && h->begin < own.end ? s->comm->world_rank : -1;
+    SMP_TRY(smp__comm_max(s->comm, &h->rank));
+    return smp__comm_share(s->comm, &h->end, sizeof(h->end), h->rank);
 }
 
 smp_status smp__find_holdings(smp *s, int32_t param, smp__holding *holding, int *n)
@@ -90,14 +90,14 @@ smp__range smp__held_range_of(const smp *s, int32_t index, int member)
 
 smp__range smp__held_range(const smp *s, int32_t index)
 {
-    return smp__held_range_of(s, index, s->comm.shard_rank);
+    return smp__held_range_of(s, index, s->comm->shard_rank);
 }
 
 static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_dtype dtype,
                    bool part, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    const int own = s->comm.shard_rank;
+    const int own = s->comm->shard_rank;
     const int64_t first = part ? region->cut[own] - region->at[own] : 0;
     return base + offset + smp_dtype_bytes(dtype) * (s->memory->param[index].at + at - first);
 }
@@ -177,9 +177,9 @@ smp_status smp__pieces_build(smp *s)
 
 smp_status smp__pieces_share(smp *s, double *pieces)
 {
-    if (s->comm.shard_size == 1)
+    if (s->comm->shard_size == 1)
         return SMP_OK;
-    return smp__comm_sum_group(&s->comm, s->comm.shard, pieces,
+    return smp__comm_sum_group(s->comm, s->comm->shard, pieces,
                                (int)s->piece_begin[s->memory->n_param],
                                "the other ranks of the shard group");
 }

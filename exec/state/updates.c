@@ -126,7 +126,7 @@ static double setting(const char *name, double otherwise)
 
 static bool wants_thread(const smp *s)
 {
-    const bool spare = !s->device->host_memory || smp__own_core_spare(s->comm.node_size);
+    const bool spare = !s->device->host_memory || smp__own_core_spare(s->comm->node_size);
     return setting("SMP_UPDATE_THREAD", spare) != 0.0 && !s->cost_samples;
 }
 
@@ -166,7 +166,7 @@ void smp__updates_close(smp *s)
     smp__updates *u = s->updates;
     if (!u)
         return;
-    if (s->comm.failed) {
+    if (s->comm->failed) {
         smp__worker_leave(u->worker);
         return;
     }
@@ -351,7 +351,7 @@ smp_status smp__updates_wait(smp *s, int n)
     if (!u || u->joined >= n)
         return SMP_OK;
     const double begin_s = smp__spent_begin(s->record);
-    SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, &w));
+    SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, &w));
     if (s->training_call && !smp__place_words(s->place))
         smp__spent_end(s->record,
                        smp__place_is_forward(s->place) ? SMP__SPENT_UPDATE_FORWARD
@@ -367,7 +367,7 @@ smp_status smp__updates_finish(smp *s)
 
 smp_status smp__updates_settle(smp *s)
 {
-    return s->updates ? smp__comm_agree(&s->comm, smp__updates_finish(s)) : SMP_OK;
+    return s->updates ? smp__comm_agree(s->comm, smp__updates_finish(s)) : SMP_OK;
 }
 
 void smp__updates_times(const smp *s, double times_s[2])

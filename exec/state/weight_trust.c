@@ -30,7 +30,7 @@ int64_t smp__trust_host_bytes(const smp *s)
 
 smp_status smp__trust_build(smp *s, char *host)
 {
-    const size_t sums = (size_t)s->comm.tensor_size * N_NORM * (size_t)s->graph->n_param;
+    const size_t sums = (size_t)s->comm->tensor_size * N_NORM * (size_t)s->graph->n_param;
     const size_t pieces = N_NORM * (size_t)n_piece(s), n = (size_t)s->memory->n_param;
     if (smp__trust_host_bytes(s) == 0)
         return SMP_OK;
@@ -94,20 +94,20 @@ static bool is_split(const smp *s, int32_t index)
 /* Pieces of all members of the shard group, in order, then of all devices. */
 static smp_status add_up(smp *s)
 {
-    const int devices = s->comm.tensor_size;
+    const int devices = s->comm->tensor_size;
     const int64_t pieces = n_piece(s), sums = (int64_t)devices * N_NORM * s->graph->n_param;
     memcpy(s->trust.pieces, s->trust.square, N_NORM * (size_t)pieces * sizeof(double));
-    if (s->comm.shard_size > 1)
-        SMP_TRY(smp__comm_sum_group(&s->comm, s->comm.shard, s->trust.pieces,
+    if (s->comm->shard_size > 1)
+        SMP_TRY(smp__comm_sum_group(s->comm, s->comm->shard, s->trust.pieces,
                                     (int)(N_NORM * pieces), "the other ranks of the shard group"));
     memset(s->trust.sum, 0, (size_t)sums * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         for (int norm = 0; norm < N_NORM; norm++)
             for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++)
-                *sum_at(s, s->comm.tensor_rank, norm, i) += s->trust.pieces[norm * pieces + k];
+                *sum_at(s, s->comm->tensor_rank, norm, i) += s->trust.pieces[norm * pieces + k];
     if (devices == 1)
         return SMP_OK;
-    return smp__comm_sum_group(&s->comm, s->comm.tensor, s->trust.sum, (int)sums,
+    return smp__comm_sum_group(s->comm, s->comm->tensor, s->trust.sum, (int)sums,
                                "the devices that compute together");
 }
 
@@ -116,8 +116,8 @@ static double squares_of(const smp *s, int norm, int32_t index)
 {
     double sum = 0.0;
     if (!is_split(s, index))
-        return *sum_at(s, s->comm.tensor_rank, norm, index);
-    for (int device = 0; device < s->comm.tensor_size; device++)
+        return *sum_at(s, s->comm->tensor_rank, norm, index);
+    for (int device = 0; device < s->comm->tensor_size; device++)
         sum += *sum_at(s, device, norm, index);
     return sum;
 }

@@ -48,7 +48,7 @@ smp_status smp__weights_init(smp *s)
     s->nearest_states = getenv("SMP_NEAREST_STATES") != NULL; /* to measure what that does */
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         SMP_TRY(init_param(s, i));
-        SMP_TRY(smp__comm_answer(&s->comm));
+        SMP_TRY(smp__comm_answer(s->comm));
     }
     return smp__weights_round(s);
 }
@@ -58,7 +58,7 @@ smp_status smp__weights_init(smp *s)
 static smp_status round_far(smp *s, const smp_memory_region *region, int64_t begin, int64_t end)
 {
     const smp_dtype half = smp_precision_dtype(s->target.precision);
-    const int own = s->comm.shard_rank;
+    const int own = s->comm->shard_rank;
     const int64_t first = region->cut[own], behind = region->cut[own + 1];
     const float *values = (const float *)(s->far + region->weight) + region->at[own] - first;
     const int64_t piece = SMP__PIECE_BYTES / 2;
@@ -72,7 +72,7 @@ static smp_status round_far(smp *s, const smp_memory_region *region, int64_t beg
                                   2 * m));
         SMP_TRY(smp__device_idle(s));
     }
-    s->stale = s->stale || s->comm.shard_size > 1;
+    s->stale = s->stale || s->comm->shard_size > 1;
     return SMP_OK;
 }
 
@@ -110,8 +110,8 @@ static bool counts(const smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
     const bool is_split = s->graph->param[param->param].part.spread.way == SMP_SPLIT;
-    return param->owner && s->comm.replica < s->comm.shard_size &&
-           (is_split || s->comm.tensor_rank == 0);
+    return param->owner && s->comm->replica < s->comm->shard_size &&
+           (is_split || s->comm->tensor_rank == 0);
 }
 
 static void *array_at(const smp *s, int32_t index, int k, int64_t element)
@@ -174,17 +174,18 @@ static bool is_trained(const smp_param *param)
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
     const int32_t n = s->graph->n_param;
-    const int rows = s->comm.tensor_size; /* one of each device: no order of MPI's shows */
-    double *own = s->norm + (int64_t)s->comm.tensor_rank * n, *others = s->norm + (int64_t)rows * n;
+    const int rows = s->comm->tensor_size; /* one of each device: no order of MPI's shows */
+    double *own = s->norm + (int64_t)s->comm->tensor_rank * n,
+           *others = s->norm + (int64_t)rows * n;
     memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
-    if (s->comm.replica < s->comm.shard_size)
+    if (s->comm->replica < s->comm->shard_size)
         SMP_TRY(smp__pieces_share(s, s->pieces));
     memset(s->norm, 0, (size_t)rows * (size_t)n * sizeof(double));
     memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i) && s->comm.replica == 0 && !smp__is_idle(s, i))
+        if (counts(s, i) && s->comm->replica == 0 && !smp__is_idle(s, i))
             own[s->memory->param[i].param] = add_pieces(s, i);
-    SMP_TRY(smp__comm_sum(&s->comm, s->norm, rows * n + SMP__STEP_SUMS));
+    SMP_TRY(smp__comm_sum(s->comm, s->norm, rows * n + SMP__STEP_SUMS));
     double sum = 0.0;
     for (int64_t i = 0; i < (int64_t)rows * n; i++) /* not trained: 0, or NaN if not finite */
         sum += is_trained(&s->graph->param[i % n]) ? s->norm[i] : 0.0 * s->norm[i];
@@ -306,7 +307,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
     if (s->trust.ratio)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     SMP_TRY(update_all(s, step, lr, grad_scale));
-    s->stale = s->comm.shard_size > 1;
+    s->stale = s->comm->shard_size > 1;
     return SMP_OK;
 }
 
@@ -366,7 +367,7 @@ static smp_status count_once(smp *s, uint64_t *hash, uint64_t *first, int n)
     smp_status status = SMP_OK;
     memcpy(first, hash, (size_t)n * sizeof *first);
     SMP_TRY(smp__comm_finish(
-        &s->comm, MPI_Ibcast(first, n, MPI_UINT64_T, 0, s->comm.tensor, &s->comm.collective),
+        s->comm, MPI_Ibcast(first, n, MPI_UINT64_T, 0, s->comm->tensor, &s->comm->collective),
         "the hashes of the devices that compute together"));
     for (int32_t i = 0; i < s->graph->n_param; i++) {
         const smp_param *param = &s->graph->param[i];
@@ -376,18 +377,18 @@ static smp_status count_once(smp *s, uint64_t *hash, uint64_t *first, int n)
             status = smp_fail(SMP_ERR_FAILED,
                               "weight '%s' is not the same as on rank %d, which computes with "
                               "this one",
-                              param->name, s->comm.world_rank - s->comm.tensor_rank);
-        if (s->comm.tensor_rank > 0)
+                              param->name, s->comm->world_rank - s->comm->tensor_rank);
+        if (s->comm->tensor_rank > 0)
             hash[param->number] = 0;
     }
-    return smp__comm_agree(&s->comm, status);
+    return smp__comm_agree(s->comm, status);
 }
 
 static smp_status add_up(smp *s, uint64_t *hash, int n, MPI_Comm group, const char *what)
 {
     return smp__comm_finish(
-        &s->comm,
-        MPI_Iallreduce(MPI_IN_PLACE, hash, n, MPI_UINT64_T, MPI_SUM, group, &s->comm.collective),
+        s->comm,
+        MPI_Iallreduce(MPI_IN_PLACE, hash, n, MPI_UINT64_T, MPI_SUM, group, &s->comm->collective),
         what);
 }
 
@@ -396,19 +397,19 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash)
     const int n = s->graph->n_param;
     uint64_t *all = calloc(2 * (size_t)n + 1, sizeof(*all));
     smp_status status =
-        smp__comm_agree(&s->comm, all ? SMP_OK : smp_fail_memory(2 * (size_t)n * sizeof(*all)));
+        smp__comm_agree(s->comm, all ? SMP_OK : smp_fail_memory(2 * (size_t)n * sizeof(*all)));
     if (status == SMP_OK)
         status = smp__updates_settle(s);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, hash_own(s, all));
-    if (status == SMP_OK && s->comm.tensor_size > 1)
+        status = smp__comm_agree(s->comm, hash_own(s, all));
+    if (status == SMP_OK && s->comm->tensor_size > 1)
         status = count_once(s, all, all + n, n);
     if (status == SMP_OK)
-        status = add_up(s, all, n, s->comm.copy, "the hashes of the other parts of weights");
+        status = add_up(s, all, n, s->comm->copy, "the hashes of the other parts of weights");
     if (status == SMP_OK)
-        status = add_up(s, all, n, s->comm.pipeline, "the other stages' hashes of weights");
+        status = add_up(s, all, n, s->comm->pipeline, "the other stages' hashes of weights");
     *hash = status == SMP_OK ? smp_hash(0, all, (size_t)n * sizeof(*all)) : 0;
-    if (!s->comm.failed) /* MPI may still add to it */
+    if (!s->comm->failed) /* MPI may still add to it */
         free(all);
     return status;
 }
@@ -481,7 +482,7 @@ static smp_status name_drift(const smp *s, int32_t index, const uint64_t *copies
         const bool alike = copies[(int64_t)i * stride] == copies[(int64_t)usual * stride];
         if (!known || !alike)
             used += snprintf(text + used, sizeof text - (size_t)used, named++ > 0 ? ", %d" : "%d",
-                             i * s->comm.shard_size + s->comm.shard_rank);
+                             i * s->comm->shard_size + s->comm->shard_rank);
     }
     return smp_fail(
         SMP_ERR_FAILED,
@@ -508,41 +509,41 @@ static smp_status compare_totals(smp *s, const uint64_t *own, uint64_t *total, i
 {
     total[0] = chain_words(0, own, (size_t)s->memory->n_param * sizeof *own);
     total[1] = ~total[0]; /* the least of these is that of the greatest hash */
-    SMP_TRY(smp__comm_finish(&s->comm,
+    SMP_TRY(smp__comm_finish(s->comm,
                              MPI_Iallreduce(MPI_IN_PLACE, total, 2, MPI_UINT64_T, MPI_MIN,
-                                            s->comm.across, &s->comm.collective),
+                                            s->comm->across, &s->comm->collective),
                              "the hashes of the other replicas"));
     *differ = total[0] != ~total[1];
-    return smp__comm_max(&s->comm, differ);
+    return smp__comm_max(s->comm, differ);
 }
 
 smp_status smp__replicas_check(smp *s)
 {
-    const int n = s->memory->n_param, copies = s->comm.ddp_size / s->comm.shard_size;
+    const int n = s->memory->n_param, copies = s->comm->ddp_size / s->comm->shard_size;
     const size_t numbers = (size_t)n * ((size_t)copies + 1) + 2;
     int differ = 0;
     if (copies == 1)
         return SMP_OK;
     uint64_t *all = calloc(numbers, sizeof *all),
              *own = all ? all + (size_t)n * (size_t)copies : NULL;
-    smp_status status = smp__comm_agree(&s->comm, all ? SMP_OK : smp_fail_memory(numbers * 8));
+    smp_status status = smp__comm_agree(s->comm, all ? SMP_OK : smp_fail_memory(numbers * 8));
     if (status == SMP_OK)
         status = smp__updates_settle(s);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, hash_parts(s, own));
+        status = smp__comm_agree(s->comm, hash_parts(s, own));
     if (status == SMP_OK)
         status = compare_totals(s, own, own + n, &differ);
     if (status == SMP_OK && differ) {
         s->drifted_param = -1;
-        status = smp__comm_finish(&s->comm,
+        status = smp__comm_finish(s->comm,
                                   MPI_Iallgather(own, n, MPI_UINT64_T, all, n, MPI_UINT64_T,
-                                                 s->comm.across, &s->comm.collective),
+                                                 s->comm->across, &s->comm->collective),
                                   "the hashes of the other replicas");
         if (status == SMP_OK)
-            status = smp__comm_agree(&s->comm, find_drift(s, all, copies));
+            status = smp__comm_agree(s->comm, find_drift(s, all, copies));
         s->broken = s->drifted = true;
     }
-    if (!s->comm.failed) /* MPI may still write to it */
+    if (!s->comm->failed) /* MPI may still write to it */
         free(all);
     return status;
 }

@@ -74,7 +74,7 @@ void smp__cost_samples_begin(smp *s)
 /* The turns of other ranks on its core are no time of a rank's own. */
 static bool shares_core(const smp *s)
 {
-    return s->comm.crowded && s->device->host_memory;
+    return s->comm->crowded && s->device->host_memory;
 }
 
 static double now_s(const smp *s)

@@ -47,7 +47,7 @@ static smp_status list_copy(smp *s, smp__sum_list *list, int32_t index)
     const smp_memory_region *region = &s->memory->region[index];
     const smp_sum gather = {.reach = SMP_REACH_GROUP, .gather = true};
     SMP_TRY(smp__sum_list_add(s, list, &gather, region->weight16 / 4, index, region->elements / 2));
-    for (int p = 0; p <= s->comm.shard_size; p++)
+    for (int p = 0; p <= s->comm->shard_size; p++)
         list->item[list->n - 1].cut[p] = region->cut[p] / 2;
     return SMP_OK;
 }
@@ -78,7 +78,7 @@ smp_status smp__gather_build(smp *s)
     s->reducer.gather = calloc((size_t)s->chunks, sizeof *s->reducer.gather);
     if (!s->reducer.gather)
         return smp_fail_memory((size_t)s->chunks * sizeof *s->reducer.gather);
-    for (int chunk = 0; chunk < s->chunks && s->comm.shard_size > 1; chunk++) {
+    for (int chunk = 0; chunk < s->chunks && s->comm->shard_size > 1; chunk++) {
         SMP_TRY(list_regions(s, chunk));
         if (smp__weights_in_parts(s)) /* kernels run once before the first step */
             place_weights(s, chunk, s->memory->gather[first_gather(s, chunk)]);
@@ -96,7 +96,7 @@ static smp_status copy_own(smp *s, const smp__sum_list *list, int64_t base)
 {
     for (int i = 0; i < list->n; i++) {
         const smp_memory_region *region = &s->memory->region[list->item[i].region];
-        const int own = s->comm.shard_rank;
+        const int own = s->comm->shard_rank;
         const int64_t begin = region->cut[own], end = region->cut[own + 1];
         if (end > begin)
             SMP_TRY(s->device->copy(

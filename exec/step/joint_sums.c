@@ -38,14 +38,14 @@ static smp_status sum(void *context, double *values, int64_t count)
     double *all = s->joint.all;
     const double begin_s = smp__spent_begin(s->record);
     smp__cost_leave(s);
-    memcpy(all + s->comm.replica * count, values, (size_t)count * sizeof(*values));
+    memcpy(all + s->comm->replica * count, values, (size_t)count * sizeof(*values));
     SMP_TRY(smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
-                                           MPI_DOUBLE, s->comm.joint, &s->joint.request),
+                                           MPI_DOUBLE, s->comm->joint, &s->joint.request),
                             "MPI_Iallgather"));
-    SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test, describe, s));
+    SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, s));
     for (int64_t i = 0; i < count; i++) {
         values[i] = all[i];
-        for (int replica = 1; replica < s->comm.ddp_size; replica++)
+        for (int replica = 1; replica < s->comm->ddp_size; replica++)
             values[i] += all[replica * count + i];
     }
     smp__cost_back(s);
@@ -75,7 +75,7 @@ static int64_t longest(const smp *s, const smp_op **op)
 smp_status smp__joint_build(smp *s)
 {
     smp__joint_sums *joint = &s->joint;
-    if (s->comm.ddp_size == 1 || !s->graph->training)
+    if (s->comm->ddp_size == 1 || !s->graph->training)
         return SMP_OK;
     joint->most = longest(s, &joint->op);
     if (joint->most == 0)
@@ -85,7 +85,7 @@ smp_status smp__joint_build(smp *s)
                         "op '%s' (%s) adds up over replicas, which device '%s' cannot: leave out "
                         "`sync`, or use no replicas (ddp 1)",
                         joint->op->name, joint->op->kind->name, s->device->name);
-    const size_t bytes = (size_t)s->comm.ddp_size * (size_t)joint->most * sizeof(*joint->all);
+    const size_t bytes = (size_t)s->comm->ddp_size * (size_t)joint->most * sizeof(*joint->all);
     joint->all = malloc(bytes);
     if (!joint->all)
         return smp_fail_memory(bytes);
@@ -108,7 +108,7 @@ const smp_op_joint *smp__joint_of(smp *s, const smp_op *op, int microbatch)
         return NULL;
     s->joint.op = op;
     s->joint.call.samples = 0;
-    for (int replica = 0; replica < s->comm.ddp_size; replica++)
+    for (int replica = 0; replica < s->comm->ddp_size; replica++)
         s->joint.call.samples += smp__job_samples(s, replica, microbatch);
     /* Of replica 0, whose samples come first. */
     const int64_t behind = smp__job_following(s, 0, microbatch),

@@ -84,8 +84,8 @@ static smp_status find_inputs(smp *s, int32_t tensor)
 static void choose_ranks(smp *s, int loss_rank)
 {
     s->rows_group = MPI_COMM_NULL;
-    if (s->comm.ddp_size > 1 && s->comm.pipeline_rank == loss_rank)
-        s->rows_group = s->comm.ddp;
+    if (s->comm->ddp_size > 1 && s->comm->pipeline_rank == loss_rank)
+        s->rows_group = s->comm->ddp;
     for (int i = 0; i < s->graph->n_input; i++) {
         if (s->input[i].counted == 0.0)
             continue;
@@ -93,15 +93,15 @@ static void choose_ranks(smp *s, int loss_rank)
         if (!reads(s, i, loss_rank)) {
             const smp_consumer *first = &s->graph->consumer[s->graph->consumer_begin[i]];
             rank = s->stage_rank[s->stage_of_op[first->op]];
-            s->rows_group = s->comm.world;
+            s->rows_group = s->comm->world;
         }
-        s->input[i].counts_here = rank == s->comm.pipeline_rank;
+        s->input[i].counts_here = rank == s->comm->pipeline_rank;
     }
 }
 
 smp_status smp__loss_share_build(smp *s)
 {
-    int n = s->comm.ddp_size * s->microbatches;
+    int n = s->comm->ddp_size * s->microbatches;
     s->rows_group = MPI_COMM_NULL;
     s->rows = calloc((size_t)n, sizeof(*s->rows));
     if (!s->rows)
@@ -122,14 +122,14 @@ static float *share(smp *s, int mb)
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
 static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, double *rows)
 {
-    if (s->rows_group == s->comm.world && s->comm.tensor_rank > 0)
+    if (s->rows_group == s->comm->world && s->comm->tensor_rank > 0)
         return; /* the first device of a group counts for all */
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->input[i].counts_here)
             continue;
         const int32_t *value = inputs[i];
         for (int mb = 0; mb < s->microbatches; mb++) {
-            int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm.replica, mb);
+            int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm->replica, mb);
             if (n == 0)
                 break;
             const bool unsplit = s->graph->tensor[i].unsplit;
@@ -144,25 +144,25 @@ static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, do
 /* All rows that this rank has to know, of all replicas: rows [ddp][microbatches]. */
 static smp_status find_rows(smp *s, const void *const *inputs)
 {
-    int m = s->microbatches, n = s->comm.ddp_size * m;
+    int m = s->microbatches, n = s->comm->ddp_size * m;
     const smp_op *loss = smp__counting_loss(s);
     for (int i = 0; i < n; i++)
         s->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
     if (!loss)
         return SMP_OK;
-    count_rows(s, loss, inputs, s->rows + (int64_t)s->comm.replica * m);
+    count_rows(s, loss, inputs, s->rows + (int64_t)s->comm->replica * m);
     /* an evaluation has no gradient: the replicas' rows come with their losses */
-    bool replicas_only = s->rows_group == s->comm.ddp;
+    bool replicas_only = s->rows_group == s->comm->ddp;
     if (s->rows_group == MPI_COMM_NULL || (!s->training_call && replicas_only))
         return SMP_OK;
-    return smp__comm_sum_group(&s->comm, s->rows_group, s->rows, n,
+    return smp__comm_sum_group(s->comm, s->rows_group, s->rows, n,
                                "the other ranks at the start of the step");
 }
 
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
 {
-    int n = s->comm.ddp_size * s->microbatches;
-    const double *own = s->rows + (int64_t)s->comm.replica * s->microbatches;
+    int n = s->comm->ddp_size * s->microbatches;
+    const double *own = s->rows + (int64_t)s->comm->replica * s->microbatches;
     SMP_TRY(find_rows(s, inputs));
     if (!s->training_call || s->memory->loss < 0)
         return SMP_OK;

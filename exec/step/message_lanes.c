@@ -29,7 +29,7 @@
 
 static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
 {
-    int64_t ranks = s->comm.pipeline_size, stages = s->flow->n_stage;
+    int64_t ranks = s->comm->pipeline_size, stages = s->flow->n_stage;
     int64_t from = transfer->from_stage, to = transfer->to_stage;
     if (smp__crossing_is_direct(transfer))
         return s->stage_rank[from] * ranks + s->stage_rank[to];
@@ -38,7 +38,7 @@ static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
 
 static int64_t tie_id(const smp *s, int64_t from_stage, int64_t to_rank)
 {
-    int64_t ranks = s->comm.pipeline_size, stages = s->flow->n_stage;
+    int64_t ranks = s->comm->pipeline_size, stages = s->flow->n_stage;
     return ranks * ranks + 2 * stages * stages + from_stage * ranks + to_rank;
 }
 
@@ -68,7 +68,7 @@ int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
 /* One lane for each transfer of this rank; returns their number. With `lane` NULL only counts. */
 static int add_transfers(const smp *s, smp_lane *lane)
 {
-    int n = 0, own = s->comm.pipeline_rank;
+    int n = 0, own = s->comm->pipeline_rank;
     for (int32_t i = 0; i < s->flow->n_transfer; i++) {
         const smp_transfer *transfer = &s->flow->transfer[i];
         int from = s->stage_rank[transfer->from_stage], to = s->stage_rank[transfer->to_stage];
@@ -93,7 +93,7 @@ static void add_ties(const smp *s, smp_lane *lane)
         const smp_use *use = &s->graph->use[tie->use];
         bool outgoing = tie->chunk >= 0;
         lane[i] = (smp_lane){
-            .id = tie_id(s, s->stage_of_op[use->op], outgoing ? tie->peer : s->comm.pipeline_rank),
+            .id = tie_id(s, s->stage_of_op[use->op], outgoing ? tie->peer : s->comm->pipeline_rank),
             .peer = tie->peer,
             .outgoing = outgoing,
             .messages = 1,

@@ -11,7 +11,7 @@
 
 static bool is_incoming(const smp *s, const smp_transfer *transfer)
 {
-    return s->stage_rank[transfer->to_stage] == s->comm.pipeline_rank;
+    return s->stage_rank[transfer->to_stage] == s->comm->pipeline_rank;
 }
 
 static int32_t border_of(const smp *s, const smp__channel *channel)
@@ -33,7 +33,7 @@ static smp_status add_channel(smp *s, int32_t index)
     int to = s->stage_rank[transfer->to_stage];
     if (from == to)
         return SMP_OK; /* both ends on this rank (or neither): no message */
-    bool outgoing = from == s->comm.pipeline_rank;
+    bool outgoing = from == s->comm->pipeline_rank;
     int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
     smp__chunk *stage = &s->chunk[chunk];
     smp__channel *channel = &stage->channel[stage->n_channel];
@@ -81,7 +81,7 @@ smp_status smp__messages_build(smp *s)
     }
     for (int32_t i = 0; i < flow->n_transfer; i++)
         if (is_incoming(s, &flow->transfer[i]) ||
-            s->stage_rank[flow->transfer[i].from_stage] == s->comm.pipeline_rank)
+            s->stage_rank[flow->transfer[i].from_stage] == s->comm->pipeline_rank)
             SMP_TRY(add_channel(s, i));
     return SMP_OK;
 }
@@ -221,13 +221,13 @@ static smp_status test_message(void *context, bool *done)
 smp_status smp__messages_wait(smp *s, smp__channel *channel, int microbatch)
 {
     message_wait wait = {s, &channel->request[microbatch], channel, microbatch, NULL};
-    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
+    return smp__comm_wait_until(s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
 }
 
 smp_status smp__messages_wait_tie(smp *s, smp__tie_message *tie)
 {
     message_wait wait = {s, &tie->request, NULL, 0, tie};
-    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
+    return smp__comm_wait_until(s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
 }
 
 smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind)

@@ -48,10 +48,10 @@ static int tie_messages(smp *s, smp__tie_message *list)
         const smp_memory_use *use = &s->memory->use[i];
         int32_t param = s->memory->param[use->param].param;
         int owner = s->stage_rank[use->stage];
-        for (int peer = 0; peer < s->comm.pipeline_size; peer++) {
+        for (int peer = 0; peer < s->comm->pipeline_size; peer++) {
             bool incoming = use->chunk < 0 && peer == owner;
             bool outgoing =
-                use->chunk >= 0 && peer != s->comm.pipeline_rank && rank_holds(s, param, peer);
+                use->chunk >= 0 && peer != s->comm->pipeline_rank && rank_holds(s, param, peer);
             if (!incoming && !outgoing)
                 continue;
             if (list)
@@ -85,13 +85,13 @@ smp_status smp__reduce_ties(smp *s)
 
 static int own_blocks(const smp *s)
 {
-    return s->plan->gradient_blocks / s->comm.ddp_size;
+    return s->plan->gradient_blocks / s->comm->ddp_size;
 }
 
 /* Sums that wait for others before each of the own blocks. */
 static smp_status count_waiting(smp *s)
 {
-    const int own = own_blocks(s), first = s->comm.replica * own;
+    const int own = own_blocks(s), first = s->comm->replica * own;
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
     s->reducer.waiting = calloc((size_t)own + 1, sizeof *s->reducer.waiting);
     if (!s->reducer.waiting)
@@ -107,15 +107,15 @@ static smp_status count_waiting(smp *s)
 smp_status smp__reduce_terms(smp *s)
 {
     const int blocks = s->plan->gradient_blocks, own = own_blocks(s);
-    const int shard = s->comm.shard_size, group = own * shard;
+    const int shard = s->comm->shard_size, group = own * shard;
     smp_sum_terms *terms = s->reducer.terms;
     if (!s->graph->training)
         return SMP_OK;
     SMP_TRY(count_waiting(s));
-    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_ALL], blocks, s->comm.ddp_size, 0, own));
+    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_ALL], blocks, s->comm->ddp_size, 0, own));
     SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_GROUP], blocks, shard,
-                                s->comm.replica / shard * group, own));
-    return smp__sum_terms_make(&terms[SMP_REACH_ACROSS], blocks, s->comm.ddp_size / shard, 0,
+                                s->comm->replica / shard * group, own));
+    return smp__sum_terms_make(&terms[SMP_REACH_ACROSS], blocks, s->comm->ddp_size / shard, 0,
                                group);
 }
 
@@ -144,7 +144,7 @@ static smp_status list_whole(smp *s, int chunk)
         .reach = SMP_REACH_ALL, .add = true, .bf16 = sends_bf16(s), .gather = true};
     const int64_t elements = memory->bucket[chunk].elements;
     int64_t end = 0;
-    if (s->comm.ddp_size == 1 || elements == 0)
+    if (s->comm->ddp_size == 1 || elements == 0)
         return SMP_OK;
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++) {
         const smp_memory_region *region = &memory->region[i];
@@ -163,7 +163,7 @@ static smp_status list_whole(smp *s, int chunk)
 static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
 {
     const smp_memory_region *of = &s->memory->region[region];
-    const int own = s->comm.shard_rank;
+    const int own = s->comm->shard_rank;
     const int64_t begin = of->cut[own], end = of->cut[own + 1];
     const smp_sum in_group = {
         .cut = of->cut, .reach = SMP_REACH_GROUP, .add = true, .bf16 = sends_bf16(s)};
@@ -172,7 +172,7 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
     const smp_sum scatter = with_terms(s, in_group, chunk, offset),
                   across = with_terms(s, among, chunk, offset + begin);
     SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
-    if (s->comm.ddp_size == s->comm.shard_size)
+    if (s->comm->ddp_size == s->comm->shard_size)
         return SMP_OK;
     const bool moved = of->param < 0 && of->part_grad; /* to where it stays */
     const int64_t at =
@@ -226,7 +226,7 @@ static smp_status list_sums(smp *s)
     if (!r->scatter || !r->across)
         return smp_fail_memory((size_t)s->chunks * sizeof *r->scatter);
     for (int chunk = 0; chunk < s->chunks && s->graph->training; chunk++)
-        SMP_TRY(s->comm.shard_size > 1 ? list_parts(s, chunk) : list_whole(s, chunk));
+        SMP_TRY(s->comm->shard_size > 1 ? list_parts(s, chunk) : list_whole(s, chunk));
     return SMP_OK;
 }
 
@@ -240,7 +240,7 @@ smp_status smp__reduce_build(smp *s)
         smp__tie_message *tie = &r->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
         tie->lane = smp__lane_of_tie(s, s->stage_of_op[use->op],
-                                     tie->chunk < 0 ? s->comm.pipeline_rank : tie->peer);
+                                     tie->chunk < 0 ? s->comm->pipeline_rank : tie->peer);
         if (use_bytes(s, tie->use) > s->transport->max_message_bytes)
             return smp_fail(SMP_ERR_FAILED,
                             "tied weight '%s' is too long for one message: keep its "
@@ -351,7 +351,7 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 
 int smp__reduce_block_size(const smp *s)
 {
-    return s->microbatches * s->comm.ddp_size / s->plan->gradient_blocks;
+    return s->microbatches * s->comm->ddp_size / s->plan->gradient_blocks;
 }
 
 /* The block of micro-batch `microbatch` is complete. Level k holds the k-th node of the tree that
@@ -392,7 +392,7 @@ smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *
     const int32_t first = s->memory->chunk_region[chunk];
     const int32_t end = smp_memory_summed_end(s->memory, chunk);
     smp__sum_list *list = &s->reducer.scatter[chunk];
-    if (s->comm.ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
+    if (s->comm->ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
         return SMP_OK;
     for (int32_t k = 0; k < op->n_param; k++) {
         const int32_t i = s->memory->param[smp__job_find_param(s, op->param[k])].region;
@@ -421,7 +421,7 @@ static smp_status send_ties(smp *s, int chunk)
 
 smp_status smp__reduce_start(smp *s, int chunk)
 {
-    if (s->comm.ddp_size == 1)
+    if (s->comm->ddp_size == 1)
         return send_ties(s, chunk);
     smp__sum_list *list = &s->reducer.scatter[chunk];
     SMP_TRY(smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n));
@@ -433,7 +433,7 @@ static const char others[] = "the gradients of the other replicas";
 
 smp_status smp__reduce_across(smp *s, int chunk)
 {
-    const int own = s->comm.shard_rank;
+    const int own = s->comm->shard_rank;
     const float *accumulators = at(s, s->memory->bucket[chunk].offset);
     SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
     for (int32_t i = s->memory->chunk_region[chunk]; i < smp_memory_summed_end(s->memory, chunk);
@@ -452,7 +452,7 @@ smp_status smp__reduce_across(smp *s, int chunk)
 
 smp_status smp__reduce_finish(smp *s)
 {
-    for (int chunk = 0; chunk < s->chunks && s->comm.ddp_size > 1; chunk++) {
+    for (int chunk = 0; chunk < s->chunks && s->comm->ddp_size > 1; chunk++) {
         SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
         SMP_TRY(smp__sum_list_wait(s, &s->reducer.across[chunk], others));
         SMP_TRY(send_ties(s, chunk));

@@ -22,7 +22,7 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->op = call->op;
     out->batch = s->batch;
     out->padding =
-        s->batch - smp__job_samples(s, s->comm.replica, s->first_microbatch + microbatch);
+        s->batch - smp__job_samples(s, s->comm->replica, s->first_microbatch + microbatch);
     out->state = call->state;
     out->device = s->kernel_context;
     out->param = call->param;
@@ -30,11 +30,11 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->dparam = call->dparam;
     out->seed = s->options.seed;
     out->step = s->step + 1;
-    out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
+    out->microbatch = (int64_t)s->comm->replica * s->microbatches + microbatch;
     out->training = s->training_call;
     out->step_samples = s->samples_given;
-    out->following = smp__job_following(s, s->comm.replica, microbatch);
-    out->replicas = s->comm.ddp_size;
+    out->following = smp__job_following(s, s->comm->replica, microbatch);
+    out->replicas = s->comm->ddp_size;
     out->joint = smp__joint_of(s, call->op, microbatch);
     out->group = s->tensor_group ? &s->tensor_group->group : NULL;
 }

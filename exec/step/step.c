@@ -174,11 +174,11 @@ static bool counts_hits(const smp *s)
  * zero. */
 static void read_losses(smp *s)
 {
-    int losses = s->comm.ddp_size * s->microbatches;
-    int own = s->comm.replica * s->microbatches;
-    double *hits = s->result + 2 * losses + s->comm.world_size;
-    memset(s->result, 0, (size_t)(s->work_us + s->comm.world_size - s->result) * sizeof(double));
-    if (s->comm.tensor_rank > 0) /* the first device of a group speaks for all */
+    int losses = s->comm->ddp_size * s->microbatches;
+    int own = s->comm->replica * s->microbatches;
+    double *hits = s->result + 2 * losses + s->comm->world_size;
+    memset(s->result, 0, (size_t)(s->work_us + s->comm->world_size - s->result) * sizeof(double));
+    if (s->comm->tensor_rank > 0) /* the first device of a group speaks for all */
         return;
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
         const smp__loss_slot *slot =
@@ -196,7 +196,7 @@ static void read_losses(smp *s)
 static smp_status find_unsound(smp *s, double *norm, bool *overflowed, bool *unsound)
 {
     enum { WRONG, ROWS };
-    int losses = s->comm.ddp_size * s->microbatches;
+    int losses = s->comm->ddp_size * s->microbatches;
     double sum[SMP__STEP_SUMS] = {0};
     for (int i = 0; i < losses; i++) {
         sum[WRONG] += !isfinite(s->result[i]);
@@ -261,8 +261,8 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
 /* What this rank asks for goes with the sums of the step, so all ranks learn it in the same one. */
 static void ask(const smp *s, double *asks)
 {
-    const volatile sig_atomic_t *signalled = s->comm.signalled;
-    const bool keeps_time = s->comm.world_rank == 0 && s->save_at_s > 0.0;
+    const volatile sig_atomic_t *signalled = s->comm->signalled;
+    const bool keeps_time = s->comm->world_rank == 0 && s->save_at_s > 0.0;
     asks[SMP__ASK_END] = signalled && *signalled != 0;
     asks[SMP__ASK_SAVE] = keeps_time && smp_clock_s() >= s->save_at_s;
 }
@@ -272,21 +272,21 @@ static void agree_asks(smp *s, const double *asks)
     s->end_agreed = s->end_agreed || asks[SMP__ASK_END] > 0.0;
     s->save_agreed = s->save_agreed || asks[SMP__ASK_SAVE] > 0.0;
     if (s->end_agreed) /* all ranks live */
-        s->comm.signalled = NULL;
+        s->comm->signalled = NULL;
 }
 
 /* The losses of all replicas, by replica and micro-batch, added in that order on every rank, their
  * hits, and the time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
 {
-    int losses = s->comm.ddp_size * s->microbatches;
-    int times = 2 * losses, count = times + s->comm.world_size;
+    int losses = s->comm->ddp_size * s->microbatches;
+    int times = 2 * losses, count = times + s->comm->world_size;
     const double took_s = smp_clock_s() - s->step_begin_s;
-    s->result[times + s->comm.world_rank] = 1e6 * took_s;
+    s->result[times + s->comm->world_rank] = 1e6 * took_s;
     if (s->device->host_memory)
-        s->work_us[s->comm.world_rank] = 1e6 * (took_s - (s->comm.waited_s - s->waited_s));
+        s->work_us[s->comm->world_rank] = 1e6 * (took_s - (s->comm->waited_s - s->waited_s));
     ask(s, s->result + count + SMP_OP_HITS);
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, (int)(s->work_us - s->result) + s->comm.world_size));
+    SMP_TRY(smp__comm_sum(s->comm, s->result, (int)(s->work_us - s->result) + s->comm->world_size));
     agree_asks(s, s->result + count + SMP_OP_HITS);
     result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
     result->hits_top5 = counts_hits(s) ? (int64_t)s->result[count + 1] : -1;
@@ -319,9 +319,9 @@ static void begin(smp *s, bool training, int64_t samples)
     s->samples_given = samples;
     smp__device_queue_begin(s);
     s->step_begin_s = smp_clock_s();
-    s->waited_s = s->comm.waited_s;
+    s->waited_s = s->comm->waited_s;
     smp__place_begin(s->place);
-    smp__comm_enter(&s->comm);
+    smp__comm_enter(s->comm);
 }
 
 static smp_status fail_step(smp *s, smp_status status)
@@ -329,9 +329,9 @@ static smp_status fail_step(smp *s, smp_status status)
     s->broken = true;
     if (status == SMP_ERR_FAILED)
         smp__device_blame(s);
-    if (!s->comm.told)
+    if (!s->comm->told)
         smp__job_context(s, status);
-    smp__comm_notify(&s->comm, status); /* first, since the next may wait for the device */
+    smp__comm_notify(s->comm, status); /* first, since the next may wait for the device */
     if (s->transport->abort)
         s->transport->abort(s->transport_context);
     return status;

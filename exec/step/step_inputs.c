@@ -122,7 +122,7 @@ static smp_status copy_values(const smp *s, int index, int mb, const char *from,
 static smp_status copy_microbatch(const smp *s, int index, int mb, const void *values, char *to)
 {
     const smp_tensor *tensor = &s->graph->tensor[index];
-    const int64_t samples = smp__job_samples(s, s->comm.replica, mb);
+    const int64_t samples = smp__job_samples(s, s->comm->replica, mb);
     const int64_t bytes = tensor->elements * smp_dtype_bytes(tensor->dtype); /* of a sample */
     memset(to + samples * bytes, 0, (size_t)(s->input[index].bytes - samples * bytes));
     if (samples == 0)
@@ -178,9 +178,9 @@ static smp_status use_input(smp *s, int index, int full, const void *values)
 smp_status smp__inputs_begin(smp *s, const void *const *inputs)
 {
     int full = 0;
-    while (full < s->microbatches && smp__job_samples(s, s->comm.replica, full) == s->batch)
+    while (full < s->microbatches && smp__job_samples(s, s->comm->replica, full) == s->batch)
         full++;
-    const bool none = smp__job_samples(s, s->comm.replica, 0) == 0;
+    const bool none = smp__job_samples(s, s->comm->replica, 0) == 0;
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->input[i].needed)
             continue;

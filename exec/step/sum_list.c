@@ -9,9 +9,9 @@
 
 static int members_of(const smp *s, smp_reach reach)
 {
-    return reach == SMP_REACH_ALL     ? s->comm.ddp_size
-           : reach == SMP_REACH_GROUP ? s->comm.shard_size
-                                      : s->comm.ddp_size / s->comm.shard_size;
+    return reach == SMP_REACH_ALL     ? s->comm->ddp_size
+           : reach == SMP_REACH_GROUP ? s->comm->shard_size
+                                      : s->comm->ddp_size / s->comm->shard_size;
 }
 
 smp_status smp__sum_list_add(const smp *s, smp__sum_list *list, const smp_sum *sum, int64_t offset,
@@ -106,7 +106,7 @@ static smp_status look(smp *s, smp__sum_list *list)
 
 smp_status smp__sum_lists_look(smp *s)
 {
-    if (!smp__record_is_on(s->record) || !s->device->host_memory || s->comm.ddp_size == 1)
+    if (!smp__record_is_on(s->record) || !s->device->host_memory || s->comm->ddp_size == 1)
         return SMP_OK;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         SMP_TRY(look(s, &s->reducer.gather[chunk]));
@@ -121,7 +121,7 @@ smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what)
     for (int i = 0; i < list->n; i++) {
         reduction_wait wait = {s, &list->item[i].reduction, what};
         if (list->item[i].reduction)
-            SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction,
+            SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test_reduction,
                                          describe_reduction, &wait));
     }
     note_end(s, list);

@@ -27,12 +27,12 @@ static const smp_device device = {.choices = choices_of};
 static void open_job(smp *s)
 {
     *s = (smp){.device = &device};
-    assert_int_equal(smp__comm_open(&s->comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
+    assert_int_equal(smp__comm_open(s->comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
 }
 
 static void close_job(smp *s)
 {
-    smp__comm_close(&s->comm);
+    smp__comm_close(s->comm);
     smp__choices_free(&choices);
 }
 

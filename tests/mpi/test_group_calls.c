@@ -295,7 +295,7 @@ static void test_a_rank_that_hangs_ends_the_wait(void **state)
     }
     snprintf(missing, sizeof missing, "; rank %d: no answer", world_size - 1);
     must(smp_barrier(job, SMP_WORLD));
-    job->comm.limit = (smp_comm_limits){0.05, 1.5, 1.5};
+    job->comm->limit = (smp_comm_limits){0.05, 1.5, 1.5};
     if (world_rank < world_size - 1) {
         smp_status status =
             smp_all_reduce(job, SMP_WORLD, SMP_TYPE_DOUBLE, SMP_COMBINE_SUM, &value, 1);

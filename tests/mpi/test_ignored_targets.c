@@ -139,7 +139,7 @@ static void test_ignored_targets_handed_on(void **state)
                 loss[k][2 * step] = evaluate(job);
                 loss[k][2 * step + 1] = train_step(job, &result);
             }
-            if (k == 1 && job->comm.pipeline_rank == 0)
+            if (k == 1 && job->comm->pipeline_rank == 0)
                 assert_true(smp_input_needed(job, 1));
             assert_true(k == 1 || loss_input == (job->memory->loss >= 0));
             assert_true(k == 0 || job->memory->loss < 0 || !smp_input_needed(job, 1));

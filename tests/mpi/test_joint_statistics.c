@@ -242,7 +242,7 @@ static void test_joint_statistics_are_no_cost_of_operators(void **state)
     smp_options options = options_of(model_path(joint_model), c);
     options.record_costs = 1;
     smp *job = open_job(&options);
-    job->comm.crowded = false;
+    job->comm->crowded = false;
     for (int step = 0; step < 3; step++) {
         make_batch(c, step);
         if (world_rank == LATE && step == 2)
@@ -270,10 +270,10 @@ static void test_joint_statistics_name_who_is_missing(void **state)
     if (world_rank != SILENT) {
         assert_int_equal(smp_step(job, inputs, &result), SMP_ERR_PEER);
         const char *text = smp_last_error();
-        if (!job->comm.told)
+        if (!job->comm->told)
             told = strstr(text, "F0") && strstr(text, "op 'first' (batchnorm)") &&
                    strstr(text, "; rank 2: no answer");
-        if (!job->comm.told && !told)
+        if (!job->comm->told && !told)
             fprintf(stderr, "rank %d: %s\n", world_rank, text);
     }
     MPI_Allreduce(&told, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -206,7 +206,7 @@ static void test_parts_failed_and_slow(void **state)
     (void)state;
     int done = 1;
     smp *job = start(1);
-    job->comm.limit = (smp_comm_limits){0.5, 15, 15};
+    job->comm->limit = (smp_comm_limits){0.5, 15, 15};
     bad_rule.end = ".part";
     bad_rule.after = 1;
     bad_rule.error = ENOSPC;
@@ -256,7 +256,7 @@ static void test_parts_one_rank_gone(void **state)
     must(smp_save_begin(job, saved));
     MPI_Barrier(MPI_COMM_WORLD); /* nobody is still in there */
     if (world_rank == 2) {
-        smp__comm_notify(&job->comm, smp_fail(SMP_ERR_FAILED, "gone"));
+        smp__comm_notify(job->comm, smp_fail(SMP_ERR_FAILED, "gone"));
     } else {
         assert_int_equal(smp_save_test(job, &done), SMP_ERR_PEER);
         assert_non_null(strstr(smp_last_error(), "rank 2 says: gone"));

@@ -366,10 +366,10 @@ static void test_calls_between_steps_are_watched(void **state)
         options.schedule = "1f1b";
         options.record_trace = 1;
         expect_status(smp_init(&s, &options), SMP_OK);
-        s->comm.limit = (smp_comm_limits){0.05, 1.5, 1.5};
+        s->comm->limit = (smp_comm_limits){0.05, 1.5, 1.5};
         if (rank == SILENT) {
             for (int k = 0; k < calls[i].agreements; k++)
-                expect_status(smp__comm_agree(&s->comm, SMP_OK), SMP_OK);
+                expect_status(smp__comm_agree(s->comm, SMP_OK), SMP_OK);
         } else {
             smp_status status = calls[i].call(s);
             expect_silent_named(status);

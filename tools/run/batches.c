@@ -14,7 +14,7 @@ smp_status smp__batches_open(smp__trainer *t, const char *const *source, int n, 
                                 .global_batch = least,
                                 .seed = t->options->data_seed,
                                 .shuffle = shuffle};
-    return smp__comm_agree(&t->job->comm, smp_data_open(s->graph, &options, out));
+    return smp__comm_agree(t->job->comm, smp_data_open(s->graph, &options, out));
 }
 
 /* What a resumed run would do otherwise than the one that it continues. */
@@ -77,7 +77,7 @@ smp_status smp__batches_split(smp__trainer *t)
     if (t->options->held_out == 0 || !t->data)
         return SMP_OK;
     const double share = (double)t->options->held_out / SMP__WHOLE;
-    return smp__comm_agree(&t->job->comm, smp_data_split(t->data, share, &t->eval_data));
+    return smp__comm_agree(t->job->comm, smp_data_split(t->data, share, &t->eval_data));
 }
 
 smp_status smp__epochs_count(smp__trainer *t)
@@ -159,7 +159,7 @@ smp__batch smp__next_batch(const smp__trainer *t)
 static smp__reading part_of(const smp__trainer *t, smp_data *data, smp__batch b, void **buffer)
 {
     const smp *s = t->job;
-    int64_t most = smp_step_samples(s), begin = s->comm.replica * most;
+    int64_t most = smp_step_samples(s), begin = s->comm->replica * most;
     return (smp__reading){.data = data,
                           .first = b.first + begin,
                           .count = b.samples - begin < most ? b.samples - begin : most,

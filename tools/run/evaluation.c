@@ -25,8 +25,8 @@ smp_status smp__best_find(smp__trainer *t)
             t->best_loss = list[best].loss;
         free(list);
     }
-    SMP_TRY(smp__comm_agree(&t->job->comm, status));
-    return smp__comm_share(&t->job->comm, &t->best_loss, sizeof(t->best_loss), 0);
+    SMP_TRY(smp__comm_agree(t->job->comm, status));
+    return smp__comm_share(t->job->comm, &t->best_loss, sizeof(t->best_loss), 0);
 }
 
 /* Alike on all ranks, as the losses are. Weights that are best are finite, and other than those
@@ -66,7 +66,7 @@ static smp__evaluated put_together(const smp__trainer *t, double sum, double row
 
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
-    const int microbatches = t->job->comm.ddp_size * t->job->microbatches;
+    const int microbatches = t->job->comm->ddp_size * t->job->microbatches;
     double sum = 0.0, rows = 0.0;
     int64_t hits = 0, hits_top5 = 0;
     for (smp__batch b = smp__batch_in_order(t, t->eval_data, 0); b.samples > 0;

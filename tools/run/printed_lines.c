@@ -34,9 +34,9 @@ void smp__print_target(const smp *s)
             s->device->describe(s->device_context), smp_precision_name(s->target.precision));
     if (s->device_note[0] != '\0')
         fprintf(stderr, " [%s]", s->device_note);
-    if (s->comm.world_size > 1)
+    if (s->comm->world_size > 1)
         fprintf(stderr, ", transport %s", s->transport->name);
-    if (s->comm.world_size > 1 && s->transport_note[0] != '\0')
+    if (s->comm->world_size > 1 && s->transport_note[0] != '\0')
         fprintf(stderr, " [%s]", s->transport_note);
     fputc('\n', stderr);
     print_products(s);
@@ -99,8 +99,8 @@ void smp__print_unsaved(const smp__trainer *t)
 static void find_place(const smp *s, int rank, int *replica, int *pipeline_rank)
 {
     const int tensor = smp_plan_tensor(s->plan);
-    for (*replica = 0; *replica < s->comm.ddp_size; ++*replica)
-        for (*pipeline_rank = 0; *pipeline_rank < s->comm.pipeline_size; ++*pipeline_rank)
+    for (*replica = 0; *replica < s->comm->ddp_size; ++*replica)
+        for (*pipeline_rank = 0; *pipeline_rank < s->comm->pipeline_size; ++*pipeline_rank)
             if (smp_plan_first_process(s->plan, *replica, *pipeline_rank) == rank / tensor * tensor)
                 return;
 }
@@ -193,10 +193,10 @@ smp_status smp__print_checksum(smp__trainer *t)
     smp *s = t->job;
     uint64_t own = 0;
     SMP_TRY(smp__weights_hash(s, &own));
-    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+    for (int replica = 0; replica < s->comm->ddp_size; replica++) {
         int root = smp_plan_first_process(s->plan, replica, 0);
         uint64_t hash = own;
-        SMP_TRY(smp__comm_share(&s->comm, &hash, sizeof(hash), root));
+        SMP_TRY(smp__comm_share(s->comm, &hash, sizeof(hash), root));
         if (t->prints)
             printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"
                                     : "replica %d weights %016" PRIx64 "\n",

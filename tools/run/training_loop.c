@@ -37,7 +37,7 @@ static smp_status note_save(smp__trainer *t, bool last, smp_status status)
         t->good_step = v->step > t->good_step ? v->step : t->good_step;
     }
     if (!v->failed || t->job->drifted || status != SMP_ERR_FAILED || t->options->save_must ||
-        t->job->comm.failed)
+        t->job->comm->failed)
         return status;
     t->unsaved = v->step;
     snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
@@ -56,7 +56,7 @@ static smp_status compute_step(smp__trainer *t, bool more, double *data_us, smp_
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, r);
-        *t->job_broken = t->job->comm.failed; /* else all ranks end alike */
+        *t->job_broken = t->job->comm->failed; /* else all ranks end alike */
     }
     return status;
 }
@@ -69,13 +69,13 @@ static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, siz
     double *off = s->result; /* [ddp], unused between steps */
     double own = 0.0, others = 0.0;
     int worst = 0;
-    SMP_TRY(smp__comm_agree(&s->comm, smp__drift_distance(s, kept, &own)));
-    memset(off, 0, (size_t)s->comm.ddp_size * sizeof *off);
-    off[s->comm.replica] = own;
-    SMP_TRY(smp__comm_sum(&s->comm, off, s->comm.ddp_size));
-    for (int i = 1; i < s->comm.ddp_size; i++)
+    SMP_TRY(smp__comm_agree(s->comm, smp__drift_distance(s, kept, &own)));
+    memset(off, 0, (size_t)s->comm->ddp_size * sizeof *off);
+    off[s->comm->replica] = own;
+    SMP_TRY(smp__comm_sum(s->comm, off, s->comm->ddp_size));
+    for (int i = 1; i < s->comm->ddp_size; i++)
         worst = off[i] > off[worst] ? i : worst;
-    for (int i = 0; i < s->comm.ddp_size; i++)
+    for (int i = 0; i < s->comm->ddp_size; i++)
         others = i != worst && off[i] > others ? off[i] : others;
     if (off[worst] > 2.0 * others)
         snprintf(text, size, "replica %d was wrong%s", worst,
@@ -96,7 +96,7 @@ static smp_status replay(smp__trainer *t, int64_t step)
     char drift[512], wrong[256];
     float *kept = NULL;
     snprintf(drift, sizeof drift, "%s", smp_last_error());
-    smp_status status = smp__comm_agree(&s->comm, smp__drift_keep(s, &kept));
+    smp_status status = smp__comm_agree(s->comm, smp__drift_keep(s, &kept));
     s->broken = s->drifted = false;
     if (status == SMP_OK)
         status = smp_load(s, t->options->checkpoint);
@@ -182,7 +182,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
 static smp_status resume(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__resume_lock(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__resume_lock(t)));
     SMP_TRY(o->resume_best ? smp__load_best(t->job, o->checkpoint)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
@@ -240,7 +240,7 @@ static smp_status run(smp__trainer *t)
     if (o->resume)
         SMP_TRY(resume(t));
     t->good_step = o->resume ? t->job->step : 0;
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__order_settle(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__order_settle(t)));
     const int64_t least = trains(t) ? t->global_batch : 1;
     if (o->n_data > 0)
         SMP_TRY(smp__batches_open(t, o->data, o->n_data, o->shuffle, least, &t->data));
@@ -248,11 +248,11 @@ static smp_status run(smp__trainer *t)
         SMP_TRY(smp__batches_open(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__batches_split(t));
     find_position(t);
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__receipt_make(t->job, o->told, t->data)));
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__receipt_compare(t->job, o->resume_changed)));
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__epochs_count(t)));
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__buffers_make(t)));
-    SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__receipt_make(t->job, o->told, t->data)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__receipt_compare(t->job, o->resume_changed)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__epochs_count(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__buffers_make(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, smp__outputs_check(t)));
     if (o->given)
         SMP_TRY(take_weights(t));
     SMP_TRY(smp__best_find(t));
@@ -281,7 +281,7 @@ static smp_status run(smp__trainer *t)
     smp_status status = SMP_OK;
     if (t->prints && (fflush(stdout) != 0 || ferror(stdout)))
         status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write all results");
-    SMP_TRY(smp__comm_agree(&t->job->comm, status));
+    SMP_TRY(smp__comm_agree(t->job->comm, status));
     return end_unsaved(t);
 }
 
@@ -291,7 +291,7 @@ static smp_status leave(smp__trainer *t, smp_status status)
     char reason[1024] = "";
     if (status != SMP_OK)
         snprintf(reason, sizeof(reason), "%s; then ", smp_last_error());
-    smp_status left = smp__comm_agree(&t->job->comm, SMP_OK);
+    smp_status left = smp__comm_agree(t->job->comm, SMP_OK);
     *t->job_broken = left != SMP_OK;
     return left == SMP_OK ? status : smp_fail(left, "%s%s", reason, smp_last_error());
 }
@@ -311,7 +311,7 @@ static void heed_signals(smp__trainer *t)
 {
     t->saves = t->options->checkpoint && t->job->graph->training;
     if (t->saves)
-        t->job->comm.signalled = smp__signal_asked();
+        t->job->comm->signalled = smp__signal_asked();
     smp__on_signal(t->job, t->saves);
 }
 
@@ -336,11 +336,11 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
         heed_signals(&t);
         status = run(&t);
         smp__watch_close(&t);
-        *job_broken = *job_broken || t.job->comm.failed;
+        *job_broken = *job_broken || t.job->comm->failed;
         free_data(&t);
         if (!*job_broken)
             status = leave(&t, status);
-        if (*job_broken && !t.job->comm.told && smp__place_words(t.job->place))
+        if (*job_broken && !t.job->comm->told && smp__place_words(t.job->place))
             smp__job_context(t.job, status);
         if (status == SMP_OK)
             tell_stop(&t);

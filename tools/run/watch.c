@@ -35,11 +35,11 @@ static smp_status open_record(smp__trainer *t)
 static smp_status open_slow(smp__trainer *t)
 {
     double *predicted_us = NULL;
-    if (!t->prints || t->job->comm.world_size == 1 || !t->job->device->host_memory)
+    if (!t->prints || t->job->comm->world_size == 1 || !t->job->device->host_memory)
         return SMP_OK;
     smp_status status = smp__step_times_predict(t->job, &predicted_us);
     if (predicted_us)
-        status = smp__slow_ranks_open(predicted_us, t->job->comm.world_size, &t->watch->slow);
+        status = smp__slow_ranks_open(predicted_us, t->job->comm->world_size, &t->watch->slow);
     free(predicted_us);
     return status;
 }
@@ -66,7 +66,7 @@ static smp_status open_own(smp__trainer *t)
 
 smp_status smp__watch_open(smp__trainer *t)
 {
-    SMP_TRY(smp__comm_agree(&t->job->comm, open_own(t)));
+    SMP_TRY(smp__comm_agree(t->job->comm, open_own(t)));
     if (wants_bar(t))
         smp__bar_begin(&t->watch->bar, t->job->step, t->options->steps);
     return SMP_OK;
@@ -148,7 +148,7 @@ smp_status smp__watch_row(smp__trainer *t)
     smp__watch *w = t->watch;
     if (!t->options->log)
         return SMP_OK;
-    return smp__comm_agree(&t->job->comm, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
+    return smp__comm_agree(t->job->comm, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
 }
 
 /* The page: the prediction above what was measured, and the run. */
@@ -175,7 +175,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
 {
     smp__watch *w = t->watch;
     const int64_t steps = w->times.n[w->times.n[1] > 0];
-    const int n_rank = t->job->comm.world_size;
+    const int n_rank = t->job->comm->world_size;
     smp_status status = SMP_OK;
     if (w->record) {
         w->record->rank = rank;
@@ -186,7 +186,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
         SMP_TRY(smp__events_write(t->job, t->options->report, write_report, w->record));
     if (t->prints && steps > 0)
         status = smp__print_times(rank, n_rank, steps, t->options->json);
-    return smp__comm_agree(&t->job->comm, status);
+    return smp__comm_agree(t->job->comm, status);
 }
 
 smp_status smp__watch_end(smp__trainer *t)

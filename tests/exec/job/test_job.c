@@ -140,7 +140,7 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
     if (c->changes.seed > 0 && world_rank == 0)
         assert_int_equal(unlink(path), 0);
     const smp_predicted *predicted = &(*job)->plan->predicted;
-    const int rank = (*job)->comm.pipeline_rank;
+    const int rank = (*job)->comm->pipeline_rank;
     travelling += (*job)->memory->far_bytes > 0;
     if (strcmp(c->optimizer, "adamw") == 0) {
         assert_int_equal((*job)->memory->arena_bytes, predicted->peak_bytes[rank]);

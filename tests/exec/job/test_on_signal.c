@@ -45,8 +45,8 @@ static void raise_between_steps(const smp *job)
 static void raise_in_group(const smp *job)
 {
     smp of_group = *job;
-    of_group.comm.tensor_size = 4;
-    of_group.comm.tensor_rank = 3;
+    of_group.comm->tensor_size = 4;
+    of_group.comm->tensor_rank = 3;
     smp__on_signal(&of_group, false);
     raise(SIGTERM);
 }
@@ -78,8 +78,8 @@ static int gone_process(void)
 static void raise_to_save(const smp *job, int number, int other)
 {
     smp saving = *job;
-    saving.comm.node_pid = (int[]){(int)getpid(), other};
-    saving.comm.node_size = 2;
+    saving.comm->node_pid = (int[]){(int)getpid(), other};
+    saving.comm->node_size = 2;
     smp__on_signal(&saving, true);
     raise(number);
     if (*smp__signal_asked() == number)
@@ -114,7 +114,7 @@ static void ask_before_there_is_a_job(const smp *job)
 static int end_of(void (*act)(const smp *job), char *text, size_t size)
 {
     int stage = 5, ends[2], status = 0;
-    smp job = {.comm = {.world_rank = 3, .replica = 1, .pipeline_rank = 2},
+    smp job = {.comm = &(smp_comm){.world_rank = 3, .replica = 1, .pipeline_rank = 2},
                .chunks = 1,
                .stage_of_chunk = &stage,
                .step = 41};

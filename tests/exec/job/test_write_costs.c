@@ -208,7 +208,7 @@ static void test_write_costs_of_a_shared_core(void **state)
         sleepy = awake = *call->kernels;
         sleepy.forward = sleepy_forward;
         call->kernels = &sleepy;
-        job->comm.crowded = crowded;
+        job->comm->crowded = crowded;
         take_step(job);
         smp_profile *profile = written(job, path);
         assert_int_equal(profile->op[call->layout->op].forward_us < SLEEP_US, crowded);

@@ -576,7 +576,7 @@ static void test_checkpoint_dead_disk(void **state)
     (void)state;
     static smp *job; /* stays until the process ends */
     job = open_job("adamw");
-    job->comm.limit = (smp_comm_limits){0.001, 0.03, 0.03};
+    job->comm->limit = (smp_comm_limits){0.001, 0.03, 0.03};
     atomic_store(&held, 1);
     must(smp_save_begin(job, saved));
     assert_int_equal(smp_save_wait(job), SMP_ERR_PEER);

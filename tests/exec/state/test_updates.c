@@ -224,7 +224,7 @@ static void test_updates_that_hang(void **state)
     job = open_job("adamw", true);
     unsetenv("SMP_UPDATE_DELAY");
     unsetenv("SMP_UPDATE_THREAD");
-    job->comm.limit = (smp_comm_limits){0.2, 6, 6};
+    job->comm->limit = (smp_comm_limits){0.2, 6, 6};
     must(step(job, 0, false, &loss));
     assert_int_not_equal(step(job, 1, false, &loss), SMP_OK);
     if (!strstr(smp_last_error(), "the update of weight 'wte.weight' on the host") ||

@@ -49,7 +49,10 @@ static smp_status build(smp *s)
 /* Of a model of these ops, the last of which makes the targets, finds out who counts. */
 static smp_status find(smp_text *ops, const char *targets, double counted[3])
 {
-    smp s = {.comm = {.ddp_size = 1}, .microbatches = 1, .batch = 1, .device = smp_devices()[0]};
+    smp s = {.comm = &(smp_comm){.ddp_size = 1},
+             .microbatches = 1,
+             .batch = 1,
+             .device = smp_devices()[0]};
     smp_text model = {0};
     smp_text_append(&model,
                     "%s%s  - {op: linear, name: head, in: logits, out: y, features: 6}\n"

@@ -90,6 +90,7 @@ static const smp_device device = {.name = "none", .copy = no_copy, .add = no_add
 /* One rank of a job, as far as messages need it. */
 typedef struct rank_of_job {
     smp s;
+    smp_comm comm;
     recorder recorder;
 } rank_of_job;
 
@@ -98,10 +99,9 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
 {
     static char arena[64];
     smp *s = &r->s;
-    *s = (smp){.comm = {.pipeline_rank = rank,
-                        .pipeline_size = plan->pipeline,
-                        .ddp_size = 1,
-                        .shard_size = 1},
+    r->comm = (smp_comm){
+        .pipeline_rank = rank, .pipeline_size = plan->pipeline, .ddp_size = 1, .shard_size = 1};
+    *s = (smp){.comm = &r->comm,
                .device = &device,
                .transport = transport,
                .transport_context = &r->recorder,
