@@ -18,12 +18,12 @@
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
 #include "exec/step/joint_sums.h"
-#include "exec/step/loss_share.h"
+#include "exec/inputs/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
-#include "exec/step/step_inputs.h"
+#include "exec/inputs/step_inputs.h"
 #include "exec/step/warm_up.h"
 
 /* Of `extra`, before the inputs, which begin at multiples of 256. */
@@ -285,9 +285,10 @@ static smp_status open_transport(smp *s)
                                      .device_context = s->device_context,
                                      .reductions = most_sums(s),
                                      .group_floats = group_floats(s)};
-    for (int i = 0; i < SMP_N_REACH; i++)
-        options.terms[i] = s->graph->training ? &s->reducer.terms[i] : NULL;
-    SMP_TRY(smp__comm_agree(s->comm, smp__messages_lanes(s, &options)));
+    smp_status status = smp__reduce_open(s, options.terms);
+    if (status == SMP_OK)
+        status = smp__messages_lanes(s, &options);
+    SMP_TRY(smp__comm_agree(s->comm, status));
     SMP_TRY(smp__choose_transport(s, &options));
     return smp__comm_agree(s->comm, s->transport->open(&options, &s->transport_context));
 }
@@ -353,7 +354,6 @@ void smp__job_free(smp *s)
     if (s->comm->failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);
-    smp__gather_free(s);
     smp__joint_free(s);
     if (s->tensor_group)
         smp__op_group_close(s->tensor_group);

@@ -9,6 +9,7 @@
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/gather.h"
 #include "exec/group/op_group.h"
 #include "schedule/simulate/simulate.h"
 
@@ -82,7 +83,7 @@ static void add_gap(const smp *s, const smp_trace_event *e, int64_t position, do
     int peer;
     const double came_us = last_arrival_us(s, e, &peer);
     const double waited_us = peer < 0 ? 0.0 : fmin(fmax(came_us - from_us, 0.0), gap_us);
-    const bool gathers = s->reducer.gather && s->reducer.gather[e->action.chunk].n > 0;
+    const bool gathers = smp__gathers(s, e->action.chunk);
     t->us[SMP_TIME_MESSAGES] += waited_us;
     if (peer >= 0)
         t->peer_us[peer] += waited_us;

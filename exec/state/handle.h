@@ -61,53 +61,6 @@ typedef struct smp__chunk {
     int updates;           /* the most of its calls' */
 } smp__chunk;
 
-/* A tied weight's accumulator on its way from / to another rank. */
-typedef struct smp__tie_message {
-    int32_t use; /* graph use */
-    int peer;
-    int chunk;      /* outgoing: of the accumulator; incoming: -1 */
-    int lane;       /* index in smp.lane */
-    int64_t offset; /* in the arena, which is reserved later than lanes are opened */
-    smp_request request;
-} smp__tie_message;
-
-/* A sum over replicas, or a gather, of this rank. */
-typedef struct smp__sum_item {
-    smp_sum sum;
-    int64_t *cut;             /* owned; NULL: borrowed */
-    int64_t offset;           /* elements from the bucket's or the gathered weights' beginning */
-    int32_t region;           /* of the parts */
-    smp_reduction *reduction; /* NULL: not in flight */
-} smp__sum_item;
-
-/* Those of a chunk. */
-typedef struct smp__sum_list {
-    smp__sum_item *item;
-    int n, started;   /* how many have been asked for, since all of them were waited for */
-    double *ended_us; /* where to note when all are done: what the step records; or NULL */
-} smp__sum_list;
-
-typedef struct smp__reducer {
-    smp__sum_list *scatter; /* [chunks] R: first the chunk's regions, in their order */
-    smp__sum_list *across;  /* [chunks] A */
-    smp__sum_list *gather;  /* [chunks] G */
-    smp__tie_message *tie;
-    int n_tie;
-    smp_sum_terms terms[SMP_N_REACH]; /* of sums over replicas, by reach */
-    int *waiting;     /* [blocks of a replica]: sums that wait for others before that block */
-    int32_t *weights; /* [n_region] of a chunk's region; */
-    int32_t *left;    /* and those to which the last backward has still to add */
-} smp__reducer;
-
-/* Sums over replicas in the middle of operators: exec/step/joint_sums.h. */
-typedef struct smp__joint_sums {
-    smp_op_joint call;   /* what the operator in progress gets */
-    const smp_op *op;    /* ... and which that is */
-    double *all;         /* [ddp][most]: what every replica has. NULL: no operator here needs it */
-    int64_t most;        /* values of one sum */
-    MPI_Request request; /* the one in flight */
-} smp__joint_sums;
-
 /* A model input. With host memory the kernels read the caller's arrays, else a copy of them; of an
  * input that is not split always a copy, one micro-batch for all. */
 typedef struct smp__input {
@@ -191,9 +144,9 @@ struct smp {
     char *share;    /* in it: likewise, where `loss_gradient` is copied from */
     double *square; /* in it: sums of squares of this rank's pieces; see exec/state/shards.h */
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
-    smp__reducer reducer;
-    smp__joint_sums joint;
-    const struct smp__tap *tap;         /* exec/step/tap.h; NULL: nothing is copied out */
+    struct smp__reducer *reducer; /* exec/step/reduce.h */
+    struct smp__joint *joint;     /* exec/step/joint_sums.h; NULL: no operator here needs it */
+    const struct smp__tap *tap;   /* exec/step/tap.h; NULL: nothing is copied out */
     struct smp__op_group *tensor_group; /* exec/group/op_group.h; NULL: this rank computes its ops
                                            alone */
     int64_t *piece_begin;               /* [memory->n_param + 1] pieces of weights */

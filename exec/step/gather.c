@@ -10,6 +10,7 @@
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/sum_list.h"
+#include "exec/step/reduce_state.h"
 
 static const char members[] = "the weights of the other ranks of the shard group";
 
@@ -62,12 +63,12 @@ static smp_status list_regions(smp *s, int chunk)
         if (memory->part_weight ? at < 0 : region->chunk != chunk)
             continue;
         if (region->far) {
-            SMP_TRY(list_copy(s, &s->reducer.gather[chunk], i));
+            SMP_TRY(list_copy(s, &s->reducer->gather[chunk], i));
             continue;
         }
         smp_sum sum = gather;
         sum.cut = region->cut;
-        SMP_TRY(smp__sum_list_add(s, &s->reducer.gather[chunk], &sum,
+        SMP_TRY(smp__sum_list_add(s, &s->reducer->gather[chunk], &sum,
                                   memory->part_weight ? at : region->weight / 4, i, 0));
     }
     return SMP_OK;
@@ -75,9 +76,9 @@ static smp_status list_regions(smp *s, int chunk)
 
 smp_status smp__gather_build(smp *s)
 {
-    s->reducer.gather = calloc((size_t)s->chunks, sizeof *s->reducer.gather);
-    if (!s->reducer.gather)
-        return smp_fail_memory((size_t)s->chunks * sizeof *s->reducer.gather);
+    s->reducer->gather = calloc((size_t)s->chunks, sizeof *s->reducer->gather);
+    if (!s->reducer->gather)
+        return smp_fail_memory((size_t)s->chunks * sizeof *s->reducer->gather);
     for (int chunk = 0; chunk < s->chunks && s->comm->shard_size > 1; chunk++) {
         SMP_TRY(list_regions(s, chunk));
         if (smp__weights_in_parts(s)) /* kernels run once before the first step */
@@ -86,9 +87,9 @@ smp_status smp__gather_build(smp *s)
     return SMP_OK;
 }
 
-void smp__gather_free(smp *s)
+bool smp__gathers(const smp *s, int chunk)
 {
-    smp__sum_lists_free(s->reducer.gather, s->chunks);
+    return s->reducer->gather && s->reducer->gather[chunk].n > 0;
 }
 
 /* This rank's parts, to their place among the others. */
@@ -108,7 +109,7 @@ static smp_status copy_own(smp *s, const smp__sum_list *list, int64_t base)
 
 smp_status smp__gather_start(smp *s, int chunk, int64_t position)
 {
-    smp__sum_list *list = &s->reducer.gather[chunk];
+    smp__sum_list *list = &s->reducer->gather[chunk];
     s->stale = false; /* a step gathers all */
     SMP_TRY(smp__updates_wait(s, s->chunk[chunk].updates));
     if (!smp__weights_in_parts(s)) {
@@ -127,7 +128,7 @@ smp_status smp__gather_start(smp *s, int chunk, int64_t position)
 
 smp_status smp__gather_wait(smp *s, int chunk)
 {
-    smp__sum_list *list = &s->reducer.gather[chunk];
+    smp__sum_list *list = &s->reducer->gather[chunk];
     if (!s->chunk[chunk].gathers)
         return SMP_OK;
     SMP_TRY(smp__sum_list_wait(s, list, members));

@@ -5,7 +5,7 @@
 #include "exec/state/handle.h"
 
 smp_status smp__gather_build(smp *s); /* after the arena; operators get addresses of weights */
-void smp__gather_free(smp *s);
+bool smp__gathers(const smp *s, int chunk); /* does a chunk gather weights? */
 smp_status smp__gather_start(smp *s, int chunk, int64_t position); /* G.c there in the program */
 /* Before operators of the chunk run: nothing to do without a gather under way. */
 smp_status smp__gather_wait(smp *s, int chunk);

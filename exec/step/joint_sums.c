@@ -16,18 +16,25 @@
 
 #include "exec/step/cost_samples.h"
 
+struct smp__joint {
+    smp_op_joint call;   /* what the operator in progress gets */
+    const smp_op *op;    /* ... and which that is */
+    double *all;         /* [ddp][most]: what every replica has */
+    MPI_Request request; /* the one in flight */
+};
+
 static void describe(const void *context, char *buffer, size_t size)
 {
     const smp *s = context;
-    snprintf(buffer, size, "the other replicas in op '%s' (%s)", s->joint.op->name,
-             s->joint.op->kind->name);
+    snprintf(buffer, size, "the other replicas in op '%s' (%s)", s->joint->op->name,
+             s->joint->op->kind->name);
 }
 
 static smp_status test(void *context, bool *done)
 {
     smp *s = context;
     int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Test(&s->joint.request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    SMP_TRY(smp__comm_check(MPI_Test(&s->joint->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
     *done = flag;
     return flag ? SMP_OK : s->transport->progress(s->transport_context);
 }
@@ -35,12 +42,12 @@ static smp_status test(void *context, bool *done)
 static smp_status sum(void *context, double *values, int64_t count)
 {
     smp *s = context;
-    double *all = s->joint.all;
+    double *all = s->joint->all;
     const double begin_s = smp__spent_begin(s->record);
     smp__cost_leave(s);
     memcpy(all + s->comm->replica * count, values, (size_t)count * sizeof(*values));
     SMP_TRY(smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
-                                           MPI_DOUBLE, s->comm->joint, &s->joint.request),
+                                           MPI_DOUBLE, s->comm->joint, &s->joint->request),
                             "MPI_Iallgather"));
     SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, s));
     for (int64_t i = 0; i < count; i++) {
@@ -74,45 +81,44 @@ static int64_t longest(const smp *s, const smp_op **op)
 
 smp_status smp__joint_build(smp *s)
 {
-    smp__joint_sums *joint = &s->joint;
-    if (s->comm->ddp_size == 1 || !s->graph->training)
-        return SMP_OK;
-    joint->most = longest(s, &joint->op);
-    if (joint->most == 0)
+    const smp_op *op;
+    const int64_t most = s->comm->ddp_size > 1 && s->graph->training ? longest(s, &op) : 0;
+    if (most == 0)
         return SMP_OK;
     if (!s->device->host_memory)
         return smp_fail(SMP_ERR_FAILED,
                         "op '%s' (%s) adds up over replicas, which device '%s' cannot: leave out "
                         "`sync`, or use no replicas (ddp 1)",
-                        joint->op->name, joint->op->kind->name, s->device->name);
-    const size_t bytes = (size_t)s->comm->ddp_size * (size_t)joint->most * sizeof(*joint->all);
-    joint->all = malloc(bytes);
-    if (!joint->all)
+                        op->name, op->kind->name, s->device->name);
+    const size_t bytes = (size_t)s->comm->ddp_size * (size_t)most * sizeof(*s->joint->all);
+    s->joint = calloc(1, sizeof *s->joint);
+    if (!s->joint || !(s->joint->all = malloc(bytes)))
         return smp_fail_memory(bytes);
-    joint->call = (smp_op_joint){.context = s, .sum = sum};
+    s->joint->call = (smp_op_joint){.context = s, .sum = sum};
     return SMP_OK;
 }
 
 void smp__joint_free(smp *s)
 {
-    free(s->joint.all);
+    free(s->joint ? s->joint->all : NULL);
+    free(s->joint);
 }
 
 const smp_op_joint *smp__joint_of(smp *s, const smp_op *op, int microbatch)
 {
     smp_op_needs needs;
-    if (!s->joint.all || !s->training_call)
+    if (!s->joint || !s->training_call)
         return NULL;
     smp_op_needs_get(s->graph, op, s->batch, &needs);
     if (needs.forward_joint == 0 && needs.input_grad_joint == 0)
         return NULL;
-    s->joint.op = op;
-    s->joint.call.samples = 0;
+    s->joint->op = op;
+    s->joint->call.samples = 0;
     for (int replica = 0; replica < s->comm->ddp_size; replica++)
-        s->joint.call.samples += smp__job_samples(s, replica, microbatch);
+        s->joint->call.samples += smp__job_samples(s, replica, microbatch);
     /* Of replica 0, whose samples come first. */
     const int64_t behind = smp__job_following(s, 0, microbatch),
                   own = s->microbatches - microbatch - 1;
-    s->joint.call.following = behind < own ? behind : own;
-    return &s->joint.call;
+    s->joint->call.following = behind < own ? behind : own;
+    return &s->joint->call;
 }

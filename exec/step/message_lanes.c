@@ -22,6 +22,7 @@
  * wait: they stand earlier in the programs of both ends. */
 #include "exec/step/message_lanes.h"
 #include "exec/step/reduce.h"
+#include "exec/step/reduce_state.h"
 
 #include <stdlib.h>
 
@@ -88,8 +89,8 @@ static int add_transfers(const smp *s, smp_lane *lane)
 /* One lane for each message of tied weights. */
 static void add_ties(const smp *s, smp_lane *lane)
 {
-    for (int i = 0; i < s->reducer.n_tie; i++) {
-        const smp__tie_message *tie = &s->reducer.tie[i];
+    for (int i = 0; i < s->reducer->n_tie; i++) {
+        const smp__tie_message *tie = &s->reducer->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
         bool outgoing = tie->chunk >= 0;
         lane[i] = (smp_lane){
@@ -127,7 +128,7 @@ smp_status smp__messages_lanes(smp *s, smp_transport_options *options)
 {
     SMP_TRY(smp__reduce_ties(s));
     SMP_TRY(smp__reduce_terms(s));
-    int transfers = add_transfers(s, NULL), n = transfers + s->reducer.n_tie;
+    int transfers = add_transfers(s, NULL), n = transfers + s->reducer->n_tie;
     s->lane = calloc((size_t)n + 1, sizeof(*s->lane));
     if (!s->lane)
         return smp_fail_memory((size_t)n * sizeof(*s->lane));

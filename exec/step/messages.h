@@ -4,6 +4,16 @@
 
 #include "exec/state/handle.h"
 
+/* A tied weight's accumulator on its way from / to another rank. */
+typedef struct smp__tie_message {
+    int32_t use; /* graph use */
+    int peer;
+    int chunk;      /* outgoing: of the accumulator; incoming: -1 */
+    int lane;       /* index in smp.lane */
+    int64_t offset; /* in the arena, which is reserved later than lanes are opened */
+    smp_request request;
+} smp__tie_message;
+
 smp_status smp__messages_build(smp *s); /* after the transport was opened */
 void smp__messages_free(smp *s);
 smp_status smp__messages_post(smp *s, smp_memory_message message);

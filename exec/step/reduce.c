@@ -22,6 +22,7 @@
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/sum_list.h"
+#include "exec/step/reduce_state.h"
 #include "schedule/memory/bytes.h"
 
 static float *at(const smp *s, int64_t offset)
@@ -70,9 +71,19 @@ static int64_t use_bytes(const smp *s, int32_t use)
     return s->graph->param[s->graph->use[use].param].elements * (int64_t)sizeof(float);
 }
 
+smp_status smp__reduce_open(smp *s, const smp_sum_terms *terms[SMP_N_REACH])
+{
+    s->reducer = calloc(1, sizeof *s->reducer);
+    if (!s->reducer)
+        return smp_fail_memory(sizeof *s->reducer);
+    for (int i = 0; i < SMP_N_REACH; i++)
+        terms[i] = s->graph->training ? &s->reducer->terms[i] : NULL;
+    return SMP_OK;
+}
+
 smp_status smp__reduce_ties(smp *s)
 {
-    smp__reducer *r = &s->reducer;
+    struct smp__reducer *r = s->reducer;
     if (!s->graph->training)
         return SMP_OK;
     r->n_tie = tie_messages(s, NULL);
@@ -93,13 +104,13 @@ static smp_status count_waiting(smp *s)
 {
     const int own = own_blocks(s), first = s->comm->replica * own;
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
-    s->reducer.waiting = calloc((size_t)own + 1, sizeof *s->reducer.waiting);
-    if (!s->reducer.waiting)
-        return smp_fail_memory((size_t)own * sizeof *s->reducer.waiting);
+    s->reducer->waiting = calloc((size_t)own + 1, sizeof *s->reducer->waiting);
+    if (!s->reducer->waiting)
+        return smp_fail_memory((size_t)own * sizeof *s->reducer->waiting);
     for (int i = 0; i < own; i++) {
         const smp_gradient_node next = {first + i, first + i + 1};
-        s->reducer.waiting[i + 1] =
-            smp_gradient_append(s->plan->gradient_blocks, node, s->reducer.waiting[i], next);
+        s->reducer->waiting[i + 1] =
+            smp_gradient_append(s->plan->gradient_blocks, node, s->reducer->waiting[i], next);
     }
     return SMP_OK;
 }
@@ -108,7 +119,7 @@ smp_status smp__reduce_terms(smp *s)
 {
     const int blocks = s->plan->gradient_blocks, own = own_blocks(s);
     const int shard = s->comm->shard_size, group = own * shard;
-    smp_sum_terms *terms = s->reducer.terms;
+    smp_sum_terms *terms = s->reducer->terms;
     if (!s->graph->training)
         return SMP_OK;
     SMP_TRY(count_waiting(s));
@@ -124,7 +135,7 @@ smp_status smp__reduce_terms(smp *s)
 static smp_sum with_terms(const smp *s, smp_sum sum, int chunk, int64_t offset)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    if (s->reducer.terms[sum.reach].width > 1) {
+    if (s->reducer->terms[sum.reach].width > 1) {
         sum.more = at(s, bucket->level) + offset;
         sum.stride = bucket->elements;
     }
@@ -149,14 +160,14 @@ static smp_status list_whole(smp *s, int chunk)
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++) {
         const smp_memory_region *region = &memory->region[i];
         const smp_sum sum = with_terms(s, all, chunk, region->in_chunk);
-        SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, region->in_chunk, i,
+        SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &sum, region->in_chunk, i,
                                   region->elements));
         end = region->in_chunk + region->elements;
     }
     if (end == elements)
         return SMP_OK;
     const smp_sum rest = with_terms(s, all, chunk, end);
-    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &rest, end, -1, elements - end);
+    return smp__sum_list_add(s, &s->reducer->scatter[chunk], &rest, end, -1, elements - end);
 }
 
 /* A region's accumulators at `offset` in the bucket: scattered, then added over the groups. */
@@ -171,13 +182,13 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
         .reach = SMP_REACH_ACROSS, .add = true, .bf16 = sends_bf16(s), .gather = true};
     const smp_sum scatter = with_terms(s, in_group, chunk, offset),
                   across = with_terms(s, among, chunk, offset + begin);
-    SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
+    SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &scatter, offset, region, 0));
     if (s->comm->ddp_size == s->comm->shard_size)
         return SMP_OK;
     const bool moved = of->param < 0 && of->part_grad; /* to where it stays */
     const int64_t at =
         moved ? of->grad / 4 + of->at[own] : s->memory->bucket[chunk].offset / 4 + offset + begin;
-    return smp__sum_list_add(s, &s->reducer.across[chunk], &across, at, region, end - begin);
+    return smp__sum_list_add(s, &s->reducer->across[chunk], &across, at, region, end - begin);
 }
 
 /* Of a weight that other stages hold too every rank needs the whole sum. */
@@ -195,7 +206,7 @@ static smp_status list_parts(smp *s, int chunk)
         if (use->chunk != chunk || memory->region[param->region].param < 0)
             continue;
         if (param->elsewhere)
-            SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &whole, use->offset / 4,
+            SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &whole, use->offset / 4,
                                       param->region, memory->region[param->region].elements));
         else
             SMP_TRY(list_region(s, chunk, param->region, use->offset / 4));
@@ -206,20 +217,20 @@ static smp_status list_parts(smp *s, int chunk)
 static smp_status count_weights(smp *s)
 {
     const size_t n = (size_t)s->memory->n_region;
-    s->reducer.weights = calloc(2 * n, sizeof *s->reducer.weights);
-    if (!s->reducer.weights)
-        return smp_fail_memory(2 * n * sizeof *s->reducer.weights);
-    s->reducer.left = s->reducer.weights + n;
+    s->reducer->weights = calloc(2 * n, sizeof *s->reducer->weights);
+    if (!s->reducer->weights)
+        return smp_fail_memory(2 * n * sizeof *s->reducer->weights);
+    s->reducer->left = s->reducer->weights + n;
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        s->reducer.weights[s->memory->param[i].region]++;
+        s->reducer->weights[s->memory->param[i].region]++;
     for (size_t i = 0; i < n; i++) /* none is final before a step: kernels run once on zeroes */
-        s->reducer.left[i] = s->reducer.weights[i] + 1;
+        s->reducer->left[i] = s->reducer->weights[i] + 1;
     return SMP_OK;
 }
 
 static smp_status list_sums(smp *s)
 {
-    smp__reducer *r = &s->reducer;
+    struct smp__reducer *r = s->reducer;
     SMP_TRY(count_weights(s));
     r->scatter = calloc((size_t)s->chunks, sizeof *r->scatter);
     r->across = calloc((size_t)s->chunks, sizeof *r->across);
@@ -232,7 +243,7 @@ static smp_status list_sums(smp *s)
 
 smp_status smp__reduce_build(smp *s)
 {
-    smp__reducer *r = &s->reducer;
+    struct smp__reducer *r = s->reducer;
     SMP_TRY(list_sums(s));
     if (!s->graph->training)
         return SMP_OK;
@@ -252,13 +263,17 @@ smp_status smp__reduce_build(smp *s)
 
 void smp__reduce_free(smp *s)
 {
-    smp__sum_lists_free(s->reducer.scatter, s->chunks);
-    smp__sum_lists_free(s->reducer.across, s->chunks);
-    free(s->reducer.tie);
-    free(s->reducer.weights);
-    free(s->reducer.waiting);
+    if (!s->reducer)
+        return;
+    smp__sum_lists_free(s->reducer->gather, s->chunks);
+    smp__sum_lists_free(s->reducer->scatter, s->chunks);
+    smp__sum_lists_free(s->reducer->across, s->chunks);
+    free(s->reducer->tie);
+    free(s->reducer->weights);
+    free(s->reducer->waiting);
     for (int i = 0; i < SMP_N_REACH; i++)
-        smp__sum_terms_free(&s->reducer.terms[i]);
+        smp__sum_terms_free(&s->reducer->terms[i]);
+    free(s->reducer);
 }
 
 static int64_t tie_tag(const smp *s, int32_t use)
@@ -268,8 +283,8 @@ static int64_t tie_tag(const smp *s, int32_t use)
 
 static smp_status post_ties(smp *s)
 {
-    for (int i = 0; i < s->reducer.n_tie; i++) {
-        smp__tie_message *tie = &s->reducer.tie[i];
+    for (int i = 0; i < s->reducer->n_tie; i++) {
+        smp__tie_message *tie = &s->reducer->tie[i];
         if (tie->chunk < 0)
             SMP_TRY(s->transport->receive(s->transport_context, tie->lane, tie_tag(s, tie->use),
                                           at(s, tie->offset), use_bytes(s, tie->use),
@@ -345,7 +360,7 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
     if (microbatch + 1 == s->microbatches) /* micro-batches are added in their order */
         for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
              i++)
-            s->reducer.left[i] = s->reducer.weights[i];
+            s->reducer->left[i] = s->reducer->weights[i];
     return microbatch == 0 ? zero_unused(s, chunk) : SMP_OK;
 }
 
@@ -365,9 +380,9 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
     const int done = (microbatch + 1) / size;
     if (own_blocks(s) == 1 || (microbatch + 1) % size != 0 || begin == end)
         return SMP_OK;
-    const int last = s->reducer.waiting[done] - 1;
+    const int last = s->reducer->waiting[done] - 1;
     float *sum = at(s, bucket->offset) + begin, *level = at(s, bucket->level) + begin;
-    for (int k = s->reducer.waiting[done - 1] - 1; k >= last; k--)
+    for (int k = s->reducer->waiting[done - 1] - 1; k >= last; k--)
         SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level + k * bucket->elements,
                                end - begin));
     if (done == own_blocks(s))
@@ -379,8 +394,9 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
 {
     int64_t begin = 0; /* behind the buckets that did so by themselves */
-    if (s->reducer.scatter[chunk].started > 0) {
-        const int32_t last = s->memory->chunk_region[chunk] + s->reducer.scatter[chunk].started - 1;
+    if (s->reducer->scatter[chunk].started > 0) {
+        const int32_t last =
+            s->memory->chunk_region[chunk] + s->reducer->scatter[chunk].started - 1;
         begin = s->memory->region[last].in_chunk + s->memory->region[last].elements;
     }
     return add_block(s, chunk, microbatch, begin, s->memory->bucket[chunk].elements);
@@ -391,14 +407,14 @@ smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *
 {
     const int32_t first = s->memory->chunk_region[chunk];
     const int32_t end = smp_memory_summed_end(s->memory, chunk);
-    smp__sum_list *list = &s->reducer.scatter[chunk];
+    smp__sum_list *list = &s->reducer->scatter[chunk];
     if (s->comm->ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
         return SMP_OK;
     for (int32_t k = 0; k < op->n_param; k++) {
         const int32_t i = s->memory->param[smp__job_find_param(s, op->param[k])].region;
-        s->reducer.left[i] -= s->memory->region[i].param < 0;
+        s->reducer->left[i] -= s->memory->region[i].param < 0;
     }
-    for (int32_t i = first + list->started; i < end && s->reducer.left[i] == 0; i++) {
+    for (int32_t i = first + list->started; i < end && s->reducer->left[i] == 0; i++) {
         const smp_memory_region *region = &s->memory->region[i];
         SMP_TRY(
             add_block(s, chunk, microbatch, region->in_chunk, region->in_chunk + region->elements));
@@ -410,8 +426,8 @@ smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *
 /* The chunk's accumulators are final: to the other holders of tied weights. */
 static smp_status send_ties(smp *s, int chunk)
 {
-    for (int i = 0; i < s->reducer.n_tie; i++) {
-        smp__tie_message *tie = &s->reducer.tie[i];
+    for (int i = 0; i < s->reducer->n_tie; i++) {
+        smp__tie_message *tie = &s->reducer->tie[i];
         if (tie->chunk == chunk)
             SMP_TRY(s->transport->send(s->transport_context, tie->lane, tie_tag(s, tie->use),
                                        at(s, tie->offset), use_bytes(s, tie->use), &tie->request));
@@ -423,7 +439,7 @@ smp_status smp__reduce_start(smp *s, int chunk)
 {
     if (s->comm->ddp_size == 1)
         return send_ties(s, chunk);
-    smp__sum_list *list = &s->reducer.scatter[chunk];
+    smp__sum_list *list = &s->reducer->scatter[chunk];
     SMP_TRY(smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n));
     smp__sum_list_record(s, list);
     return SMP_OK;
@@ -435,7 +451,7 @@ smp_status smp__reduce_across(smp *s, int chunk)
 {
     const int own = s->comm->shard_rank;
     const float *accumulators = at(s, s->memory->bucket[chunk].offset);
-    SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
+    SMP_TRY(smp__sum_list_wait(s, &s->reducer->scatter[chunk], others));
     for (int32_t i = s->memory->chunk_region[chunk]; i < smp_memory_summed_end(s->memory, chunk);
          i++) {
         const smp_memory_region *region = &s->memory->region[i];
@@ -445,22 +461,22 @@ smp_status smp__reduce_across(smp *s, int chunk)
                                     accumulators + region->in_chunk + begin,
                                     (end - begin) * (int64_t)sizeof(float)));
     }
-    SMP_TRY(smp__sum_list_start(s, &s->reducer.across[chunk], 0, s->reducer.across[chunk].n));
-    smp__sum_list_record(s, &s->reducer.across[chunk]);
+    SMP_TRY(smp__sum_list_start(s, &s->reducer->across[chunk], 0, s->reducer->across[chunk].n));
+    smp__sum_list_record(s, &s->reducer->across[chunk]);
     return SMP_OK;
 }
 
 smp_status smp__reduce_finish(smp *s)
 {
     for (int chunk = 0; chunk < s->chunks && s->comm->ddp_size > 1; chunk++) {
-        SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
-        SMP_TRY(smp__sum_list_wait(s, &s->reducer.across[chunk], others));
+        SMP_TRY(smp__sum_list_wait(s, &s->reducer->scatter[chunk], others));
+        SMP_TRY(smp__sum_list_wait(s, &s->reducer->across[chunk], others));
         SMP_TRY(send_ties(s, chunk));
     }
     if (s->transport->on_device) /* a receive posted earlier would busy the device all step */
         SMP_TRY(post_ties(s));
-    for (int i = 0; i < s->reducer.n_tie; i++)
-        SMP_TRY(smp__messages_wait_tie(s, &s->reducer.tie[i]));
+    for (int i = 0; i < s->reducer->n_tie; i++)
+        SMP_TRY(smp__messages_wait_tie(s, &s->reducer->tie[i]));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         SMP_TRY(sum_uses(s, i));
     return SMP_OK;

@@ -4,8 +4,11 @@
 
 #include "exec/state/handle.h"
 
-smp_status smp__reduce_ties(smp *s);  /* lists the messages of tied weights, in s->reducer */
-smp_status smp__reduce_terms(smp *s); /* how sums over replicas are added, in s->reducer */
+/* terms: how sums over replicas are added, once smp__reduce_terms was called; NULL each in
+ * inference. */
+smp_status smp__reduce_open(smp *s, const smp_sum_terms *terms[SMP_N_REACH]);
+smp_status smp__reduce_ties(smp *s);  /* lists the messages of tied weights */
+smp_status smp__reduce_terms(smp *s); /* decides how sums over replicas are added */
 smp_status smp__reduce_build(smp *s);
 void smp__reduce_free(smp *s);
 smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */

@@ -7,7 +7,7 @@
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/joint_sums.h"
-#include "exec/step/loss_share.h"
+#include "exec/inputs/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"

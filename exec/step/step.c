@@ -34,12 +34,12 @@
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
-#include "exec/step/loss_share.h"
+#include "exec/inputs/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/run_stage.h"
-#include "exec/step/step_inputs.h"
+#include "exec/inputs/step_inputs.h"
 
 static smp_status run_action(smp *s, const smp_action *action)
 {

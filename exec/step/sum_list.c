@@ -6,6 +6,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/transport/comm.h"
+#include "exec/step/reduce_state.h"
 
 static int members_of(const smp *s, smp_reach reach)
 {
@@ -109,9 +110,9 @@ smp_status smp__sum_lists_look(smp *s)
     if (!smp__record_is_on(s->record) || !s->device->host_memory || s->comm->ddp_size == 1)
         return SMP_OK;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        SMP_TRY(look(s, &s->reducer.gather[chunk]));
-        SMP_TRY(look(s, &s->reducer.scatter[chunk]));
-        SMP_TRY(look(s, &s->reducer.across[chunk]));
+        SMP_TRY(look(s, &s->reducer->gather[chunk]));
+        SMP_TRY(look(s, &s->reducer->scatter[chunk]));
+        SMP_TRY(look(s, &s->reducer->across[chunk]));
     }
     return SMP_OK;
 }

@@ -4,6 +4,22 @@
 
 #include "exec/state/handle.h"
 
+/* A sum over replicas, or a gather, of this rank. */
+typedef struct smp__sum_item {
+    smp_sum sum;
+    int64_t *cut;             /* owned; NULL: borrowed */
+    int64_t offset;           /* elements from the bucket's or the gathered weights' beginning */
+    int32_t region;           /* of the parts */
+    smp_reduction *reduction; /* NULL: not in flight */
+} smp__sum_item;
+
+/* Those of a chunk. */
+typedef struct smp__sum_list {
+    smp__sum_item *item;
+    int n, started;   /* how many have been asked for, since all of them were waited for */
+    double *ended_us; /* where to note when all are done: what the step records; or NULL */
+} smp__sum_list;
+
 /* Another item; cut: [members + 1], borrowed; NULL: `elements` cut evenly over the members. */
 smp_status smp__sum_list_add(const smp *s, smp__sum_list *list, const smp_sum *sum, int64_t offset,
                              int32_t region, int64_t elements);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "exec/state/weights.h"
-#include "exec/step/loss_share.h"
+#include "exec/inputs/loss_share.h"
 #include "exec/step/cost_samples.h"
 #include "tools/run/watch.h"
 #include "profile/measure.h"

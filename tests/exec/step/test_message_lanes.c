@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "exec/step/message_lanes.h"
+#include "exec/step/reduce_state.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
 #include "exec/step/sum_list.h"
@@ -129,6 +130,7 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
     }
     free(layout);
     smp_transport_options options = {0};
+    assert_int_equal(smp__reduce_open(s, options.terms), SMP_OK);
     assert_int_equal(smp__messages_lanes(s, &options), SMP_OK);
     assert_true(options.n_lane == s->n_lane && options.lane == s->lane);
     assert_int_equal(smp__messages_build(s), SMP_OK);
@@ -314,9 +316,9 @@ static void expect_limit(smp *s, int64_t message_bytes, const char *refusal)
     smp_transport transport = *unlimited;
     transport.max_message_bytes = message_bytes;
     s->transport = &transport;
-    smp__sum_lists_free(s->reducer.scatter, s->chunks);
-    smp__sum_lists_free(s->reducer.across, s->chunks);
-    free(s->reducer.weights);
+    smp__sum_lists_free(s->reducer->scatter, s->chunks);
+    smp__sum_lists_free(s->reducer->across, s->chunks);
+    free(s->reducer->weights);
     assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
     if (refusal && !strstr(smp_last_error(), refusal))
         fail_msg("'%s' does not say '%s'", smp_last_error(), refusal);
@@ -338,7 +340,7 @@ static void test_message_lanes_stay_within_the_transport(void **state)
     for (int rank = 0; rank < RANKS; rank++) {
         smp *s = &j.rank[rank].s;
         expect_limit(s, bytes, NULL);
-        bool ties = s->reducer.n_tie > 0;
+        bool ties = s->reducer->n_tie > 0;
         tied += ties;
         expect_limit(s, bytes - 1, ties ? "tied weight 'wte.weight' is too long" : NULL);
         smp_graph inference = *graph;

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "exec/step/loss_share.h"
-#include "exec/step/step_inputs.h"
+#include "exec/inputs/loss_share.h"
+#include "exec/inputs/step_inputs.h"
 #include "graph/base/text.h"
 
 enum { PATIENCE_S = 60, STACK_BYTES = 512 << 10 };

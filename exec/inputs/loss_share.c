@@ -12,7 +12,7 @@
  * replicas), rows or samples: the quotient is rounded once (to double before, which makes no
  * difference to a float, since 53 >= 2 * 24 + 2). O(operators) once, O(values of the inputs that
  * decide) a step. */
-#include "exec/step/loss_share.h"
+#include "exec/inputs/loss_share.h"
 
 #include <stdlib.h>
 

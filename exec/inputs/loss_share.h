@@ -1,6 +1,6 @@
 /* What each micro-batch counts in the loss. */
-#ifndef SMP_EXEC_STEP_LOSS_SHARE_H
-#define SMP_EXEC_STEP_LOSS_SHARE_H
+#ifndef SMP_EXEC_INPUTS_LOSS_SHARE_H
+#define SMP_EXEC_INPUTS_LOSS_SHARE_H
 
 #include "exec/state/handle.h"
 

@@ -1,6 +1,6 @@
 /* Model inputs for the kernels. */
-#ifndef SMP_EXEC_STEP_STEP_INPUTS_H
-#define SMP_EXEC_STEP_STEP_INPUTS_H
+#ifndef SMP_EXEC_INPUTS_STEP_INPUTS_H
+#define SMP_EXEC_INPUTS_STEP_INPUTS_H
 
 #include "exec/state/handle.h"
 

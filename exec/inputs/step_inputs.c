@@ -11,7 +11,7 @@
  * Then the kernels read one more micro-batch, for the rest and for all that come behind: the
  * samples left, if any, and zeroes, which any index may be. What stands there does not count
  * (smp_op_call.padding), but has to be finite. */
-#include "exec/step/step_inputs.h"
+#include "exec/inputs/step_inputs.h"
 
 #include <stdlib.h>
 #include <string.h>
