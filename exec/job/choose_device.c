@@ -28,11 +28,11 @@ static smp_status find_precision(smp *s)
     if (s->plan)
         s->target.bf16_states = s->plan->target.bf16_states;
     else
-        SMP_TRY(smp__option_bf16("state_precision", s->options.state_precision,
+        SMP_TRY(smp__option_bf16("state_precision", s->options->state_precision,
                                  &s->target.bf16_states));
-    return s->options.precision ? smp_precision_read((smp_where){0}, "precision",
-                                                     s->options.precision, &s->target.precision)
-                                : SMP_OK;
+    return s->options->precision ? smp_precision_read((smp_where){0}, "precision",
+                                                      s->options->precision, &s->target.precision)
+                                 : SMP_OK;
 }
 
 static smp_status check_kernels(const smp *s, const smp_device *device)
@@ -63,7 +63,7 @@ static smp_status try_device(smp *s, const smp_device *device)
 {
     smp_target target = {device->backend, s->target.precision, s->target.bf16_states};
     smp_status status = smp_target_check(target);
-    if (status != SMP_OK && !s->options.precision && s->plan)
+    if (status != SMP_OK && !s->options->precision && s->plan)
         return smp_fail_context(status,
                                 "the plan is for %s in %s, the job on %s (see --device and "
                                 "--precision)",
@@ -100,7 +100,7 @@ static smp_status choose_best(smp *s)
 
 smp_status smp__choose_device(smp *s)
 {
-    const char *name = s->options.device ? s->options.device : "cpu";
+    const char *name = s->options->device ? s->options->device : "cpu";
     SMP_TRY(smp__comm_agree(s->comm, find_precision(s)));
     if (strcmp(name, "auto") == 0) {
         SMP_TRY(choose_best(s));

@@ -129,7 +129,7 @@ static smp_status build_host_buffers(smp *s)
     if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
     s->work_us = s->result + work;
-    return s->options.record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
+    return s->options->record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
 }
 
 /* What is on the device besides the arena, and the host memory that it copies from and to. */
@@ -159,7 +159,7 @@ static smp_status build_settings(smp *s)
     s->settings = calloc((size_t)whole->n_param + 1, sizeof(*s->settings));
     if (!s->settings)
         return smp_fail_memory((size_t)whole->n_param * sizeof(*s->settings));
-    return smp_weights_like(&s->options, s->optimizer, whole, s->settings);
+    return smp_weights_like(s->options, s->optimizer, whole, s->settings);
 }
 
 /* Everything that is known before memory is taken. */
@@ -232,7 +232,7 @@ static smp_status build_tensor_group(smp *s)
     }
     SMP_TRY(
         smp__op_group_open(s->tensor_group, s->comm, s->comm->tensor, most, move_messages_on, s));
-    s->tensor_group->timed = s->options.record_trace;
+    s->tensor_group->timed = s->options->record_trace;
     return s->device->host_memory
                ? SMP_OK
                : smp__op_group_stage(s->tensor_group, s->device, s->device_context);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "exec/state/checkpoint_save.h"
 #include "exec/state/handle.h"
 
 enum { BYTES = 256 };
@@ -86,7 +87,7 @@ static _Noreturn void speak(void)
     else
         put_action(line, &used, s);
     put_text(line, &used, "\n");
-    smp__folder_lock_drop(s->saving.lock);
+    smp__save_drop_lock(s);
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written; /* nobody left to tell */
     _exit(1);

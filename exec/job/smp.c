@@ -8,6 +8,7 @@
 #include "exec/job/choose_device.h"
 #include "exec/job/job.h"
 #include "exec/optimizer/lr_schedule.h"
+#include "exec/state/checkpoint_save.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/verify/verify.h"
 
@@ -23,17 +24,20 @@ static smp_status copy_string(smp *s, const char **text)
 
 static smp_status copy_options(smp *s, const smp_options *options)
 {
-    s->options = *options;
+    s->options = SMP_ARENA_NEW(s->strings, smp_options, 1);
+    if (!s->options)
+        return SMP_ERR_NO_MEMORY;
+    *s->options = *options;
     const char **text[] = {
-        &s->options.plan,          &s->options.model,      &s->options.profile,
-        &s->options.cluster,       &s->options.schedule,   &s->options.optimizer,
-        &s->options.device,        &s->options.precision,  &s->options.shard_what,
-        &s->options.lr_schedule,   &s->options.offload_to, &s->options.state_precision,
-        &s->options.gradient_wire, &s->options.loss_scale};
+        &s->options->plan,          &s->options->model,      &s->options->profile,
+        &s->options->cluster,       &s->options->schedule,   &s->options->optimizer,
+        &s->options->device,        &s->options->precision,  &s->options->shard_what,
+        &s->options->lr_schedule,   &s->options->offload_to, &s->options->state_precision,
+        &s->options->gradient_wire, &s->options->loss_scale};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
-    s->options.plugins = NULL; /* the caller's; smp_init has loaded them */
-    s->options.n_plugins = 0;
+    s->options->plugins = NULL; /* the caller's; smp_init has loaded them */
+    s->options->n_plugins = 0;
     return SMP_OK; /* `split` and `weights_like`, the caller's, too, are read later, before it
                       returns */
 }
@@ -57,14 +61,14 @@ static smp_status check_device(const smp_options *o)
 
 static smp_status find_optimizer(smp *s)
 {
-    const char *name = s->options.optimizer;
+    const char *name = s->options->optimizer;
     s->optimizer = name ? smp_optimizer_find(name) : smp_optimizers()[0];
     return s->optimizer ? SMP_OK : smp_optimizer_unknown(name);
 }
 
 static smp_status check_options(smp *s)
 {
-    const smp_options *o = &s->options;
+    const smp_options *o = s->options;
     if (o->loss_scale_init == 0 && o->min_scale == 0 && o->scale_window == 0)
         return smp_fail(SMP_ERR_INPUT, "options that are 0: begin with smp_options_default()");
     if (!o->plan == !o->model)
@@ -112,13 +116,13 @@ static smp_status share_plan(smp *s, smp__plan_maker *make_plan)
 {
     smp_text text = {0};
     smp_status status = SMP_OK;
-    const char *name = s->options.plan ? s->options.plan : s->options.model;
-    if (s->comm->world_rank == 0 && s->options.plan) {
+    const char *name = s->options->plan ? s->options->plan : s->options->model;
+    if (s->comm->world_rank == 0 && s->options->plan) {
         /* the file as it is, so that messages have its lines */
-        status = smp_file_read(s->options.plan, MAX_PLAN_BYTES, &text.data, &text.length);
+        status = smp_file_read(s->options->plan, MAX_PLAN_BYTES, &text.data, &text.length);
     } else if (s->comm->world_rank == 0) {
         smp_plan *plan = NULL;
-        status = make_plan(&s->options, s->comm->world_size, s->target, &plan);
+        status = make_plan(s->options, s->comm->world_size, s->target, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);
@@ -150,7 +154,7 @@ static smp_status check_ranks(const smp *s)
     return smp_fail(SMP_ERR_INPUT,
                     "%s is a plan for %d processes (pipeline %d x ddp %d%s), but %d were started: "
                     "run it with mpirun -n %d",
-                    s->options.plan ? s->options.plan : "this", processes, s->plan->pipeline,
+                    s->options->plan ? s->options->plan : "this", processes, s->plan->pipeline,
                     s->plan->ddp, with_tensor, s->comm->world_size, processes);
 }
 
@@ -179,21 +183,21 @@ static smp_status open_model(smp *s)
         return smp_freezing_apply(&s->plan->freezing, s->graph);
     smp_graph_destroy(s->graph);
     s->graph = NULL;
-    return smp_plan_open_model(s->plan, s->options.plan, s->comm->world_rank % tensor, &s->graph);
+    return smp_plan_open_model(s->plan, s->options->plan, s->comm->world_rank % tensor, &s->graph);
 }
 
 /* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
  * file is proven right for what it was made for, and then used for what is here. */
 static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
 {
-    if (s->options.plan) {
+    if (s->options->plan) {
         SMP_TRY(share_plan(s, make_plan));
         SMP_TRY(smp__comm_agree(s->comm, check_ranks(s)));
         SMP_TRY(smp__comm_agree(s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(s->comm, verify(s)));
         SMP_TRY(smp__choose_device(s));
     } else {
-        SMP_TRY(smp__comm_agree(s->comm, smp_graph_read(s->options.model, &s->graph)));
+        SMP_TRY(smp__comm_agree(s->comm, smp_graph_read(s->options->model, &s->graph)));
         SMP_TRY(smp__choose_device(s));
         SMP_TRY(share_plan(s, make_plan));
         SMP_TRY(smp__comm_agree(s->comm, check_ranks(s)));
@@ -201,7 +205,7 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
         SMP_TRY(smp__comm_agree(s->comm, verify(s)));
     }
     s->plan->target = s->target;
-    SMP_TRY(smp_loss_scaling_read(&s->options, s->target.precision, &s->loss_scaling));
+    SMP_TRY(smp_loss_scaling_read(s->options, s->target.precision, &s->loss_scaling));
     if (!s->graph->training)
         s->loss_scaling = (smp_loss_scaling){.init = 1.0f};
     s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
@@ -239,6 +243,8 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         goto fail;
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
+        status = smp__save_open(s);
+    if (status == SMP_OK)
         status = check_options(s);
     if (status == SMP_OK)
         status = smp_plugins_load(options->plugins, options->n_plugins);
@@ -253,10 +259,10 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
     if (!options->keep_scheduling)
         smp__comm_take_core(s->comm);
     smp__place_doing(s->place, smp__between_steps);
-    s->options.split = NULL;
-    s->options.n_split = 0;
-    s->options.weights_like = NULL;
-    s->options.n_weights_like = 0;
+    s->options->split = NULL;
+    s->options->n_split = 0;
+    s->options->weights_like = NULL;
+    s->options->n_weights_like = 0;
     *out = s;
     return SMP_OK;
 

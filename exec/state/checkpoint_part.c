@@ -20,7 +20,7 @@
 
 static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 {
-    smp__checkpoint_part_path(path, s->saving.directory, s->saving.job, s->saving.step);
+    smp__checkpoint_part_path(path, s->saving->directory, s->saving->job, s->saving->step);
 }
 
 /* What this rank writes of a weight that is not split: of the own part, which every group of shards
@@ -86,17 +86,17 @@ static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
 
 static smp_status copy_weights(smp *s, smp__regroup *r)
 {
-    char *at = s->saving.staging;
+    char *at = s->saving->staging;
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (s->memory->param[i].owner)
             SMP_TRY(copy_weight(s, r, i, &at));
-    s->saving.part = s->saving.staging;
+    s->saving->part = s->saving->staging;
     return r->status;
 }
 
 smp_status smp__part_copy(smp *s)
 {
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     const size_t size = (size_t)part_bytes(s) + 1;
     smp__regroup r = {0};
     smp_status status = SMP_OK;
@@ -182,14 +182,15 @@ static smp_status write_weights(const smp *s, int fd, const smp__checkpoint_head
                                 const char *path)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    const char *part = s->saving.part;
+    const char *part = s->saving->part;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range range = saved_range(s, i);
         const int32_t number = s->graph->param[s->memory->param[i].param].number;
         if (range.begin < range.end)
             SMP_TRY(write_range(s, i, range, &part, fd, header->at, path));
         if (range.begin == 0 && range.end > 0 && header->keeps)
-            SMP_TRY(smp__checkpoint_kept_write(fd, header, whole, number, s->saving.kept[i], path));
+            SMP_TRY(
+                smp__checkpoint_kept_write(fd, header, whole, number, s->saving->kept[i], path));
     }
     return SMP_OK;
 }
@@ -198,16 +199,16 @@ static smp_status write_header(const smp *s, int fd, const smp_text *head,
                                smp__checkpoint_header header, const char *path)
 {
     header.fingerprint = s->graph->weights_fingerprint;
-    header.step = s->saving.step;
-    header.samples = s->saving.samples;
+    header.step = s->saving->step;
+    header.samples = s->saving->samples;
     header.order = s->order;
-    header.evaluated = s->saving.evaluated;
-    header.eval_loss = s->saving.eval_loss;
+    header.evaluated = s->saving->evaluated;
+    header.eval_loss = s->saving->eval_loss;
     header.scaled = s->loss_scaling.dynamic;
-    header.loss_scale = s->saving.loss_scale;
+    header.loss_scale = s->saving->loss_scale;
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     memcpy(header.receipt, s->receipt, sizeof header.receipt);
-    SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));
+    SMP_TRY(smp__checkpoint_next(s->saving->directory, &header.saved));
     const smp_graph *whole = smp_graph_whole(s->graph);
     if (head->data)
         SMP_TRY(smp__checkpoint_transfer(fd, head->data, header.at, 0, true, path));
@@ -222,18 +223,18 @@ void smp__part_create(smp *s)
     char path[SMP__CHECKPOINT_PATH_BYTES];
     temporary_path(s, path);
     unlink(path); /* of a save of this step that failed */
-    s->saving.file = smp_file_create(AT_FDCWD, path);
-    s->saving.file_error = s->saving.file < 0 ? errno : 0;
+    s->saving->file = smp_file_create(AT_FDCWD, path);
+    s->saving->file_error = s->saving->file < 0 ? errno : 0;
 }
 
 static smp_status open_part(const smp *s, const char *path, int *fd)
 {
     const bool makes = s->comm->world_rank == 0;
-    *fd = makes ? s->saving.file : open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    *fd = makes ? s->saving->file : open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (*fd >= 0)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED, "%s: cannot %s: %s", path, makes ? "create" : "open",
-                    strerror(makes ? s->saving.file_error : errno));
+                    strerror(makes ? s->saving->file_error : errno));
 }
 
 smp_status smp__part_write(const smp *s)
@@ -262,14 +263,14 @@ smp_status smp__part_write(const smp *s)
 smp_status smp__part_name(const smp *s)
 {
     char temporary[SMP__CHECKPOINT_PATH_BYTES], path[SMP__CHECKPOINT_PATH_BYTES];
-    const char *directory = s->saving.directory;
+    const char *directory = s->saving->directory;
     temporary_path(s, temporary);
-    smp__checkpoint_path(path, directory, s->saving.step);
-    SMP_TRY(smp__folder_lock_check(s->saving.lock));
+    smp__checkpoint_path(path, directory, s->saving->step);
+    SMP_TRY(smp__folder_lock_check(s->saving->lock));
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));
     SMP_TRY(smp__checkpoint_folder_sync(directory)); /* the rename itself must survive too */
-    return smp__checkpoint_prune(directory, s->options.keep_checkpoints);
+    return smp__checkpoint_prune(directory, s->options->keep_checkpoints);
 }
 
 void smp__part_abandon(const smp *s)

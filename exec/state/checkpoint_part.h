@@ -21,7 +21,7 @@ typedef enum smp__save_phase {
 
 /* The save under way. A thread that writes reads this and what never changes in a job; it alone
  * sets `status` and `message`, before `ended`. */
-typedef struct smp__saving {
+struct smp__saving {
     smp__save_phase phase; /* the same on every rank */
     char directory[SMP__CHECKPOINT_PATH_BYTES];
     smp__folder_lock *lock; /* of the directory that was saved into last, on rank 0; or NULL */
@@ -42,7 +42,7 @@ typedef struct smp__saving {
     atomic_bool ended; /* this rank's work of the phase; what came of it: */
     smp_status status;
     char message[1024];
-} smp__saving;
+};
 
 /* Copies this rank's part to host memory, which the first call reserves. Where devices compute
  * together it is collective, and they give each other what they lack. */

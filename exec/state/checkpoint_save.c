@@ -20,7 +20,7 @@
 static void *work(void *job)
 {
     smp *s = job;
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     v->status = v->phase == SMP__SAVE_WRITE ? smp__part_write(s) : smp__part_name(s);
     snprintf(v->message, sizeof(v->message), "%s", smp_last_error());
     atomic_store(&v->ended, true);
@@ -35,7 +35,7 @@ static bool has_work(const smp *s, smp__save_phase phase)
 
 static void start_phase(smp *s, smp__save_phase phase)
 {
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     const bool works = has_work(s, phase);
     v->phase = phase;
     atomic_store(&v->ended, !works);
@@ -44,7 +44,7 @@ static void start_phase(smp *s, smp__save_phase phase)
         work(s); /* where there is no thread the job waits for the disk, and nobody is answered */
 }
 
-static void join(smp__saving *v)
+static void join(struct smp__saving *v)
 {
     if (v->running)
         pthread_join(v->thread, NULL);
@@ -53,14 +53,14 @@ static void join(smp__saving *v)
 
 static smp_status test_own(void *job, bool *done)
 {
-    *done = atomic_load(&((smp *)job)->saving.ended);
+    *done = atomic_load(&((smp *)job)->saving->ended);
     return SMP_OK;
 }
 
 static void describe_own(const void *job, char *buffer, size_t size)
 {
     snprintf(buffer, size, "its part of a checkpoint to be written to %s",
-             ((const smp *)job)->saving.directory);
+             ((const smp *)job)->saving->directory);
 }
 
 static smp_status wait_own(smp *s, bool patient)
@@ -72,7 +72,7 @@ static smp_status wait_own(smp *s, bool patient)
 /* All ranks have ended their work of the phase, or will soon. */
 static smp_status end_phase(smp *s)
 {
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     smp_status status = wait_own(s, true);
     if (status != SMP_OK)
         return smp__comm_notify(s->comm, status);
@@ -95,7 +95,7 @@ smp_status smp__save_complete(smp *s)
 {
     smp_status status = SMP_OK;
     smp__place_doing(s->place, "saving a checkpoint");
-    while (status == SMP_OK && s->saving.phase != SMP__SAVE_NONE)
+    while (status == SMP_OK && s->saving->phase != SMP__SAVE_NONE)
         status = end_phase(s);
     return smp__job_leave(s, status);
 }
@@ -113,7 +113,7 @@ smp_status smp_save_test(smp *s, int *done)
     if (!s || !done)
         return smp_fail(SMP_ERR_INPUT, "smp_save_test: a NULL argument");
     SMP_TRY(smp__job_usable(s));
-    const smp__saving *v = &s->saving;
+    const struct smp__saving *v = s->saving;
     if (v->phase != SMP__SAVE_NONE) {
         int working = !atomic_load(&v->ended);
         SMP_TRY(smp__comm_max(s->comm, &working));
@@ -128,7 +128,7 @@ smp_status smp_save_test(smp *s, int *done)
  * file; of frozen ones none has the states. */
 static bool copies(const smp *s)
 {
-    return smp_graph_whole(s->graph)->freezes || s->saving.behind || !s->device->host_memory ||
+    return smp_graph_whole(s->graph)->freezes || s->saving->behind || !s->device->host_memory ||
            s->comm->tensor_size > 1;
 }
 
@@ -138,9 +138,9 @@ static smp_status copy_kept(smp *s)
     const size_t bytes = (size_t)s->memory->n_param * sizeof(double);
     if (!s->trust.kept)
         return SMP_OK;
-    if (!s->saving.kept && !(s->saving.kept = malloc(bytes + 1)))
+    if (!s->saving->kept && !(s->saving->kept = malloc(bytes + 1)))
         return smp_fail_memory(bytes);
-    memcpy(s->saving.kept, s->trust.kept, bytes);
+    memcpy(s->saving->kept, s->trust.kept, bytes);
     return SMP_OK;
 }
 
@@ -149,14 +149,14 @@ static const double dying_s = 2.0;
 
 static void unlock_directory(smp *s)
 {
-    smp__folder_lock *lock = s->saving.lock;
-    s->saving.lock = NULL; /* a signal may look at it */
+    smp__folder_lock *lock = s->saving->lock;
+    s->saving->lock = NULL; /* a signal may look at it */
     smp__folder_lock_release(lock);
 }
 
 smp_status smp__save_lock(smp *s, const char *path)
 {
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     if (smp__folder_lock_is_of(v->lock, path))
         return smp__folder_lock_check(v->lock);
     unlock_directory(s);
@@ -168,7 +168,7 @@ smp_status smp__save_lock(smp *s, const char *path)
 /* Rank 0 sees to the directory, so that all others find it. */
 static smp_status prepare(smp *s, const char *path)
 {
-    smp__saving *v = &s->saving;
+    struct smp__saving *v = s->saving;
     v->step = s->step;
     v->samples = s->samples;
     v->evaluated = s->evaluated && s->evaluated_step == s->step;
@@ -185,17 +185,17 @@ static smp_status prepare(smp *s, const char *path)
 
 static smp_status start(smp *s, const char *path, bool behind)
 {
-    s->saving.failed = false;
+    s->saving->failed = false;
     SMP_TRY(
         smp__comm_agree(s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
     SMP_TRY(smp__replicas_check(s));
-    s->saving.behind = behind;
+    s->saving->behind = behind;
     SMP_TRY(smp__comm_agree(s->comm, prepare(s, path)));
     if (copies(s))
         SMP_TRY(smp__comm_agree(s->comm, smp__part_copy(s)));
     if (s->comm->world_rank == 0)
         smp__part_create(s); /* before the others know its name */
-    SMP_TRY(smp__comm_share(s->comm, s->saving.job, sizeof s->saving.job, 0));
+    SMP_TRY(smp__comm_share(s->comm, s->saving->job, sizeof s->saving->job, 0));
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }
@@ -223,18 +223,43 @@ smp_status smp_save(smp *s, const char *path)
     return smp__save_complete(s);
 }
 
+smp__save_state smp__save_look(const smp *s)
+{
+    const struct smp__saving *v = s->saving;
+    return (smp__save_state){.goes_on = v->phase != SMP__SAVE_NONE,
+                             .failed = v->failed,
+                             .evaluated = v->evaluated,
+                             .step = v->step};
+}
+
+void smp__save_drop_lock(const smp *s)
+{
+    if (s->saving)
+        smp__folder_lock_drop(s->saving->lock);
+}
+
+smp_status smp__save_open(smp *s)
+{
+    s->saving = calloc(1, sizeof *s->saving);
+    return s->saving ? SMP_OK : smp_fail_memory(sizeof *s->saving);
+}
+
 smp_status smp__save_close(smp *s)
 {
     smp_status status = SMP_OK;
+    if (!s->saving)
+        return SMP_OK;
     if (!s->comm->failed)
         status = smp__save_complete(s);
-    else if (s->saving.running)
+    else if (s->saving->running)
         status = wait_own(s, false);
-    if (s->saving.running && !atomic_load(&s->saving.ended))
+    if (s->saving->running && !atomic_load(&s->saving->ended))
         return status; /* the disk hangs: its thread keeps what it reads */
-    join(&s->saving);
+    join(s->saving);
     unlock_directory(s);
-    free(s->saving.staging);
-    free(s->saving.kept);
+    free(s->saving->staging);
+    free(s->saving->kept);
+    free(s->saving);
+    s->saving = NULL; /* a signal may look at it */
     return status;
 }

@@ -2,7 +2,26 @@
 #ifndef SMP_EXEC_STATE_CHECKPOINT_SAVE_H
 #define SMP_EXEC_STATE_CHECKPOINT_SAVE_H
 
+#include <stdbool.h>
+
+#include "graph/base/status.h"
 #include "smp.h"
+
+/* Of a job, once. */
+smp_status smp__save_open(smp *s);
+
+/* The save that was begun last, alike on all ranks. */
+typedef struct smp__save_state {
+    bool goes_on;   /* it is not complete */
+    bool failed;    /* it did not become complete */
+    bool evaluated; /* its state has an evaluation's loss */
+    int64_t step;   /* of its state */
+} smp__save_state;
+
+smp__save_state smp__save_look(const smp *s);
+
+/* The directory is nobody's any more, of a process that is about to end: a signal may call it. */
+void smp__save_drop_lock(const smp *s);
 
 /* The directory becomes this job's, if it is not: rank 0's business, until smp__save_close or a
  * save elsewhere. SMP_ERR_INPUT: another job's. */

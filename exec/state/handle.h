@@ -17,7 +17,6 @@
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/record/rank_place.h"
 #include "exec/record/step_record.h"
-#include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
 #include "schedule/plan/plan.h"
@@ -97,7 +96,7 @@ typedef struct smp__trust {
 typedef struct smp__cost_samples smp__cost_samples;
 
 struct smp {
-    smp_options options; /* strings point into `strings` */
+    smp_options *options; /* in `strings`, as their strings are */
     smp_arena *strings;
     smp_comm *comm;
     const smp_device *device;
@@ -194,7 +193,7 @@ struct smp {
     int64_t evaluated_step; /* whose weights had, over all of the held-out data, */
     double eval_loss;       /* this loss, finite */
 
-    smp__saving saving;
+    struct smp__saving *saving; /* exec/state/checkpoint_save.h */
 
     struct smp__group_memory *group_memory; /* of exec/job/group_calls.c */
 };

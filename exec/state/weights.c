@@ -25,7 +25,7 @@ static smp_status init_param(smp *s, int32_t index)
     const smp_memory_param *param = &s->memory->param[index];
     const smp_param *p = &s->graph->param[param->param];
     const smp__range here = smp__held_range(s, index);
-    const uint64_t seed = s->options.seed;
+    const uint64_t seed = s->options->seed;
     if (here.begin == here.end)
         return SMP_OK;
     if (s->device->host_memory || smp__weight_is_far(s, index)) {
@@ -233,7 +233,7 @@ static smp_state_rounding rounding_of(const smp *s, int32_t index, int64_t step)
                                    .count = runs.count,
                                    .blocks = runs.blocks,
                                    .nearest = s->nearest_states};
-    smp_state_rounding_seed(&rounding, s->options.seed, param->number, step);
+    smp_state_rounding_seed(&rounding, s->options->seed, param->number, step);
     return rounding;
 }
 

@@ -6,6 +6,7 @@
 #include <glob.h>
 #include <inttypes.h>
 
+#include "exec/state/checkpoint_part.h"
 #include "tests/mpi/ranks.h"
 
 enum { RANKS = 4, SAMPLES = 4, FEATURES = 64 };
@@ -114,7 +115,7 @@ static void check_slow(int ddp, int slow)
     must(smp_save_wait(job));
     assert_int_equal(files(), 1 << 1);
     assert_int_equal(atomic_load(&n_synced), 1);
-    assert_non_null(job->saving.staging);
+    assert_non_null(job->saving->staging);
     must(smp_load(job, saved));
     assert_true(step(job) == second);
     smp_finalize(job);
@@ -213,7 +214,7 @@ static void test_parts_failed_and_slow(void **state)
     bad_rule.call = world_rank == 2 ? BAD_PWRITE : BAD_NONE;
     atomic_store(&held, world_rank == 1);
     must(smp_save_begin(job, saved));
-    while (world_rank == 2 && !atomic_load(&job->saving.ended))
+    while (world_rank == 2 && !atomic_load(&job->saving->ended))
         usleep(1000);
     MPI_Barrier(MPI_COMM_WORLD);
     must(smp_save_test(job, &done));

@@ -16,6 +16,7 @@
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
 #include "exec/state/checkpoint_load.h"
+#include "exec/state/checkpoint_save.h"
 #include "exec/state/weights.h"
 #include "tools/run/watch.h"
 #include "graph/base/clock.h"
@@ -31,17 +32,17 @@ static bool due(int64_t step, int64_t every, int64_t last)
  * disk fails; a lock that is lost, and weights that are not finite, end it. Alike on all ranks. */
 static smp_status note_save(smp__trainer *t, bool last, smp_status status)
 {
-    const smp__saving *v = &t->job->saving;
-    if (v->phase == SMP__SAVE_NONE && !v->failed && status == SMP_OK) {
+    const smp__save_state save = smp__save_look(t->job);
+    if (!save.goes_on && !save.failed && status == SMP_OK) {
         t->unsaved = -1;
-        t->good_step = v->step > t->good_step ? v->step : t->good_step;
+        t->good_step = save.step > t->good_step ? save.step : t->good_step;
     }
-    if (!v->failed || t->job->drifted || status != SMP_ERR_FAILED || t->options->save_must ||
+    if (!save.failed || t->job->drifted || status != SMP_ERR_FAILED || t->options->save_must ||
         t->job->comm->failed)
         return status;
-    t->unsaved = v->step;
+    t->unsaved = save.step;
     snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
-    if (v->evaluated)
+    if (save.evaluated)
         t->best_loss = INFINITY; /* the best is not there: the next one is */
     if (t->prints && !last)
         smp__print_unsaved(t);
@@ -101,7 +102,7 @@ static smp_status replay(smp__trainer *t, int64_t step)
     if (status == SMP_OK)
         status = smp_load(s, t->options->checkpoint);
     const int64_t from = s->step;
-    if (status == SMP_OK && from != t->good_step && from != s->saving.step)
+    if (status == SMP_OK && from != t->good_step && from != smp__save_look(s).step)
         status = smp_fail(SMP_ERR_FAILED, "%s; what was saved behind step %lld is damaged", drift,
                           (long long)t->good_step);
     while (status == SMP_OK && s->step < step) {
@@ -128,7 +129,7 @@ static smp_status replay(smp__trainer *t, int64_t step)
 static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
 {
     const smp_train_options *o = t->options;
-    const bool saved = t->good_step > 0 || t->job->saving.phase != SMP__SAVE_NONE;
+    const bool saved = t->good_step > 0 || smp__save_look(t->job).goes_on;
     const bool replays = saved && o->on_drift && strcmp(o->on_drift, "replay") == 0;
     if (saves ? !replays : !due(step, o->check_replicas, o->steps))
         return SMP_OK;
@@ -349,7 +350,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
     smp__read_ahead_stop(t.ahead); /* of a job that could not be made */
     *job_broken = *job_broken || status == SMP_ERR_PEER;
     if (t.job && *job_broken)
-        smp__folder_lock_drop(t.job->saving.lock);
+        smp__save_drop_lock(t.job);
     if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
         sleep(TELLER_S);
     if (stopped)

@@ -2,6 +2,7 @@
  * nothing that was saved before is lost, and the next save works. One rank. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "tests/bad_calls.h"
+#include "exec/state/checkpoint_part.h"
 #include "exec/state/shards.h"
 #include "tests/exec/state/checkpoint_fixture.h"
 
@@ -263,7 +264,7 @@ static void test_checkpoint_refused(void **state)
     must(smp_save_begin(job, saved));
     must(smp_save_wait(job));
     step(job);
-    smp__checkpoint_part_path(part, saved, job->saving.job, 1);
+    smp__checkpoint_part_path(part, saved, job->saving->job, 1);
     assert_int_equal(mkdir(part, 0777), 0);
     assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "1.smp.part: cannot create: File exists"));
@@ -408,7 +409,7 @@ static void test_checkpoint_signals(void **state)
     assert_int_equal(unlink(file_of(0)), 0);
     job = open_job("adamw");
     must(smp_save(job, saved));
-    assert_null(job->saving.staging); /* and from the arena */
+    assert_null(job->saving->staging); /* and from the arena */
     smp_finalize(job);
 }
 
@@ -445,7 +446,7 @@ static void test_checkpoint_link_spared(void **state)
     assert_int_equal(mkdir(saved, 0777), 0);
     for (int own = 0; own < 2; own++) { /* even under the name that is to come */
         char part[SMP__CHECKPOINT_PATH_BYTES];
-        smp__checkpoint_part_path(part, saved, job->saving.job, 0);
+        smp__checkpoint_part_path(part, saved, job->saving->job, 0);
         assert_int_equal(symlink(victim, own ? part : part_of(0)), 0);
         must(smp_save(job, saved));
         assert_int_equal(stat(victim, &info), 0);
@@ -587,9 +588,9 @@ static void test_checkpoint_dead_disk(void **state)
     smp_finalize(job); /* does not wait for ever, either */
     assert_int_equal(atomic_load(&n_synced), 0);
     atomic_store(&held, 0);
-    assert_int_equal(pthread_join(job->saving.thread, NULL), 0);
+    assert_int_equal(pthread_join(job->saving->thread, NULL), 0);
     assert_int_equal(unlink(part_of(0)), 0);
-    smp__folder_lock_release(job->saving.lock); /* held as long as something might be written */
+    smp__folder_lock_release(job->saving->lock); /* held as long as something might be written */
 }
 
 int main(int argc, char **argv)
