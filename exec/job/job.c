@@ -23,6 +23,7 @@
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
+#include "exec/step/step_sums.h"
 #include "exec/inputs/step_inputs.h"
 #include "exec/step/warm_up.h"
 
@@ -120,15 +121,11 @@ static smp_status build_calls(smp *s)
 
 static smp_status build_host_buffers(smp *s)
 {
-    const int64_t losses = (int64_t)s->comm->ddp_size * s->microbatches;
-    const int64_t world = s->comm->world_size, work = 2 * losses + world + SMP_OP_HITS + SMP__N_ASK;
-    const int64_t results = work + world;
     s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm->tensor_size + SMP__STEP_SUMS,
                      sizeof(*s->norm));
-    s->result = calloc((size_t)results, sizeof(*s->result));
-    if (!s->norm || !s->result)
-        return smp_fail_memory((size_t)results * sizeof(*s->result));
-    s->work_us = s->result + work;
+    if (!s->norm)
+        return smp_fail_memory((size_t)s->graph->n_param * sizeof(*s->norm));
+    SMP_TRY(smp__step_sums_open(s));
     return s->options->record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
 }
 
@@ -379,7 +376,7 @@ void smp__job_free(smp *s)
     free(s->piece_begin);
     free(s->pieces);
     free(s->rows);
-    free(s->result);
+    smp__step_sums_close(s);
     smp__record_close(s->record);
     smp__device_queue_close(s);
     smp__cost_samples_free(s);

@@ -153,14 +153,7 @@ struct smp {
     double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    /* [2 * ddp * microbatches + 2 * world_size + SMP_OP_HITS + SMP__N_ASK]: losses, their rows,
-     * times of the ranks, hits, what ranks ask for, work */
-    double *result;
-    double *work_us; /* in it: [world_size] times without waits; 0: a device waits by itself */
-    double waited_s; /* comm.waited_s when the step began */
-
-    bool end_agreed, save_agreed; /* what a rank has asked for in a step, alike on all ranks */
-    double save_at_s;             /* rank 0: by its clock a save is due then; 0: none */
+    struct smp__step_sums *sums; /* exec/step/step_sums.h */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */
@@ -184,9 +177,8 @@ struct smp {
     double moved_s;           /* when messages moved on last, between operators */
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
-    smp__record *record; /* of the last step; times are known after smp__trace_collect. NULL: not
+    smp__record *record;   /* of the last step; times are known after smp__trace_collect. NULL: not
                             record_trace */
-    double step_begin_s;
     int64_t samples_given; /* of the global batch, by the call in progress */
 
     bool evaluated;         /* the next save says so, if it is of this step: */
@@ -202,9 +194,6 @@ enum {
     SMP__PIECE_BYTES = 16 << 20, /* of smp.piece */
     SMP__STEP_SUMS = 2           /* other sums over all ranks that go with the norm */
 };
-
-/* What a rank may ask all for at the end of a step. */
-enum { SMP__ASK_END, SMP__ASK_SAVE, SMP__N_ASK };
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);

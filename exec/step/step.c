@@ -39,6 +39,7 @@
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/run_stage.h"
+#include "exec/step/step_sums.h"
 #include "exec/inputs/step_inputs.h"
 
 static smp_status run_action(smp *s, const smp_action *action)
@@ -163,45 +164,14 @@ static smp_status finish_device_work(smp *s, bool training)
     return SMP_OK;
 }
 
-/* Does the call in progress count the rows that the model has right? */
-static bool counts_hits(const smp *s)
-{
-    const smp_op *loss = smp__counting_loss(s);
-    return loss && loss->kind->counts_hits && !s->training_call;
-}
-
-/* The losses of this rank, what they count and their hits, for `collect`; everything else is
- * zero. */
-static void read_losses(smp *s)
-{
-    int losses = s->comm->ddp_size * s->microbatches;
-    int own = s->comm->replica * s->microbatches;
-    double *hits = s->result + 2 * losses + s->comm->world_size;
-    memset(s->result, 0, (size_t)(s->work_us + s->comm->world_size - s->result) * sizeof(double));
-    if (s->comm->tensor_rank > 0) /* the first device of a group speaks for all */
-        return;
-    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
-        const smp__loss_slot *slot =
-            (const smp__loss_slot *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
-        s->result[own + mb] = (double)slot->loss;
-        s->result[losses + own + mb] = s->rows[own + mb];
-        for (int i = 0; i < SMP_OP_HITS && counts_hits(s); i++)
-            hits[i] += (double)slot->hits[i]; /* whole numbers: exact */
-    }
-}
-
 /* Would an update make the weights worse than they are, because something is not finite or there is
  * no target? The same on every rank, since it is made of sums over all ranks: of the gradient's
  * squares, and of what this rank knows of the losses. The norm is that of the true gradient. */
 static smp_status find_unsound(smp *s, double *norm, bool *overflowed, bool *unsound)
 {
     enum { WRONG, ROWS };
-    int losses = s->comm->ddp_size * s->microbatches;
     double sum[SMP__STEP_SUMS] = {0};
-    for (int i = 0; i < losses; i++) {
-        sum[WRONG] += !isfinite(s->result[i]);
-        sum[ROWS] += s->result[losses + i];
-    }
+    smp__step_sums_count(s, &sum[WRONG], &sum[ROWS]);
     SMP_TRY(smp__weights_norm(s, sum, norm));
     bool no_target = s->graph->loss >= 0 && sum[ROWS] == 0.0;
     *norm /= (double)s->loss_scale.scale;
@@ -258,50 +228,6 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
         s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
-/* What this rank asks for goes with the sums of the step, so all ranks learn it in the same one. */
-static void ask(const smp *s, double *asks)
-{
-    const volatile sig_atomic_t *signalled = s->comm->signalled;
-    const bool keeps_time = s->comm->world_rank == 0 && s->save_at_s > 0.0;
-    asks[SMP__ASK_END] = signalled && *signalled != 0;
-    asks[SMP__ASK_SAVE] = keeps_time && smp_clock_s() >= s->save_at_s;
-}
-
-static void agree_asks(smp *s, const double *asks)
-{
-    s->end_agreed = s->end_agreed || asks[SMP__ASK_END] > 0.0;
-    s->save_agreed = s->save_agreed || asks[SMP__ASK_SAVE] > 0.0;
-    if (s->end_agreed) /* all ranks live */
-        s->comm->signalled = NULL;
-}
-
-/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, their
- * hits, and the time of the slowest. */
-static smp_status collect(smp *s, smp_step_result *result)
-{
-    int losses = s->comm->ddp_size * s->microbatches;
-    int times = 2 * losses, count = times + s->comm->world_size;
-    const double took_s = smp_clock_s() - s->step_begin_s;
-    s->result[times + s->comm->world_rank] = 1e6 * took_s;
-    if (s->device->host_memory)
-        s->work_us[s->comm->world_rank] = 1e6 * (took_s - (s->comm->waited_s - s->waited_s));
-    ask(s, s->result + count + SMP_OP_HITS);
-    SMP_TRY(smp__comm_sum(s->comm, s->result, (int)(s->work_us - s->result) + s->comm->world_size));
-    agree_asks(s, s->result + count + SMP_OP_HITS);
-    result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
-    result->hits_top5 = counts_hits(s) ? (int64_t)s->result[count + 1] : -1;
-    result->loss = smp__loss_mean(s->result, s->result + losses, losses);
-    for (int i = losses; i < times; i++)
-        result->loss_rows += (int64_t)s->result[i];
-    for (int i = times; i < count; i++)
-        if (s->result[i] > result->step_us)
-            result->step_us = s->result[i];
-    result->predicted_us = s->plan->predicted.step_us;
-    result->samples_per_s =
-        1e6 * (double)s->samples_given / (result->step_us > 0.0 ? result->step_us : 1.0);
-    return SMP_OK;
-}
-
 static smp_status check_call(const smp *s, const void *const *inputs, int64_t samples,
                              const void *result)
 {
@@ -313,15 +239,15 @@ static smp_status check_call(const smp *s, const void *const *inputs, int64_t sa
     return smp__job_usable(s);
 }
 
-static void begin(smp *s, bool training, int64_t samples)
+static double begin(smp *s, bool training, int64_t samples)
 {
     s->training_call = training;
     s->samples_given = samples;
     smp__device_queue_begin(s);
-    s->step_begin_s = smp_clock_s();
-    s->waited_s = s->comm->waited_s;
     smp__place_begin(s->place);
+    const double begin_s = smp__step_sums_begin(s);
     smp__comm_enter(s->comm);
+    return begin_s;
 }
 
 static smp_status fail_step(smp *s, smp_status status)
@@ -343,8 +269,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     SMP_TRY(check_call(s, inputs, samples, result));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1, .loss_scale = 1.0};
-    begin(s, training, samples);
-    smp__record_begin(s->record, s->step_begin_s);
+    smp__record_begin(s->record, begin(s, training, samples));
     smp__cost_samples_begin(s);
     smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)
@@ -358,11 +283,11 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     if (status == SMP_OK)
         status = smp__cost_samples_end(s);
     if (status == SMP_OK)
-        read_losses(s);
+        smp__step_sums_read(s);
     if (status == SMP_OK && training)
         status = update(s, &done);
     if (status == SMP_OK)
-        status = collect(s, &done);
+        status = smp__step_sums_collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
     smp__place_doing(s->place, smp__between_steps);
@@ -443,9 +368,9 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
     if (status == SMP_OK)
         status = smp__device_idle(s);
     if (status == SMP_OK)
-        read_losses(s);
+        smp__step_sums_read(s);
     if (status == SMP_OK)
-        status = collect(s, &done);
+        status = smp__step_sums_collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
     smp__place_doing(s->place, smp__between_steps);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "exec/step/step_sums.h"
 #include "tools/run/batches.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "tools/run/printed_lines.h"
@@ -78,11 +79,12 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
-        if (t->job->end_agreed && step < t->options->steps) { /* half an evaluation is none */
+        if (smp__step_sums_end_asked(t->job) &&
+            step < t->options->steps) { /* half an evaluation is none */
             t->stopped = true;
             return SMP_OK;
         }
-        const double *losses = t->job->result, *counted = losses + microbatches;
+        const double *counted, *losses = smp__step_sums_losses(t->job, &counted);
         for (int i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
             sum += losses[i] * counted[i];
             rows += counted[i];

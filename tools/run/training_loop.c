@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "exec/step/step_sums.h"
 #include "tools/run/batches.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "tools/run/evaluation.h"
@@ -67,13 +68,19 @@ static smp_status compute_step(smp__trainer *t, bool more, double *data_us, smp_
 static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, size_t size)
 {
     smp *s = t->job;
-    double *off = s->result; /* [ddp], unused between steps */
-    double own = 0.0, others = 0.0;
+    double *off = calloc((size_t)s->comm->ddp_size, sizeof *off), own = 0.0, others = 0.0;
     int worst = 0;
-    SMP_TRY(smp__comm_agree(s->comm, smp__drift_distance(s, kept, &own)));
-    memset(off, 0, (size_t)s->comm->ddp_size * sizeof *off);
-    off[s->comm->replica] = own;
-    SMP_TRY(smp__comm_sum(s->comm, off, s->comm->ddp_size));
+    smp_status status = off ? smp__drift_distance(s, kept, &own) : smp_fail_memory(sizeof *off);
+    status = smp__comm_agree(s->comm, status);
+    if (status == SMP_OK) {
+        off[s->comm->replica] = own;
+        status = smp__comm_sum(s->comm, off, s->comm->ddp_size);
+    }
+    if (status != SMP_OK) {
+        if (!s->comm->failed) /* MPI may still add to it */
+            free(off);
+        return status;
+    }
     for (int i = 1; i < s->comm->ddp_size; i++)
         worst = off[i] > off[worst] ? i : worst;
     for (int i = 0; i < s->comm->ddp_size; i++)
@@ -83,6 +90,7 @@ static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, siz
                  others > 0.0 ? ", and the others had its gradients" : "");
     else
         snprintf(text, size, "all were wrong alike");
+    free(off);
     return SMP_OK;
 }
 
@@ -137,21 +145,26 @@ static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
     return t->job->drifted && replays ? replay(t, step) : status;
 }
 
+static void ask_save(smp__trainer *t)
+{
+    const double every_s = t->options->save_every_s;
+    smp__step_sums_ask_save(t->job, every_s > 0.0 ? smp_clock_s() + every_s : 0.0);
+}
+
 /* The weights of a step that is the last one, or of one that is not skipped: see save_due. */
 static smp_status save_step(smp__trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     const bool last = t->stopped || step == o->steps;
-    t->save_due = t->save_due || t->job->save_agreed || last ||
+    t->save_due = t->save_due || smp__step_sums_save_asked(t->job) || last ||
                   (o->save_every > 0 && step % o->save_every == 0);
     const bool saves =
         t->saves && (t->best_due || (t->save_due && (t->job->skipped_in_row == 0 || last)));
     SMP_TRY(check_replicas(t, step, saves));
     if (!saves)
         return SMP_OK;
-    t->save_due = t->best_due = t->job->save_agreed = false;
-    if (o->save_every_s > 0.0)
-        t->job->save_at_s = smp_clock_s() + o->save_every_s;
+    t->save_due = t->best_due = false;
+    ask_save(t);
     SMP_TRY(note_save(t, last, smp_save_wait(t->job)));
     return last ? note_save(t, true, smp_save(t->job, o->checkpoint))
                 : smp_save_begin(t->job, o->checkpoint);
@@ -169,7 +182,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     if (t->prints && *smp__signal_asked() != SIGTERM &&
         (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
-    t->stopped = t->job->end_agreed && step < o->steps;
+    t->stopped = smp__step_sums_end_asked(t->job) && step < o->steps;
     if (*smp__signal_asked() != SIGTERM)
         smp__watch_slow(t);
     int saved; /* completes a save whose parts are written, or says that it has failed */
@@ -260,8 +273,8 @@ static smp_status run(smp__trainer *t)
     if (o->predict)
         SMP_TRY(smp__prediction_open(t));
     SMP_TRY(smp__watch_open(t));
-    if (t->saves && o->save_every_s > 0.0)
-        t->job->save_at_s = smp_clock_s() + o->save_every_s;
+    if (t->saves)
+        ask_save(t);
     for (int64_t step = t->job->step + 1; step <= o->steps && !t->stopped; step++)
         SMP_TRY(train_step(t, step));
     if (t->stopped)

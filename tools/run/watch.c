@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/job/inspect_job.h"
+#include "exec/step/step_sums.h"
 #include "schedule/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
@@ -123,7 +124,7 @@ void smp__watch_slow(smp__trainer *t)
     smp__slow_ranks *slow = &t->watch->slow;
     if (!slow->rank)
         return;
-    smp__slow_ranks_add(slow, t->job->work_us);
+    smp__slow_ranks_add(slow, smp__step_sums_work_us(t->job));
     for (int rank = 0; rank < slow->n; rank++)
         if (slow->rank[rank].change != SMP__RANK_SAME)
             smp__print_pace(t, rank, &slow->rank[rank], slow->usual);
