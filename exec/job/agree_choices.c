@@ -9,6 +9,7 @@
 #include "exec/job/agree_choices.h"
 
 #include "exec/job/agree_products.h"
+#include "exec/job/choose_device.h"
 #include "graph/model/choice.h"
 
 static smp__choices *choices_of(const smp *s)
@@ -56,9 +57,9 @@ static smp_status note(smp *s)
     int i = 0;
     while (i < total && all[i].why[0] == '\0')
         i++;
-    const size_t used = strlen(s->device_note);
+    const size_t used = strlen(s->found->device_note);
     if (i < total)
-        snprintf(s->device_note + used, sizeof s->device_note - used, "%s%s: %s",
+        snprintf(s->found->device_note + used, sizeof s->found->device_note - used, "%s%s: %s",
                  used > 0 ? "; " : "", all[i].about, all[i].why);
     free(all);
     return SMP_OK;

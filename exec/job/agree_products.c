@@ -8,6 +8,7 @@
  * at most as many rounds as algorithms in all lists, and commonly one. Nothing changes after
  * that. */
 #include "exec/job/agree_products.h"
+#include "exec/job/choose_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ smp_status smp__products_ask(smp *s)
     if (status == SMP_OK)
         products->choices = &s->plan->products;
     else
-        snprintf(s->products_note, sizeof s->products_note,
+        snprintf(s->found->products_note, sizeof s->found->products_note,
                  "the plan's choice of algorithms is not taken: %s", smp_last_error());
     return SMP_OK;
 }

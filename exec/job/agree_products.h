@@ -7,7 +7,7 @@
 /* All are collective, and nothing where a device has one way only. */
 
 /* Before kernels are prepared: what the plan has chosen is asked for, if every rank has the card
- * and the library that it was chosen on. Else s->products_note says why not. */
+ * and the library that it was chosen on. Else smp__found.products_note says why not. */
 smp_status smp__products_ask(smp *s);
 /* After that: one list of algorithms for each product, that of the lowest rank that has it. */
 smp_status smp__products_list(smp *s);

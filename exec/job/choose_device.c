@@ -89,13 +89,13 @@ static smp_status choose_best(smp *s)
         }
         if (s->comm->failed)
             return status;
-        if (used < sizeof(s->device_note)) {
-            int n = snprintf(s->device_note + used, sizeof(s->device_note) - used, "%s%s: %s",
-                             used > 0 ? "; " : "", device->name, smp_last_error());
+        if (used < sizeof(s->found->device_note)) {
+            int n = snprintf(s->found->device_note + used, sizeof(s->found->device_note) - used,
+                             "%s%s: %s", used > 0 ? "; " : "", device->name, smp_last_error());
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return smp_fail(status, "no device can run it: %s", s->device_note);
+    return smp_fail(status, "no device can run it: %s", s->found->device_note);
 }
 
 smp_status smp__choose_device(smp *s)
@@ -122,7 +122,6 @@ smp_status smp__device_open(smp *s)
     if (status == SMP_OK)
         status = s->device->open(&options, &s->device_context);
     SMP_TRY(smp__comm_agree(s->comm, status));
-    s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;
 }
 
@@ -178,8 +177,8 @@ static smp_status check_shared(smp *s, const memory_need *own, const memory_need
         needed += all[i].needed;
         available = all[i].available < available ? all[i].available : available;
     }
-    s->device_free = available;
-    s->device_sharers = sharers;
+    s->found->free_bytes = available;
+    s->found->sharers = sharers;
     if (needed <= available)
         return SMP_OK;
     return fail_memory(s, own, needed, available, sharers);
@@ -203,21 +202,23 @@ smp_status smp__device_check_memory(smp *s)
 smp_status smp__device_note_libraries(smp *s)
 {
     int64_t available = 0;
-    if (s->device->host_memory || s->device_sharers > 1)
+    if (s->device->host_memory || s->found->sharers > 1)
         return SMP_OK;
     SMP_TRY(s->device->available(s->device_context, &available));
-    const int64_t taken = s->device_free - available - s->memory->arena_bytes - s->extra_bytes;
-    s->library_bytes = taken > 0 ? taken : 0;
+    const int64_t taken =
+        s->found->free_bytes - available - s->memory->arena_bytes - s->extra_bytes;
+    s->found->library_bytes = taken > 0 ? taken : 0;
     return SMP_OK;
 }
 
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options)
 {
-    s->transport = smp_transport_choose(options, s->transport_note, sizeof(s->transport_note));
+    s->transport =
+        smp_transport_choose(options, s->found->transport_note, sizeof(s->found->transport_note));
     if (s->transport)
         return SMP_OK;
     if (s->comm->failed)
         return SMP_ERR_PEER;
     return smp_fail(SMP_ERR_FAILED, "no transport serves device '%s': %s", s->device->name,
-                    s->transport_note);
+                    s->found->transport_note);
 }

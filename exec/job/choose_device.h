@@ -4,8 +4,18 @@
 
 #include "exec/state/handle.h"
 
-smp_status smp__choose_device(smp *s); /* sets device, target, device_note; needs the graph */
-/* Sets transport, transport_note; needs the lanes. */
+/* What was found out on the way, for messages. */
+struct smp__found {
+    char device_note[512];    /* why not a better one ("auto"), or empty */
+    char transport_note[512]; /* what the better ones said, or empty */
+    char products_note[512];  /* why they are not computed as the plan says, or empty */
+    int64_t free_bytes;       /* of the device before the arena was reserved */
+    int sharers;              /* ranks that compute on it */
+    int64_t library_bytes;    /* that libraries took in the warm-up; 0: not measured */
+};
+
+smp_status smp__choose_device(smp *s); /* sets device, target, a note; needs the graph */
+/* Sets transport, a note; needs the lanes. */
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options);
 smp_status smp__device_open(smp *s);
 /* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share

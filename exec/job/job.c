@@ -80,7 +80,8 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
     SMP_TRY(find_weights(s, call));
     if (!call->kernels->prepare)
         return SMP_OK;
-    return call->kernels->prepare(s->graph, op, s->batch, s->kernel_context, &call->state);
+    return call->kernels->prepare(s->graph, op, s->batch,
+                                  s->device->kernel_context(s->device_context), &call->state);
 }
 
 static smp_status plan_memory(smp *s)

@@ -242,6 +242,8 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
     if (status != SMP_OK)
         goto fail;
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && !(s->found = SMP_ARENA_NEW(s->strings, struct smp__found, 1)))
+        status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = smp__save_open(s);
     if (status == SMP_OK)

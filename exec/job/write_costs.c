@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/job/choose_device.h"
 #include "exec/step/cost_samples.h"
 #include "profile/estimate.h"
 #include "profile/measure.h"
@@ -257,7 +258,7 @@ static void set_memory(const smp *s, smp_profile *profile)
         return;
     if (planned && s->plan->cluster)
         profile->memory_bytes = s->plan->cluster->device[0].memory_bytes;
-    profile->library_bytes = s->library_bytes;
+    profile->library_bytes = s->found->library_bytes;
     if (planned && profile->library_bytes == 0)
         profile->library_bytes = s->plan->library_bytes;
 }

@@ -29,7 +29,7 @@ typedef struct smp__channel {
     int peer;         /* pipeline rank */
     int chunk;        /* of this rank */
     int32_t border;   /* of the chunk's layout */
-    int lane;         /* index in smp.lane */
+    int lane;         /* index in smp.lanes */
     bool outgoing;
     smp_request *request; /* [microbatches] */
     double *arrived_us;   /* [microbatches], incoming with record_trace: in the last step */
@@ -101,18 +101,11 @@ struct smp {
     smp_comm *comm;
     const smp_device *device;
     void *device_context;
-    void *kernel_context;  /* what calls of operators get as their device */
-    smp_target target;     /* what the job runs on */
-    int64_t device_free;   /* bytes of the device before the arena was reserved */
-    int device_sharers;    /* ranks that compute on it */
-    int64_t library_bytes; /* that libraries took in the warm-up; 0: not measured */
-    char device_note[512]; /* why not a better one ("auto"), or empty */
+    smp_target target;        /* what the job runs on */
+    struct smp__found *found; /* exec/job/choose_device.h */
     const smp_transport *transport;
     void *transport_context;
-    char transport_note[512]; /* what the better ones said, or empty */
-    char products_note[512];  /* why they are not computed as the plan says, or empty */
-    int n_lane;
-    smp_lane *lane; /* of this rank, by rising id */
+    struct smp__lanes *lanes; /* exec/step/message_lanes.h */
     const smp_optimizer *optimizer;
     smp_update_settings *settings; /* [weights of the whole graph] */
     smp__trust trust;

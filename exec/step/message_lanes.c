@@ -45,10 +45,10 @@ static int64_t tie_id(const smp *s, int64_t from_stage, int64_t to_rank)
 
 static int find(const smp *s, int64_t id)
 {
-    int low = 0, high = s->n_lane;
+    int low = 0, high = s->lanes->n;
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (s->lane[middle].id < id)
+        if (s->lanes->lane[middle].id < id)
             low = middle + 1;
         else
             high = middle;
@@ -129,14 +129,15 @@ smp_status smp__messages_lanes(smp *s, smp_transport_options *options)
     SMP_TRY(smp__reduce_ties(s));
     SMP_TRY(smp__reduce_terms(s));
     int transfers = add_transfers(s, NULL), n = transfers + s->reducer->n_tie;
-    s->lane = calloc((size_t)n + 1, sizeof(*s->lane));
-    if (!s->lane)
-        return smp_fail_memory((size_t)n * sizeof(*s->lane));
-    add_transfers(s, s->lane);
-    add_ties(s, s->lane + transfers);
-    qsort(s->lane, (size_t)n, sizeof(*s->lane), by_id);
-    s->n_lane = merge(s->lane, n);
-    options->n_lane = s->n_lane;
-    options->lane = s->lane;
+    s->lanes = calloc(1, sizeof *s->lanes + ((size_t)n + 1) * sizeof *s->lanes->lane);
+    if (!s->lanes)
+        return smp_fail_memory((size_t)n * sizeof *s->lanes->lane);
+    smp_lane *lane = s->lanes->lane;
+    add_transfers(s, lane);
+    add_ties(s, lane + transfers);
+    qsort(lane, (size_t)n, sizeof *lane, by_id);
+    s->lanes->n = merge(lane, n);
+    options->n_lane = s->lanes->n;
+    options->lane = lane;
     return SMP_OK;
 }

@@ -4,10 +4,16 @@
 
 #include "exec/state/handle.h"
 
-/* Fills in the lanes that the transport is to open, and s->lane. Before smp_transport.open. */
+/* Those of this rank. */
+struct smp__lanes {
+    int n;
+    smp_lane lane[]; /* by rising id */
+};
+
+/* Fills in the lanes that the transport is to open, and s->lanes; before it is opened. */
 smp_status smp__messages_lanes(smp *s, smp_transport_options *options);
 
-/* Index in s->lane of a transfer that is a message of this rank, or of the accumulator that goes
+/* Index in s->lanes of a transfer that is a message of this rank, or of the accumulator that goes
  * from a stage to a rank. */
 int smp__lane_of_transfer(const smp *s, int32_t transfer);
 int smp__lane_of_tie(const smp *s, int from_stage, int to_rank);

@@ -95,7 +95,7 @@ void smp__messages_free(smp *s)
         }
         free(s->chunk[chunk].channel);
     }
-    free(s->lane);
+    free(s->lanes);
 }
 
 static smp__channel *find_channel(smp *s, int32_t transfer)

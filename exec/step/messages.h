@@ -9,7 +9,7 @@ typedef struct smp__tie_message {
     int32_t use; /* graph use */
     int peer;
     int chunk;      /* outgoing: of the accumulator; incoming: -1 */
-    int lane;       /* index in smp.lane */
+    int lane;       /* index in smp.lanes */
     int64_t offset; /* in the arena, which is reserved later than lanes are opened */
     smp_request request;
 } smp__tie_message;

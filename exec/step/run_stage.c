@@ -24,7 +24,7 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->padding =
         s->batch - smp__job_samples(s, s->comm->replica, s->first_microbatch + microbatch);
     out->state = call->state;
-    out->device = s->kernel_context;
+    out->device = s->device->kernel_context(s->device_context);
     out->param = call->param;
     out->param16 = call->param16;
     out->dparam = call->dparam;

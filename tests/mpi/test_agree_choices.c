@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "exec/job/agree_choices.h"
+#include "exec/job/choose_device.h"
 #include "exec/transport/mpi_lifetime.h"
 
 static int rank;
@@ -26,7 +27,10 @@ static const smp_device device = {.choices = choices_of};
 
 static void open_job(smp *s)
 {
-    *s = (smp){.device = &device};
+    static smp_comm comm;
+    static struct smp__found found;
+    found = (struct smp__found){{0}};
+    *s = (smp){.device = &device, .comm = &comm, .found = &found};
     assert_int_equal(smp__comm_open(s->comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
 }
 
@@ -93,7 +97,7 @@ static void test_what_one_rank_refuses_nobody_takes(void **state)
     assert_int_equal(smp__choice_way(fewer), 0);
     if (own)
         assert_int_equal(smp__choice_way(own), 0);
-    assert_string_equal(s.device_note, "shared: call 7 failed");
+    assert_string_equal(s.found->device_note, "shared: call 7 failed");
     close_job(&s);
 }
 
@@ -111,7 +115,8 @@ static void test_what_differs_on_one_rank_is_refused_on_all(void **state)
     assert_int_equal(smp__choice_way(good), 0);
     assert_int_equal(smp__choice_way(bad), 1);
     assert_int_equal(smp__choice_way(worse), 1);
-    assert_string_equal(s.device_note, "bad: its results are 3 times what is allowed from ours");
+    assert_string_equal(s.found->device_note,
+                        "bad: its results are 3 times what is allowed from ours");
     close_job(&s);
 }
 
@@ -143,7 +148,7 @@ static void test_every_rank_has_run_what_it_takes(void **state)
     assert_true(ran[0] >> 3 & 1);
     if (second)
         assert_int_equal(ran[1], 1);
-    assert_string_equal(s.device_note, "first: rank 2 cannot");
+    assert_string_equal(s.found->device_note, "first: rank 2 cannot");
     close_job(&s);
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "exec/job/choose_device.h"
 #include "exec/state/weights.h"
 #include "exec/inputs/loss_share.h"
 #include "exec/step/cost_samples.h"
@@ -21,23 +22,23 @@ static void print_products(const smp *s)
     if (text[0] == '\0')
         return;
     fprintf(stderr, "smp-run: %s", text);
-    if (s->products_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->products_note);
+    if (s->found->products_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->found->products_note);
     fputc('\n', stderr);
 }
 
 void smp__print_target(const smp *s)
 {
-    if (s->device->host_memory && s->device_note[0] == '\0')
+    if (s->device->host_memory && s->found->device_note[0] == '\0')
         return;
     fprintf(stderr, "smp-run: device %s (%s), %s", s->device->name,
             s->device->describe(s->device_context), smp_precision_name(s->target.precision));
-    if (s->device_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->device_note);
+    if (s->found->device_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->found->device_note);
     if (s->comm->world_size > 1)
         fprintf(stderr, ", transport %s", s->transport->name);
-    if (s->comm->world_size > 1 && s->transport_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->transport_note);
+    if (s->comm->world_size > 1 && s->found->transport_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->found->transport_note);
     fputc('\n', stderr);
     print_products(s);
 }

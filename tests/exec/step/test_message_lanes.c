@@ -132,7 +132,7 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
     smp_transport_options options = {0};
     assert_int_equal(smp__reduce_open(s, options.terms), SMP_OK);
     assert_int_equal(smp__messages_lanes(s, &options), SMP_OK);
-    assert_true(options.n_lane == s->n_lane && options.lane == s->lane);
+    assert_true(options.n_lane == s->lanes->n && options.lane == s->lanes->lane);
     assert_int_equal(smp__messages_build(s), SMP_OK);
     assert_int_equal(smp__reduce_build(s), SMP_OK);
 }
@@ -173,8 +173,8 @@ static void free_rank(smp *s)
 /* The other end of a lane; -1: there is none. */
 static int find_lane(const smp *s, int64_t id)
 {
-    for (int i = 0; i < s->n_lane; i++)
-        if (s->lane[i].id == id)
+    for (int i = 0; i < s->lanes->n; i++)
+        if (s->lanes->lane[i].id == id)
             return i;
     return -1;
 }
@@ -182,11 +182,11 @@ static int find_lane(const smp *s, int64_t id)
 /* What one end did in a lane is what the other did, in that order. */
 static void compare_lane(const rank_of_job *all, int rank, int index)
 {
-    const smp_lane *own = &all[rank].s.lane[index];
+    const smp_lane *own = &all[rank].s.lanes->lane[index];
     const rank_of_job *peer = &all[own->peer];
     int at = find_lane(&peer->s, own->id), k = 0, n = 0;
     assert_true(at >= 0);
-    const smp_lane *other = &peer->s.lane[at];
+    const smp_lane *other = &peer->s.lanes->lane[at];
     assert_int_equal(other->peer, rank);
     assert_int_equal(other->outgoing, !own->outgoing);
     assert_int_equal(other->messages, own->messages);
@@ -248,8 +248,8 @@ static void check_plan(smp_graph *graph, smp_plan *plan, bool on_device)
         walk_step(&j.rank[rank].s);
     for (int rank = 0; rank < RANKS; rank++) {
         const smp *s = &j.rank[rank].s;
-        for (int i = 0; i < s->n_lane; i++) {
-            assert_true(i == 0 || s->lane[i].id > s->lane[i - 1].id);
+        for (int i = 0; i < s->lanes->n; i++) {
+            assert_true(i == 0 || s->lanes->lane[i].id > s->lanes->lane[i - 1].id);
             compare_lane(j.rank, rank, i);
         }
     }
