@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
         read -ra long <<<"${wanted-${long[*]}}"
         ;;
     *)
-        sed -n '2,9s/^# \?//p' "${BASH_SOURCE[0]}" >&2
+        sed -n '2,8s/^# \?//p' "${BASH_SOURCE[0]}" >&2
         exit 2
         ;;
     esac
@@ -94,7 +94,7 @@ install_packages() {
     local packages=(libcmocka-dev python3 libonnx-testdata)
     # Chromium draws the report page; the others are libFuzzer's compiler and what it links.
     [ "$size" = fast ] || packages+=(chromium python3-venv)
-    [ "$size" != long ] || packages+=(clang-14 libclang-rt-14-dev libomp-14-dev)
+    [[ $size != long || " ${long[*]} " != *' fuzz '* ]] || packages+=(clang-14 libclang-rt-14-dev libomp-14-dev)
     smp_setup "${packages[@]}"
 }
 
@@ -196,7 +196,7 @@ compiler_cache=
 ! command -v ccache >/dev/null || compiler_cache=';ccache' # taken where it is, never needed
 # shellcheck source=torch/venv.sh
 source "$top/tests/torch/venv.sh"
-[ "$size" = fast ] || part 'install PyTorch' install_torch
+[ "$size" = fast ] || [[ $size == long && ! " ${long[*]} " =~ \ (tests|mutate)\  ]] || part 'install PyTorch' install_torch
 "run_$size"
 
 echo
