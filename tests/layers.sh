@@ -64,6 +64,18 @@ layers=$(printf '%s\n' "${rooms[@]%%/*}" | LC_ALL=C sort -u | paste -sd'|')
 report 'a source file outside the rooms' < <(printf '%s\n' "${sources[@]}" | grep -E "^($layers)/" |
     grep -vE "^($(IFS='|'; echo "${rooms[*]}"))/[^/]+$" || true)
 
+# What is inside of a room's state stands in a header that ends with _state.h, which few files see.
+most_insiders=6
+for inside in "${sources[@]}"; do
+    case $inside in
+    exec/*_state.h) ;;
+    *) continue ;;
+    esac
+    mapfile -t insiders < <(grep -lF "\"$inside\"" "${sources[@]}" || true)
+    [ "${#insiders[@]}" -le "$most_insiders" ] || fail "$inside is seen by ${#insiders[@]} files, more than $most_insiders"
+    report "$inside is shown on by a header" < <(printf '%s\n' "${insiders[@]}" | grep -E '\.h$' || true)
+done
+
 # Libraries and the only places that may include them.
 library() { # header pattern, pattern of allowed files, what
     local others
