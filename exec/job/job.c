@@ -9,7 +9,6 @@
 #include "exec/job/choose_device.h"
 #include "exec/job/group_calls.h"
 #include "exec/offload/travel.h"
-#include "exec/optimizer/weights_like.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
@@ -122,10 +121,6 @@ static smp_status build_calls(smp *s)
 
 static smp_status build_host_buffers(smp *s)
 {
-    s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm->tensor_size + SMP__STEP_SUMS,
-                     sizeof(*s->norm));
-    if (!s->norm)
-        return smp_fail_memory((size_t)s->graph->n_param * sizeof(*s->norm));
     SMP_TRY(smp__step_sums_open(s));
     return s->options->record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
 }
@@ -134,30 +129,17 @@ static smp_status build_host_buffers(smp *s)
 static smp_status build_device_buffers(smp *s)
 {
     const int64_t loss = SMP_LOSS_SLOT_BYTES * (int64_t)s->microbatches;
-    const int64_t square = (s->piece_begin[s->memory->n_param] + 7) / 8 * 64;
     const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
     SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));
-    const int64_t inputs = smp__inputs_host_bytes(s), trust = smp__trust_host_bytes(s);
-    SMP_TRY(s->device->reserve_host(s->device_context, 2 * loss + square + trust + piece + inputs,
-                                    &s->host));
+    const int64_t inputs = smp__inputs_host_bytes(s), weights = smp__weights_host_bytes(s);
+    SMP_TRY(
+        s->device->reserve_host(s->device_context, 2 * loss + weights + piece + inputs, &s->host));
     s->loss = s->host;
     s->share = s->host + loss;
-    s->square = (double *)(s->host + 2 * loss);
-    s->piece = piece > 0 ? s->host + 2 * loss + square + trust : NULL;
-    smp__inputs_place(s, s->extra + loss_gradient_bytes(s),
-                      s->host + 2 * loss + square + trust + piece);
+    s->piece = piece > 0 ? s->host + 2 * loss + weights : NULL;
+    smp__inputs_place(s, s->extra + loss_gradient_bytes(s), s->host + 2 * loss + weights + piece);
     s->loss_gradient = s->extra;
-    return smp__trust_build(s, s->host + 2 * loss + square);
-}
-
-/* What the updates of each weight take, by names of the model's file. */
-static smp_status build_settings(smp *s)
-{
-    const smp_graph *whole = smp_graph_whole(s->graph);
-    s->settings = calloc((size_t)whole->n_param + 1, sizeof(*s->settings));
-    if (!s->settings)
-        return smp_fail_memory((size_t)whole->n_param * sizeof(*s->settings));
-    return smp_weights_like(s->options, s->optimizer, whole, s->settings);
+    return smp__weights_place(s, s->host + 2 * loss);
 }
 
 /* Everything that is known before memory is taken. */
@@ -173,7 +155,7 @@ static smp_status build_plan(smp *s)
         return smp_fail_memory((size_t)s->plan->n_stage * sizeof(*s->stage_rank));
     for (int stage = 0; stage < s->plan->n_stage; stage++)
         s->stage_rank[stage] = s->plan->stage[stage].rank;
-    SMP_TRY(build_settings(s));
+    SMP_TRY(smp__weights_open(s));
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
     SMP_TRY(plan_memory(s));
@@ -371,11 +353,7 @@ void smp__job_free(smp *s)
     free(s->stage_rank);
     free(s->stage_of_op);
     free(s->input);
-    free(s->norm);
-    free(s->settings);
-    smp__trust_free(s);
-    free(s->piece_begin);
-    free(s->pieces);
+    smp__weights_close(s);
     free(s->rows);
     smp__step_sums_close(s);
     smp__record_close(s->record);

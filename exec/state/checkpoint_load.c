@@ -18,6 +18,7 @@
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
+#include "exec/state/weights_state.h"
 #include "graph/base/text.h"
 
 /* What is read at once, and checked; of what is rounded into host memory less. */
@@ -132,11 +133,11 @@ static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
 static smp_status read_kept(smp *s, reading *r)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    for (int32_t i = 0; s->trust.kept && i < s->memory->n_param; i++)
+    for (int32_t i = 0; s->weights->trust.kept && i < s->memory->n_param; i++)
         if (r->parts.status == SMP_OK)
             r->parts.status = smp__checkpoint_kept_read(
                 r->fd, r->header, whole, s->graph->param[s->memory->param[i].param].number,
-                &s->trust.kept[i], r->path);
+                &s->weights->trust.kept[i], r->path);
     return r->parts.status;
 }
 

@@ -34,7 +34,7 @@ struct smp__saving {
     smp_loss_scale loss_scale; /* likewise */
     char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
     const char *part; /* what is written: `staging`, or NULL: what stands in the arena */
-    double *kept;     /* [memory->n_param], of s->trust.kept, or NULL */
+    double *kept;     /* [memory->n_param], what the optimizer keeps, or NULL */
     bool behind;      /* written by a thread, while steps go on */
     bool running;     /* `thread` is to be joined */
     pthread_t thread;

@@ -15,6 +15,7 @@
 
 #include "exec/state/checkpoint_part.h"
 #include "exec/state/weights.h"
+#include "exec/state/weights_state.h"
 #include "exec/transport/own_core.h"
 
 static void *work(void *job)
@@ -136,11 +137,11 @@ static bool copies(const smp *s)
 static smp_status copy_kept(smp *s)
 {
     const size_t bytes = (size_t)s->memory->n_param * sizeof(double);
-    if (!s->trust.kept)
+    if (!s->weights->trust.kept)
         return SMP_OK;
     if (!s->saving->kept && !(s->saving->kept = malloc(bytes + 1)))
         return smp_fail_memory(bytes);
-    memcpy(s->saving->kept, s->trust.kept, bytes);
+    memcpy(s->saving->kept, s->weights->trust.kept, bytes);
     return SMP_OK;
 }
 

@@ -84,15 +84,6 @@ typedef struct smp__loss_slot {
 } smp__loss_slot;
 _Static_assert(sizeof(smp__loss_slot) <= SMP_LOSS_SLOT_BYTES, "one does not reach into the next");
 
-/* Norms of whole weights, where the optimizer has trust ratios; else NULL: weight_trust.c. */
-typedef struct smp__trust {
-    double *square; /* in `host`: [2][pieces] of this rank, of weights and of their directions */
-    double *pieces; /* [2][pieces] of the shard group */
-    double *sum;    /* [tensor_size][2][graph->n_param] */
-    float *ratio;   /* [memory->n_param] of the step in progress */
-    double *kept;   /* [memory->n_param]: what the optimizer keeps for each weight, or NULL */
-} smp__trust;
-
 typedef struct smp__cost_samples smp__cost_samples;
 
 struct smp {
@@ -107,10 +98,8 @@ struct smp {
     void *transport_context;
     struct smp__lanes *lanes; /* exec/step/message_lanes.h */
     const smp_optimizer *optimizer;
-    smp_update_settings *settings; /* [weights of the whole graph] */
-    smp__trust trust;
+    struct smp__weights *weights; /* exec/state/weights.h */
     smp_loss_scaling loss_scaling;
-    bool nearest_states; /* those in bf16 are not rounded at random */
 
     smp_graph *graph;
     smp_plan *plan;
@@ -131,19 +120,15 @@ struct smp {
     int64_t extra_bytes;
     char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */
     smp__input *input;   /* [n_input] */
-    char *host;     /* of device->reserve_host: inputs, and what the host reads after a wait: */
-    char *loss;     /* in it: [microbatches] smp__loss_slot, 64 bytes apart */
-    char *share;    /* in it: likewise, where `loss_gradient` is copied from */
-    double *square; /* in it: sums of squares of this rank's pieces; see exec/state/shards.h */
-    char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
+    char *host;  /* of device->reserve_host: inputs, and what the host reads after a wait: */
+    char *loss;  /* in it: [microbatches] smp__loss_slot, 64 bytes apart */
+    char *share; /* in it: likewise, where `loss_gradient` is copied from */
+    char *piece; /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     struct smp__reducer *reducer; /* exec/step/reduce.h */
     struct smp__joint *joint;     /* exec/step/joint_sums.h; NULL: no operator here needs it */
     const struct smp__tap *tap;   /* exec/step/tap.h; NULL: nothing is copied out */
     struct smp__op_group *tensor_group; /* exec/group/op_group.h; NULL: this rank computes its ops
                                            alone */
-    int64_t *piece_begin;               /* [memory->n_param + 1] pieces of weights */
-    double *pieces;      /* [piece_begin[n_param]] a number for each, of the shard group */
-    double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
     struct smp__step_sums *sums; /* exec/step/step_sums.h */

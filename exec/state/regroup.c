@@ -8,7 +8,7 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 
 /* Two sides of an exchange: this rank's part and everybody's windows, this rank's window and
  * everybody's parts. */

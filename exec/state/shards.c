@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/weights_state.h"
 #include "graph/math/half.h"
 
 static const smp_memory_region *region_of(const smp *s, int32_t index)
@@ -163,16 +164,17 @@ smp_status smp__saved_in(smp *s, int32_t index, int k, int64_t at, int64_t n, fl
 smp_status smp__pieces_build(smp *s)
 {
     const int32_t n = s->memory->n_param;
-    s->piece_begin = calloc((size_t)n + 1, sizeof(*s->piece_begin));
-    if (!s->piece_begin)
-        return smp_fail_memory((size_t)n * sizeof(*s->piece_begin));
+    struct smp__weights *w = s->weights;
+    w->piece_begin = calloc((size_t)n + 1, sizeof *w->piece_begin);
+    if (!w->piece_begin)
+        return smp_fail_memory((size_t)n * sizeof *w->piece_begin);
     for (int32_t i = 0; i < n; i++) {
         const int64_t elements = s->graph->param[s->memory->param[i].param].elements;
-        s->piece_begin[i + 1] =
-            s->piece_begin[i] + (elements + SMP_PIECE_ELEMENTS - 1) / SMP_PIECE_ELEMENTS;
+        w->piece_begin[i + 1] =
+            w->piece_begin[i] + (elements + SMP_PIECE_ELEMENTS - 1) / SMP_PIECE_ELEMENTS;
     }
-    s->pieces = calloc((size_t)s->piece_begin[n] + 1, sizeof(*s->pieces));
-    return s->pieces ? SMP_OK : smp_fail_memory((size_t)s->piece_begin[n] * sizeof(*s->pieces));
+    w->pieces = calloc((size_t)w->piece_begin[n] + 1, sizeof *w->pieces);
+    return w->pieces ? SMP_OK : smp_fail_memory((size_t)w->piece_begin[n] * sizeof *w->pieces);
 }
 
 smp_status smp__pieces_share(smp *s, double *pieces)
@@ -180,6 +182,6 @@ smp_status smp__pieces_share(smp *s, double *pieces)
     if (s->comm->shard_size == 1)
         return SMP_OK;
     return smp__comm_sum_group(s->comm, s->comm->shard, pieces,
-                               (int)s->piece_begin[s->memory->n_param],
+                               (int)s->weights->piece_begin[s->memory->n_param],
                                "the other ranks of the shard group");
 }

@@ -4,7 +4,7 @@
 #define SMP_EXEC_STATE_SHARDS_H
 
 #include "exec/state/handle.h"
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 
 /* Elements [begin, end) of memory->param[index] whose states are this rank's; begin is a multiple
  * of SMP_PIECE_ELEMENTS, or the range is empty. */
@@ -56,7 +56,7 @@ smp_status smp__saved_out(smp *s, int32_t index, int k, int64_t at, int64_t n, f
 smp_status smp__saved_in(smp *s, int32_t index, int k, int64_t at, int64_t n, float *values);
 
 /* Pieces of SMP_PIECE_ELEMENTS, or what is left of a weight: those of memory->param[index] are
- * s->piece_begin[index] .. s->piece_begin[index + 1] - 1. */
+ * piece_begin[index] .. piece_begin[index + 1] - 1 of weights_state.h. */
 smp_status smp__pieces_build(smp *s);
 /* What each member of the shard group has set of its own pieces; the others are 0. Collective over
  * the group. */

@@ -14,12 +14,13 @@
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
+#include "exec/state/weights_state.h"
 
 enum { WEIGHT, DIRECTION, N_NORM };
 
 static int64_t n_piece(const smp *s)
 {
-    return s->piece_begin[s->memory->n_param];
+    return s->weights->piece_begin[s->memory->n_param];
 }
 
 int64_t smp__trust_host_bytes(const smp *s)
@@ -34,24 +35,24 @@ smp_status smp__trust_build(smp *s, char *host)
     const size_t pieces = N_NORM * (size_t)n_piece(s), n = (size_t)s->memory->n_param;
     if (smp__trust_host_bytes(s) == 0)
         return SMP_OK;
-    s->trust.square = (double *)host;
-    s->trust.pieces = calloc(pieces + 1, sizeof(double));
-    s->trust.sum = calloc(sums + 1, sizeof(double));
-    s->trust.ratio = calloc(n + 1, sizeof(float));
+    struct smp__trust *trust = &s->weights->trust;
+    trust->square = (double *)host;
+    trust->pieces = calloc(pieces + 1, sizeof(double));
+    trust->sum = calloc(sums + 1, sizeof(double));
+    trust->ratio = calloc(n + 1, sizeof(float));
     if (s->optimizer->keep)
-        s->trust.kept = calloc(n + 1, sizeof(double));
-    return s->trust.pieces && s->trust.sum && s->trust.ratio &&
-                   !s->trust.kept == !s->optimizer->keep
+        trust->kept = calloc(n + 1, sizeof(double));
+    return trust->pieces && trust->sum && trust->ratio && !trust->kept == !s->optimizer->keep
                ? SMP_OK
                : smp_fail_memory((pieces + sums + 2 * n) * sizeof(double));
 }
 
 void smp__trust_free(smp *s)
 {
-    free(s->trust.pieces);
-    free(s->trust.sum);
-    free(s->trust.ratio);
-    free(s->trust.kept);
+    free(s->weights->trust.pieces);
+    free(s->weights->trust.sum);
+    free(s->weights->trust.ratio);
+    free(s->weights->trust.kept);
 }
 
 static bool has_ratio(const smp *s, int32_t index)
@@ -65,7 +66,8 @@ static bool has_ratio(const smp *s, int32_t index)
 static smp_status measure(smp *s, int32_t index, smp_update update)
 {
     const smp__range own = smp__own_range(s, index);
-    double *square = s->trust.square + s->piece_begin[index] + own.begin / SMP_PIECE_ELEMENTS;
+    double *square =
+        s->weights->trust.square + s->weights->piece_begin[index] + own.begin / SMP_PIECE_ELEMENTS;
     update.direction = smp__grad_at(s, index, own.begin);
     if (s->optimizer->measure && !s->updates)
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
@@ -83,7 +85,8 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
 static double *sum_at(const smp *s, int device, int norm, int32_t index)
 {
     const int32_t n = s->graph->n_param;
-    return &s->trust.sum[((int64_t)device * N_NORM + norm) * n + s->memory->param[index].param];
+    return &s->weights->trust
+                .sum[((int64_t)device * N_NORM + norm) * n + s->memory->param[index].param];
 }
 
 static bool is_split(const smp *s, int32_t index)
@@ -96,18 +99,20 @@ static smp_status add_up(smp *s)
 {
     const int devices = s->comm->tensor_size;
     const int64_t pieces = n_piece(s), sums = (int64_t)devices * N_NORM * s->graph->n_param;
-    memcpy(s->trust.pieces, s->trust.square, N_NORM * (size_t)pieces * sizeof(double));
+    memcpy(s->weights->trust.pieces, s->weights->trust.square,
+           N_NORM * (size_t)pieces * sizeof(double));
     if (s->comm->shard_size > 1)
-        SMP_TRY(smp__comm_sum_group(s->comm, s->comm->shard, s->trust.pieces,
+        SMP_TRY(smp__comm_sum_group(s->comm, s->comm->shard, s->weights->trust.pieces,
                                     (int)(N_NORM * pieces), "the other ranks of the shard group"));
-    memset(s->trust.sum, 0, (size_t)sums * sizeof(double));
+    memset(s->weights->trust.sum, 0, (size_t)sums * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         for (int norm = 0; norm < N_NORM; norm++)
-            for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++)
-                *sum_at(s, s->comm->tensor_rank, norm, i) += s->trust.pieces[norm * pieces + k];
+            for (int64_t k = s->weights->piece_begin[i]; k < s->weights->piece_begin[i + 1]; k++)
+                *sum_at(s, s->comm->tensor_rank, norm, i) +=
+                    s->weights->trust.pieces[norm * pieces + k];
     if (devices == 1)
         return SMP_OK;
-    return smp__comm_sum_group(s->comm, s->comm->tensor, s->trust.sum, (int)sums,
+    return smp__comm_sum_group(s->comm, s->comm->tensor, s->weights->trust.sum, (int)sums,
                                "the devices that compute together");
 }
 
@@ -136,12 +141,12 @@ smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale)
     SMP_TRY(add_up(s));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         smp_update update = smp__update_of(s, i, step, lr, grad_scale);
-        s->trust.ratio[i] = has_ratio(s, i)
-                                ? smp_trust_of(s->optimizer, &update, squares_of(s, WEIGHT, i),
-                                               squares_of(s, DIRECTION, i))
-                                : 1.0f;
-        if (s->trust.kept)
-            s->trust.kept[i] = update.kept;
+        s->weights->trust.ratio[i] =
+            has_ratio(s, i) ? smp_trust_of(s->optimizer, &update, squares_of(s, WEIGHT, i),
+                                           squares_of(s, DIRECTION, i))
+                            : 1.0f;
+        if (s->weights->trust.kept)
+            s->weights->trust.kept[i] = update.kept;
     }
     return SMP_OK;
 }

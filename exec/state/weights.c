@@ -1,4 +1,5 @@
 /* Weights of this rank: norm of the gradients, update, hash. */
+#include "exec/optimizer/weights_like.h"
 #include "exec/state/weights.h"
 
 #include <math.h>
@@ -7,10 +8,11 @@
 
 #include "exec/device/far_values.h"
 #include "exec/state/device_wait.h"
-#include "exec/state/initial_values.h"
+#include "exec/parts/initial_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
+#include "exec/state/weights_state.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
@@ -43,9 +45,54 @@ static smp_status init_param(smp *s, int32_t index)
     return SMP_OK;
 }
 
+smp_status smp__weights_open(smp *s)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const size_t settings = (size_t)whole->n_param + 1,
+                 norms = (size_t)s->graph->n_param * (size_t)s->comm->tensor_size + SMP__STEP_SUMS;
+    struct smp__weights *w = s->weights = calloc(1, sizeof *s->weights);
+    if (!w)
+        return smp_fail_memory(sizeof *w);
+    w->settings = calloc(settings, sizeof *w->settings);
+    w->norm = calloc(norms, sizeof *w->norm);
+    if (!w->settings || !w->norm)
+        return smp_fail_memory(settings * sizeof *w->settings + norms * sizeof *w->norm);
+    return smp_weights_like(s->options, s->optimizer, whole, w->settings);
+}
+
+void smp__weights_close(smp *s)
+{
+    struct smp__weights *w = s->weights;
+    if (!w)
+        return;
+    free(w->settings);
+    free(w->norm);
+    free(w->piece_begin);
+    free(w->pieces);
+    smp__trust_free(s);
+    free(w);
+}
+
+static int64_t square_bytes(const smp *s)
+{
+    return (s->weights->piece_begin[s->memory->n_param] + 7) / 8 * 64;
+}
+
+int64_t smp__weights_host_bytes(const smp *s)
+{
+    return square_bytes(s) + smp__trust_host_bytes(s);
+}
+
+smp_status smp__weights_place(smp *s, char *host)
+{
+    s->weights->square = (double *)host;
+    return smp__trust_build(s, host + square_bytes(s));
+}
+
 smp_status smp__weights_init(smp *s)
 {
-    s->nearest_states = getenv("SMP_NEAREST_STATES") != NULL; /* to measure what that does */
+    s->weights->nearest_states =
+        getenv("SMP_NEAREST_STATES") != NULL; /* to measure what that does */
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         SMP_TRY(init_param(s, i));
         SMP_TRY(smp__comm_answer(s->comm));
@@ -136,7 +183,7 @@ static smp_status sum_squares(smp *s, int k)
         const smp__range own = smp__own_range(s, i);
         const smp_squares one = {.values = array_at(s, i, k, own.begin),
                                  .elements = own.end - own.begin,
-                                 .sum = s->square + s->piece_begin[i] +
+                                 .sum = s->weights->square + s->weights->piece_begin[i] +
                                         own.begin / SMP_PIECE_ELEMENTS};
         const bool counted = counts(s, i) && one.elements > 0 && (k == 0 || !smp__is_idle(s, i));
         if (counted && is_far(s, i, k)) /* whether they are finite is all that is asked then */
@@ -161,8 +208,8 @@ smp_status smp__weights_square(smp *s)
 static double add_pieces(const smp *s, int32_t index)
 {
     double sum = 0.0;
-    for (int64_t i = s->piece_begin[index]; i < s->piece_begin[index + 1]; i++)
-        sum += s->pieces[i];
+    for (int64_t i = s->weights->piece_begin[index]; i < s->weights->piece_begin[index + 1]; i++)
+        sum += s->weights->pieces[i];
     return sum;
 }
 
@@ -175,20 +222,22 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
     const int32_t n = s->graph->n_param;
     const int rows = s->comm->tensor_size; /* one of each device: no order of MPI's shows */
-    double *own = s->norm + (int64_t)s->comm->tensor_rank * n,
-           *others = s->norm + (int64_t)rows * n;
-    memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
+    double *own = s->weights->norm + (int64_t)s->comm->tensor_rank * n,
+           *others = s->weights->norm + (int64_t)rows * n;
+    memcpy(s->weights->pieces, s->weights->square,
+           (size_t)s->weights->piece_begin[s->memory->n_param] * sizeof(*s->weights->pieces));
     if (s->comm->replica < s->comm->shard_size)
-        SMP_TRY(smp__pieces_share(s, s->pieces));
-    memset(s->norm, 0, (size_t)rows * (size_t)n * sizeof(double));
+        SMP_TRY(smp__pieces_share(s, s->weights->pieces));
+    memset(s->weights->norm, 0, (size_t)rows * (size_t)n * sizeof(double));
     memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (counts(s, i) && s->comm->replica == 0 && !smp__is_idle(s, i))
             own[s->memory->param[i].param] = add_pieces(s, i);
-    SMP_TRY(smp__comm_sum(s->comm, s->norm, rows * n + SMP__STEP_SUMS));
+    SMP_TRY(smp__comm_sum(s->comm, s->weights->norm, rows * n + SMP__STEP_SUMS));
     double sum = 0.0;
     for (int64_t i = 0; i < (int64_t)rows * n; i++) /* not trained: 0, or NaN if not finite */
-        sum += is_trained(&s->graph->param[i % n]) ? s->norm[i] : 0.0 * s->norm[i];
+        sum +=
+            is_trained(&s->graph->param[i % n]) ? s->weights->norm[i] : 0.0 * s->weights->norm[i];
     *norm = sqrt(sum);
     memcpy(also, others, SMP__STEP_SUMS * sizeof(double));
     return SMP_OK;
@@ -199,7 +248,8 @@ static smp_status check_finite(smp *s, int k)
 {
     SMP_TRY(sum_squares(s, k));
     SMP_TRY(smp__device_idle(s));
-    memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
+    memcpy(s->weights->pieces, s->weights->square,
+           (size_t)s->weights->piece_begin[s->memory->n_param] * sizeof(*s->weights->pieces));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (counts(s, i) && (k == 0 || !smp__is_idle(s, i)) && !isfinite(add_pieces(s, i)))
             return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite",
@@ -232,7 +282,7 @@ static smp_state_rounding rounding_of(const smp *s, int32_t index, int64_t step)
                                    .index = runs.index,
                                    .count = runs.count,
                                    .blocks = runs.blocks,
-                                   .nearest = s->nearest_states};
+                                   .nearest = s->weights->nearest_states};
     smp_state_rounding_seed(&rounding, s->options->seed, param->number, step);
     return rounding;
 }
@@ -241,14 +291,14 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
 {
     const smp__range own = smp__own_range(s, index);
     const smp_update_settings *settings =
-        &s->settings[s->graph->param[s->memory->param[index].param].number];
+        &s->weights->settings[s->graph->param[s->memory->param[index].param].number];
     smp_update update = {.weight = smp__weight_at(s, index, own.begin),
                          .grad = smp__grad_at(s, index, own.begin),
                          .elements = own.end - own.begin,
                          .grad_scale = grad_scale,
                          .lr = lr * settings->lr,
-                         .trust = s->trust.ratio ? s->trust.ratio[index] : 1.0f,
-                         .kept = s->trust.kept ? s->trust.kept[index] : 0.0,
+                         .trust = s->weights->trust.ratio ? s->weights->trust.ratio[index] : 1.0f,
+                         .kept = s->weights->trust.kept ? s->weights->trust.kept[index] : 0.0,
                          .step = step,
                          .settings = settings};
     const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;
@@ -304,7 +354,7 @@ static smp_status update_all(smp *s, int64_t step, float lr, float grad_scale)
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
-    if (s->trust.ratio)
+    if (s->weights->trust.ratio)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     SMP_TRY(update_all(s, step, lr, grad_scale));
     s->stale = s->comm->shard_size > 1;

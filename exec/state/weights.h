@@ -6,6 +6,13 @@
 #include "exec/state/handle.h"
 #include "graph/safetensors/weights_match.h"
 
+/* What updates take of each weight, by names of the model's file; memory for norms. Before the plan
+ * of memory, after which smp__pieces_build follows. */
+smp_status smp__weights_open(smp *s);
+void smp__weights_close(smp *s);
+/* So many bytes of `host` are for what the device measures; where they are. */
+int64_t smp__weights_host_bytes(const smp *s);
+smp_status smp__weights_place(smp *s, char *host);
 smp_status smp__weights_init(smp *s);
 /* Enqueued: the copies in 16 bits of all weights, of memory->region[index], or of what holds
  * memory->param[index]. */
@@ -24,7 +31,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 /* The update of this rank's own part of memory->param[index]; trust 1 or what was found. */
 smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale);
 /* Of optimizers with trust ratios: makes room in [smp__trust_host_bytes] of `host`; frees it;
- * before an update measures all weights and fills in s->trust.ratio, the same for every plan; the
+ * before an update measures all weights and finds the ratios, the same for every plan; the
  * directions then stand in the place of the gradients. Collective over tensor and shard groups;
  * waits for the device. */
 int64_t smp__trust_host_bytes(const smp *s);

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "exec/optimizer/optimizer.h"
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 #include "graph/base/random.h"
 
 enum { N = 5237, STEPS = 6 };

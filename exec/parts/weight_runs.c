@@ -1,7 +1,7 @@
 /* Runs of a part in the whole; see the header. A tensor of shape (a, d, z), row by row, split along
  * d in blocks: a block of a device's part has d / (count * blocks) * z elements that follow each
  * other in the whole, then come those of the next device. */
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Initial values of weights. */
-#ifndef SMP_EXEC_STATE_INITIAL_VALUES_H
-#define SMP_EXEC_STATE_INITIAL_VALUES_H
+#ifndef SMP_EXEC_PARTS_INITIAL_VALUES_H
+#define SMP_EXEC_PARTS_INITIAL_VALUES_H
 
 #include "graph/model/graph.h"
 

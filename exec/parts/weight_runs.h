@@ -1,8 +1,8 @@
 /* Where a device's part of a weight stands in the whole: in runs of equal length, one of each of
  * the devices in turn. Of places in both, and of copies between them; nothing here knows more of a
  * job than one weight. */
-#ifndef SMP_EXEC_STATE_WEIGHT_RUNS_H
-#define SMP_EXEC_STATE_WEIGHT_RUNS_H
+#ifndef SMP_EXEC_PARTS_WEIGHT_RUNS_H
+#define SMP_EXEC_PARTS_WEIGHT_RUNS_H
 
 #include "graph/model/graph.h"
 

@@ -1,9 +1,9 @@
 /* Initial values by counters: Philox words of the place, uniform or as Box-Muller pairs. */
-#include "exec/state/initial_values.h"
+#include "exec/parts/initial_values.h"
 
 #include <math.h>
 
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 #include "graph/base/random.h"
 
 enum { WORDS = 4 };

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "exec/state/weight_runs.h"
+#include "exec/parts/weight_runs.h"
 #include "graph/base/random.h"
 #include "tests/graph/split/whole_index.h"
 

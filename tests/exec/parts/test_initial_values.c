@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "exec/state/initial_values.h"
+#include "exec/parts/initial_values.h"
 #include "graph/base/random.h"
 #include "tests/graph/split/whole_index.h"
 
