@@ -144,10 +144,8 @@ struct smp {
     char receipt[SMP__RECEIPT_BYTES];        /* exec/job/receipt.h, or "": saved with the weights */
     char loaded_receipt[SMP__RECEIPT_BYTES]; /* of the checkpoint that was loaded */
     bool training_call;                      /* false while evaluating */
-    bool stale;   /* weights have been updated, each rank its part, and not gathered since */
-    bool broken;  /* a step failed */
-    bool drifted; /* replicas differ: smp__replicas_check */
-    int32_t drifted_param;    /* ... first in memory->param[]; -1: not in what this rank has */
+    bool stale;  /* weights have been updated, each rank its part, and not gathered since */
+    bool broken; /* a step failed */
     char load_note[1024];     /* see smp_load_note */
     smp__place *place;        /* what the rank is doing */
     struct smp__queue *queue; /* exec/state/device_wait.h */

@@ -548,7 +548,7 @@ static smp_status find_drift(smp *s, const uint64_t *copies, int n)
     const int32_t n_param = s->memory->n_param;
     for (int32_t i = 0; i < n_param; i++)
         if (count_alike(copies + i, n, n_param, 0) < n) {
-            s->drifted_param = i;
+            s->weights->drifted_param = i;
             return name_drift(s, i, copies + i, n);
         }
     return SMP_OK;
@@ -584,37 +584,47 @@ smp_status smp__replicas_check(smp *s)
     if (status == SMP_OK)
         status = compare_totals(s, own, own + n, &differ);
     if (status == SMP_OK && differ) {
-        s->drifted_param = -1;
+        s->weights->drifted_param = -1;
         status = smp__comm_finish(s->comm,
                                   MPI_Iallgather(own, n, MPI_UINT64_T, all, n, MPI_UINT64_T,
                                                  s->comm->across, &s->comm->collective),
                                   "the hashes of the other replicas");
         if (status == SMP_OK)
             status = smp__comm_agree(s->comm, find_drift(s, all, copies));
-        s->broken = s->drifted = true;
+        s->broken = s->weights->drifted = true;
     }
     if (!s->comm->failed) /* MPI may still write to it */
         free(all);
     return status;
 }
 
+bool smp__replicas_differ(const smp *s)
+{
+    return s->weights->drifted;
+}
+
+void smp__replicas_forget(smp *s)
+{
+    s->broken = s->weights->drifted = false;
+}
+
 static int drifted_states(const smp *s)
 {
-    return smp__is_idle(s, s->drifted_param) ? 0 : smp__job_states(s);
+    return smp__is_idle(s, s->weights->drifted_param) ? 0 : smp__job_states(s);
 }
 
 smp_status smp__drift_keep(smp *s, float **values)
 {
     *values = NULL;
-    if (s->drifted_param < 0)
+    if (s->weights->drifted_param < 0)
         return SMP_OK;
-    const smp__range own = smp__own_range(s, s->drifted_param);
+    const smp__range own = smp__own_range(s, s->weights->drifted_param);
     const int64_t n = own.end - own.begin;
     const int arrays = 1 + drifted_states(s);
     if (!(*values = malloc((size_t)(n * arrays) * sizeof(float))))
         return smp_fail_memory((size_t)(n * arrays) * sizeof(float));
     for (int k = 0; k < arrays; k++)
-        SMP_TRY(smp__saved_out(s, s->drifted_param, k, own.begin, n, *values + k * n));
+        SMP_TRY(smp__saved_out(s, s->weights->drifted_param, k, own.begin, n, *values + k * n));
     return SMP_OK;
 }
 
@@ -625,7 +635,7 @@ smp_status smp__drift_distance(smp *s, const float *values, double *distance)
     SMP_TRY(smp__drift_keep(s, &now));
     if (!now)
         return SMP_OK;
-    const smp__range own = smp__own_range(s, s->drifted_param);
+    const smp__range own = smp__own_range(s, s->weights->drifted_param);
     const int64_t n = own.end - own.begin;
     for (int k = 0; k <= drifted_states(s); k++) {
         double off = 0.0, size = 1e-30;

@@ -51,6 +51,9 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash);
  * on all ranks alike. SMP_ERR_FAILED names replicas and the first weight that differs; the job
  * cannot go on. */
 smp_status smp__replicas_check(smp *s);
+/* Has it found that they do? Until all of them are loaded again, which is to follow the second. */
+bool smp__replicas_differ(const smp *s);
+void smp__replicas_forget(smp *s);
 /* What this rank then has of the weight that differs and of its states: *values is malloc'ed, NULL
  * where nothing differs. Later: how far that is from what is there now, as a share of it. Not
  * collective. */

@@ -38,8 +38,8 @@ static smp_status note_save(smp__trainer *t, bool last, smp_status status)
         t->unsaved = -1;
         t->good_step = save.step > t->good_step ? save.step : t->good_step;
     }
-    if (!save.failed || t->job->drifted || status != SMP_ERR_FAILED || t->options->save_must ||
-        t->job->comm->failed)
+    if (!save.failed || smp__replicas_differ(t->job) || status != SMP_ERR_FAILED ||
+        t->options->save_must || t->job->comm->failed)
         return status;
     t->unsaved = save.step;
     snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
@@ -106,7 +106,7 @@ static smp_status replay(smp__trainer *t, int64_t step)
     float *kept = NULL;
     snprintf(drift, sizeof drift, "%s", smp_last_error());
     smp_status status = smp__comm_agree(s->comm, smp__drift_keep(s, &kept));
-    s->broken = s->drifted = false;
+    smp__replicas_forget(s);
     if (status == SMP_OK)
         status = smp_load(s, t->options->checkpoint);
     const int64_t from = s->step;
@@ -142,7 +142,7 @@ static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
     if (saves ? !replays : !due(step, o->check_replicas, o->steps))
         return SMP_OK;
     const smp_status status = smp__replicas_check(t->job);
-    return t->job->drifted && replays ? replay(t, step) : status;
+    return smp__replicas_differ(t->job) && replays ? replay(t, step) : status;
 }
 
 static void ask_save(smp__trainer *t)
