@@ -27,6 +27,8 @@ const char *smp__unique(smp_import *im, const char *name)
     if (n == 0)
         clean[n++] = 'x';
     clean[n] = '\0';
+    if (strcmp(clean, "null") == 0) /* nothing, in YAML */
+        strcpy(clean, "null_");
     char numbered[MOST_NAME + 24];
     int64_t count, taken;
     const bool again = smp_map_get(im->names, clean, &count);

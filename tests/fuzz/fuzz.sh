@@ -24,7 +24,8 @@ leaks=1
 [ "$format" != checkpoint ] || leaks=0
 # Quarantine counts as memory. Time is of the wall: a limit that a loaded machine does not reach.
 export ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=$leaks
-"$program" "$grown" -seed_inputs="$(IFS=, && echo "${seeds[*]}")" -dict="$dictionary" \
+# What breaks it is no skipped test, which libFuzzer's own code of 77 would say.
+"$program" "$grown" -error_exitcode=1 -timeout_exitcode=1 -seed_inputs="$(IFS=, && echo "${seeds[*]}")" -dict="$dictionary" \
     -max_len=16384 -timeout=5 -rss_limit_mb=512 -print_final_stats=1 \
     -artifact_prefix="$found/" -max_total_time="${SMP_FUZZ_SECONDS:-12}" \
     -runs="${SMP_FUZZ_RUNS:--1}" 2>&1 | grep -vE '^#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD)|# Uses: '
