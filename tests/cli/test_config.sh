@@ -27,7 +27,7 @@ expect_match eight.yaml 'microbatches: 8\b'
 printf 'smp: 1\nplan: plan.yaml\njson: true\n' >check-job.yaml
 expect_exit 0 smp-partition check --config check-job.yaml --time-limit 0.1
 expect_match out '"legal": true'
-expect_bad 'check-job.yaml:2:1: smp-partition has no option .plan.' smp-partition --config check-job.yaml
+expect_bad 'check-job.yaml:2:1: smp-partition: unknown key .plan.' smp-partition --config check-job.yaml
 
 head -c 20000 "$SMP_SOURCE_DIR/README.md" | tr -cd ' -~\n' >text.txt
 
@@ -52,7 +52,7 @@ expect_equal "steps" "$(losses out | wc -l | tr -d ' ')" 2
 expect_exit 0 mpirun -n 2 smp-run plan.yaml --data text.txt --checkpoint saved --resume --steps 5
 sed -i 's/^lr: .*/lr: 0.02/' job.yaml
 expect_exit 0 mpirun -n 2 smp-run --config job.yaml --checkpoint saved --resume --steps 7
-expect_match err 'lr'
+expect_match err '^smp-run: --lr 0.02, the run that is resumed had 0.01'
 
 # What is read is not written, and a place is named.
 expect_bad 'plan-job.yaml' smp-partition --config plan-job.yaml -o plan-job.yaml
@@ -61,7 +61,7 @@ printf 'smp: 1\nmodel: %s/mlp.yaml\nmicrobatch-size: none\n' "$SMP_EXAMPLES" >ba
 for program in smp-profile smp-partition; do
     expect_bad "bad.yaml:3:1: microbatch-size: got 'none'" "$program" --config bad.yaml
 done
-expect_bad "bad.yaml:3:1: smp-export has no option 'microbatch-size'" smp-export --config bad.yaml
-expect_bad "bad.yaml:3:1: smp-import has no option 'microbatch-size'" smp-import --config bad.yaml
+expect_bad "bad.yaml:3:1: smp-export: unknown key 'microbatch-size'" smp-export --config bad.yaml
+expect_bad "bad.yaml:3:1: smp-import: unknown key 'microbatch-size'" smp-import --config bad.yaml
 expect_bad 'absent.yaml' smp-run --config absent.yaml
 finish

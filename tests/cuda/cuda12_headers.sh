@@ -42,9 +42,9 @@ n=0
 while IFS= read -r file; do
     gcc "${options[@]}" "${mpi[@]}" "$file"
     n=$((n + 1))
-done < <(
+done < <({
     find graph profile exec \( -path '*/cuda/*.c' -o -path '*/nccl/*.c' -o -name 'cuda_*.c' \)
     grep -rl '"graph/base/built\.h"' graph profile exec --include='*.c'
-)
+} | sort -u)
 [ "$n" -ge 15 ] || { echo "only $n files mention CUDA"; exit 1; }
 echo "$n files compile with the headers of CUDA $version"

@@ -21,7 +21,8 @@ static const smp_option *row_of(const smp_option_table *table, const char *key, 
     return NULL;
 }
 
-static smp_status refuse_key(const smp_option_table *table, const smp_yaml_node *top, int i)
+/* Every key is an option's name, or the argument's. */
+static smp_status check_keys(const smp_option_table *table, const smp_yaml_node *top)
 {
     size_t n = 0, most = 2;
     for (const smp_option *row = table->row; row->name; row++)
@@ -29,6 +30,7 @@ static smp_status refuse_key(const smp_option_table *table, const smp_yaml_node 
     const char **known = malloc(most * sizeof *known);
     if (!known)
         return smp_fail_memory(most * sizeof *known);
+    known[n++] = "smp";
     known[n++] = table->argument;
     for (const smp_option *row = table->row; row->name; row++) {
         if (row->kind != SMP_OPTION_HEADING)
@@ -36,11 +38,9 @@ static smp_status refuse_key(const smp_option_table *table, const smp_yaml_node 
         if (row->alias)
             known[n++] = row->alias;
     }
-    const char *near = smp_nearest(smp_yaml_map_key(top, i), known, n);
+    const smp_status status = smp_yaml_known_keys(top, table->program, known, n);
     free(known);
-    return smp_fail_at(smp_yaml_map_key_where(top, i), "%s has no option '%s'%s%s%s",
-                       table->program, smp_yaml_map_key(top, i), near ? ", nearest is '" : "",
-                       near ? near : "", near ? "'" : "");
+    return status;
 }
 
 /* "file:line:column: key", what a message about the value begins with. */
@@ -79,34 +79,24 @@ static smp_status take_value(const smp_option *row, const char *place, const smp
     return SMP_OK;
 }
 
-static smp_status take_key(const smp_option_table *table, const bool *given,
-                           const smp_yaml_node *top, int i, smp__option_taker *take, void *context,
-                           smp_common_options *asked)
-{
-    const char *key = smp_yaml_map_key(top, i);
-    const smp_yaml_node *value = smp_yaml_map_value(top, i);
-    char place[PLACE_BYTES];
-    int index;
-    const smp_option *row = row_of(table, key, &index);
-    if (strcmp(key, "smp") == 0)
-        return SMP_OK;
-    if (strcmp(key, table->argument) == 0)
-        return smp_yaml_string(value, key, &asked->operand);
-    if (!row)
-        return refuse_key(table, top, i);
-    if (given[index])
-        return SMP_OK;
-    write_place(top, i, place);
-    return take_value(row, place, value, take, context);
-}
-
 smp_status smp__options_file_read(const smp_option_table *table, const bool *given,
                                   smp__option_taker *take, void *context, smp_common_options *asked)
 {
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_read(asked->config, &asked->file));
     SMP_TRY(smp_yaml_top(asked->file, &top));
-    for (int i = 0; i < smp_yaml_map_size(top); i++)
-        SMP_TRY(take_key(table, given, top, i, take, context, asked));
+    SMP_TRY(check_keys(table, top));
+    for (int i = 0; i < smp_yaml_map_size(top); i++) {
+        const char *key = smp_yaml_map_key(top, i);
+        const smp_yaml_node *value = smp_yaml_map_value(top, i);
+        char place[PLACE_BYTES];
+        int index;
+        const smp_option *row = row_of(table, key, &index);
+        write_place(top, i, place);
+        if (strcmp(key, table->argument) == 0)
+            SMP_TRY(smp_yaml_string(value, key, &asked->operand));
+        else if (row && !given[index])
+            SMP_TRY(take_value(row, place, value, take, context));
+    }
     return SMP_OK;
 }

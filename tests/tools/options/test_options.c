@@ -299,9 +299,13 @@ static void test_options_of_the_command_line_count_alone(void **state)
 static void test_files_of_options_refused(void **state)
 {
     (void)state;
-    refuse_file("smp: 1\nwohle: 1\n", ":2:1: smp-test has no option 'wohle', nearest is 'whole'");
-    refuse_file("smp: 1\nhelp: true\n", ":2:1: smp-test has no option 'help'");
-    refuse_file("smp: 1\nfirst: true\n", ":2:1: smp-test has no option 'first', nearest is 'list'");
+    refuse_file("smp: 1\nwohle: 1\n", ":2:1: smp-test: unknown key 'wohle', did you mean 'whole'?");
+    refuse_file(
+        "smp: 1\nhelp: true\n",
+        ":2:1: smp-test: unknown key 'help', expected one of smp, word, o, yes, no, one, text, "
+        "word, list, choice, missed, whole, large, seed, real, seconds, bytes, own");
+    refuse_file("smp: 1\nfirst: true\n",
+                ":2:1: smp-test: unknown key 'first', did you mean 'list'?");
     refuse_file("smp: 1\nwhole: 11\n",
                 ":2:1: whole: got '11', expected a whole number from 1 to 10, auto, or none");
     refuse_file("smp: 1\nwhole: [1]\n", ":2:1: whole: got a list, expected one value");
