@@ -226,10 +226,15 @@ static char *host_of(const bench *b, const void *device_memory)
     return b->host + ((const char *)device_memory - b->arena);
 }
 
-static unsigned char content(const message *m, int step, int replica, int64_t at)
+/* Bytes `at` to `at` + `bytes` of a message; `at` is a multiple of 8, `out` has room for whole
+ * words. */
+static void content(const message *m, int step, int replica, int64_t at, int64_t bytes, void *out)
 {
-    uint64_t x = (uint64_t)at * 2654435761u + (uint64_t)(m->lane * 131 + m->index * 31 + step * 7);
-    return (unsigned char)((x >> 9) ^ x ^ (uint64_t)replica);
+    const uint64_t seed = (uint64_t)(m->lane * 131 + m->index * 31 + step * 7);
+    for (int64_t word = 0; word < (bytes + 7) / 8; word++) {
+        const uint64_t x = ((uint64_t)(at / 8 + word) + seed) * 0x9E3779B97F4A7C15u;
+        ((uint64_t *)out)[word] = x ^ x >> 29 ^ (uint64_t)replica;
+    }
 }
 
 /* Array k of n that a member brings to a sum, or has after it: the last of them comes first. */
@@ -240,8 +245,8 @@ static float *array_at(const bench *b, float *sum, int i, int k, int n)
 
 static float term(int sum, int step, int replica, int64_t at)
 {
-    return 1.0f / (float)(1 + (at * 7 + sum * 3 + step + replica * 11) % 1009) -
-           0.1f * (float)(replica + 1);
+    const uint32_t x = (uint32_t)at * 7 + (uint32_t)(sum * 3 + step + replica * 11);
+    return 1.0f / (float)(1 + x % 1009) - 0.1f * (float)(replica + 1);
 }
 
 static void describe(const void *context, char *buffer, size_t size)
@@ -297,8 +302,7 @@ static void fill(bench *b, int step)
     for (int i = 0; i < p->messages; i++) {
         const message *m = &p->message[i];
         if (m->own >= 0 && m->from == b->comm.pipeline_rank)
-            for (int64_t k = 0; k < m->bytes; k++)
-                host_of(b, m->place)[k] = (char)content(m, step, b->comm.replica, k);
+            content(m, step, b->comm.replica, 0, m->bytes, host_of(b, m->place));
     }
     for (int i = 0; i < SUMS; i++) {
         const int n = own_terms(b, i), member = member_of(b, p->sum[i].reach);
@@ -464,15 +468,22 @@ static void check_sum(bench *b, int i, int step)
             CHECK(got[k] == expected(b, i, step, m, k));
 }
 
+static void check_message(const bench *b, const message *m, int step)
+{
+    uint64_t word[512];
+    for (int64_t at = 0, n; at < m->bytes; at += n) {
+        n = m->bytes - at < (int64_t)sizeof word ? m->bytes - at : (int64_t)sizeof word;
+        content(m, step, b->comm.replica, at, n, word);
+        CHECK(memcmp(host_of(b, m->place) + at, word, (size_t)n) == 0);
+    }
+}
+
 static void check_step(bench *b, int step)
 {
     plan *p = &b->plan;
-    for (int i = 0; i < p->messages; i++) {
-        const message *m = &p->message[i];
-        const char *got = m->own >= 0 ? host_of(b, m->place) : NULL;
-        for (int64_t k = 0; got && k < m->bytes; k++)
-            CHECK((unsigned char)got[k] == content(m, step, b->comm.replica, k));
-    }
+    for (int i = 0; i < p->messages; i++)
+        if (p->message[i].own >= 0)
+            check_message(b, &p->message[i], step);
     for (int i = 0; i < SUMS; i++)
         check_sum(b, i, step);
 }
