@@ -14,7 +14,7 @@
  *   the process exits, unless a job is open or broken then: such ranks do not wait for each other.
  *   A program that initialises MPI itself also finalises it, after the last smp_finalize.
  * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the
- *   batch policy and a timer slack of 1 us, while it has a job: not with options.keep_scheduling.
+ *   batch policy and a timer slack of 1 us, while it has a job: not with runtime.keep_scheduling.
  * - A job on a GPU makes it the thread's current CUDA device; CUDA and NCCL, once loaded, stay.
  * - Plugins, once loaded, stay.
  *
@@ -79,82 +79,132 @@ typedef struct smp smp;
  * (tensor parallelism). Of the middle two each rank sees those with its own number in the last. */
 typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP, SMP_TENSOR } smp_group;
 
-/* How to plan and train. Make one with smp_options_default(), then set fields. Strings are copied
- * by the call that takes the options. 0 in a count means auto. */
-typedef struct smp_options {
-    /* What to run: a plan file, or a model file that is planned at start. Exactly one is set. */
-    const char *plan;
-    const char *model;
+/* Of planning: what the plan to be kept (`fix`) says, else what stands beside the field. */
+enum { SMP_DEFAULT = -1 };
 
-    /* Planning (with model only), as smp-partition does by default: stages recompute, or send
-     * stashes to host memory, where they do not fit otherwise, and the best plan found within ten
-     * seconds is taken. */
-    const char *profile; /* profile file; NULL: roofline estimate */
-    const char *cluster; /* cluster file; NULL: the cores of this machine, or GPUs like the one that
-                             the profile was measured on */
-    int devices;         /* 0: as many as there are ranks */
-    int stages;          /* pipeline ranks */
-    int ddp;             /* replicas */
-    int chunks;          /* stages per pipeline rank */
-    int microbatches;    /* per replica and step */
-    int microbatch_size; /* samples; 0: the profile's, or 1 */
-    const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
+typedef enum smp_objective { SMP_OBJECTIVE_STEP, SMP_OBJECTIVE_BOTTLENECK } smp_objective;
+typedef enum smp_optimize { SMP_OPTIMIZE_SPEED, SMP_OPTIMIZE_MEMORY } smp_optimize;
 
-    /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
-    const char *optimizer;       /* "adamw", "sgd", "lion", "lamb", "lars", "novograd" */
+/* Stages that run their forward again instead of keeping activations. */
+typedef enum smp_recompute {
+    SMP_RECOMPUTE_NONE,
+    SMP_RECOMPUTE_AUTO, /* as much as it takes to fit */
+    SMP_RECOMPUTE_ALL   /* everything; of a model that trains */
+} smp_recompute;
+
+/* What lies in host memory while it is not needed. */
+typedef enum smp_offload {
+    SMP_OFFLOAD_NONE,
+    SMP_OFFLOAD_AUTO, /* as much as it takes to fit, where that is faster than to recompute */
+    SMP_OFFLOAD_ALL
+} smp_offload;
+
+/* Which states replicas share: each what the one before it says, and more. */
+typedef enum smp_shard_what {
+    SMP_SHARD_OPTIMIZER, /* states of the optimizer: ZeRO 1 */
+    SMP_SHARD_GRADIENTS, /* ZeRO 2 */
+    SMP_SHARD_WEIGHTS    /* ZeRO 3 */
+} smp_shard_what;
+
+/* What sums of gradients send: them as they are, or rounded to bf16, added in fp32, and the sums
+ * rounded again. */
+enum { SMP_WIRE_FP32, SMP_WIRE_BF16 };
+
+/* Are weight gradients put off, to be made while a group exchanges gradients of activations? */
+typedef enum smp_tensor_overlap {
+    SMP_TENSOR_OVERLAP_AUTO, /* where it hides something and fits */
+    SMP_TENSOR_OVERLAP_NO,
+    SMP_TENSOR_OVERLAP_YES
+} smp_tensor_overlap;
+
+/* How a model is planned: the options of smp-partition, by their names, which `smp-partition
+ * --help` explains and messages use. 0 in a count is auto. Strings and arrays belong to the caller,
+ * who may free them after the call that takes the options. */
+typedef struct smp_plan_options {
+    const char *cluster; /* file; NULL: the cores of this machine, or GPUs like the one that the
+                            profile was measured on */
+    const char *profile; /* file; NULL: costs are estimated */
+
+    /* The shape of the plan. */
+    int devices;             /* 0: all of the cluster, or as many as there are ranks */
+    int stages;              /* pipeline ranks */
+    int ddp;                 /* replicas */
+    int tensor;              /* devices that compute every op together, neighbours of one node; the
+                                ranks are so many times stages x ddp. SMP_DEFAULT: 1 */
+    int tensor_overlap;      /* smp_tensor_overlap. SMP_DEFAULT: auto */
+    int chunks;              /* stages per pipeline rank */
+    int microbatches;        /* per replica and step */
+    int64_t microbatch_size; /* samples; 0: the profile's, or 1 */
+    int gradient_blocks;     /* gradients are added in one tree of so many blocks of the global
+                                batch: the same bits for every ddp that divides it; 0: ddp */
+    const char *schedule;    /* "interleaved", "zero-bubble", ...; NULL or "auto": any */
+    int active_microbatches; /* most live micro-batches; 0: as the schedule has it */
+    int weight_lag;          /* zero-bubble: most micro-batches that wait for W */
+    int group;               /* micro-batches per group of chunked schedules; 0: stages */
+    const char *placement; /* "cluster", "spread", "auto", or D, P and T in an order; NULL: auto */
+
+    /* Which ops go where. */
+    const char *const *split; /* [n_split] "PATTERN:RULE": how a group computes ops together */
+    int n_split;
+    const char *split_from;    /* a plan or checkpoint whose splitting is taken; NULL: none */
+    const char *const *cut_at; /* [n_cut_at] patterns of ops, or several with commas between:
+ stages begin at those alone */
+    int n_cut_at;
+    const char *fix;           /* a plan to plan around; NULL: none */
+    const char *fix_stages;    /* those of its stages that stay, "0,3-5"; NULL: all */
+    const char *schedule_from; /* a schedule of torch.distributed.pipelining; NULL: none */
+
+    /* Replicas that hold parts of the states. */
+    int shard;            /* replicas that hold one copy together; 0: 1; -1: auto */
+    int shard_what;       /* smp_shard_what. SMP_DEFAULT: optimizer; any with `shard` auto */
+    int prefetch;         /* runs of a chunk that weights are gathered ahead. SMP_DEFAULT: auto */
+    int node_replicas;    /* of one node that sums go through first; 0: none. SMP_DEFAULT: auto */
+    int64_t bucket_bytes; /* of gradients in a sum; 0: one bucket. SMP_DEFAULT: auto */
+    int gradient_wire;    /* SMP_WIRE_FP32 or SMP_WIRE_BF16. SMP_DEFAULT: fp32 */
+
+    /* Memory. */
+    int64_t memory_bytes; /* limit per device; 0: the cluster's */
+    smp_recompute recompute;
+    smp_offload offload;         /* of what forwards keep for backwards */
+    smp_offload offload_states;  /* of the optimizer */
+    int loading_horizon;         /* compute actions that a transfer has to hide after */
+    const char *state_precision; /* of the optimizer: "fp32" or "bf16"; NULL: fp32 */
+    const char *const *freeze; /* [n_freeze] patterns of weights that no step changes: they have no
+                                  gradient and no states, and what no other weight lies below has
+                                  no backward */
+    int n_freeze;
+
+    /* The search. */
+    smp_objective objective;
+    smp_optimize optimize;
+    const char *partitioner; /* NULL or "auto": the best of all */
+    double time_limit_s;     /* after it, the best plan so far is taken; 0: none */
+    int until_time_limit;    /* 1: with SMP_OBJECTIVE_BOTTLENECK the proof takes all of that time
+                                while a gap is open */
+    uint64_t seed;
+} smp_plan_options;
+
+/* How weights are updated. Rates are functions of the step number, so resuming needs no other
+ * state. */
+typedef struct smp_optimizer_options {
+    const char *name;            /* "adamw", "sgd", "lion", "lamb", "lars", "novograd" */
     float lr;                    /* peak learning rate */
     float min_lr;                /* at the end of the decay, or below which it does not go */
     int64_t warmup_steps;        /* linear warm-up from 0 */
     int64_t decay_steps;         /* length of warm-up plus decay, more than the warm-up's; 0: the
                                     schedule has no end */
+    const char *lr_schedule;     /* after the warm-up "constant", "linear" or "cosine" to min_lr at
+                                    decay_steps, "inverse-sqrt" (lr * sqrt(warmup_steps / step)),
+                                    "step" or "exponential" (lr times gamma for every decay_every
+                                    steps); NULL: cosine with decay_steps, else constant */
+    int64_t decay_every;         /* of "step" and "exponential" */
+    float gamma;                 /* likewise, above 0 and below 1; 0: 0.1 */
     float beta1, beta2, epsilon; /* of adamw, and others that have them */
     float momentum;              /* of sgd and lars, likewise */
+    int nesterov;                /* 1: Nesterov's form of sgd's momentum */
+    float trust_coefficient;     /* of lars */
     float weight_decay; /* of weights of two or more dimensions; decoupled but for lars, novograd */
     float clip_norm;    /* global gradient norm limit over all stages; 0: none */
-    uint64_t seed;      /* weight initialisation, dropout */
-
-    /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
-     * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. A job on a
-     * GPU is used by the thread that made it. */
-    const char *device;
-    /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
-     * (activations, their gradients and a copy of the weights in that; weights, their gradients
-     * and the optimizer in fp32, unless state_precision says otherwise). NULL: the plan's, fp32
-     * where it is planned at start. The CPU has no tf32, bf16 where it has AVX512-BF16 or AMX, and
-     * multiplies fp16 in fp32. */
-    const char *precision;
-    double timeout_s; /* a wait in a step without progress for longer ends the job; 0: never. Time
-                         in which the job is suspended does not count. See also timeout_start_s */
-    int record_trace; /* keep start and end of every action for smp_trace_write */
-    int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
-    int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also
-                            where ranks outnumber cores; 0: see above */
-    int record_costs;    /* keep what operators and messages of the last steps take for
-                         smp_costs_write */
-    /* [n_plugins] files of operators of your own (see smp_op_register), without a slash: of the
-     * current folder. They are loaded before models are read and stay; a file that a job before
-     * loaded is not loaded again. */
-    const char *const *plugins;
-    int n_plugins;
-    int gradient_blocks; /* of planning: gradients are added in one tree of so many blocks of the
-                            global batch, in the same bits for every ddp that divides it; 0: ddp */
-    int shard;           /* of planning: replicas that hold one copy of the states together; 0: 1 */
-    const char *shard_what; /* "optimizer", "gradients" or "weights"; NULL: optimizer */
-    int tensor; /* of planning: devices that compute every op together, neighbours of one machine;
-                   the ranks are so many times stages x ddp. 0: auto; default 1 */
-    /* [n_split] how ops are split over them, "PATTERN:RULE" as in smp-partition --split; how all
-     * others are is chosen. Of the caller, for as long as the call that takes the options. */
-    const char *const *split;
-    int n_split;
-    const char *lr_schedule; /* behind the warm-up "constant", "linear" or "cosine" to min_lr at
-                                decay_steps, "inverse-sqrt" (lr * sqrt(warmup_steps / step)), "step"
-                                or "exponential" (lr times gamma for every decay_every steps);
-                                NULL: cosine with decay_steps, else constant */
-    int keep_checkpoints;    /* that a folder keeps, those saved last; the best one besides; 2 */
-    int64_t decay_every;     /* of "step" and "exponential" */
-    float gamma;             /* likewise, above 0 and below 1; 0: 0.1 */
-    int nesterov;            /* 1: Nesterov's form of sgd's momentum */
-    float trust_coefficient; /* of lars */
     /* [n_weights_like] settings of single weights, "PATTERN:KEY=VALUE,...", later ones over earlier
      * ones. Patterns (* and ?) are of names as smp_weight_name gives them. Keys: lr (times the
      * step's learning rate), weight-decay (of a weight of one dimension too), and of momentum,
@@ -162,30 +212,64 @@ typedef struct smp_options {
      * long as the call that takes the options. */
     const char *const *weights_like;
     int n_weights_like;
-    /* [n_freeze] of planning: weights that no step changes, by name or pattern (* and ?), as in
-     * smp-partition --freeze; a plan says it by itself. They have no gradient and no states, and
-     * what no other weight lies below has no backward. Of the caller, as above. */
-    const char *const *freeze;
-    int n_freeze;
-    /* Of what the plan offloads: a folder, in which a file without a name holds it, on the CPU
-     * alone. NULL: memory of the host. */
-    const char *offload_to;
     /* What the gradient of the loss is multiplied by, and gradients of weights are divided by:
      * "auto" (the largest that does not overflow, looked for while training), a number, or "off".
      * NULL: auto in fp16, else off. Under auto it begins with loss_scale_init; of delayed_shift
      * overflows the last one, and every further one, halves it, down to min_scale; scale_window
      * steps in a row without one double it, and delayed_shift overflows are to come again. */
     const char *loss_scale;
-    float loss_scale_init;       /* 65536; not with smp_load, whose checkpoint has the scale */
-    int64_t scale_window;        /* 1000 */
-    float min_scale;             /* 1 */
-    int delayed_shift;           /* 2 */
-    const char *state_precision; /* of planning: states of the optimizer in "fp32" or "bf16"; NULL:
-                                    fp32 */
-    const char *gradient_wire;   /* of planning: what sums of gradients send, likewise */
-    /* As timeout_s, until the first step has begun on all ranks, and between steps and after the
-     * last one. Bytes that any rank reads or writes and operators that it prepares are progress. */
+    float loss_scale_init; /* 65536; not with smp_load, whose checkpoint has the scale */
+    int64_t scale_window;  /* 1000 */
+    float min_scale;       /* 1 */
+    int delayed_shift;     /* 2 */
+} smp_optimizer_options;
+
+/* Where and how a job runs. */
+typedef struct smp_runtime_options {
+    /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
+     * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. NULL: cpu.
+     * A job on a GPU is used by the thread that made it. */
+    const char *device;
+    /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
+     * (activations, their gradients and a copy of the weights in that; weights, their gradients
+     * and the optimizer in fp32, unless state_precision says otherwise). NULL: the plan's, fp32
+     * where it is planned at start. The CPU has no tf32, bf16 where it has AVX512-BF16 or AMX, and
+     * multiplies fp16 in fp32. */
+    const char *precision;
+    uint64_t seed;    /* weight initialisation, dropout */
+    double timeout_s; /* a wait in a step without progress for longer ends the job; 0: never. Time
+                         in which the job is suspended does not count */
+    /* The same until the first step has begun on all ranks, and between steps and after the last
+     * one. Bytes that any rank reads or writes and operators that it prepares are progress. */
     double timeout_start_s, timeout_save_s; /* below 0: 600, or 30 times timeout_s if less */
+    int max_skipped;      /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
+    int keep_checkpoints; /* that a folder keeps, those saved last; the best one besides; 2 */
+    int keep_scheduling;  /* 1: the calling thread keeps its cores, policy and timer slack, also
+                             where ranks outnumber cores; 0: see above */
+    int record_trace;     /* keep start and end of every action for smp_trace_write */
+    int record_costs;     /* keep what operators and messages of the last steps take for
+                             smp_costs_write */
+    /* Of what the plan offloads: a folder, in which a file without a name holds it, on the CPU
+     * alone. NULL: memory of the host. */
+    const char *offload_to;
+    /* [n_plugins] files of operators of your own (see smp_op_register), without a slash: of the
+     * current folder. They are loaded before models are read and stay; a file that a job before
+     * loaded is not loaded again. */
+    const char *const *plugins;
+    int n_plugins;
+} smp_runtime_options;
+
+/* What a job is. Make one with smp_options_default(), then set fields. Strings are copied by the
+ * call that takes the options, unless a field says otherwise. */
+typedef struct smp_options {
+    size_t size; /* of this struct, as smp_options_default() sets it: a library of another version
+                    refuses it */
+    /* What to run: a plan file, or a model file that is planned at start. Exactly one is set. */
+    const char *plan;
+    const char *model;
+    smp_plan_options planning; /* with model only */
+    smp_optimizer_options optimizer;
+    smp_runtime_options runtime;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -393,7 +477,7 @@ SMP_API smp_status smp_export_weights_as(smp *s, const char *path,
  * Needs record_trace. Collective; rank 0 writes. */
 SMP_API smp_status smp_trace_write(smp *s, const char *path);
 
-/* Writes a profile (for options.profile, smp-partition --profile) of what operators and messages
+/* Writes a profile (for planning.profile, smp-partition --profile) of what operators and messages
  * took in the last steps, the slow first ones aside: medians over steps and replicas. With more
  * ranks than cores operators take the time for which their rank had a core. Messages are timed
  * inside a machine only, and neither on GPUs nor with more ranks than cores: where none is, the
@@ -429,7 +513,9 @@ SMP_API smp_status smp_all_reduce(smp *s, smp_group group, smp_type type, smp_co
 SMP_API smp_status smp_send(smp *s, smp_group group, int to, const void *data, int64_t bytes);
 SMP_API smp_status smp_receive(smp *s, smp_group group, int from, void *data, int64_t bytes);
 
-/* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */
+/* Plans without running: writes a plan file for options->model, as smp-partition does: for
+ * runtime.device and precision where they are set, else what the profile was measured on, else the
+ * CPU. Not collective, no MPI needed. */
 SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);
 
 /* Operators of your own. An operator is described by one smp_custom_op and registered under its
@@ -438,7 +524,7 @@ SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);
  * for a GPU it can be planned, not run.
  *
  * A plugin is a shared object that defines smp_plugin_register, below. The programs load it with
- * --plugin FILE, a program of yours with options.plugins, or it calls smp_op_register itself before
+ * --plugin FILE, a program of yours with runtime.plugins, or it calls smp_op_register itself before
  * smp_init. examples/plugin/ holds a whole one. It is compiled against this header and linked with
  * nothing: it finds the library in the process that loads it (a program that itself loads libsmp by
  * dlopen needs RTLD_GLOBAL, or a plugin linked with -lsmp).

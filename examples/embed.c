@@ -113,7 +113,7 @@ int main(int argc, char **argv)
     }
     smp_options options = smp_options_default();
     options.plan = argv[1];
-    options.lr = 1e-3f;
+    options.optimizer.lr = 1e-3f;
 
     smp *s = NULL;
     smp_status status = smp_init(&s, &options);

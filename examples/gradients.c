@@ -66,9 +66,10 @@ int main(int argc, char **argv)
     }
     smp_options options = smp_options_default();
     options.plan = argv[1];
-    options.optimizer = "sgd";
-    options.lr = 1.0f;
-    options.momentum = options.weight_decay = options.clip_norm = 0.0f;
+    options.optimizer.name = "sgd";
+    options.optimizer.lr = 1.0f;
+    options.optimizer.momentum = options.optimizer.weight_decay = options.optimizer.clip_norm =
+        0.0f;
 
     smp *s = NULL;
     smp_status status = smp_init(&s, &options);

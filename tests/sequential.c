@@ -70,11 +70,12 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     *out = s;
     s->graph = graph;
     s->device = smp_device_find("cpu");
-    s->optimizer = smp_optimizer_find(options->optimizer);
+    s->optimizer = smp_optimizer_find(options->optimizer.name);
     s->options = *options;
     s->batch = batch;
     s->microbatches = microbatches;
-    s->blocks = options->gradient_blocks > 0 ? options->gradient_blocks : options->ddp;
+    s->blocks = options->planning.gradient_blocks > 0 ? options->planning.gradient_blocks
+                                                      : options->planning.ddp;
     if (s->blocks < 1 || microbatches % s->blocks != 0)
         s->blocks = 1;
     SMP_TRY(s->device->open(&(smp_device_options){0}, &s->device_context));
@@ -166,7 +167,7 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->workspace = s->op[index].workspace;
     call->out = s->value[op->out];
     call->outs = &s->value[op->out];
-    call->seed = s->options.seed;
+    call->seed = s->options.runtime.seed;
     call->step = s->step + 1;
     call->microbatch = microbatch;
     call->training = true;
@@ -332,12 +333,12 @@ static smp_status update(sequential *s)
 {
     SMP_TRY(sum_gradients(s));
     double squares = 0.0;
-    for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++) {
+    for (int32_t i = 0; s->options.optimizer.clip_norm > 0.0f && i < s->graph->n_param; i++) {
         double square;
         SMP_TRY(add_squares(s, s->sum[i], s->graph->param[i].elements, &square));
         squares += s->graph->param[i].running ? 0.0 : square;
     }
-    double norm = sqrt(squares), limit = (double)s->options.clip_norm;
+    double norm = sqrt(squares), limit = (double)s->options.optimizer.clip_norm;
     for (int32_t i = 0; i < s->graph->n_param; i++) {
         const smp_param *p = &s->graph->param[i];
         if (p->running) {
@@ -345,14 +346,14 @@ static smp_status update(sequential *s)
                 s->device->add(s->device_context, SMP_F32, s->weight[i], s->sum[i], p->elements));
             continue;
         }
-        smp_update_settings settings = smp_update_settings_of(&s->options);
+        smp_update_settings settings = smp_update_settings_of(&s->options.optimizer);
         settings.weight_decay = p->decay ? settings.weight_decay : 0.0f;
         smp_update args = {.weight = s->weight[i],
                            .grad = s->sum[i],
                            .state = {s->state[0][i], s->state[1][i]},
                            .elements = p->elements,
                            .grad_scale = norm > limit ? (float)(limit / norm) : 1.0f,
-                           .lr = smp_learning_rate(&s->options, s->step + 1),
+                           .lr = smp_learning_rate(&s->options.optimizer, s->step + 1),
                            .kept = s->kept[i],
                            .step = s->step + 1,
                            .settings = &settings};

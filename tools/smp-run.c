@@ -47,8 +47,8 @@ static int train(smp__run_options *a)
     int rank = 0;
     bool job_broken = false, stopped = false;
     const smp_options *job = &a->train.job;
-    smp__watchdog_allow(smp__comm_patience(job->timeout_start_s, job->timeout_s),
-                        smp__comm_patience(job->timeout_save_s, job->timeout_s));
+    smp__watchdog_allow(smp__comm_patience(job->runtime.timeout_start_s, job->runtime.timeout_s),
+                        smp__comm_patience(job->runtime.timeout_save_s, job->runtime.timeout_s));
     smp_status status =
         smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
     if (status == SMP_OK) {

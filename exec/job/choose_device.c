@@ -11,16 +11,6 @@
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 
-smp_status smp__option_bf16(const char *what, const char *text, bool *out)
-{
-    static const char *const formats[] = {"fp32", "bf16"};
-    const char *meant = text ? smp_precision_word(text) : formats[0];
-    *out = strcmp(meant, formats[1]) == 0;
-    return *out || strcmp(meant, formats[0]) == 0
-               ? SMP_OK
-               : smp_fail_choice((smp_where){0}, what, text, formats, 2);
-}
-
 /* The precision asked for, else the plan's, else fp32; states as the plan says. */
 static smp_status find_precision(smp *s)
 {
@@ -28,11 +18,12 @@ static smp_status find_precision(smp *s)
     if (s->plan)
         s->target.bf16_states = s->plan->target.bf16_states;
     else
-        SMP_TRY(smp__option_bf16("state_precision", s->options->state_precision,
-                                 &s->target.bf16_states));
-    return s->options->precision ? smp_precision_read((smp_where){0}, "precision",
-                                                      s->options->precision, &s->target.precision)
-                                 : SMP_OK;
+        SMP_TRY(smp_state_precision_read("state_precision", s->options->planning.state_precision,
+                                         &s->target.bf16_states));
+    return s->options->runtime.precision
+               ? smp_precision_read((smp_where){0}, "precision", s->options->runtime.precision,
+                                    &s->target.precision)
+               : SMP_OK;
 }
 
 static smp_status check_kernels(const smp *s, const smp_device *device)
@@ -63,7 +54,7 @@ static smp_status try_device(smp *s, const smp_device *device)
 {
     smp_target target = {device->backend, s->target.precision, s->target.bf16_states};
     smp_status status = smp_target_check(target);
-    if (status != SMP_OK && !s->options->precision && s->plan)
+    if (status != SMP_OK && !s->options->runtime.precision && s->plan)
         return smp_fail_context(status,
                                 "the plan is for %s in %s, the job on %s (see --device and "
                                 "--precision)",
@@ -100,7 +91,7 @@ static smp_status choose_best(smp *s)
 
 smp_status smp__choose_device(smp *s)
 {
-    const char *name = s->options->device ? s->options->device : "cpu";
+    const char *name = s->options->runtime.device ? s->options->runtime.device : "cpu";
     SMP_TRY(smp__comm_agree(s->comm, find_precision(s)));
     if (strcmp(name, "auto") == 0) {
         SMP_TRY(choose_best(s));

@@ -24,7 +24,4 @@ smp_status smp__device_check_memory(smp *s);
 /* After the warm-up: what libraries have taken of a device that no other rank uses. */
 smp_status smp__device_note_libraries(smp *s);
 
-/* A word of the options that is "fp32" or "bf16", or NULL: fp32. Not collective. */
-smp_status smp__option_bf16(const char *what, const char *text, bool *out);
-
 #endif

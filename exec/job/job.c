@@ -122,7 +122,7 @@ static smp_status build_calls(smp *s)
 static smp_status build_host_buffers(smp *s)
 {
     SMP_TRY(smp__step_sums_open(s));
-    return s->options->record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
+    return s->options->runtime.record_trace ? smp__record_open(s->program->n, &s->record) : SMP_OK;
 }
 
 /* What is on the device besides the arena, and the host memory that it copies from and to. */
@@ -212,7 +212,7 @@ static smp_status build_tensor_group(smp *s)
     }
     SMP_TRY(
         smp__op_group_open(s->tensor_group, s->comm, s->comm->tensor, most, move_messages_on, s));
-    s->tensor_group->timed = s->options->record_trace;
+    s->tensor_group->timed = s->options->runtime.record_trace;
     return s->device->host_memory
                ? SMP_OK
                : smp__op_group_stage(s->tensor_group, s->device, s->device_context);

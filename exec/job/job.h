@@ -4,7 +4,7 @@
 
 #include "exec/state/handle.h"
 
-/* Makes a plan for options->model on options->devices (0: `ranks`) devices. */
+/* Makes a plan for options->model on options->planning.devices (0: `ranks`) devices. */
 typedef smp_status smp__plan_maker(const smp_options *options, int ranks, smp_target target,
                                    smp_plan **out);
 

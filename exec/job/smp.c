@@ -28,18 +28,28 @@ static smp_status copy_options(smp *s, const smp_options *options)
     if (!s->options)
         return SMP_ERR_NO_MEMORY;
     *s->options = *options;
-    const char **text[] = {
-        &s->options->plan,          &s->options->model,      &s->options->profile,
-        &s->options->cluster,       &s->options->schedule,   &s->options->optimizer,
-        &s->options->device,        &s->options->precision,  &s->options->shard_what,
-        &s->options->lr_schedule,   &s->options->offload_to, &s->options->state_precision,
-        &s->options->gradient_wire, &s->options->loss_scale};
+    smp_options *o = s->options;
+    const char **text[] = {&o->plan,
+                           &o->model,
+                           &o->optimizer.name,
+                           &o->optimizer.lr_schedule,
+                           &o->optimizer.loss_scale,
+                           &o->runtime.device,
+                           &o->runtime.precision,
+                           &o->runtime.offload_to};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
-    s->options->plugins = NULL; /* the caller's; smp_init has loaded them */
-    s->options->n_plugins = 0;
-    return SMP_OK; /* `split` and `weights_like`, the caller's, too, are read later, before it
-                      returns */
+    return SMP_OK;
+}
+
+/* What only the start reads stays the caller's. */
+static void forget_start(smp_options *o)
+{
+    o->planning = (smp_plan_options){0};
+    o->optimizer.weights_like = NULL;
+    o->optimizer.n_weights_like = 0;
+    o->runtime.plugins = NULL;
+    o->runtime.n_plugins = 0;
 }
 
 static bool in_range(float value, float min, float max)
@@ -47,7 +57,7 @@ static bool in_range(float value, float min, float max)
     return value >= min && value <= max; /* false for NaN */
 }
 
-static smp_status check_device(const smp_options *o)
+static smp_status check_device(const smp_runtime_options *o)
 {
     smp_backend backend;
     smp_precision precision;
@@ -61,21 +71,13 @@ static smp_status check_device(const smp_options *o)
 
 static smp_status find_optimizer(smp *s)
 {
-    const char *name = s->options->optimizer;
+    const char *name = s->options->optimizer.name;
     s->optimizer = name ? smp_optimizer_find(name) : smp_optimizers()[0];
     return s->optimizer ? SMP_OK : smp_optimizer_unknown(name);
 }
 
-static smp_status check_options(smp *s)
+static smp_status check_updates(const smp_optimizer_options *o)
 {
-    const smp_options *o = s->options;
-    if (o->loss_scale_init == 0 && o->min_scale == 0 && o->scale_window == 0)
-        return smp_fail(SMP_ERR_INPUT, "options that are 0: begin with smp_options_default()");
-    if (!o->plan == !o->model)
-        return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
-    SMP_TRY(find_optimizer(s));
-    SMP_TRY(smp_optimizer_check(s->optimizer, o));
-    SMP_TRY(check_device(o));
     if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",
                         (double)o->lr, (double)o->min_lr);
@@ -97,17 +99,29 @@ static smp_status check_options(smp *s)
                         "constant rate",
                         (long long)o->decay_steps, (long long)o->warmup_steps,
                         (long long)o->warmup_steps);
-    SMP_TRY(smp_lr_schedule_check(o));
-    if (o->keep_checkpoints < 1)
-        return smp_fail(SMP_ERR_INPUT, "checkpoints to keep: got %d, expected 1 or more",
-                        o->keep_checkpoints);
     if (!in_range(o->trust_coefficient, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "trust coefficient %g: expected 0 to 1e6",
                         (double)o->trust_coefficient);
     smp_loss_scaling scaling; /* of what precision is found later */
-    SMP_TRY(smp_loss_scaling_read(o, SMP_PRECISION_FP16, &scaling));
-    if (o->max_skipped < 0)
-        return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more", o->max_skipped);
+    SMP_TRY(smp_lr_schedule_check(o));
+    return smp_loss_scaling_read(o, SMP_PRECISION_FP16, &scaling);
+}
+
+static smp_status check_options(smp *s)
+{
+    const smp_options *o = s->options;
+    if (!o->plan == !o->model)
+        return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
+    SMP_TRY(find_optimizer(s));
+    SMP_TRY(smp_optimizer_check(s->optimizer, &o->optimizer));
+    SMP_TRY(check_device(&o->runtime));
+    SMP_TRY(check_updates(&o->optimizer));
+    if (o->runtime.keep_checkpoints < 1)
+        return smp_fail(SMP_ERR_INPUT, "checkpoints to keep: got %d, expected 1 or more",
+                        o->runtime.keep_checkpoints);
+    if (o->runtime.max_skipped < 0)
+        return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more",
+                        o->runtime.max_skipped);
     return SMP_OK;
 }
 
@@ -205,7 +219,7 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
         SMP_TRY(smp__comm_agree(s->comm, verify(s)));
     }
     s->plan->target = s->target;
-    SMP_TRY(smp_loss_scaling_read(s->options, s->target.precision, &s->loss_scaling));
+    SMP_TRY(smp_loss_scaling_read(&s->options->optimizer, s->target.precision, &s->loss_scaling));
     if (!s->graph->training)
         s->loss_scaling = (smp_loss_scaling){.init = 1.0f};
     s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
@@ -225,12 +239,11 @@ static smp_status refuse(smp_status status, smp_comm_limits limit)
 
 smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker *make_plan)
 {
-    if (!out || !options)
-        return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
+    const smp_runtime_options *runtime = &options->runtime;
     const smp_comm_limits limit = {
-        .step_s = options->timeout_s,
-        .start_s = smp__comm_patience(options->timeout_start_s, options->timeout_s),
-        .save_s = smp__comm_patience(options->timeout_save_s, options->timeout_s)};
+        .step_s = runtime->timeout_s,
+        .start_s = smp__comm_patience(runtime->timeout_start_s, runtime->timeout_s),
+        .save_s = smp__comm_patience(runtime->timeout_save_s, runtime->timeout_s)};
     smp *s = calloc(1, sizeof(*s));
     if (!s || !(s->comm = calloc(1, sizeof *s->comm)) || smp__place_open(&s->place) != SMP_OK) {
         free(s ? s->comm : NULL);
@@ -249,7 +262,7 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
     if (status == SMP_OK)
         status = check_options(s);
     if (status == SMP_OK)
-        status = smp_plugins_load(options->plugins, options->n_plugins);
+        status = smp_plugins_load(options->runtime.plugins, options->runtime.n_plugins);
     if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
         goto fail;
     if ((status = open_plan(s, make_plan)) != SMP_OK)
@@ -258,13 +271,10 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         goto fail;
     /* Not before: bound ranks of the batch policy wake up late where other work wants their core,
      * and a start is one short wait after the other. */
-    if (!options->keep_scheduling)
+    if (!options->runtime.keep_scheduling)
         smp__comm_take_core(s->comm);
     smp__place_doing(s->place, smp__between_steps);
-    s->options->split = NULL;
-    s->options->n_split = 0;
-    s->options->weights_like = NULL;
-    s->options->n_weights_like = 0;
+    forget_start(s->options);
     *out = s;
     return SMP_OK;
 

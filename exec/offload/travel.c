@@ -42,7 +42,7 @@ static smp_status open(smp *s)
                                      .device_context = s->device_context,
                                      .bytes = s->memory->far_bytes,
                                      .slots = smp__travel_slots(s),
-                                     .folder = s->options->offload_to};
+                                     .folder = s->options->runtime.offload_to};
     if (!t)
         return smp_fail_memory(sizeof *t);
     t->begun = malloc(((size_t)options.slots + 1) * sizeof *t->begun);

@@ -8,7 +8,7 @@
 /* Shares of micro-batches times these, and factors of clipping over them, are normal floats. */
 static const float LARGEST = 0x1p100f, LEAST = 0x1p-100f;
 
-static smp_status check_numbers(const smp_options *o)
+static smp_status check_numbers(const smp_optimizer_options *o)
 {
     if (!(o->loss_scale_init >= LEAST && o->loss_scale_init <= LARGEST))
         return smp_fail(SMP_ERR_INPUT, "loss scale at first %g: expected %g to %g",
@@ -24,7 +24,7 @@ static smp_status check_numbers(const smp_options *o)
     return SMP_OK;
 }
 
-smp_status smp_loss_scaling_read(const smp_options *o, smp_precision precision,
+smp_status smp_loss_scaling_read(const smp_optimizer_options *o, smp_precision precision,
                                  smp_loss_scaling *out)
 {
     const char *name = o->loss_scale                     ? o->loss_scale

@@ -39,7 +39,7 @@ typedef struct smp_loss_scale {
 } smp_loss_scale;
 
 /* Of the options. SMP_ERR_INPUT names the one that cannot be. */
-smp_status smp_loss_scaling_read(const smp_options *options, smp_precision precision,
+smp_status smp_loss_scaling_read(const smp_optimizer_options *options, smp_precision precision,
                                  smp_loss_scaling *out);
 smp_loss_scale smp_loss_scale_begin(const smp_loss_scaling *scaling);
 /* What a job with other options left behind, within these. */

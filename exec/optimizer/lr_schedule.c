@@ -6,25 +6,25 @@
 #include <string.h>
 
 /* How much of the decay is done, from 0 to 1. */
-static double done(const smp_options *o, int64_t step)
+static double done(const smp_optimizer_options *o, int64_t step)
 {
     return (double)(step - o->warmup_steps) / (double)(o->decay_steps - o->warmup_steps);
 }
 
-static double constant(const smp_options *o, int64_t step)
+static double constant(const smp_optimizer_options *o, int64_t step)
 {
     (void)step;
     return o->lr;
 }
 
-static double linear(const smp_options *o, int64_t step)
+static double linear(const smp_optimizer_options *o, int64_t step)
 {
     return o->min_lr + ((double)o->lr - o->min_lr) * (1.0 - done(o, step));
 }
 
 /* Half a cosine wave from the peak to the floor (Loshchilov and Hutter, "SGDR", ICLR 2017, without
  * restarts). */
-static double cosine(const smp_options *o, int64_t step)
+static double cosine(const smp_optimizer_options *o, int64_t step)
 {
     const double pi = 3.14159265358979323846;
     return o->min_lr + 0.5 * ((double)o->lr - o->min_lr) * (1.0 + cos(pi * done(o, step)));
@@ -32,31 +32,31 @@ static double cosine(const smp_options *o, int64_t step)
 
 /* Vaswani et al., "Attention is all you need", NeurIPS 2017, equation 3, with the peak at the end
  * of the warm-up; a job without one begins at it. */
-static double inverse_sqrt(const smp_options *o, int64_t step)
+static double inverse_sqrt(const smp_optimizer_options *o, int64_t step)
 {
     const double peak_step = o->warmup_steps > 0 ? (double)o->warmup_steps : 1.0;
     return fmax(o->min_lr, (double)o->lr * sqrt(peak_step / (double)step));
 }
 
 /* Of what it was at the peak, after so many times decay_every steps. */
-static double fallen(const smp_options *o, double times)
+static double fallen(const smp_optimizer_options *o, double times)
 {
     return fmax(o->min_lr, (double)o->lr * pow(o->gamma > 0 ? (double)o->gamma : 0.1, times));
 }
 
 /* From the peak on, in units of decay_every. */
-static double times_fallen(const smp_options *o, int64_t step)
+static double times_fallen(const smp_optimizer_options *o, int64_t step)
 {
     const int64_t peak_step = o->warmup_steps > 0 ? o->warmup_steps : 1;
     return (double)(step - peak_step) / (double)o->decay_every;
 }
 
-static double in_steps(const smp_options *o, int64_t step)
+static double in_steps(const smp_optimizer_options *o, int64_t step)
 {
     return fallen(o, floor(times_fallen(o, step)));
 }
 
-static double exponential(const smp_options *o, int64_t step)
+static double exponential(const smp_optimizer_options *o, int64_t step)
 {
     return fallen(o, times_fallen(o, step));
 }
@@ -77,7 +77,7 @@ const smp_lr_schedule *smp_lr_schedules(void)
     return schedules;
 }
 
-const smp_lr_schedule *smp_lr_schedule_of(const smp_options *options)
+const smp_lr_schedule *smp_lr_schedule_of(const smp_optimizer_options *options)
 {
     const char *name = options->lr_schedule;
     if (!name)
@@ -88,7 +88,7 @@ const smp_lr_schedule *smp_lr_schedule_of(const smp_options *options)
     return NULL;
 }
 
-smp_status smp_lr_schedule_check(const smp_options *options)
+smp_status smp_lr_schedule_check(const smp_optimizer_options *options)
 {
     const smp_lr_schedule *schedule = smp_lr_schedule_of(options);
     const char *names[N_SCHEDULE];
@@ -120,7 +120,7 @@ smp_status smp_lr_schedule_check(const smp_options *options)
     return SMP_OK;
 }
 
-float smp_learning_rate(const smp_options *options, int64_t step)
+float smp_learning_rate(const smp_optimizer_options *options, int64_t step)
 {
     const smp_lr_schedule *schedule = smp_lr_schedule_of(options);
     if (step <= options->warmup_steps)

@@ -11,20 +11,20 @@ typedef struct smp_lr_schedule {
     bool decays;         /* until options->decay_steps, behind which the rate is min_lr */
     bool falls;          /* by gamma, every decay_every steps */
     /* Of a step behind the warm-up and, if it decays, before decay_steps. */
-    double (*rate)(const smp_options *options, int64_t step);
+    double (*rate)(const smp_optimizer_options *options, int64_t step);
 } smp_lr_schedule;
 
 /* All of them; the last has a NULL name. */
 const smp_lr_schedule *smp_lr_schedules(void);
 
 /* Of options->lr_schedule; NULL there: cosine with decay_steps, else constant. NULL if unknown. */
-const smp_lr_schedule *smp_lr_schedule_of(const smp_options *options);
+const smp_lr_schedule *smp_lr_schedule_of(const smp_optimizer_options *options);
 
 /* SMP_ERR_INPUT: no such schedule; decay_steps, decay_every or gamma without one that
  * takes it, or the other way round. */
-smp_status smp_lr_schedule_check(const smp_options *options);
+smp_status smp_lr_schedule_check(const smp_optimizer_options *options);
 
 /* step: from 1. Warm-up: linear to options->lr over warmup_steps. */
-float smp_learning_rate(const smp_options *options, int64_t step);
+float smp_learning_rate(const smp_optimizer_options *options, int64_t step);
 
 #endif

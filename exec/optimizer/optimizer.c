@@ -31,7 +31,7 @@ smp_status smp_optimizer_unknown(const char *name)
     return smp_fail_choice((smp_where){0}, "optimizer", name, names, N_OPTIMIZER);
 }
 
-smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options *options)
+smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_optimizer_options *options)
 {
     if (options->nesterov && !(optimizer->reads & SMP_READS_NESTEROV))
         return smp_fail(SMP_ERR_INPUT, "nesterov: optimizer '%s' has no such momentum",
@@ -51,7 +51,34 @@ float smp_trust_of(const smp_optimizer *optimizer, smp_update *update, double we
     return (float)fmin(optimizer->trust(update, weight, direction), most);
 }
 
-smp_update_settings smp_update_settings_of(const smp_options *o)
+smp_status smp_state_precision_read(const char *what, const char *text, bool *bf16)
+{
+    static const char *const formats[] = {"fp32", "bf16"};
+    const char *meant = text ? smp_precision_word(text) : formats[0];
+    *bf16 = strcmp(meant, formats[1]) == 0;
+    return *bf16 || strcmp(meant, formats[0]) == 0
+               ? SMP_OK
+               : smp_fail_choice((smp_where){0}, what, text, formats, 2);
+}
+
+smp_optimizer_options smp_optimizer_default(void)
+{
+    return (smp_optimizer_options){.name = smp_optimizers()[0]->name,
+                                   .lr = 1e-3f,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .epsilon = 1e-8f,
+                                   .momentum = 0.9f,
+                                   .trust_coefficient = 1e-3f,
+                                   .weight_decay = 0.1f,
+                                   .clip_norm = 1.0f,
+                                   .loss_scale_init = 65536.0f,
+                                   .scale_window = 1000,
+                                   .min_scale = 1.0f,
+                                   .delayed_shift = 2};
+}
+
+smp_update_settings smp_update_settings_of(const smp_optimizer_options *o)
 {
     return (smp_update_settings){.lr = 1.0f,
                                  .weight_decay = o->weight_decay,

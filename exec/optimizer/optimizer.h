@@ -7,6 +7,7 @@
 #include "exec/optimizer/bf16_states.h"
 #include "graph/base/text.h"
 #include "graph/model/dtype.h"
+#include "graph/model/target.h"
 #include "smp.h"
 
 #ifdef __cplusplus
@@ -24,8 +25,9 @@ typedef struct smp_update_settings {
     bool nesterov;
 } smp_update_settings;
 
+smp_optimizer_options smp_optimizer_default(void);
 /* Those of the options, with decay. */
-smp_update_settings smp_update_settings_of(const smp_options *options);
+smp_update_settings smp_update_settings_of(const smp_optimizer_options *options);
 
 typedef struct smp_update {
     float *weight;     /* [elements], updated */
@@ -99,6 +101,8 @@ SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
 const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */
 smp_status smp_optimizer_unknown(const char *name);        /* SMP_ERR_INPUT names all */
+/* What states are kept in: "fp32", also for NULL, or "bf16". SMP_ERR_INPUT, with `what`. */
+smp_status smp_state_precision_read(const char *what, const char *text, bool *bf16);
 
 /* An update on the CPU, or where update->direction says so a measurement, of states in either
  * format. */
@@ -110,7 +114,8 @@ float smp_trust_of(const smp_optimizer *optimizer, smp_update *update, double we
                    double direction_squares);
 
 /* SMP_ERR_INPUT: options->nesterov is set, and this optimizer does not read it. */
-smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options *options);
+smp_status smp_optimizer_check(const smp_optimizer *optimizer,
+                               const smp_optimizer_options *options);
 
 #ifdef __cplusplus
 }

@@ -144,7 +144,7 @@ static smp_status apply(const entry *e, const smp_optimizer *optimizer, const sm
     return SMP_OK;
 }
 
-smp_status smp_weights_like(const smp_options *options, const smp_optimizer *optimizer,
+smp_status smp_weights_like(const smp_optimizer_options *options, const smp_optimizer *optimizer,
                             const smp_graph *graph, smp_update_settings *settings)
 {
     if (options->n_weights_like < 0 || (options->n_weights_like > 0 && !options->weights_like))

@@ -10,7 +10,7 @@
  * and the character in it: what is not of the form, a pattern that matches no weight, or none but
  * running statistics, a key that is unknown or that the optimizer does not read, a value out of
  * range. */
-smp_status smp_weights_like(const smp_options *options, const smp_optimizer *optimizer,
+smp_status smp_weights_like(const smp_optimizer_options *options, const smp_optimizer *optimizer,
                             const smp_graph *graph, smp_update_settings *settings);
 
 #endif

@@ -30,7 +30,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
 {
     smp__probe_state *p = context;
     const smp_optimizer *optimizer = smp_optimizers()[0]; /* the default: what profiles are of */
-    const smp_options options = smp_options_default();
+    const smp_optimizer_options options = smp_optimizer_default();
     const smp_update_settings settings = smp_update_settings_of(&options);
     const int64_t bytes = elements * (int64_t)sizeof(float);
     int64_t offset[5], total = 0;

@@ -270,7 +270,7 @@ smp_status smp__part_name(const smp *s)
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));
     SMP_TRY(smp__checkpoint_folder_sync(directory)); /* the rename itself must survive too */
-    return smp__checkpoint_prune(directory, s->options->keep_checkpoints);
+    return smp__checkpoint_prune(directory, s->options->runtime.keep_checkpoints);
 }
 
 void smp__part_abandon(const smp *s)

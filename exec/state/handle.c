@@ -1,34 +1,8 @@
-/* What the rooms of the executor ask of a job: default options, addresses, which weights and stages
+/* What the rooms of the executor ask of a job: addresses, which weights and stages
  * are here, and where a failure happened. */
 #include "exec/state/handle.h"
 
 #include <stdio.h>
-
-smp_options smp_options_default(void)
-{
-    return (smp_options){.schedule = "auto",
-                         .optimizer = smp_optimizers()[0]->name,
-                         .lr = 1e-3f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .epsilon = 1e-8f,
-                         .momentum = 0.9f,
-                         .weight_decay = 0.1f,
-                         .clip_norm = 1.0f,
-                         .seed = 1,
-                         .device = "cpu",
-                         .timeout_s = 120.0,
-                         .timeout_start_s = -1.0,
-                         .timeout_save_s = -1.0,
-                         .max_skipped = 10,
-                         .keep_checkpoints = 2,
-                         .tensor = 1,
-                         .trust_coefficient = 1e-3f,
-                         .loss_scale_init = 65536.0f,
-                         .scale_window = 1000,
-                         .min_scale = 1.0f,
-                         .delayed_shift = 2};
-}
 
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)
 {

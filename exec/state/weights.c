@@ -27,7 +27,7 @@ static smp_status init_param(smp *s, int32_t index)
     const smp_memory_param *param = &s->memory->param[index];
     const smp_param *p = &s->graph->param[param->param];
     const smp__range here = smp__held_range(s, index);
-    const uint64_t seed = s->options->seed;
+    const uint64_t seed = s->options->runtime.seed;
     if (here.begin == here.end)
         return SMP_OK;
     if (s->device->host_memory || smp__weight_is_far(s, index)) {
@@ -57,7 +57,7 @@ smp_status smp__weights_open(smp *s)
     w->norm = calloc(norms, sizeof *w->norm);
     if (!w->settings || !w->norm)
         return smp_fail_memory(settings * sizeof *w->settings + norms * sizeof *w->norm);
-    return smp_weights_like(s->options, s->optimizer, whole, w->settings);
+    return smp_weights_like(&s->options->optimizer, s->optimizer, whole, w->settings);
 }
 
 void smp__weights_close(smp *s)
@@ -283,7 +283,7 @@ static smp_state_rounding rounding_of(const smp *s, int32_t index, int64_t step)
                                    .count = runs.count,
                                    .blocks = runs.blocks,
                                    .nearest = s->weights->nearest_states};
-    smp_state_rounding_seed(&rounding, s->options->seed, param->number, step);
+    smp_state_rounding_seed(&rounding, s->options->runtime.seed, param->number, step);
     return rounding;
 }
 

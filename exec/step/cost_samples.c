@@ -21,7 +21,7 @@ static void count(smp *s, smp__cost_samples *c)
 
 smp_status smp__cost_samples_build(smp *s)
 {
-    if (!s->options->record_costs)
+    if (!s->options->runtime.record_costs)
         return SMP_OK;
     smp__cost_samples *c = calloc(1, sizeof(*c));
     s->cost_samples = c;

@@ -1,5 +1,5 @@
 /* What operators, messages and the optimizer of the last steps took, for a profile of this very run
- * (exec/job/write_costs.c). Nothing is looked at, and no memory taken, unless options.record_costs
+ * (exec/job/write_costs.c). Nothing is looked at, and no memory taken, unless runtime.record_costs
  * asks.
  *
  * Of each step one micro-batch is looked at, another one in the next. Its actions set marks: the

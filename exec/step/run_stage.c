@@ -28,7 +28,7 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->param = call->param;
     out->param16 = call->param16;
     out->dparam = call->dparam;
-    out->seed = s->options->seed;
+    out->seed = s->options->runtime.seed;
     out->step = s->step + 1;
     out->microbatch = (int64_t)s->comm->replica * s->microbatches + microbatch;
     out->training = s->training_call;

@@ -196,10 +196,10 @@ static void count_skipped(smp *s, bool overflowed, bool unsound)
  * or a gradient that is not finite, or without any target, changes nothing. */
 static smp_status update(smp *s, smp_step_result *result)
 {
-    const float scaled = s->loss_scale.scale, limit = s->options->clip_norm;
+    const float scaled = s->loss_scale.scale, limit = s->options->optimizer.clip_norm;
     float scale = 1.0f / scaled;
     bool overflowed = false, unsound = false;
-    result->lr = smp_learning_rate(s->options, s->step + 1);
+    result->lr = smp_learning_rate(&s->options->optimizer, s->step + 1);
     result->loss_scale = (double)scaled;
     SMP_TRY(find_unsound(s, &result->grad_norm, &overflowed, &unsound));
     count_skipped(s, overflowed, unsound);
@@ -217,7 +217,7 @@ static smp_status update(smp *s, smp_step_result *result)
 /* Every rank finds the same, so there is nobody to tell. */
 static smp_status check_skipped(smp *s, const smp_step_result *done)
 {
-    if (s->options->max_skipped == 0 || s->skipped_in_row < s->options->max_skipped)
+    if (s->options->runtime.max_skipped == 0 || s->skipped_in_row < s->options->runtime.max_skipped)
         return SMP_OK;
     s->broken = true;
     return smp_fail(

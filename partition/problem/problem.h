@@ -26,12 +26,6 @@
 #include "profile/costs.h"
 #include "profile/replicas.h"
 
-typedef enum smp_recompute {
-    SMP_RECOMPUTE_NONE,
-    SMP_RECOMPUTE_AUTO, /* as much as it takes to fit */
-    SMP_RECOMPUTE_ALL   /* everything; of a model that trains */
-} smp_recompute;
-
 typedef struct smp_problem {
     const smp_graph *graph;
     const smp_costs *costs;

@@ -6,8 +6,6 @@
 #include "partition/solve/partitioner.h"
 #include "schedule/plan/plan.h"
 
-typedef enum smp_objective { SMP_OBJECTIVE_STEP, SMP_OBJECTIVE_BOTTLENECK } smp_objective;
-typedef enum smp_optimize { SMP_OPTIMIZE_SPEED, SMP_OPTIMIZE_MEMORY } smp_optimize;
 typedef struct smp_search_request {
     const smp_graph *graph;
     const smp_cluster *cluster;

@@ -8,13 +8,6 @@
 #include "graph/model/target.h"
 #include "schedule/rules/shard.h"
 
-/* Which ops' stashes travel: a request. */
-typedef enum smp_offload {
-    SMP_OFFLOAD_NONE,
-    SMP_OFFLOAD_AUTO, /* as much as it takes to fit, where that is faster than to recompute */
-    SMP_OFFLOAD_ALL
-} smp_offload;
-
 /* Each transfer has `horizon` compute actions of its rank to hide behind. What is needed again
  * before it has been away for at least one compute action stays where it is. */
 typedef struct smp_offloading {

@@ -64,7 +64,7 @@ smp_sharding smp_sharding_keep(smp_sharding asked, smp_sharding kept)
     both.node_replicas =
         asked.node_replicas == SMP_HOPS_AUTO ? kept.node_replicas : asked.node_replicas;
     both.gradient_wire =
-        asked.gradient_wire == SMP_WIRE_AUTO ? kept.gradient_wire : asked.gradient_wire;
+        asked.gradient_wire == SMP_DEFAULT ? kept.gradient_wire : asked.gradient_wire;
     both.offload_states = kept.offload_states;
     both.prefetch = asked.prefetch == SMP_PREFETCH_AUTO ? kept.prefetch : asked.prefetch;
     return both;

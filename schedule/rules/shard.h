@@ -10,17 +10,6 @@
 
 #include "graph/base/status.h"
 
-/* Each what the one before it shards, and more. */
-typedef enum smp_shard_what {
-    SMP_SHARD_OPTIMIZER, /* states of the optimizer: ZeRO 1 */
-    SMP_SHARD_GRADIENTS, /* ZeRO 2 */
-    SMP_SHARD_WEIGHTS    /* ZeRO 3 */
-} smp_shard_what;
-
-/* What goes over the links in sums of gradients: them as they are, or rounded to bf16, added in
- * fp32, and the sums rounded again. */
-enum { SMP_WIRE_FP32, SMP_WIRE_BF16, SMP_WIRE_AUTO = -1 /* a request: as kept, else fp32 */ };
-
 enum { SMP_SHARD_AUTO = -1, SMP_PREFETCH_AUTO = -1, SMP_PREFETCH_DEFAULT = 1, SMP_HOPS_AUTO = -1 };
 
 typedef struct smp_sharding {
@@ -31,7 +20,7 @@ typedef struct smp_sharding {
                           in two hops (see smp_hops_size); 0: in one; a request: SMP_HOPS_AUTO */
     int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
                      request: SMP_PREFETCH_AUTO */
-    int gradient_wire;   /* SMP_WIRE_... */
+    int gradient_wire;   /* SMP_WIRE_...; a request: SMP_DEFAULT */
     bool offload_states; /* those of the optimizer, or the rank's part of them, lie in host memory,
                             and the update runs there */
 } smp_sharding;

@@ -5,14 +5,6 @@
 
 #include "schedule/planner/planner.h"
 
-/* Are weight gradients put off to run beside exchanges (graph/split/overlap.h)? AUTO: where they
- * run beside compute, unless only that makes a model too large. */
-typedef enum smp_tensor_overlap {
-    SMP_TENSOR_OVERLAP_AUTO,
-    SMP_TENSOR_OVERLAP_NO,
-    SMP_TENSOR_OVERLAP_YES
-} smp_tensor_overlap;
-
 /* What is asked beside a search. */
 typedef struct smp_tensor_request {
     int tensor;                   /* devices of a group; 0: the best of all */

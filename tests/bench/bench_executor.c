@@ -46,9 +46,10 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     smp_options options = smp_options_default();
     options.model = argv[1];
-    options.devices = options.stages = options.ddp = options.chunks = 1;
-    options.microbatches = microbatches;
-    options.microbatch_size = batch;
+    options.planning.devices = options.planning.stages = options.planning.ddp =
+        options.planning.chunks = 1;
+    options.planning.microbatches = microbatches;
+    options.planning.microbatch_size = batch;
     smp_graph *graph = NULL;
     smp *job = NULL;
     sequential *plain = NULL;

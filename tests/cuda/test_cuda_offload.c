@@ -68,14 +68,14 @@ static smp_options options_of(const char *precision)
 {
     smp_options options = smp_options_default();
     options.model = model_path;
-    options.stages = 1;
-    options.microbatches = microbatches;
-    options.microbatch_size = BATCH;
-    options.schedule = "simple";
-    options.device = "cuda";
-    options.precision = precision;
-    options.record_trace = 1;
-    options.lr = 1e-2f;
+    options.planning.stages = 1;
+    options.planning.microbatches = microbatches;
+    options.planning.microbatch_size = BATCH;
+    options.planning.schedule = "simple";
+    options.runtime.device = "cuda";
+    options.runtime.precision = precision;
+    options.runtime.record_trace = 1;
+    options.optimizer.lr = 1e-2f;
     return options;
 }
 
@@ -83,12 +83,12 @@ static smp_options options_of(const char *precision)
 static smp *open_job(const char *precision, int chunks, const char *optimizer, plan_changes changes)
 {
     smp_options options = options_of(precision);
-    options.optimizer = optimizer;
+    options.optimizer.name = optimizer;
     smp *job = NULL;
-    options.chunks = chunks;
-    options.device = "cpu";
+    options.planning.chunks = chunks;
+    options.runtime.device = "cpu";
     must(changed_plan_write(&options, 1, graph, changes, plan_path));
-    options.device = "cuda";
+    options.runtime.device = "cuda";
     options.plan = plan_path;
     options.model = NULL;
     must(smp_init(&job, &options));
@@ -260,7 +260,7 @@ static void test_cuda_offload_refuses_a_folder(void **state)
                             plan_path));
     options.plan = plan_path;
     options.model = NULL;
-    options.offload_to = folder;
+    options.runtime.offload_to = folder;
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "offload of device cuda to a folder"));
     assert_int_equal(unlink(plan_path), 0);

@@ -292,12 +292,12 @@ static emulate_traffic step_traffic(int blocks, int microbatches)
     smp *job = NULL;
     write_model(blocks);
     options.model = model_path;
-    options.cluster = cluster_path;
-    options.microbatches = microbatches;
-    options.microbatch_size = BATCH;
-    options.schedule = "simple";
-    options.device = "cuda";
-    options.precision = "bf16";
+    options.planning.cluster = cluster_path;
+    options.planning.microbatches = microbatches;
+    options.planning.microbatch_size = BATCH;
+    options.planning.schedule = "simple";
+    options.runtime.device = "cuda";
+    options.runtime.precision = "bf16";
     check(smp_init(&job, &options));
     check(smp_step(job, inputs, &result));
     assert_true(emulate_traffic_count(true));

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "exec/start/plan_from_options.h"
+#include "exec/start/planning.h"
 #include "schedule/lower/offload_actions.h"
 #include "schedule/memory/memory.h"
 #include "tests/split_program.h"

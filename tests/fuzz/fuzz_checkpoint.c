@@ -47,7 +47,7 @@ static smp *start(const char *model)
     smp *job = NULL;
     smp_options options = smp_options_default();
     options.model = model;
-    options.microbatches = options.microbatch_size = 1;
+    options.planning.microbatches = options.planning.microbatch_size = 1;
     FUZZ_REQUIRE(smp_init(&job, &options) == SMP_OK);
     return job;
 }

@@ -60,8 +60,8 @@ int main(void)
     const char *plugin = "snake.so";
     smp_options options = smp_options_default();
     options.model = "snake.yaml";
-    options.plugins = &plugin;
-    options.n_plugins = 1;
+    options.runtime.plugins = &plugin;
+    options.runtime.n_plugins = 1;
     return smp_status_exit_code(smp_plan_write(&options, "written.yaml"));
 }
 C

@@ -160,8 +160,8 @@ static smp_options options_of(const char *model)
 {
     smp_options options = smp_options_default();
     options.model = model;
-    options.microbatches = 2;
-    options.timeout_s = 60;
+    options.planning.microbatches = 2;
+    options.runtime.timeout_s = 60;
     return options;
 }
 
@@ -192,7 +192,7 @@ static smp *open_job(const char *model, int keep)
 {
     smp *job = NULL;
     smp_options options = options_of(model);
-    options.keep_scheduling = keep;
+    options.runtime.keep_scheduling = keep;
     if (smp_init(&job, &options) != SMP_OK)
         die("smp_init");
     return job;

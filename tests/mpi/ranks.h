@@ -47,15 +47,15 @@ static inline smp_options options_of(const char *path, cut c)
 {
     smp_options options = smp_options_default();
     options.model = path;
-    options.stages = c.stages;
-    options.ddp = c.ddp;
-    options.chunks = c.chunks;
-    options.microbatches = c.microbatches;
-    options.microbatch_size = c.batch;
-    options.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
-    options.optimizer = "sgd";
-    options.lr = 0.1f;
-    options.timeout_s = 30;
+    options.planning.stages = c.stages;
+    options.planning.ddp = c.ddp;
+    options.planning.chunks = c.chunks;
+    options.planning.microbatches = c.microbatches;
+    options.planning.microbatch_size = c.batch;
+    options.planning.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
+    options.optimizer.name = "sgd";
+    options.optimizer.lr = 0.1f;
+    options.runtime.timeout_s = 30;
     return options;
 }
 

@@ -80,8 +80,8 @@ static inline smp *open_way(const char *model, way w, uint64_t seed)
     MPI_Barrier(MPI_COMM_WORLD);
     smp_options options = smp_options_default();
     options.plan = split_plan_file;
-    options.lr = 0.01f;
-    options.timeout_s = 30;
+    options.optimizer.lr = 0.01f;
+    options.runtime.timeout_s = 30;
     must(smp_init(&job, &options));
     MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank == 0)

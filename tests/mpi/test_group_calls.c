@@ -31,7 +31,7 @@ static smp *open_groups(void)
     smp_options options =
         options_of(model_path(model),
                    (cut){.stages = stages, .ddp = ddp, .microbatches = 2, .batch = 2, .chunks = 1});
-    options.tensor = tensor;
+    options.planning.tensor = tensor;
     smp *job = open_job(&options);
     assert_int_equal(smp_size(job, SMP_TENSOR), tensor);
     assert_int_equal(smp_size(job, SMP_PIPELINE), stages);

@@ -57,9 +57,9 @@ static void make_batch(cut c, int step)
 static smp *start(const char *model, cut c, const char *schedule)
 {
     smp_options options = options_of(model_path(model), c);
-    options.lr = 0.02f;
+    options.optimizer.lr = 0.02f;
     if (schedule)
-        options.schedule = schedule;
+        options.planning.schedule = schedule;
     return open_job(&options);
 }
 
@@ -120,7 +120,7 @@ static outcome train_again(cut c, int ops_percent, int split_percent)
     smp_graph *graph = NULL;
     char path[160];
     snprintf(path, sizeof path, "%s/plan.yaml", ranks_folder);
-    options.lr = 0.02f;
+    options.optimizer.lr = 0.02f;
     must(smp_graph_read(options.model, &graph));
     if (world_rank == 0)
         must(changed_plan_write(&options, world_size, graph, changes, path));
@@ -240,7 +240,7 @@ static void test_joint_statistics_are_no_cost_of_operators(void **state)
     const cut c = {1, 4, 2, 4, 1};
     (void)state;
     smp_options options = options_of(model_path(joint_model), c);
-    options.record_costs = 1;
+    options.runtime.record_costs = 1;
     smp *job = open_job(&options);
     job->comm->crowded = false;
     for (int step = 0; step < 3; step++) {
@@ -262,7 +262,7 @@ static void test_joint_statistics_name_who_is_missing(void **state)
     smp_step_result result;
     (void)state;
     smp_options options = options_of(model_path(joint_model), (cut){1, 4, 2, 4, 1});
-    options.timeout_s = 0.1;
+    options.runtime.timeout_s = 0.1;
     smp *job = open_job(&options);
     const int64_t first = first_sample(job);
     const void *inputs[] = {x + first * C * SPACE, goal + first * GOAL};

@@ -97,11 +97,11 @@ static smp *open_cut(const network *net, cut c, int tensor, int shard, const voi
 {
     smp_options options = options_of(model_path(net->text), c);
     smp_step_result result;
-    options.tensor = tensor;
-    options.shard = shard;
-    options.gradient_blocks = 4;
-    options.split = net->split;
-    options.n_split = tensor > 1 ? net->n_split : 0;
+    options.planning.tensor = tensor;
+    options.planning.shard = shard;
+    options.planning.gradient_blocks = 4;
+    options.planning.split = net->split;
+    options.planning.n_split = tensor > 1 ? net->n_split : 0;
     smp *job = open_job(&options);
     assert_int_equal(smp_microbatch_samples(job), 2);
     for (int i = 0; i < 2; i++)

@@ -58,7 +58,7 @@ static void check(int ranks, int ddp, const char *schedule)
 {
     cut c = {ranks, ddp, SAMPLES / ddp, 1, STAGES / ranks};
     smp_options options = options_of(model_path(model), c);
-    options.schedule = schedule;
+    options.planning.schedule = schedule;
     smp_graph *graph = NULL;
     sequential *reference = NULL;
     must(smp_graph_read(options.model, &graph));

@@ -41,9 +41,9 @@ static void make_batch(int step)
 static smp_options start_options(cut c)
 {
     smp_options options = options_of(model_path(model), c);
-    options.lr = 0.02f;
-    options.clip_norm = 0.1f;
-    options.weight_decay = 0.1f;
+    options.optimizer.lr = 0.02f;
+    options.optimizer.clip_norm = 0.1f;
+    options.optimizer.weight_decay = 0.1f;
     return options;
 }
 
@@ -191,7 +191,7 @@ static void test_running_statistics_evaluate(void **state)
         smp_options options = start_options(cuts[i]);
         if (i == 3) {
             options.model = model_path(forward_model);
-            options.schedule = "forward";
+            options.planning.schedule = "forward";
         }
         if (i > 0) {
             job = open_job(&options);

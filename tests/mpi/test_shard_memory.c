@@ -54,16 +54,18 @@ static void step(smp *job)
     assert_int_equal(result.skipped, 0);
 }
 
-static smp *open_sharded(int width, const char *what, int shard, const char *state_precision)
+static smp *open_sharded(int width, smp_shard_what what, int shard, const char *state_precision)
 {
     static char text[4096];
     write_model(text, sizeof text, width);
     smp_options options = options_of(model_path(text), (cut){1, 4, 1, 1, 4});
-    options.schedule = "breadth-first";
-    options.optimizer = "adamw";
-    options.shard = shard;
-    options.shard_what = what;
-    options.state_precision = options.gradient_wire = state_precision;
+    options.planning.schedule = "breadth-first";
+    options.optimizer.name = "adamw";
+    options.planning.shard = shard;
+    options.planning.shard_what = what;
+    options.planning.state_precision = state_precision;
+    if (state_precision && strcmp(state_precision, "bf16") == 0)
+        options.planning.gradient_wire = SMP_WIRE_BF16;
     return open_job(&options);
 }
 
@@ -78,12 +80,12 @@ static void check_held(const smp *job, const char *when, double before, double b
 }
 
 /* part: bytes of what lives for ever, over those of weights, gradients and two states in fp32. */
-static void check_job(const char *what, int shard, const char *state_precision, double part)
+static void check_job(smp_shard_what what, int shard, const char *state_precision, double part)
 {
     char folder[160];
-    const bool saves = shard == 4 && (is_long() || strcmp(what, "weights") == 0);
+    const bool saves = shard == 4 && (is_long() || what == SMP_SHARD_WEIGHTS);
     const double weights = 4.0 * LAYERS * ((double)WIDTH * WIDTH + WIDTH);
-    snprintf(folder, sizeof folder, "%s/saved-%s", ranks_folder, what);
+    snprintf(folder, sizeof folder, "%s/saved-%d", ranks_folder, (int)what);
     if (!forget_peak())
         skip();
     const double before = status_bytes("VmRSS:"), before_peak = status_bytes("VmHWM:");
@@ -122,15 +124,15 @@ static void test_shard_memory(void **state)
 #endif
     for (int i = 0; i < WIDTH; i++)
         input[i] = (float)((i * 37) % 101) / 101.0f - 0.5f;
-    smp *first = open_sharded(WIDTH / 32, "weights", 4, NULL);
+    smp *first = open_sharded(WIDTH / 32, SMP_SHARD_WEIGHTS, 4, NULL);
     step(first);
     smp_finalize(first);
-    check_job("weights", 4, "fp32", 0.25);
+    check_job(SMP_SHARD_WEIGHTS, 4, "fp32", 0.25);
     if (is_long()) {
-        check_job("gradients", 2, NULL, (1 + 1.5) / 4);
-        check_job("optimizer", 4, NULL, (2 + 0.5) / 4);
+        check_job(SMP_SHARD_GRADIENTS, 2, NULL, (1 + 1.5) / 4);
+        check_job(SMP_SHARD_OPTIMIZER, 4, NULL, (2 + 0.5) / 4);
     }
-    check_job("optimizer", 4, "bf16", (2 + 0.25) / 4);
+    check_job(SMP_SHARD_OPTIMIZER, 4, "bf16", (2 + 0.25) / 4);
 }
 
 int main(int argc, char **argv)

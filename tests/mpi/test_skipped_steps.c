@@ -22,10 +22,10 @@ static smp *start(int ddp, float clip_norm, int max_skipped)
 {
     cut c = {4 / ddp, ddp, SAMPLES / ddp, 1, 1};
     smp_options options = options_of(model_path(model), c);
-    assert_int_equal(options.max_skipped, 10);
-    options.lr = 0.01f;
-    options.clip_norm = clip_norm;
-    options.max_skipped = max_skipped;
+    assert_int_equal(options.runtime.max_skipped, 10);
+    options.optimizer.lr = 0.01f;
+    options.optimizer.clip_norm = clip_norm;
+    options.runtime.max_skipped = max_skipped;
     return open_job(&options);
 }
 

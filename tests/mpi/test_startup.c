@@ -31,7 +31,7 @@ static void write_plan(const char *model, const char *path)
 {
     smp_options options = options_of(
         model, (cut){.stages = world_size, .ddp = 1, .microbatches = 8, .batch = 4, .chunks = 1});
-    options.devices = world_size;
+    options.planning.devices = world_size;
     must(smp_plan_write(&options, path));
 }
 

@@ -35,8 +35,8 @@ static smp_options tensor_options(int tensor, int stages, int ddp)
     smp_options options =
         options_of(model_path(model),
                    (cut){.stages = stages, .ddp = ddp, .microbatches = 4 / ddp, .batch = 2});
-    options.chunks = 1;
-    options.tensor = tensor;
+    options.planning.chunks = 1;
+    options.planning.tensor = tensor;
     return options;
 }
 
@@ -60,7 +60,7 @@ static void train_step(smp *job, sequential *reference, int step)
 /* Every device of a group reserves what the plan says, which is made for adamw. */
 static void check_memory(smp_options options)
 {
-    options.optimizer = "adamw";
+    options.optimizer.name = "adamw";
     smp *job = open_job(&options);
     assert_int_equal(job->memory->arena_bytes,
                      job->plan->predicted.peak_bytes[smp_rank(job, SMP_PIPELINE)]);
@@ -107,19 +107,19 @@ static void test_tensor_options_split_as_told(void **state)
 {
     (void)state;
     smp_options options = tensor_options(4, 1, 1);
-    options.split = megatron;
-    options.n_split = sizeof megatron / sizeof *megatron;
+    options.planning.split = megatron;
+    options.planning.n_split = sizeof megatron / sizeof *megatron;
     assert_int_equal(check_options(&options, 4), 6);
     options = tensor_options(2, 1, 2);
-    options.split = megatron;
-    options.n_split = sizeof megatron / sizeof *megatron;
-    options.shard = 2;
-    options.shard_what = "weights";
-    options.schedule = "breadth-first";
-    options.chunks = 2;
+    options.planning.split = megatron;
+    options.planning.n_split = sizeof megatron / sizeof *megatron;
+    options.planning.shard = 2;
+    options.planning.shard_what = SMP_SHARD_WEIGHTS;
+    options.planning.schedule = "breadth-first";
+    options.planning.chunks = 2;
     assert_int_equal(check_options(&options, 2), 6);
-    options.split = (const char *const[]){"fc:whole", "*:whole", "out:columns"};
-    options.n_split = 3;
+    options.planning.split = (const char *const[]){"fc:whole", "*:whole", "out:columns"};
+    options.planning.n_split = 3;
     assert_int_equal(check_options(&options, 2), 1);
 }
 
@@ -127,10 +127,10 @@ static void test_tensor_options_split_as_told(void **state)
 static void test_tensor_options_one_and_any(void **state)
 {
     (void)state;
-    assert_int_equal(smp_options_default().tensor, 1);
+    assert_int_equal(smp_options_default().planning.tensor, SMP_DEFAULT);
     smp_options options = tensor_options(1, 2, 2);
     assert_int_equal(check_options(&options, 1), 0);
-    options.tensor = 0;
+    options.planning.tensor = 0;
     assert_int_equal(check_options(&options, 1), 0); /* four ranks are 2 x 2 groups of one */
 }
 
@@ -142,8 +142,8 @@ static void test_tensor_options_frozen(void **state)
         smp_options options = tensor_options(tensor, 2, 2 / tensor);
         uint64_t before, after;
         int32_t n_frozen = 0;
-        options.freeze = (const char *const[]){"wte.weight", "qkv.*"};
-        options.n_freeze = 2;
+        options.planning.freeze = (const char *const[]){"wte.weight", "qkv.*"};
+        options.planning.n_freeze = 2;
         check_memory(options);
         smp *job = open_job(&options);
         for (int32_t i = 0; i < job->graph->n_param; i++)
@@ -156,11 +156,11 @@ static void test_tensor_options_frozen(void **state)
         must(smp__weights_hash(job, &after));
         assert_true(before != after);
         smp_finalize(job);
-        options.freeze = (const char *const[]){"*"};
-        options.n_freeze = 1;
+        options.planning.freeze = (const char *const[]){"*"};
+        options.planning.n_freeze = 1;
         assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
         assert_non_null(strstr(smp_last_error(), "no weight that the loss depends on"));
-        options.freeze = NULL;
+        options.planning.freeze = NULL;
         assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
         assert_non_null(strstr(smp_last_error(), "n_freeze: got 1 without as many in freeze"));
     }
@@ -176,8 +176,8 @@ static void test_tensor_options_that_cannot_be(void **state)
     } bad[] = {
         {3, 1, 0, NULL, "tensor: got 3, expected a divisor of the 4 devices of a node"},
         {2, 4, 0, NULL, "tensor: 4 devices are 2 groups of 2, which cannot hold 4 stages"},
-        {-1, 1, 0, NULL, "tensor"},
-        {1, 1, 1, unknown, "split: got 1, expected none with tensor 1"},
+        {-2, 1, 0, NULL, "planning.tensor: got -2"},
+        {1, 1, 1, unknown, "split: nothing is split without --tensor"},
         {2, 1, 1, unknown, "no op of model 'tiny' is 'nowhere'"},
         {2, 1, 1, no_rule, "split: got 'fc', expected PATTERN:RULE"},
         {2, 1, 1, NULL, "n_split: got 1"},
@@ -187,8 +187,8 @@ static void test_tensor_options_that_cannot_be(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         smp *job = NULL;
         smp_options options = tensor_options(bad[i].tensor, bad[i].stages, 1);
-        options.split = bad[i].split;
-        options.n_split = bad[i].n_split;
+        options.planning.split = bad[i].split;
+        options.planning.n_split = bad[i].n_split;
         assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
         assert_null(job);
         if (!strstr(smp_last_error(), bad[i].message))

@@ -84,7 +84,7 @@ static smp *open_chain(void)
     const cut c = {
         .stages = world_size, .ddp = 1, .microbatches = MICROBATCHES, .batch = 64, .chunks = 1};
     smp_options options = options_of(model_path(model), c);
-    options.record_trace = 1;
+    options.runtime.record_trace = 1;
     return open_job(&options);
 }
 
@@ -163,10 +163,10 @@ static void test_trace_sums_measured(void **state)
     double end_us[CHUNKS] = {0}, reduced_us = 0.0;
     int gathers = 0, reductions = 0;
     assert_int_equal(setenv("SMP_THROTTLE", "2000000", 1), 0);
-    options.schedule = "breadth-first";
-    options.shard = world_size;
-    options.shard_what = "weights";
-    options.record_trace = 1;
+    options.planning.schedule = "breadth-first";
+    options.planning.shard = world_size;
+    options.planning.shard_what = SMP_SHARD_WEIGHTS;
+    options.runtime.record_trace = 1;
     smp *job = open_job(&options);
     assert_int_equal(unsetenv("SMP_THROTTLE"), 0);
     snprintf(path, sizeof path, "%s/trace.json", ranks_folder);

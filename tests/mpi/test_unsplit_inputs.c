@@ -92,7 +92,7 @@ static void train(cut c, int tensor, bool split, bool targets_split, bool target
     const char *const flag = split ? "true" : "false";
     snprintf(text, sizeof text, model, flag, flag, targets_split ? "true" : "false");
     smp_options options = options_of(model_path(text), c);
-    options.tensor = tensor;
+    options.planning.tensor = tensor;
     smp *job = open_job(&options);
     assert_int_equal(smp_input_is_split(job, TOKENS), 1);
     assert_int_equal(smp_input_is_split(job, MASK), split);

@@ -360,11 +360,11 @@ static void test_calls_between_steps_are_watched(void **state)
         smp *s = NULL;
         smp_options options = smp_options_default();
         options.model = SMP_SOURCE_DIR "/examples/mlp.yaml";
-        options.stages = RANKS; /* so that every collective is one of all ranks */
-        options.ddp = 1;
-        options.chunks = 1;
-        options.schedule = "1f1b";
-        options.record_trace = 1;
+        options.planning.stages = RANKS; /* so that every collective is one of all ranks */
+        options.planning.ddp = 1;
+        options.planning.chunks = 1;
+        options.planning.schedule = "1f1b";
+        options.runtime.record_trace = 1;
         expect_status(smp_init(&s, &options), SMP_OK);
         s->comm->limit = (smp_comm_limits){0.05, 1.5, 1.5};
         if (rank == SILENT) {

@@ -206,6 +206,7 @@ static smp_status set_number(const smp_option *row, const char *name, const char
 smp_status smp_options_set(const smp_option *row, const char *name, const char *text, void *options)
 {
     void *at = (char *)options + row->at;
+    int word;
     if (row->given > 0)
         *(bool *)((char *)options + row->given) = true;
     switch (row->kind) {
@@ -230,6 +231,9 @@ smp_status smp_options_set(const smp_option *row, const char *name, const char *
         return add_item(name, text, at);
     case SMP_OPTION_CHOICE:
         return smp_parse_word(name, row->value, text, at);
+    case SMP_OPTION_WORD:
+        *(const char **)at = text;
+        return smp_parse_word(name, row->value, text, &word);
     case SMP_OPTION_HELP:
         return read_form(name, text, at);
     case SMP_OPTION_OWN:

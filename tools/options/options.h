@@ -17,6 +17,7 @@ typedef enum smp_option_kind {
     SMP_OPTION_FILE,    /* the same, not empty */
     SMP_OPTION_LIST,    /* may be repeated: smp_option_list */
     SMP_OPTION_CHOICE,  /* one of `value`'s words, "a|b|c". int: which, as enumerations count */
+    SMP_OPTION_WORD,    /* likewise, but the word itself: const char *, of the command line */
     SMP_OPTION_INT,     /* int */
     SMP_OPTION_INT64,   /* int64_t */
     SMP_OPTION_SEED,    /* uint64_t */
@@ -35,7 +36,7 @@ typedef enum smp_option_help {
     SMP_HELP_BASH
 } smp_option_help;
 
-enum { SMP_OPTION_LIST_MOST = 64 };
+enum { SMP_OPTION_LIST_MOST = 256 };
 #define SMP_OPTION_NO_LIMIT 1e30 /* the most that a number may be */
 
 typedef struct smp_option_list {

@@ -7,58 +7,37 @@
 #include <unistd.h>
 
 #include "graph/base/text.h"
-#include "schedule/plan/split_patterns.h"
+#include "exec/start/planning.h"
 
 enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3 };
 
 #define AT(field) offsetof(smp_partition_options, field)
+#define PLANNING(field) AT(job.planning.field)
 
 static const smp_option_word or_auto[] = {{"auto", 0}, {0}}, or_none[] = {{"none", 0}, {0}},
-                             shard_words[] = {{"auto", SMP_SHARD_AUTO}, {0}},
-                             prefetch_words[] = {{"auto", SMP_PREFETCH_AUTO}, {0}},
-                             hops_words[] = {{"auto", SMP_HOPS_AUTO}, {"none", 0}, {0}},
-                             bucket_words[] = {{"auto", SMP_BUCKET_AUTO}, {"none", 0}, {0}};
-
-static smp_status set_state_precision(void *options, const char *name, const char *text)
-{
-    int choice;
-    SMP_TRY(smp_parse_word(name, "fp32|bf16", text, &choice));
-    ((smp_partition_options *)options)->target.bf16_states = choice == 1;
-    return SMP_OK;
-}
+                             auto_or_number[] = {{"auto", SMP_DEFAULT}, {0}},
+                             auto_or_none[] = {{"auto", SMP_DEFAULT}, {"none", 0}, {0}};
 
 static smp_status set_schedule(void *options, const char *name, const char *text)
 {
-    smp_partition_options *o = options;
-    const smp_schedule_kind *kind = smp_schedule_find(text);
-    o->request.schedule = NULL;
-    if (!kind)
+    if (!smp_schedule_find(text))
         return smp_schedule_fail_name(name, text);
-    if (kind != &smp__schedule_auto) /* which is what is best */
-        o->request.schedule = kind->name;
+    ((smp_partition_options *)options)->job.planning.schedule = text;
     return SMP_OK;
 }
 
 static smp_status set_partitioner(void *options, const char *name, const char *text)
 {
-    smp_partition_options *o = options;
-    o->request.partitioner = strcmp(text, "auto") == 0 ? NULL : text;
-    return smp_partitioner_check(name, o->request.partitioner);
+    ((smp_partition_options *)options)->job.planning.partitioner = text;
+    return strcmp(text, "auto") == 0 ? SMP_OK : smp_partitioner_check(name, text);
 }
 
-/* A word, or D, P and T in any order. */
 static smp_status set_placement(void *options, const char *name, const char *text)
 {
-    smp_partition_options *o = options;
-    const char *d = strchr(text, 'D'), *p = strchr(text, 'P'), *t = strchr(text, 'T');
-    const bool letters = strlen(text) == 3 && d && p && t;
-    int choice = p > d ? 0 : 1;
-    if (!letters)
-        SMP_TRY(smp_parse_word(name, "cluster|spread|auto", text, &choice));
-    o->request.placement = (smp_placement)choice;
-    o->has_placement = o->request.placement != SMP_PLACEMENT_AUTO;
-    o->far_tensor = letters && t[1] != '\0' ? text : NULL;
-    return SMP_OK;
+    smp_placement placement;
+    bool neighbours;
+    ((smp_partition_options *)options)->job.planning.placement = text;
+    return smp__placement_read(name, text, &placement, &neighbours);
 }
 
 /* "PLAN:0,3-5", unless that is a file. */
@@ -69,8 +48,8 @@ static smp_status set_fix(void *options, const char *name, const char *text)
     const char *colon = strrchr(text, ':');
     free(o->fix_text);
     o->fix_text = NULL;
-    o->fix = text;
-    o->fix_stages = NULL;
+    o->job.planning.fix = text;
+    o->job.planning.fix_stages = NULL;
     if (!colon || colon == text || access(text, R_OK) == 0 ||
         strspn(colon + 1, "0123456789,-") != strlen(colon + 1))
         return SMP_OK;
@@ -78,46 +57,8 @@ static smp_status set_fix(void *options, const char *name, const char *text)
     if (!o->fix_text)
         return smp_fail_memory(strlen(text));
     o->fix_text[colon - text] = '\0';
-    o->fix = o->fix_text;
-    o->fix_stages = o->fix_text + (colon - text) + 1;
-    return SMP_OK;
-}
-
-static smp_status add_cuts(void *options, const char *name, const char *text)
-{
-    smp_partition_options *o = options;
-    if (o->n_cut_text == SMP_MAX_CUTS)
-        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_CUTS);
-    char *copy = o->cut_text[o->n_cut_text++] = strdup(text), *rest = NULL;
-    if (!copy)
-        return smp_fail_memory(strlen(text));
-    for (char *word = strtok_r(copy, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        if (o->n_cut == SMP_MAX_CUTS)
-            return smp_fail(SMP_ERR_INPUT, "%s: more than %d patterns", name, SMP_MAX_CUTS);
-        o->cut[o->n_cut++] = word;
-    }
-    if (o->n_cut == 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a pattern of op names", name, text);
-    return SMP_OK;
-}
-
-static smp_status add_split(void *options, const char *name, const char *text)
-{
-    smp_partition_options *o = options;
-    if (o->n_split == SMP_MAX_SPLITS)
-        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_SPLITS);
-    SMP_TRY(smp_split_entry_parse("--split", text, &o->split[o->n_split]));
-    o->n_split++;
-    return SMP_OK;
-}
-
-static smp_status add_freeze(void *options, const char *name, const char *text)
-{
-    smp_partition_options *o = options;
-    if (o->freezing.n == SMP_MAX_FREEZES)
-        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_FREEZES);
-    o->freeze[o->freezing.n++] = (smp_freeze_entry){text, {"--freeze", 0, 0}};
-    o->freezing.entry = o->freeze;
+    o->job.planning.fix = o->fix_text;
+    o->job.planning.fix_stages = o->fix_text + (colon - text) + 1;
     return SMP_OK;
 }
 
@@ -140,27 +81,27 @@ static void put_exporters(smp_text *text)
 static const smp_option rows[] = {
     {"o", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(output),
      .help = "where to write the plan (check: with all filled in)"},
-    {"n", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "DEVICES", .at = AT(request.devices),
+    {"n", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "DEVICES", .at = PLANNING(devices),
      .least = 1, .most = SMP_MAX_COUNT,
      .help = "devices to use (default: all of the cluster; without a cluster stages x ddp, "
              "or one per core)"},
-    {"cluster", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(cluster),
+    {"cluster", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = PLANNING(cluster),
      .help = "devices and links (default: the plan's own with check and --fix, else this "
              "machine)"},
-    {"profile", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = AT(profile),
+    {"profile", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = PLANNING(profile),
      .help = "measured costs from smp-profile (default: estimated)"},
-    {"device", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "cpu|cuda",
-     .at = AT(target.backend), .given = AT(has_device),
+    {"device", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "cpu|cuda",
+     .at = AT(job.runtime.device),
      .help = "what the plan is run on (default: what the plan with check and --fix says, or "
              "the profile was measured on, else cpu)"},
-    {"precision", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16",
-     .at = AT(target.precision), .given = AT(has_precision),
+    {"precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16",
+     .at = AT(job.runtime.precision),
      .help = "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
-    {"state-precision", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "fp32|bf16",
-     .given = AT(has_state_precision), .set = set_state_precision,
+    {"state-precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|bf16",
+     .at = PLANNING(state_precision),
      .help = "states of the optimizer: half of the bytes, rounded at random, without bias "
              "(default: the plan's with check and --fix, else fp32)"},
-    {"model", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE", .at = AT(model),
+    {"model", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE", .at = AT(job.model),
      .help = "the model of the plan (default: the one it names)"},
     {"costs", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "PLAN", .at = AT(costs),
      .help = "what the stages of a schedule of another framework take: those of this plan "
@@ -172,86 +113,82 @@ static const smp_option rows[] = {
     {"plugin", .kind = SMP_OPTION_LIST, .flags = IN_BOTH, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
     {"what is searched", .kind = SMP_OPTION_HEADING},
-    {"stages", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "P|auto",
-     .at = AT(request.stages), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
-     .help = "pipeline ranks"},
-    {"ddp", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "D|auto", .at = AT(request.ddp),
+    {"stages", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "P|auto", .at = PLANNING(stages),
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "pipeline ranks"},
+    {"ddp", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "D|auto", .at = PLANNING(ddp),
      .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "replicas"},
-    {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = AT(tensor),
-     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .given = AT(has_tensor),
+    {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = PLANNING(tensor),
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "devices that compute each op together (tensor parallelism), neighbours of one "
              "node; how each op is split is chosen (default: the plan's with --fix, else 1)"},
     {"tensor-overlap", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "auto|no|yes",
-     .at = AT(tensor_overlap), .given = AT(has_tensor_overlap),
+     .at = PLANNING(tensor_overlap),
      .help = "weight gradients are put off and made while a group exchanges those of "
              "activations (default: the plan's with --fix, else auto: where that hides "
              "something and fits)"},
-    {"split", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN:RULE", .set = add_split,
+    {"split", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN:RULE", .at = AT(split),
      .help = "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with "
              "--tensor, repeatable, a later one wins"},
     {"split-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "PLAN|CHECKPOINT",
-     .at = AT(split_from),
+     .at = PLANNING(split_from),
      .help =
          "as many devices compute each op together as in this plan, or in the job that wrote this "
          "checkpoint (a file, or their directory), split as there; stages and all else are "
          "searched"},
-    {"freeze", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN", .set = add_freeze,
+    {"freeze", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN", .at = AT(freeze),
      .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
              "plan's with --fix, else none)"},
-    {"shard", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "S|auto",
-     .at = AT(request.sharding.shard), .least = 1, .most = SMP_MAX_COUNT, .words = shard_words,
+    {"shard", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "S|auto", .at = PLANNING(shard),
+     .least = 1, .most = SMP_MAX_COUNT, .words = auto_or_number,
      .help = "replicas that hold one copy of the states together, each a part: divides ddp; "
              "auto: with and without are planned, and the faster is taken (default: the "
              "plan's, or 1)"},
     {"shard-what", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH,
-     .value = "optimizer|gradients|weights", .at = AT(request.sharding.what),
-     .given = AT(has_shard_what),
+     .value = "optimizer|gradients|weights", .at = PLANNING(shard_what),
      .help = "which states: those of the optimizer (default), gradients too, weights too "
              "(--shard auto: any)"},
     {"prefetch", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
-     .at = AT(request.sharding.prefetch), .most = SMP_MAX_COUNT, .words = prefetch_words,
+     .at = PLANNING(prefetch), .most = SMP_MAX_COUNT, .words = auto_or_number,
      .help = "sharded weights are gathered K runs of a chunk ahead of use, 0: right before "
              "it (default auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
     {"node-replicas", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N|none|auto",
-     .at = AT(request.sharding.node_replicas), .least = 1, .most = SMP_MAX_COUNT,
-     .words = hops_words,
+     .at = PLANNING(node_replicas), .least = 1, .most = SMP_MAX_COUNT, .words = auto_or_none,
      .help = "replicas of one node that sums and gathers go through before nodes (default "
              "auto: the shortest step)"},
     {"gradient-wire", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|bf16",
-     .at = AT(request.sharding.gradient_wire),
+     .at = PLANNING(gradient_wire),
      .help = "sums of gradients over replicas send half of the bytes, rounded; they are "
              "added in fp32 (default: the plan's with check and --fix, else fp32)"},
     {"bucket-bytes", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE|none|auto",
-     .at = AT(request.sharding.bucket_bytes), .words = bucket_words,
+     .at = PLANNING(bucket_bytes), .words = auto_or_none,
      .help = "gradients are reduced in buckets of this size while the last backward still "
              "makes others (default auto: by latency and bandwidth; none where cores move "
              "the data)"},
-    {"chunks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "V|auto",
-     .at = AT(request.chunks), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
-     .help = "stages per pipeline rank"},
+    {"chunks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "V|auto", .at = PLANNING(chunks),
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "stages per pipeline rank"},
     {"microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "M|auto",
-     .at = AT(request.microbatches), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .at = PLANNING(microbatches), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "B",
-     .at = AT(request.microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
+     .at = PLANNING(microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
      .help = "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
     {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
-     .at = AT(request.gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
+     .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
      .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
              "divides N (default: the plan's, or ddp)"},
     {"pipeline", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
      .alias = "schedule", .set = set_schedule, .names = smp_schedule_put_names,
      .help = "schedule: "},
     {"active-microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K",
-     .at = AT(request.active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
+     .at = PLANNING(active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
      .help = "most live micro-batches: simple runs in rounds of K; what keeps more alive is "
              "refused"},
     {"weight-lag", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
-     .at = AT(request.weight_lag), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .at = PLANNING(weight_lag), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "zero-bubble of one chunk: most micro-batches whose weight gradients are still "
              "to come, that at hand too; 1: each follows at once (default auto: fewer where "
              "memory asks for it)"},
-    {"group", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "G", .at = AT(request.group),
+    {"group", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "G", .at = PLANNING(group),
      .least = 1, .most = SMP_MAX_COUNT,
      .help = "micro-batches per group of chunked schedules (default: ranks)"},
     {"what is kept", .kind = SMP_OPTION_HEADING},
@@ -259,18 +196,18 @@ static const smp_option rows[] = {
      .help = "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay "
              "there; it may name few ops, by patterns too; its other numbers hold where no "
              "option says otherwise"},
-    {"cut-at", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PATTERN,...", .set = add_cuts,
+    {"cut-at", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN,...", .at = AT(cut_at),
      .help = "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any "
              "character); layers: at whole layers, by the names of ops"},
     {"schedule-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "FILE",
-     .at = AT(schedule_from),
+     .at = PLANNING(schedule_from),
      .help = "the order of a schedule of torch.distributed.pipelining (CSV), with its ranks, "
              "chunks and micro-batches"},
     {"what is best", .kind = SMP_OPTION_HEADING},
     {"optimize", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "speed|memory",
-     .at = AT(request.optimize), .help = "(default speed)"},
+     .at = PLANNING(optimize), .help = "(default speed)"},
     {"objective", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "step|bottleneck",
-     .at = AT(request.objective),
+     .at = PLANNING(objective),
      .help = "simulated step time (default), or the slowest stage alone"},
     {"placement", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "cluster|spread|auto",
      .set = set_placement,
@@ -278,22 +215,22 @@ static const smp_option rows[] = {
              "(spread), or whichever is faster, or another order of unequal devices "
              "(default); or D, P and T, neighbours last: DPT is cluster, PDT spread"},
     {"memory", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE",
-     .at = AT(request.memory_bytes), .help = "limit per device (default: the device's)"},
+     .at = PLANNING(memory_bytes), .help = "limit per device (default: the device's)"},
     {"recompute", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
-     .at = AT(request.recompute),
+     .at = PLANNING(recompute),
      .help = "stages that run forward again instead of keeping activations (default auto: "
              "those that do not fit otherwise)"},
     {"offload", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
-     .at = AT(request.offload),
+     .at = PLANNING(offload),
      .help = "what forwards keep for backwards goes to host memory in between (default auto: "
              "of ranks that do not fit otherwise, where the cluster has `links: host`; "
              "check: what the plan says)"},
     {"loading-horizon", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
-     .at = AT(request.loading_horizon), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .at = PLANNING(loading_horizon), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "compute actions that each transfer has to hide behind (default auto: 1, 2 or "
              "4)"},
     {"offload-states", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
-     .at = AT(request.offload_states), .may_miss = true,
+     .at = PLANNING(offload_states), .may_miss = true,
      .help = "the optimizer's states, and fp32 values of weights that a GPU reads in 16 bits "
              "alone, lie in host memory, and are updated there, on a GPU beside the next "
              "step (default auto: where memory is short and no plan with them on the device "
@@ -303,10 +240,10 @@ static const smp_option rows[] = {
      .set = set_partitioner, .names = smp_partitioner_put_names,
      .help = "one partitioner instead of the best of all: "},
     {"time-limit", .kind = SMP_OPTION_SECONDS, .flags = IN_BOTH, .value = "SECONDS|none",
-     .at = AT(time_limit_s), .above = true, .words = or_none, .given = AT(request.until_deadline),
+     .at = PLANNING(time_limit_s), .above = true, .words = or_none, .given = AT(has_time_limit),
      .help = "after it, the best plan so far is taken (default 10); named with --objective "
              "bottleneck, the proof takes all of it while a gap is open"},
-    {"seed", .kind = SMP_OPTION_SEED, .flags = IN_BOTH, .value = "S", .at = AT(request.seed),
+    {"seed", .kind = SMP_OPTION_SEED, .flags = IN_BOTH, .value = "S", .at = PLANNING(seed),
      .most = SMP_OPTION_NO_LIMIT, .help = "(default 1)"},
     {"output", .kind = SMP_OPTION_HEADING},
     {"explain", .kind = SMP_OPTION_YES, .flags = IN_BOTH, .at = AT(explain),
@@ -371,9 +308,10 @@ static smp_status spare_file(const smp_partition_options *o, const char *read)
 /* No file that is read is written, too. */
 static smp_status check_files(const smp_partition_options *o)
 {
-    const char *const read[] = {o->model,      o->plan,          o->fix,   o->cluster,
-                                o->profile,    o->schedule_from, o->costs, o->same_bits_as,
-                                o->split_from, o->common.config};
+    const smp_plan_options *p = &o->job.planning;
+    const char *const read[] = {o->job.model,  o->plan,          p->fix,   p->cluster,
+                                p->profile,    p->schedule_from, o->costs, o->same_bits_as,
+                                p->split_from, o->common.config};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         SMP_TRY(spare_file(o, read[i]));
     for (int i = 0; i < o->plugins.n; i++)
@@ -384,63 +322,25 @@ static smp_status check_files(const smp_partition_options *o)
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
 {
     smp_option_table table = smp__partition_table;
-    *o = (smp_partition_options){.time_limit_s = 10,
-                                 .tensor = 1,
-                                 .request = {.seed = 1,
-                                             .recompute = SMP_RECOMPUTE_AUTO,
-                                             .offload = SMP_OFFLOAD_AUTO,
-                                             .offload_states = SMP_OFFLOAD_AUTO,
-                                             .placement = SMP_PLACEMENT_AUTO,
-                                             .advise = true,
-                                             .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,
-                                                          .node_replicas = SMP_HOPS_AUTO,
-                                                          .prefetch = SMP_PREFETCH_AUTO,
-                                                          .gradient_wire = SMP_WIRE_AUTO}}};
+    smp_plan_options *p = &o->job.planning;
+    *o = (smp_partition_options){.job = smp_options_default()};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     if (o->check)
         table.operand = "smp-partition check PLAN", table.argument = "plan";
     SMP_TRY(smp_options_read(&table, argc, argv, o->check ? 2 : 1, o));
-    o->request.any_shard_what = !o->has_shard_what;
-    if (o->check)
-        o->plan = o->common.operand;
-    else
-        o->model = o->common.operand;
+    *(o->check ? &o->plan : &o->job.model) = o->common.operand;
+    p->split = o->split.item;
+    p->n_split = o->split.n;
+    p->cut_at = o->cut_at.item;
+    p->n_cut_at = o->cut_at.n;
+    p->freeze = o->freeze.item;
+    p->n_freeze = o->freeze.n;
+    p->until_time_limit = o->has_time_limit;
     return check_files(o);
-}
-
-smp_status smp_partition_options_target(const smp_partition_options *options,
-                                        const smp_sketch *sketch, const smp_profile *profile,
-                                        smp_target *out)
-{
-    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
-    bool whole = sketch && options->check && sketch->n_program > 0; /* says cpu by saying nothing */
-    if (whole || (sketch && sketch->has_target))
-        target = sketch->target;
-    else if (profile)
-        target = smp_profile_target(profile);
-    if (options->has_device)
-        target.backend = options->target.backend;
-    if (options->has_precision)
-        target.precision = options->target.precision;
-    if (options->has_state_precision)
-        target.bf16_states = options->target.bf16_states;
-    if (smp_target_check(target) != SMP_OK)
-        return smp_fail(SMP_ERR_INPUT,
-                        "--device %s: it has no %s, which %s: give --device cuda or --precision "
-                        "fp32",
-                        smp_backend_name(target.backend), smp_precision_name(target.precision),
-                        options->has_precision ? "--precision asks for"
-                                               : "the plan or the profile is in");
-    *out = target;
-    return SMP_OK;
 }
 
 void smp_partition_options_free(smp_partition_options *options)
 {
     free(options->fix_text);
-    for (int i = 0; i < options->n_cut_text; i++)
-        free(options->cut_text[i]);
-    for (int i = 0; i < options->n_split; i++)
-        free((char *)options->split[i].op);
     smp_options_close(options);
 }

@@ -105,71 +105,73 @@ static const smp_option rows[] = {
      .help = "train up to step S (default 100); 0: no step, and no --data needed"},
     {"epochs", .kind = SMP_OPTION_INT64, .at = AT(train.epochs), .value = "N", .least = 1,
      .help = "... or up to the end of the N-th pass over the data"},
-    {"optimizer", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer), .value = "NAME",
+    {"optimizer", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer.name), .value = "NAME",
      .names = put_optimizers, .flags = KEPT, .help = "one of these, the first by default:"},
-    {"lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.lr), .value = "X",
+    {"lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.lr), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "peak learning rate (default 1e-3)"},
-    {"warmup", .kind = SMP_OPTION_INT64, .at = AT(train.job.warmup_steps), .value = "N",
+    {"warmup", .kind = SMP_OPTION_INT64, .at = AT(train.job.optimizer.warmup_steps), .value = "N",
      .flags = KEPT, .help = "linear warm-up over N steps (default 0)"},
-    {"lr-schedule", .kind = SMP_OPTION_TEXT, .at = AT(train.job.lr_schedule), .value = "NAME",
-     .names = put_schedules, .flags = KEPT,
+    {"lr-schedule", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer.lr_schedule),
+     .value = "NAME", .names = put_schedules, .flags = KEPT,
      .help = "one of these after the warm-up; cosine by default with --decay-steps, else "
              "constant:"},
-    {"decay-steps", .kind = SMP_OPTION_INT64, .at = AT(train.job.decay_steps), .value = "N",
-     .flags = KEPT,
+    {"decay-steps", .kind = SMP_OPTION_INT64, .at = AT(train.job.optimizer.decay_steps),
+     .value = "N", .flags = KEPT,
      .help = "decay to --min-lr at step N, which is after the warm-up (default 0: none)"},
-    {"decay-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.decay_every), .value = "N",
-     .least = 1, .flags = KEPT, .help = "of step and exponential: how often the rate falls"},
-    {"gamma", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.gamma), .value = "X",
+    {"decay-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.optimizer.decay_every),
+     .value = "N", .least = 1, .flags = KEPT,
+     .help = "of step and exponential: how often the rate falls"},
+    {"gamma", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.gamma), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "... to how much of it (default 0.1)"},
-    {"min-lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_lr), .value = "X",
+    {"min-lr", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.min_lr), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "(default 0)"},
-    {"weight-decay", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.weight_decay), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "decoupled, on matrices (default 0.1)"},
-    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta1), .value = "X",
+    {"weight-decay", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.weight_decay),
+     .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
+     .help = "decoupled, on matrices (default 0.1)"},
+    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.beta1), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "adamw, lamb, novograd; lion's first (default 0.9)"},
-    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.beta2), .value = "X",
+    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.beta2), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "adamw, lamb, novograd; lion's second (default 0.95)"},
-    {"epsilon", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.epsilon), .value = "X",
+    {"epsilon", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.epsilon), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "adamw, lamb, novograd (default 1e-8)"},
-    {"momentum", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.momentum), .value = "X",
+    {"momentum", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.momentum), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "sgd, lars (default 0.9)"},
-    {"nesterov", .kind = SMP_OPTION_ONE, .at = AT(train.job.nesterov), .flags = KEPT,
+    {"nesterov", .kind = SMP_OPTION_ONE, .at = AT(train.job.optimizer.nesterov), .flags = KEPT,
      .help = "sgd: look ahead along the momentum"},
-    {"trust-coefficient", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.trust_coefficient),
+    {"trust-coefficient", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.trust_coefficient),
      .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "lars (default 1e-3)"},
     {"weights-like", .kind = SMP_OPTION_LIST, .at = AT(weights_like),
      .value = "PATTERN:KEY=VALUE,...", .flags = KEPT,
      .help = "settings of the weights so named, as in 'h*.ln*:weight-decay=0,lr=0.1': lr "
              "(times the step's), weight-decay, momentum, beta1, beta2, epsilon, "
              "trust-coefficient; repeatable, later ones win"},
-    {"clip", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.clip_norm), .value = "X",
+    {"clip", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.clip_norm), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "global gradient norm limit, 0: none (default 1)"},
-    {"max-skipped", .kind = SMP_OPTION_INT, .at = AT(train.job.max_skipped), .value = "N",
+    {"max-skipped", .kind = SMP_OPTION_INT, .at = AT(train.job.runtime.max_skipped), .value = "N",
      .flags = KEPT,
      .help = "end the job after N steps in a row whose loss or gradient was not finite, or "
              "that had no target: they change nothing (default 10, 0: never)"},
-    {"loss-scale", .kind = SMP_OPTION_TEXT, .at = AT(train.job.loss_scale), .value = "auto|X|off",
-     .flags = KEPT,
+    {"loss-scale", .kind = SMP_OPTION_TEXT, .at = AT(train.job.optimizer.loss_scale),
+     .value = "auto|X|off", .flags = KEPT,
      .help = "gradients are computed X times as large; auto: as large as they do not "
              "overflow (default: auto in fp16, else off), by these rules:"},
-    {"loss-scale-init", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.loss_scale_init), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
+    {"loss-scale-init", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.loss_scale_init),
+     .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "at first (default 65536; resumed: that of the checkpoint)"},
-    {"scale-window", .kind = SMP_OPTION_INT64, .at = AT(train.job.scale_window), .value = "N",
-     .least = 1, .flags = KEPT,
+    {"scale-window", .kind = SMP_OPTION_INT64, .at = AT(train.job.optimizer.scale_window),
+     .value = "N", .least = 1, .flags = KEPT,
      .help = "doubled after N steps in a row without an overflow (default 1000)"},
-    {"delayed-shift", .kind = SMP_OPTION_INT, .at = AT(train.job.delayed_shift), .value = "N",
-     .flags = KEPT,
+    {"delayed-shift", .kind = SMP_OPTION_INT, .at = AT(train.job.optimizer.delayed_shift),
+     .value = "N", .flags = KEPT,
      .help = "halved by the N-th overflow and those after it, until it is doubled; a step "
              "that overflows is skipped (default 2)"},
-    {"min-scale", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.min_scale), .value = "X",
+    {"min-scale", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.min_scale), .value = "X",
      .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "not below X (default 1), where such steps count for --max-skipped"},
-    {"seed", .kind = SMP_OPTION_SEED, .at = AT(train.job.seed), .value = "S", .flags = KEPT,
+    {"seed", .kind = SMP_OPTION_SEED, .at = AT(train.job.runtime.seed), .value = "S", .flags = KEPT,
      .help = "weights and dropout (default 1)"},
     {"given weights", .kind = SMP_OPTION_HEADING},
     {"weights", .kind = SMP_OPTION_TEXT, .at = AT(train.given), .value = "FILE",
@@ -199,7 +201,7 @@ static const smp_option rows[] = {
              "command line to requeue"},
     {"resume-changed", .kind = SMP_OPTION_YES, .at = AT(train.resume_changed),
      .help = "... also with another global batch"},
-    {"keep", .kind = SMP_OPTION_INT, .at = AT(train.job.keep_checkpoints), .value = "N",
+    {"keep", .kind = SMP_OPTION_INT, .at = AT(train.job.runtime.keep_checkpoints), .value = "N",
      .help = "checkpoints that stay, the last ones (default 2)"},
     {"keep-best", .kind = SMP_OPTION_YES, .at = AT(train.keep_best),
      .help = "save what evaluates to the lowest loss so far, too, and keep it beside those"},
@@ -249,22 +251,23 @@ static const smp_option rows[] = {
     {"checksum", .kind = SMP_OPTION_YES, .at = AT(train.checksum),
      .help = "print a hash of each replica's weights at the end"},
     {"job", .kind = SMP_OPTION_HEADING},
-    {"timeout", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_s), .value = "S",
+    {"timeout", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.runtime.timeout_s), .value = "S",
      .help = "end the job if a rank waits in a step for S seconds (or 2m, 1h) without "
              "progress (default 120, 0: never)"},
-    {"timeout-start", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_start_s), .value = "S",
+    {"timeout-start", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.runtime.timeout_start_s),
+     .value = "S",
      .help = "... until all are in the first step (default 10m, or 30 times --timeout where "
              "that is less); bytes read and operators prepared by any rank are progress"},
-    {"timeout-save", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.timeout_save_s), .value = "S",
-     .help = "... between steps and at the end, likewise"},
-    {"device", .kind = SMP_OPTION_TEXT, .at = AT(train.job.device), .value = "NAME",
+    {"timeout-save", .kind = SMP_OPTION_SECONDS, .at = AT(train.job.runtime.timeout_save_s),
+     .value = "S", .help = "... between steps and at the end, likewise"},
+    {"device", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.device), .value = "NAME",
      .names = put_devices,
      .help = "one of these (default cpu), or auto: the first that every rank has; ranks of a "
              "machine take its GPUs in turn and may share one:"},
-    {"precision", .kind = SMP_OPTION_TEXT, .at = AT(train.job.precision), .value = "NAME",
+    {"precision", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.precision), .value = "NAME",
      .help = "fp32, tf32, bf16 or fp16 (default: the plan's); the CPU has no tf32, bf16 "
              "where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32"},
-    {"offload-to", .kind = SMP_OPTION_TEXT, .at = AT(train.job.offload_to), .value = "DIR",
+    {"offload-to", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.offload_to), .value = "DIR",
      .help = "keep what the plan offloads in a file there, without a name, instead of in "
              "memory of the host; not on GPUs"},
     {"plugin", .kind = SMP_OPTION_LIST, .at = AT(plugins), .value = "FILE.so",
@@ -386,7 +389,7 @@ smp_status smp__run_options_settle(smp__run_options *a, const char *receipt, smp
     for (const smp_option *row = rows; row->name; row++)
         if (row->flags & KEPT)
             SMP_TRY(settle_option(a, row, receipt, changed));
-    a->train.job.n_weights_like = a->weights_like.n;
+    a->train.job.optimizer.n_weights_like = a->weights_like.n;
     return SMP_OK;
 }
 
@@ -481,12 +484,12 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                                                              : &a->data;
     a->train.predict_data = predicted->item;
     a->train.n_predict_data = predicted->n;
-    a->train.job.plugins = a->plugins.item;
-    a->train.job.n_plugins = a->plugins.n;
-    a->train.job.weights_like = a->weights_like.item;
-    a->train.job.n_weights_like = a->weights_like.n;
-    a->train.job.record_trace = a->train.trace || a->train.report || a->train.log;
-    a->train.job.record_costs = a->train.profile != NULL;
+    a->train.job.runtime.plugins = a->plugins.item;
+    a->train.job.runtime.n_plugins = a->plugins.n;
+    a->train.job.optimizer.weights_like = a->weights_like.item;
+    a->train.job.optimizer.n_weights_like = a->weights_like.n;
+    a->train.job.runtime.record_trace = a->train.trace || a->train.report || a->train.log;
+    a->train.job.runtime.record_costs = a->train.profile != NULL;
     SMP_TRY(check_words(&a->train));
     if (a->train.epochs > 0 && a->train.steps != NOT_GIVEN)
         return smp_fail(SMP_ERR_INPUT, "--epochs and --steps: give one of them");

@@ -66,20 +66,20 @@ static smp_options options_of(const config *c, const char *path)
 {
     smp_options options = smp_options_default();
     options.model = path;
-    options.stages = c->stages;
-    options.ddp = c->ddp;
-    options.chunks = c->chunks;
-    options.microbatches = c->microbatches;
-    options.microbatch_size = c->batch;
-    options.schedule = c->schedule;
-    options.optimizer = c->optimizer;
-    options.lr = 3e-3f;
-    options.clip_norm = 0.5f;
-    options.warmup_steps = 2;
-    options.decay_steps = 6;
-    options.seed = 7;
-    options.timeout_s = 60;
-    options.offload_to = c->offload_to;
+    options.planning.stages = c->stages;
+    options.planning.ddp = c->ddp;
+    options.planning.chunks = c->chunks;
+    options.planning.microbatches = c->microbatches;
+    options.planning.microbatch_size = c->batch;
+    options.planning.schedule = c->schedule;
+    options.optimizer.name = c->optimizer;
+    options.optimizer.lr = 3e-3f;
+    options.optimizer.clip_norm = 0.5f;
+    options.optimizer.warmup_steps = 2;
+    options.optimizer.decay_steps = 6;
+    options.runtime.seed = 7;
+    options.runtime.timeout_s = 60;
+    options.runtime.offload_to = c->offload_to;
     return options;
 }
 
@@ -455,7 +455,7 @@ static void test_job_evaluate_skips(void **state)
                     .schedule = k <= 3 ? "interleaved" : "zero-bubble",
                     .optimizer = "adamw"};
         smp_options options = options_of(&c, path);
-        options.timeout_s = 10;
+        options.runtime.timeout_s = 10;
         smp *job = NULL;
         smp_graph *graph = NULL;
         must(smp_graph_read(path, &graph));
@@ -530,7 +530,7 @@ static smp *open_plain(void)
                 .schedule = "simple",
                 .optimizer = "adamw"};
     smp_options options = options_of(&c, SMP_SOURCE_DIR "/examples/gpt-tiny.yaml");
-    options.record_trace = 1;
+    options.runtime.record_trace = 1;
     smp *job = NULL;
     must(smp_init(&job, &options));
     return job;
@@ -586,7 +586,7 @@ static void test_job_refuses_bad_options(void **state)
     options.plan = "/no/such/plan.yaml";
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "/no/such/plan.yaml"));
-    options.optimizer = "adam";
+    options.optimizer.name = "adam";
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "adam"));
     assert_null(job);

@@ -22,10 +22,10 @@ static smp_options options_of(const char *model)
 {
     smp_options options = smp_options_default();
     options.model = model;
-    options.microbatches = 2;
-    options.microbatch_size = SAMPLES / 2;
-    options.lr = 1e-2f;
-    options.timeout_s = 60;
+    options.planning.microbatches = 2;
+    options.planning.microbatch_size = SAMPLES / 2;
+    options.optimizer.lr = 1e-2f;
+    options.runtime.timeout_s = 60;
     return options;
 }
 
@@ -64,16 +64,16 @@ static void test_plugin_job_loads_what_it_needs(void **state)
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "unknown op 'snake'"));
     assert_null(job);
-    options.plugins = plugin;
-    options.n_plugins = 2;
+    options.runtime.plugins = plugin;
+    options.runtime.n_plugins = 2;
     train(&options, alpha[0], &loss[0]);
     assert_true(alpha[0][0] != 1); /* it has learned */
-    options.n_plugins = 1;
+    options.runtime.n_plugins = 1;
     train(&options, alpha[1], &loss[1]);
     assert_memory_equal(alpha[0], alpha[1], sizeof alpha[0]);
     assert_true(loss[0] == loss[1]);
-    options.plugins = NULL;
-    options.n_plugins = 0; /* what a job has loaded stays */
+    options.runtime.plugins = NULL;
+    options.runtime.n_plugins = 0; /* what a job has loaded stays */
     train(&options, alpha[1], &loss[1]);
     assert_memory_equal(alpha[0], alpha[1], sizeof alpha[0]);
 }
@@ -83,8 +83,8 @@ static void test_plugin_job_says_which_file_is_missing(void **state)
     (void)state;
     smp *job = NULL;
     smp_options options = options_of(SMP_SOURCE_DIR "/examples/mlp.yaml");
-    options.plugins = (const char *const[]){"absent.so"};
-    options.n_plugins = 1;
+    options.runtime.plugins = (const char *const[]){"absent.so"};
+    options.runtime.n_plugins = 1;
     assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "plugin 'absent.so' cannot be loaded"));
     assert_int_equal(smp_plan_write(&options, "/dev/null"), SMP_ERR_INPUT);

@@ -174,14 +174,14 @@ static smp_options options_of(const char *model)
 {
     smp_options options = smp_options_default();
     options.model = model;
-    options.stages = world_size;
-    options.ddp = 1;
-    options.chunks = 1;
-    options.microbatches = 2;
-    options.microbatch_size = 1;
-    options.schedule = "1f1b";
-    options.record_trace = options.record_costs = 1;
-    options.timeout_s = 1.0;
+    options.planning.stages = world_size;
+    options.planning.ddp = 1;
+    options.planning.chunks = 1;
+    options.planning.microbatches = 2;
+    options.planning.microbatch_size = 1;
+    options.planning.schedule = "1f1b";
+    options.runtime.record_trace = options.runtime.record_costs = 1;
+    options.runtime.timeout_s = 1.0;
     return options;
 }
 
@@ -196,7 +196,7 @@ static void test_job_survives_without_memory_from_a_plan(void **state)
 {
     (void)state;
     smp_options options = options_of(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml");
-    options.devices = world_size;
+    options.planning.devices = world_size;
     int code = world_rank == 0 ? smp_plan_write(&options, plan) : SMP_OK;
     MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
     assert_int_equal(code, SMP_OK);

@@ -21,11 +21,11 @@ static smp_options one_rank(const char *schedule, bool record)
 {
     smp_options options = smp_options_default();
     options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
-    options.stages = options.ddp = options.chunks = 1;
-    options.microbatches = MICROBATCHES;
-    options.microbatch_size = 1;
-    options.schedule = schedule;
-    options.record_trace = options.record_costs = record;
+    options.planning.stages = options.planning.ddp = options.planning.chunks = 1;
+    options.planning.microbatches = MICROBATCHES;
+    options.planning.microbatch_size = 1;
+    options.planning.schedule = schedule;
+    options.runtime.record_trace = options.runtime.record_costs = record;
     return options;
 }
 
@@ -180,7 +180,7 @@ static void test_write_costs_keeps_the_core_switch(void **state)
         assert_true(profile->core_switch_us == (round == 0 ? 0 : 33.5));
         profile->core_switch_us = 33.5;
         must(smp_profile_write(profile, path));
-        options.profile = path;
+        options.planning.profile = path;
         smp_profile_destroy(profile);
         smp_finalize(job);
     }

@@ -88,13 +88,13 @@ static void measure(plan_changes changes, bool file, bool first)
     must(smp_file_write(model_path, model, strlen(model)));
     must(smp_graph_read(model_path, &graph));
     options.model = model_path;
-    options.microbatches = MICROBATCHES;
-    options.microbatch_size = BATCH;
-    options.schedule = "simple";
+    options.planning.microbatches = MICROBATCHES;
+    options.planning.microbatch_size = BATCH;
+    options.planning.schedule = "simple";
     must(changed_plan_write(&options, 1, graph, changes, plan_path));
     options.model = NULL;
     options.plan = plan_path;
-    options.offload_to = file ? ranks_folder : NULL;
+    options.runtime.offload_to = file ? ranks_folder : NULL;
     const int64_t before = anonymous_bytes();
     must(smp_init(&job, &options));
     const void *const inputs[] = {tokens, goal};

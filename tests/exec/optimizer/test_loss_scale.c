@@ -11,13 +11,13 @@
 #include "exec/optimizer/loss_scale.h"
 #include "graph/base/random.h"
 
-static smp_options options_of(const char *loss_scale)
+static smp_optimizer_options options_of(const char *loss_scale)
 {
-    return (smp_options){.loss_scale = loss_scale,
-                         .loss_scale_init = 65536.0f,
-                         .scale_window = 1000,
-                         .min_scale = 1.0f,
-                         .delayed_shift = 2};
+    return (smp_optimizer_options){.loss_scale = loss_scale,
+                                   .loss_scale_init = 65536.0f,
+                                   .scale_window = 1000,
+                                   .min_scale = 1.0f,
+                                   .delayed_shift = 2};
 }
 
 /* Written by the numbers of the step and of the last overflow. */
@@ -25,7 +25,7 @@ static void test_loss_scale_follows_the_rule(void **state)
 {
     (void)state;
     for (uint64_t round = 0; round < 200; round++) {
-        smp_options o = options_of("auto");
+        smp_optimizer_options o = options_of("auto");
         const uint64_t mix = smp_random_mix(round);
         o.scale_window = 1 + (int64_t)(mix % 7);
         o.delayed_shift = 1 + (int)(mix >> 8 & 3);
@@ -59,7 +59,7 @@ static void test_loss_scale_stays(void **state)
 {
     (void)state;
     smp_loss_scaling scaling;
-    smp_options o = options_of("3.5");
+    smp_optimizer_options o = options_of("3.5");
     assert_int_equal(smp_loss_scaling_read(&o, SMP_PRECISION_FP16, &scaling), SMP_OK);
     smp_loss_scale scale = smp_loss_scale_begin(&scaling);
     for (int i = 0; i < 2000; i++)
@@ -81,7 +81,7 @@ static void test_loss_scale_stays(void **state)
 static void test_loss_scale_defaults(void **state)
 {
     (void)state;
-    const smp_options o = options_of(NULL);
+    const smp_optimizer_options o = options_of(NULL);
     for (int p = 0; p < SMP_N_PRECISION; p++) {
         smp_loss_scaling scaling;
         assert_int_equal(smp_loss_scaling_read(&o, (smp_precision)p, &scaling), SMP_OK);
@@ -96,7 +96,7 @@ static void test_loss_scale_resumes_within_options(void **state)
 {
     (void)state;
     smp_loss_scaling scaling;
-    smp_options o = options_of("auto");
+    smp_optimizer_options o = options_of("auto");
     o.min_scale = 8.0f;
     o.scale_window = 10;
     assert_int_equal(smp_loss_scaling_read(&o, SMP_PRECISION_FP16, &scaling), SMP_OK);
@@ -106,7 +106,7 @@ static void test_loss_scale_resumes_within_options(void **state)
     assert_true(scale.scale == 64.0f && scale.good == 3 && scale.left == 1);
 }
 
-static void assert_refused(smp_options o, const char *message)
+static void assert_refused(smp_optimizer_options o, const char *message)
 {
     smp_loss_scaling scaling;
     assert_int_equal(smp_loss_scaling_read(&o, SMP_PRECISION_FP16, &scaling), SMP_ERR_INPUT);
@@ -120,7 +120,7 @@ static void test_loss_scale_refuses(void **state)
     static const char *const names[] = {"", "on", "0", "-1", "nan", "1e39", "8x"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         assert_refused(options_of(names[i]), "expected auto, off, or a number from");
-    smp_options o = options_of("auto");
+    smp_optimizer_options o = options_of("auto");
     o.loss_scale_init = 0.0f;
     assert_refused(o, "loss scale at first 0");
     o = options_of("auto");

@@ -187,7 +187,7 @@ static void test_optimizer_registry(void **state)
             (*o)->states > SMP_MAX_OPTIMIZER_STATES || ((*o)->measure && !(*o)->trust))
             fail_msg("%s: no update, no summary, or %d states", name, (*o)->states);
     }
-    assert_string_equal(smp_options_default().optimizer, smp_optimizers()[0]->name);
+    assert_string_equal(smp_options_default().optimizer.name, smp_optimizers()[0]->name);
     assert_int_equal(smp_optimizer_find("adamw")->states, 2);
     assert_int_equal(smp_optimizer_find("sgd")->states, 1);
     assert_null(smp_optimizer_find("adam"));

@@ -16,7 +16,7 @@
 static void test_learning_rate_shape(void **state)
 {
     (void)state;
-    smp_options o = {.lr = 1.0f, .min_lr = 0.1f, .warmup_steps = 10, .decay_steps = 110};
+    smp_optimizer_options o = {.lr = 1.0f, .min_lr = 0.1f, .warmup_steps = 10, .decay_steps = 110};
     assert_true(smp_learning_rate(&o, 1) == 0.1f);
     assert_true(smp_learning_rate(&o, 5) == 0.5f);
     assert_true(smp_learning_rate(&o, 10) == 1.0f);
@@ -31,17 +31,18 @@ static void test_learning_rate_shape(void **state)
 static void test_learning_rate_without_parts(void **state)
 {
     (void)state;
-    smp_options constant = {.lr = 0.3f, .min_lr = 0.1f};
+    smp_optimizer_options constant = {.lr = 0.3f, .min_lr = 0.1f};
     assert_true(smp_learning_rate(&constant, 1) == 0.3f);
     assert_true(smp_learning_rate(&constant, 1000000) == 0.3f);
-    smp_options warm = {.lr = 0.3f, .min_lr = 0.1f, .warmup_steps = 4};
+    smp_optimizer_options warm = {.lr = 0.3f, .min_lr = 0.1f, .warmup_steps = 4};
     assert_true(smp_learning_rate(&warm, 2) == 0.15f);
     assert_true(smp_learning_rate(&warm, 5) == 0.3f);
-    smp_options decay = {.lr = 0.3f, .decay_steps = 100};
+    smp_optimizer_options decay = {.lr = 0.3f, .decay_steps = 100};
     assert_true(smp_learning_rate(&decay, 1) < 0.3f && smp_learning_rate(&decay, 1) > 0.299f);
     assert_true(smp_learning_rate(&decay, 100) == 0.0f);
     /* A decay that ends inside the warm-up leaves nothing but the floor after it. */
-    smp_options inside = {.lr = 0.3f, .min_lr = 0.1f, .warmup_steps = 20, .decay_steps = 10};
+    smp_optimizer_options inside = {
+        .lr = 0.3f, .min_lr = 0.1f, .warmup_steps = 20, .decay_steps = 10};
     assert_true(smp_learning_rate(&inside, 15) == (float)(0.3f * 15.0 / 20.0));
     assert_true(smp_learning_rate(&inside, 21) == 0.1f);
 }
@@ -69,13 +70,13 @@ static void test_learning_rate_matches_torch(void **state)
         {"step", 0, 25, {0.1f, 0.5f, 1, 1, 0.7f, 0.49f, 0.343f, 0.2401f}},
         {"exponential", 0, 25, {0.1f, 0.5f, 1, 0.985834294f, 0.7f, 0.49f, 0.243550059f, 0.2401f}}};
     for (size_t k = 0; k < sizeof expected / sizeof *expected; k++) {
-        const smp_options o = {.lr = 1.0f,
-                               .min_lr = 0.1f,
-                               .warmup_steps = 10,
-                               .decay_steps = expected[k].decay_steps,
-                               .lr_schedule = expected[k].name,
-                               .decay_every = expected[k].decay_every,
-                               .gamma = expected[k].decay_every > 0 ? 0.7f : 0.0f};
+        const smp_optimizer_options o = {.lr = 1.0f,
+                                         .min_lr = 0.1f,
+                                         .warmup_steps = 10,
+                                         .decay_steps = expected[k].decay_steps,
+                                         .lr_schedule = expected[k].name,
+                                         .decay_every = expected[k].decay_every,
+                                         .gamma = expected[k].decay_every > 0 ? 0.7f : 0.0f};
         assert_int_equal(smp_lr_schedule_check(&o), SMP_OK);
         for (int i = 0; i < PLACES; i++)
             if (!(fabsf(smp_learning_rate(&o, step[i]) - expected[k].rate[i]) <= 1e-7f))
@@ -84,30 +85,32 @@ static void test_learning_rate_matches_torch(void **state)
         assert_true(smp_learning_rate(&o, INT64_C(1) << 40) ==
                     (k == 0 ? 1.0f : 0.1f)); /* no lower than the floor */
     }
-    assert_true(smp_learning_rate(&(smp_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt"}, 4) ==
-                0.5f);
-    const smp_options tenth = {.lr = 1.0f, .lr_schedule = "step", .decay_every = 3};
+    assert_true(
+        smp_learning_rate(&(smp_optimizer_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt"}, 4) ==
+        0.5f);
+    const smp_optimizer_options tenth = {.lr = 1.0f, .lr_schedule = "step", .decay_every = 3};
     assert_true(smp_learning_rate(&tenth, 3) == 1.0f && smp_learning_rate(&tenth, 4) == 0.1f);
 }
 
 static void test_learning_rate_refuses(void **state)
 {
     (void)state;
-    smp_options o = {.lr = 1.0f, .lr_schedule = "cosin"};
+    smp_optimizer_options o = {.lr = 1.0f, .lr_schedule = "cosin"};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "cosine"));
     o.lr_schedule = "linear";
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "--decay-steps"));
-    o = (smp_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt", .decay_steps = 10};
+    o = (smp_optimizer_options){.lr = 1.0f, .lr_schedule = "inverse-sqrt", .decay_steps = 10};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "--decay-steps"));
-    o = (smp_options){.lr = 1.0f, .lr_schedule = "step", .gamma = 0.5f};
+    o = (smp_optimizer_options){.lr = 1.0f, .lr_schedule = "step", .gamma = 0.5f};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "--decay-every"));
-    o = (smp_options){.lr = 1.0f, .lr_schedule = "constant", .decay_every = 5};
+    o = (smp_optimizer_options){.lr = 1.0f, .lr_schedule = "constant", .decay_every = 5};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
-    o = (smp_options){.lr = 1.0f, .lr_schedule = "exponential", .decay_every = 5, .gamma = 1.0f};
+    o = (smp_optimizer_options){
+        .lr = 1.0f, .lr_schedule = "exponential", .decay_every = 5, .gamma = 1.0f};
     assert_int_equal(smp_lr_schedule_check(&o), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "gamma 1, expected more than 0 and less than 1"));
 }
@@ -158,10 +161,10 @@ static const like likes[] = {
 
 static void check_like(const like *c, const smp_graph *graph, smp_update_settings *settings)
 {
-    const smp_options options = {.beta1 = 0.9f,
-                                 .weight_decay = 0.1f,
-                                 .weights_like = c->entry,
-                                 .n_weights_like = !!c->entry[0] + !!c->entry[1]};
+    const smp_optimizer_options options = {.beta1 = 0.9f,
+                                           .weight_decay = 0.1f,
+                                           .weights_like = c->entry,
+                                           .n_weights_like = !!c->entry[0] + !!c->entry[1]};
     const smp_status status =
         smp_weights_like(&options, smp_optimizer_find(c->optimizer), graph, settings);
     if (c->message) {
@@ -190,9 +193,9 @@ static void test_weights_like(void **state)
     assert_non_null(settings);
     for (size_t i = 0; i < sizeof likes / sizeof *likes; i++)
         check_like(&likes[i], graph, settings);
-    assert_int_equal(
-        smp_weights_like(&(smp_options){.n_weights_like = 1}, smp_optimizers()[0], graph, settings),
-        SMP_ERR_INPUT);
+    assert_int_equal(smp_weights_like(&(smp_optimizer_options){.n_weights_like = 1},
+                                      smp_optimizers()[0], graph, settings),
+                     SMP_ERR_INPUT);
     free(settings);
     smp_graph_destroy(graph);
 }

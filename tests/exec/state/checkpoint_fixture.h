@@ -75,10 +75,10 @@ static inline smp *open_model(const char *path, const char *optimizer)
     smp *job = NULL;
     smp_options options = smp_options_default();
     options.model = path;
-    options.optimizer = optimizer;
-    options.lr = 0.1f;
-    options.microbatches = 1;
-    options.microbatch_size = SAMPLES;
+    options.optimizer.name = optimizer;
+    options.optimizer.lr = 0.1f;
+    options.planning.microbatches = 1;
+    options.planning.microbatch_size = SAMPLES;
     must(smp_init(&job, &options));
     return job;
 }

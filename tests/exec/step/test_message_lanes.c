@@ -264,12 +264,12 @@ static void open_plan(const char *model, const char *schedule, int chunks, smp_g
     const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
     smp_options options = smp_options_default();
     options.model = path;
-    options.stages = RANKS;
-    options.ddp = 1;
-    options.chunks = chunks;
-    options.microbatches = 6;
-    options.microbatch_size = 1;
-    options.schedule = schedule;
+    options.planning.stages = RANKS;
+    options.planning.ddp = 1;
+    options.planning.chunks = chunks;
+    options.planning.microbatches = 6;
+    options.planning.microbatch_size = 1;
+    options.planning.schedule = schedule;
     assert_int_equal(smp_graph_read(path, graph), SMP_OK);
     if (smp__plan_from_options(&options, RANKS, cpu, plan) != SMP_OK)
         fail_msg("%s: %s", schedule, smp_last_error());

@@ -150,13 +150,13 @@ static smp_train_options options_of(const char *const *data, bool replicas, int6
                            .json = true,
                            .checksum = true};
     o.job.model = model;
-    o.job.ddp = replicas ? world_size : 1;
-    o.job.stages = replicas ? 1 : world_size;
-    o.job.chunks = 1;
-    o.job.microbatch_size = 2;
-    o.job.microbatches = GLOBAL_BATCH / 2 / o.job.ddp;
-    o.job.schedule = "1f1b";
-    o.job.timeout_s = 60;
+    o.job.planning.ddp = replicas ? world_size : 1;
+    o.job.planning.stages = replicas ? 1 : world_size;
+    o.job.planning.chunks = 1;
+    o.job.planning.microbatch_size = 2;
+    o.job.planning.microbatches = GLOBAL_BATCH / 2 / o.job.planning.ddp;
+    o.job.planning.schedule = "1f1b";
+    o.job.runtime.timeout_s = 60;
     return o;
 }
 
@@ -180,7 +180,7 @@ static void test_training_loop_takes_every_sample(void **state)
     const char *data[] = {text};
     for (int replicas = 0; replicas <= 1; replicas++) {
         smp_train_options o = options_of(data, replicas, 3 * BATCHES);
-        o.job.lr = 0;
+        o.job.optimizer.lr = 0;
         o.eval_data = data;
         o.n_eval_data = 1;
         printed p = train_well(&o);
@@ -202,7 +202,7 @@ static void test_training_loop_drops_the_last(void **state)
     (void)state;
     const char *data[] = {text};
     smp_train_options o = options_of(data, true, 3 * BATCHES);
-    o.job.lr = 0;
+    o.job.optimizer.lr = 0;
     printed all = train_well(&o);
     o.drop_last = true;
     printed full = train_well(&o);
@@ -222,7 +222,7 @@ static void test_training_loop_of_few_samples(void **state)
     (void)state;
     const char *data[] = {few};
     smp_train_options o = options_of(data, true, 4);
-    o.job.lr = 0;
+    o.job.optimizer.lr = 0;
     o.eval_data = data;
     o.n_eval_data = 1;
     printed p = train_well(&o);
@@ -307,13 +307,13 @@ static void test_training_loop_evaluates_when_due(void **state)
     assert_true(p.evaluated[0] == 2 && p.evaluated[1] == 4 && p.evaluated[2] == 5);
     /* of the weights of its step, and of its own data */
     assert_true(p.eval_loss[0] != p.eval_loss[1] && p.eval_loss[1] != p.eval_loss[2]);
-    o.job.lr = 0;
+    o.job.optimizer.lr = 0;
     o.eval_every = 1;
     p = train_well(&o);
     assert_int_equal(p.evaluations, 5);
     assert_true(p.eval_loss[0] == p.eval_loss[4]);
     o = options_of(eval_data, false, 2);
-    o.job.lr = 0;
+    o.job.optimizer.lr = 0;
     const printed trained = train_well(&o);
     assert_near(p.eval_loss[0], mean_of_few(&trained, 1));
 }
@@ -391,7 +391,7 @@ static void test_training_loop_traces_into_a_folder(void **state)
     const char *data[] = {text};
     char trace[96];
     smp_train_options o = options_of(data, true, 1);
-    o.job.record_trace = 1;
+    o.job.runtime.record_trace = 1;
     o.trace = trace;
     snprintf(trace, sizeof trace, "%s/trace.json", ranks_folder);
     assert_int_equal(train_well(&o).steps, 1);
@@ -412,7 +412,7 @@ static void test_training_loop_checksum(void **state)
     const char *data[] = {text};
     smp_train_options o = options_of(data, true, 2);
     printed one = train_well(&o), again = train_well(&o);
-    o.job.lr *= 1.001f;
+    o.job.optimizer.lr *= 1.001f;
     printed other = train_well(&o);
     assert_int_equal(one.hashes, world_size);
     assert_true(one.weights[0] != 0 && other.weights[0] != one.weights[0]);
@@ -467,9 +467,9 @@ static void test_training_loop_failures_all_ranks_know(void **state)
     assert_int_equal(p.status, SMP_ERR_INPUT);
     assert_false(p.job_broken);
     o = options_of(data, false, 20);
-    o.job.lr = 1e6f;
-    o.job.weight_decay = 1000;
-    o.job.max_skipped = 2;
+    o.job.optimizer.lr = 1e6f;
+    o.job.optimizer.weight_decay = 1000;
+    o.job.runtime.max_skipped = 2;
     p = train(&o);
     assert_int_equal(p.status, SMP_ERR_FAILED);
     assert_false(p.job_broken);

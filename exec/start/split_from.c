@@ -1,5 +1,5 @@
 /* Splittings of plans and checkpoints; see the header. */
-#include "tools/partition/split_from.h"
+#include "exec/start/split_from.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* How ops are split, of a plan or of a checkpoint: --split-from. */
-#ifndef SMP_TOOLS_PARTITION_SPLIT_FROM_H
-#define SMP_TOOLS_PARTITION_SPLIT_FROM_H
+#ifndef SMP_EXEC_START_SPLIT_FROM_H
+#define SMP_EXEC_START_SPLIT_FROM_H
 
 #include "graph/base/arena.h"
 #include "schedule/plan/sketch.h"

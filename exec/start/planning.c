@@ -1,0 +1,433 @@
+/* Planning from options: reads what they name, asks the planner. What a plan that is kept (`fix`)
+ * says holds where no option says otherwise. See the header. */
+#include "exec/start/planning.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/optimizer/optimizer.h"
+#include "graph/base/clock.h"
+#include "schedule/auto/list_schedule.h"
+#include "schedule/plan/freeze.h"
+#include "schedule/plan/op_pattern.h"
+#include "schedule/plan/split_patterns.h"
+#include "schedule/planner/planner_build.h"
+
+enum { MAX_LOCAL = 1 << 16 };
+
+/* Devices that compute every op together. */
+static int tensor_of(const smp_search_request *request)
+{
+    return request->splitting.devices > 1 ? request->splitting.devices : 1;
+}
+
+/* Without a cluster file: so many devices of this machine as asked for, directly or by stages,
+ * replicas and the devices of a group, else one per core, or one GPU. */
+static int local_devices(const smp__planning *p)
+{
+    const smp_search_request *r = &p->request;
+    const int tensor = p->tensor.tensor > 1 ? p->tensor.tensor : 1;
+    if (r->devices > 0)
+        return r->devices;
+    if (r->stages > 0 || r->ddp > 0 || tensor > 1) {
+        int64_t devices =
+            (int64_t)(r->stages > 0 ? r->stages : 1) * (r->ddp > 0 ? r->ddp : 1) * tensor;
+        return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
+    }
+    bool own_memory = smp_backend_of(r->graph->target)->own_memory;
+    long cores = own_memory ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)cores;
+}
+
+/* The cluster as groups of as many devices as compute every op together. */
+static smp_status group_devices(smp__planning *p)
+{
+    smp_search_request *r = &p->request;
+    const int tensor = tensor_of(r);
+    const smp_cluster *cluster = r->cluster;
+    if (tensor == (cluster->of ? cluster->group : 1))
+        return SMP_OK;
+    r->cluster = cluster->of ? cluster->of : cluster;
+    if (tensor == 1)
+        return SMP_OK;
+    smp_status status = smp_cluster_group(r->cluster, tensor, &p->groups);
+    if (status == SMP_OK)
+        r->cluster = p->groups;
+    else if (status == SMP_ERR_INPUT && p->sketch && p->sketch->parallel_where.file)
+        return smp_fail_at(p->sketch->parallel_where, "%s", smp_last_error());
+    return status;
+}
+
+/* request.devices, where it is not 0, is the number of groups. */
+static smp_status open_cluster(smp__planning *p)
+{
+    smp_search_request *r = &p->request;
+    const char *file = p->options->planning.cluster;
+    r->cluster = p->sketch ? p->sketch->cluster : NULL;
+    if (file) {
+        SMP_TRY(smp_cluster_read(file, &p->cluster));
+    } else if (!r->cluster) {
+        r->devices = local_devices(p);
+        SMP_TRY(smp__at_numbers(r, smp_cluster_default(p->graph->target, p->profile,
+                                                       r->devices * tensor_of(r), &p->cluster)));
+    }
+    if (p->cluster)
+        r->cluster = p->cluster;
+    SMP_TRY(group_devices(p));
+    if (r->devices == 0)
+        r->devices = smp_cluster_devices(r->cluster);
+    return SMP_OK;
+}
+
+static smp_status keep_microbatches(const smp_sketch *sketch, smp_search_request *r)
+{
+    int64_t stages = (int64_t)r->stages * (r->chunks > 0 ? r->chunks : 1);
+    if (r->microbatches > 0 || sketch->microbatches == 0)
+        return SMP_OK;
+    if (sketch->microbatches > SMP_MAX_FORWARDS / stages)
+        return smp_fail_at(
+            sketch->batch_where,
+            "batch: microbatches: got %d, expected at most %d forward actions of %lld "
+            "stages",
+            sketch->microbatches, SMP_MAX_FORWARDS, (long long)stages);
+    r->microbatches = sketch->microbatches;
+    return SMP_OK;
+}
+
+static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(sketch->schedule);
+    if (r->schedule || !sketch->schedule || kind == &smp__schedule_auto)
+        return SMP_OK;
+    if (!kind) {
+        smp_status status = smp_schedule_fail_name("schedule", sketch->schedule);
+        return status == SMP_ERR_INPUT ? smp_fail_at(sketch->schedule_where, "%s", smp_last_error())
+                                       : status;
+    }
+    r->schedule = kind->name;
+    return SMP_OK;
+}
+
+static smp_status keep_numbers(smp__planning *p)
+{
+    const smp_sketch *sketch = p->sketch;
+    smp_search_request *r = &p->request;
+    if (r->stages == 0 && r->ddp == 0 && r->chunks == 0)
+        r->numbers_where =
+            sketch->parallel_where.file ? sketch->parallel_where : sketch->stages_where;
+    smp_sketch_shape(sketch, &r->stages, &r->chunks);
+    if (r->ddp == 0)
+        r->ddp = sketch->ddp;
+    SMP_TRY(keep_microbatches(sketch, r));
+    if (r->microbatch_size == 0)
+        r->microbatch_size = sketch->microbatch_size;
+    if (r->gradient_blocks == 0)
+        r->gradient_blocks = sketch->gradient_blocks;
+    r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
+    if (r->loading_horizon == 0)
+        r->loading_horizon = sketch->loading_horizon;
+    bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
+    if (r->placement == SMP_PLACEMENT_AUTO && sketch->has_placement &&
+        (!sketch->device || same_ranks))
+        r->placement = sketch->placement;
+    r->device = sketch->device;
+    r->products = &sketch->products;
+    r->library_bytes = sketch->library_bytes;
+    if (r->devices == 0 && r->ddp > 0)
+        r->devices = local_devices(p);
+    return keep_schedule(sketch, r);
+}
+
+/* An entry of cut_at may hold several patterns, with commas between. */
+static smp_status read_cuts(smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    size_t most = 1;
+    for (int i = 0; i < o->n_cut_at; i++)
+        most += strlen(o->cut_at[i]) + 1;
+    p->cut = calloc(most, sizeof *p->cut);
+    p->cut_text = calloc(most, 1);
+    if (!p->cut || !p->cut_text)
+        return smp_fail_memory(most * sizeof *p->cut);
+    char *at = p->cut_text, *rest = NULL;
+    for (int i = 0; i < o->n_cut_at; i++) {
+        char *copy = at;
+        at = stpcpy(at, o->cut_at[i]) + 1;
+        for (char *w = strtok_r(copy, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
+            p->cut[p->n_cut++] = w;
+        if (p->n_cut == 0)
+            return smp_fail(SMP_ERR_INPUT, "--cut-at: got '%s', expected a pattern of op names",
+                            o->cut_at[i]);
+    }
+    return SMP_OK;
+}
+
+/* What the request says of the ops of the graph that is planned. */
+static smp_status adapt_request(void *context, smp_search_request *r)
+{
+    smp__planning *p = context;
+    const smp_plan_options *o = &p->options->planning;
+    free(p->pin);
+    free(p->pin_where);
+    free(p->together);
+    p->pin = p->together = NULL;
+    p->pin_where = NULL;
+    if (o->fix)
+        SMP_TRY(smp_sketch_pins(p->sketch, r->graph, o->fix_stages, &p->pin, &p->pin_where));
+    if (p->n_cut > 0)
+        SMP_TRY(smp_op_cuts(r->graph, "--cut-at", p->cut, p->n_cut, &p->together));
+    r->pin = p->pin;
+    r->pin_where = p->pin_where;
+    r->together = p->together;
+    return SMP_OK;
+}
+
+static smp_status read_splits(smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    p->split = calloc((size_t)o->n_split + 1, sizeof *p->split);
+    if (!p->split)
+        return smp_fail_memory(((size_t)o->n_split + 1) * sizeof *p->split);
+    for (; p->n_split < o->n_split; p->n_split++)
+        SMP_TRY(smp_split_entry_parse("--split", o->split[p->n_split], &p->split[p->n_split]));
+    return SMP_OK;
+}
+
+/* The splitting of --split-from and nothing else of that plan or checkpoint. */
+static smp_status ask_split_from(smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    SMP_TRY(smp__split_from_open(o->split_from, &p->split_from));
+    const smp_splitting *from = &p->split_from.splitting;
+    if (o->n_split > 0)
+        return smp_fail(SMP_ERR_INPUT, "--split: with --split-from, which says how ops are split");
+    if (o->tensor > 0 && o->tensor != from->devices)
+        return smp_fail(SMP_ERR_INPUT, "--tensor: got %d, expected the %d of --split-from %s",
+                        o->tensor, from->devices, o->split_from);
+    p->tensor = (smp_tensor_request){.tensor = from->devices,
+                                     .fixed = from->entry,
+                                     .n_fixed = from->n_entry,
+                                     .only_fixed = true};
+    return SMP_OK;
+}
+
+/* What the options say of groups of devices, else the plan to keep; the devices of this machine are
+ * then so many times as much. */
+static smp_status ask_tensor(smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    smp_tensor_request *out = &p->tensor;
+    const bool kept =
+        p->sketch && p->sketch->splitting.devices > 1 && o->tensor == SMP_DEFAULT && !o->split_from;
+    SMP_TRY(read_splits(p));
+    *out = (smp_tensor_request){.tensor = o->tensor == SMP_DEFAULT ? 1 : o->tensor,
+                                .fixed = p->split,
+                                .n_fixed = p->n_split};
+    if (kept && p->n_split > 0)
+        return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
+                                       "give --tensor, or change the plan");
+    if (kept)
+        *out =
+            (smp_tensor_request){.tensor = p->sketch->splitting.devices,
+                                 .fixed = p->sketch->splitting.entry,
+                                 .n_fixed = p->sketch->splitting.n_entry,
+                                 .only_fixed = true,
+                                 .overlap = p->sketch->splitting.overlap ? SMP_TENSOR_OVERLAP_YES
+                                                                         : SMP_TENSOR_OVERLAP_NO};
+    if (o->split_from)
+        SMP_TRY(ask_split_from(p));
+    if (o->tensor_overlap != SMP_DEFAULT)
+        out->overlap = (smp_tensor_overlap)o->tensor_overlap;
+    if (out->tensor == 1 && out->n_fixed > 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--split: nothing is split without --tensor: give --tensor T, or auto");
+    smp_placement placement;
+    bool neighbours = true;
+    if (o->placement)
+        SMP_TRY(smp__placement_read("--placement", o->placement, &placement, &neighbours));
+    if (out->tensor != 1 && !neighbours)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--placement %s: devices that compute ops together (--tensor) are "
+                        "neighbours of one node: expected T last, DPT or PDT",
+                        o->placement);
+    return SMP_OK;
+}
+
+/* whole: the sketch has programs, and says cpu by saying nothing. */
+static smp_status find_target(const smp__planning *p, bool whole, smp_target *out)
+{
+    const smp_runtime_options *o = &p->options->runtime;
+    const char *states = p->options->planning.state_precision;
+    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    if (whole || (p->sketch && p->sketch->has_target))
+        target = p->sketch->target;
+    else if (p->profile)
+        target = smp_profile_target(p->profile);
+    if (o->device)
+        SMP_TRY(smp_backend_read((smp_where){0}, "--device", o->device, &target.backend));
+    if (o->precision)
+        SMP_TRY(smp_precision_read((smp_where){0}, "--precision", o->precision, &target.precision));
+    if (states)
+        SMP_TRY(smp_state_precision_read("--state-precision", states, &target.bf16_states));
+    if (smp_target_check(target) != SMP_OK)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--device %s: it has no %s, which %s: give --device cuda or --precision "
+                        "fp32",
+                        smp_backend_name(target.backend), smp_precision_name(target.precision),
+                        o->precision ? "--precision asks for" : "the plan or the profile is in");
+    *out = target;
+    return SMP_OK;
+}
+
+/* The graph becomes what the plan is for. */
+static smp_status set_target(smp__planning *p, smp_target target)
+{
+    SMP_TRY(smp_graph_set_target(p->graph, target));
+    SMP_TRY(smp_graph_check_kernels(p->graph));
+    return p->profile ? smp_profile_check_target(p->profile, target) : SMP_OK;
+}
+
+static smp_status freeze(smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    smp_freeze_entry entry[SMP_MAX_FREEZES];
+    for (int i = 0; i < o->n_freeze; i++)
+        entry[i] = (smp_freeze_entry){o->freeze[i], {"--freeze", 0, 0}};
+    const smp_freezing asked = {.n = o->n_freeze, .entry = entry};
+    const bool says = o->n_freeze > 0 || !p->sketch;
+    return smp_freezing_apply(says ? &asked : &p->sketch->freezing, p->graph);
+}
+
+static smp_status read_profile(smp__planning *p)
+{
+    p->request.graph = p->graph;
+    if (p->options->planning.profile)
+        SMP_TRY(smp_profile_read(p->options->planning.profile, p->graph, &p->profile));
+    p->request.profile = p->profile;
+    return SMP_OK;
+}
+
+static smp_status check_devices(const smp__planning *p, bool asked)
+{
+    const smp_search_request *r = &p->request;
+    const int devices = smp_cluster_devices(r->cluster);
+    if (r->devices > devices && !p->cluster)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%d devices are needed, the cluster of %s has %d: give --cluster FILE",
+                        r->devices, p->options->planning.fix, devices);
+    if (asked || r->devices <= devices)
+        return SMP_OK;
+    return smp__at_numbers(r,
+                           smp_fail(SMP_ERR_INPUT, "the plan needs %d devices, cluster '%s' has %d",
+                                    r->devices, r->cluster->name, devices));
+}
+
+smp_status smp__planning_open(const smp_options *options, const smp_target *target, int ranks,
+                              smp__planning *p)
+{
+    const smp_plan_options *o = &options->planning;
+    smp_search_request *r = &p->request;
+    smp_target found;
+    *p = (smp__planning){.options = options};
+    SMP_TRY(smp__plan_request_fill(o, ranks, r));
+    SMP_TRY(read_cuts(p));
+    const bool asked = r->devices > 0;
+    SMP_TRY(smp_graph_read(options->model, &p->graph));
+    SMP_TRY(read_profile(p));
+    if (o->fix)
+        SMP_TRY(smp_sketch_read(o->fix, &p->sketch));
+    SMP_TRY(freeze(p));
+    if (!target)
+        SMP_TRY(find_target(p, false, &found));
+    SMP_TRY(set_target(p, target ? *target : found));
+    SMP_TRY(ask_tensor(p));
+    if (o->fix)
+        SMP_TRY(keep_numbers(p));
+    if (o->schedule_from)
+        SMP_TRY(smp_foreign_begin(o->schedule_from, r, &p->foreign));
+    if (r->microbatch_size == 0)
+        r->microbatch_size = p->profile ? p->profile->microbatch_size : 1;
+    SMP_TRY(open_cluster(p));
+    return check_devices(p, asked);
+}
+
+/* The model as one device of a group computes it, as the sketch says. */
+static smp_status split_model(smp__planning *p)
+{
+    if (p->sketch->splitting.devices <= 1)
+        return SMP_OK;
+    SMP_TRY(smp_splitting_resolve(&p->sketch->splitting, p->graph, p->sketch->arena,
+                                  &p->request.splitting));
+    return smp_splitting_apply(&p->request.splitting, 0, &p->graph);
+}
+
+static smp_status open_checked_model(smp__planning *p, const char *plan)
+{
+    if (p->options->model)
+        return smp_graph_read(p->options->model, &p->graph);
+    if (!p->sketch->model_path)
+        return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", plan);
+    const smp_plan named = {.model_path = p->sketch->model_path};
+    return smp_plan_open_model(&named, plan, 0, &p->graph);
+}
+
+static void begin_time(smp__planning *p)
+{
+    const double limit_s = p->options->planning.time_limit_s;
+    p->request.deadline_s = limit_s > 0 ? smp_clock_s() + limit_s : 0;
+}
+
+smp_status smp__planning_open_checked(const smp_options *options, const char *plan,
+                                      smp__planning *p)
+{
+    smp_search_request *r = &p->request;
+    smp_target target;
+    *p = (smp__planning){.options = options};
+    SMP_TRY(smp__plan_request_fill(&options->planning, 0, r));
+    SMP_TRY(smp_sketch_read(plan, &p->sketch));
+    SMP_TRY(open_checked_model(p, plan));
+    SMP_TRY(smp_freezing_apply(&p->sketch->freezing, p->graph));
+    SMP_TRY(split_model(p));
+    SMP_TRY(read_profile(p));
+    SMP_TRY(find_target(p, p->sketch->n_program > 0, &target));
+    SMP_TRY(set_target(p, target));
+    int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : p->sketch->ddp;
+    smp_sketch_shape(p->sketch, &pipeline, &chunks);
+    int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
+    const int most = MAX_LOCAL / tensor_of(r) > 0 ? MAX_LOCAL / tensor_of(r) : 1;
+    r->devices = devices > most ? most : (int)devices; /* more are a finding */
+    SMP_TRY(open_cluster(p));
+    begin_time(p);
+    return SMP_OK;
+}
+
+smp_status smp__planning_run(smp__planning *p, const char *model_path)
+{
+    begin_time(p);
+    p->tensor.adapt = adapt_request;
+    p->tensor.context = p;
+    SMP_TRY(smp_tensor_plan(&p->request, &p->tensor, model_path, &p->made));
+    return p->foreign ? smp_foreign_take_order(p->foreign, &p->made.request, &p->made.result)
+                      : SMP_OK;
+}
+
+void smp__planning_close(smp__planning *p)
+{
+    smp_tensor_result_destroy(&p->made);
+    for (int i = 0; i < p->n_split; i++)
+        free((char *)p->split[i].op);
+    free(p->split);
+    free(p->cut);
+    free(p->cut_text);
+    free(p->pin);
+    free(p->pin_where);
+    free(p->together);
+    smp_sketch_destroy(p->sketch);
+    smp__split_from_close(&p->split_from);
+    smp_foreign_destroy(p->foreign);
+    smp_cluster_destroy(p->groups);
+    smp_cluster_destroy(p->cluster);
+    smp_profile_destroy(p->profile);
+    smp_graph_destroy(p->graph);
+}
