@@ -148,7 +148,7 @@ typedef struct smp_plan_options {
     int n_split;
     const char *split_from;    /* a plan or checkpoint whose splitting is taken; NULL: none */
     const char *const *cut_at; /* [n_cut_at] patterns of ops, or several with commas between:
- stages begin at those alone */
+                                  stages begin at those alone */
     int n_cut_at;
     const char *fix;           /* a plan to plan around; NULL: none */
     const char *fix_stages;    /* those of its stages that stay, "0,3-5"; NULL: all */
@@ -167,7 +167,7 @@ typedef struct smp_plan_options {
     smp_recompute recompute;
     smp_offload offload;         /* of what forwards keep for backwards */
     smp_offload offload_states;  /* of the optimizer */
-    int loading_horizon;         /* compute actions that a transfer has to hide after */
+    int loading_horizon;         /* compute actions that a transfer takes place beside */
     const char *state_precision; /* of the optimizer: "fp32" or "bf16"; NULL: fp32 */
     const char *const *freeze; /* [n_freeze] patterns of weights that no step changes: they have no
                                   gradient and no states, and what no other weight lies below has
