@@ -309,6 +309,33 @@ SMP_API int64_t smp_step_samples(const smp *s);
 /* ... and in a micro-batch. */
 SMP_API int64_t smp_microbatch_samples(const smp *s);
 
+/* What a job is, as its plan has it. Strings are the job's. */
+typedef struct smp_job_description {
+    const char *model;    /* path of the model, as the plan names it */
+    int trains;           /* 0: `mode: inference` */
+    int has_loss;         /* 0: losses are 0 */
+    int has_perplexity;   /* the loss is a cross_entropy: the mean of -log p */
+    int64_t classes;      /* that the loss chooses from; 0: none */
+    int64_t tokens;       /* in a sample of the first input that is a sequence of int32; 0: none */
+    int64_t global_batch; /* samples in a step of all replicas */
+    int scales_loss;      /* a loss scale is in use */
+} smp_job_description;
+
+SMP_API void smp_job_describe(const smp *s, smp_job_description *out);
+
+/* What the plan predicts (schedule/plan/README.md); 0 where a plan does not say it. */
+typedef struct smp_prediction {
+    double step_us, bottleneck_us, lower_bound_us; /* microseconds */
+    double gap, bubble;                            /* shares: 0.05 is 5 % */
+    double samples_per_s;                          /* of all replicas */
+    int64_t peak_bytes;                            /* of this rank */
+} smp_prediction;
+
+SMP_API void smp_plan_prediction(const smp *s, smp_prediction *out);
+
+/* Training steps done, those before the checkpoint that was loaded too. */
+SMP_API int64_t smp_steps_done(const smp *s);
+
 typedef struct smp_step_result {
     int64_t step;         /* number of the step just done, from 1; 0 for an evaluation */
     double loss;          /* mean over the global batch; the same on every rank; 0 if no loss */
@@ -431,6 +458,14 @@ SMP_API smp_status smp_weight_get(smp *s, const char *name, float *values, int64
  * values, those of the whole weight. Collective. */
 SMP_API smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count);
 
+/* A hash of the weights of this rank's replica, the same for every plan. Collective. */
+SMP_API smp_status smp_weights_hash(smp *s, uint64_t *hash);
+
+/* Have all replicas the same bits, of weights and of the optimizer's states? Every save looks by
+ * itself. Collective. SMP_ERR_FAILED names replicas and the first weight that differs: the job can
+ * go on once all of them are loaded again. */
+SMP_API smp_status smp_replicas_check(smp *s);
+
 /* Of the model as in its file. Running statistics (batchnorm) are among them. */
 SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
@@ -495,6 +530,9 @@ SMP_API smp_status smp_costs_write(smp *s, const char *path);
 typedef enum smp_type { SMP_TYPE_FLOAT, SMP_TYPE_DOUBLE, SMP_TYPE_INT32, SMP_TYPE_INT64 } smp_type;
 typedef enum smp_combine { SMP_COMBINE_SUM, SMP_COMBINE_MIN, SMP_COMBINE_MAX } smp_combine;
 
+/* The same status on every rank: SMP_OK if all pass that, else that of the lowest rank that does
+ * not, with its message. Collective over all ranks. */
+SMP_API smp_status smp_agree(smp *s, smp_status status);
 /* Returns when all members have called it. Collective over the group. */
 SMP_API smp_status smp_barrier(smp *s, smp_group group);
 /* [bytes] of the member `root` to the others. Collective over the group. */

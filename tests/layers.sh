@@ -76,6 +76,15 @@ for inside in "${sources[@]}"; do
     report "$inside is shown on by a header" < <(printf '%s\n' "${insiders[@]}" | grep -E '\.h$' || true)
 done
 
+# Programs work on smp.h and on what rooms show: none sees the inside of a job, not through a header either.
+shows=(exec/state/handle.h)
+for ((i = 0; i < ${#shows[@]}; i++)); do
+    mapfile -t -O "${#shows[@]}" shows < <(grep -lF "\"${shows[i]}\"" "${sources[@]}" | grep -E '^exec/.*\.h$' |
+        grep -vxFf <(printf '%s\n' "${shows[@]}") || true)
+done
+mapfile -t programs < <(printf '%s\n' "${sources[@]}" | grep -E '^tools/')
+report 'a program sees the inside of a job' < <(grep -nFf <(printf '"%s"\n' "${shows[@]}") "${programs[@]}" || true)
+
 # Libraries and the only places that may include them.
 library() { # header pattern, pattern of allowed files, what
     local others

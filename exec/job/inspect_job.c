@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/handle.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
@@ -320,11 +321,11 @@ static smp_status end_messages(smp *s)
     return status;
 }
 
-static smp_status write_trace(const smp *s, const char *path, const smp_trace_event *measured,
-                              int64_t n, const void *data)
+static smp_status write_trace(const smp_plan *plan, const smp_graph *graph, const char *path,
+                              const smp_trace_event *measured, int64_t n, const void *data)
 {
     (void)data;
-    return smp_trace_save(s->plan, s->graph, measured, n, path);
+    return smp_trace_save(plan, graph, measured, n, path);
 }
 
 smp_status smp__events_write(smp *s, const char *path, smp__event_writer *writer, const void *data)
@@ -341,8 +342,9 @@ smp_status smp__events_write(smp *s, const char *path, smp__event_writer *writer
     if (status == SMP_OK)
         status = gather_events(s, &events, &n);
     if (status == SMP_OK)
-        status = smp__comm_agree(
-            s->comm, s->comm->world_rank == 0 ? writer(s, path, events, n, data) : SMP_OK);
+        status = smp__comm_agree(s->comm, s->comm->world_rank == 0
+                                              ? writer(s->plan, s->graph, path, events, n, data)
+                                              : SMP_OK);
     if (!s->comm->failed)
         free(events);
     return status;

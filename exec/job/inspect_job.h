@@ -2,10 +2,11 @@
 #ifndef SMP_EXEC_JOB_INSPECT_JOB_H
 #define SMP_EXEC_JOB_INSPECT_JOB_H
 
-#include "exec/state/handle.h"
+#include "schedule/plan/plan.h"
+#include "schedule/trace/trace.h"
 
 /* Writes the file `path` of the events of a step, measured: [n], of all ranks. */
-typedef smp_status smp__event_writer(const smp *s, const char *path,
+typedef smp_status smp__event_writer(const smp_plan *plan, const smp_graph *graph, const char *path,
                                      const smp_trace_event *measured, int64_t n, const void *data);
 
 /* Has rank 0 write the events of the last step; data: for its writer. Needs record_trace.

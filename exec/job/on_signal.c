@@ -113,8 +113,10 @@ static void set_handler(int number, bool on)
     sigaction(number, &action, NULL);
 }
 
-void smp__on_signal(const smp *s, bool saves_then)
+void smp__on_signal(smp *s, bool saves_then)
 {
+    if (s && saves_then)
+        s->comm->signalled = &asked;
     if (s) /* the handler finds a job whenever it is called */
         job = s;
     else

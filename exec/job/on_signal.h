@@ -13,9 +13,10 @@
  * progress to standard error and end the process with exit code 1. `s` must live until the process
  * ends or the next call. NULL: there is no job yet, SIGUSR1 asks for its end; and without `saves`
  * back to the defaults. */
-void smp__on_signal(const smp *s, bool saves);
+void smp__on_signal(smp *s, bool saves);
 
-/* The signal that asks for the end, 0: none. For smp_comm.signalled. */
+/* The signal that asks for the end, 0: none. Ranks agree on it at the end of a step
+ * (smp__step_sums_end_asked). */
 const volatile sig_atomic_t *smp__signal_asked(void);
 
 #endif

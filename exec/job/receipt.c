@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/handle.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "schedule/plan/split_patterns.h"
 

@@ -9,7 +9,6 @@
 #define SMP_EXEC_JOB_RECEIPT_H
 
 #include "exec/data/data.h"
-#include "exec/state/handle.h"
 
 /* This run's, for its checkpoints: lines of options, or NULL; data: NULL where there are none.
  * SMP_ERR_INPUT: a checkpoint has no room for so many options. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "exec/state/handle.h"
 #include "exec/offload/travel.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
@@ -263,7 +264,7 @@ smp_status smp__step_times_predict(const smp *s, double **out)
     smp_simulated_plan simulated = {0};
     smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
     *out = NULL;
-    if (status == SMP_OK && s->plan->cluster)
+    if (status == SMP_OK && s->plan->cluster && s->device->host_memory)
         status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
     bool all = status == SMP_OK && simulated.simulation;
     for (int rank = 0; all && rank < s->comm->pipeline_size; rank++) {

@@ -6,8 +6,8 @@
 #ifndef SMP_EXEC_JOB_STEP_TIMES_H
 #define SMP_EXEC_JOB_STEP_TIMES_H
 
-#include "exec/state/handle.h"
 #include "schedule/trace/run_record.h"
+#include "smp.h"
 
 typedef struct smp__step_times {
     int64_t n_step; /* added */
@@ -27,7 +27,7 @@ void smp__step_times_close(smp__step_times *times);
 smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, double data_us);
 
 /* The work of a step of all ranks as the plan has it, [world_size], malloc'ed; *out NULL: it has no
- * `cluster:`, or has a rank without work. */
+ * `cluster:`, or has a rank without work, or a device waits by itself, so that no work is timed. */
 smp_status smp__step_times_predict(const smp *s, double **out);
 
 /* The means of all ranks, [world_size], malloc'ed, the same on every rank. Collective. */

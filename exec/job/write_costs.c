@@ -12,6 +12,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/job/choose_device.h"
+#include "exec/record/step_record.h"
 #include "exec/step/cost_samples.h"
 #include "profile/estimate.h"
 #include "profile/measure.h"

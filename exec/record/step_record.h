@@ -66,4 +66,10 @@ void smp__spent_end(smp__record *record, smp__spent on, double begin_s);
 void smp__spent_add(smp__record *record, smp__spent on, double seconds);
 double smp__spent_s(const smp__record *record, smp__spent on);
 
+/* Steps that touch memory and libraries for the first time, of so many: they do not count. */
+static inline int64_t smp__cold_steps(int64_t n_step)
+{
+    return n_step / 2 < 2 ? n_step / 2 : 2;
+}
+
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "exec/state/checkpoint_part.h"
+#include "exec/state/drift.h"
 #include "exec/state/weights.h"
 #include "exec/state/weights_state.h"
 #include "exec/transport/own_core.h"
@@ -189,7 +190,7 @@ static smp_status start(smp *s, const char *path, bool behind)
     s->saving->failed = false;
     SMP_TRY(
         smp__comm_agree(s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
-    SMP_TRY(smp__replicas_check(s));
+    SMP_TRY(smp_replicas_check(s));
     s->saving->behind = behind;
     SMP_TRY(smp__comm_agree(s->comm, prepare(s, path)));
     if (copies(s))

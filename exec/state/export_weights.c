@@ -20,6 +20,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
+#include "exec/state/drift.h"
 #include "exec/state/weights.h"
 #include "graph/base/text.h"
 #include "graph/safetensors/name_family.h"

@@ -1,5 +1,6 @@
 /* Weights of this rank: norm of the gradients, update, hash. */
 #include "exec/optimizer/weights_like.h"
+#include "exec/state/drift.h"
 #include "exec/state/weights.h"
 
 #include <math.h>
@@ -442,7 +443,7 @@ static smp_status add_up(smp *s, uint64_t *hash, int n, MPI_Comm group, const ch
         what);
 }
 
-smp_status smp__weights_hash(smp *s, uint64_t *hash)
+smp_status smp_weights_hash(smp *s, uint64_t *hash)
 {
     const int n = s->graph->n_param;
     uint64_t *all = calloc(2 * (size_t)n + 1, sizeof(*all));
@@ -567,7 +568,7 @@ static smp_status compare_totals(smp *s, const uint64_t *own, uint64_t *total, i
     return smp__comm_max(s->comm, differ);
 }
 
-smp_status smp__replicas_check(smp *s)
+smp_status smp_replicas_check(smp *s)
 {
     const int n = s->memory->n_param, copies = s->comm->ddp_size / s->comm->shard_size;
     const size_t numbers = (size_t)n * ((size_t)copies + 1) + 2;

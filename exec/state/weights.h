@@ -41,27 +41,5 @@ smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale);
 /* SMP_ERR_FAILED names a weight of this rank, or a state of the optimizer, that is not finite.
  * Every weight is looked at by one rank. */
 smp_status smp__weights_check(smp *s);
-/* A hash of the weights of this rank's replica (of what is sharded, of its group), the same for
- * every plan. Collective. SMP_ERR_FAILED: devices that compute together differ in a weight that all
- * of them have. */
-smp_status smp__weights_hash(smp *s, uint64_t *hash);
-
-/* Have all replicas the same bits, of weights and of the optimizer's states? What stands once, in
- * shards, has nothing to be compared with; what is gathered from these is overwritten. Collective,
- * on all ranks alike. SMP_ERR_FAILED names replicas and the first weight that differs; the job
- * cannot go on. */
-smp_status smp__replicas_check(smp *s);
-/* Has it found that they do? Until all of them are loaded again, which is to follow the second. */
-bool smp__replicas_differ(const smp *s);
-void smp__replicas_forget(smp *s);
-/* What this rank then has of the weight that differs and of its states: *values is malloc'ed, NULL
- * where nothing differs. Later: how far that is from what is there now, as a share of it. Not
- * collective. */
-smp_status smp__drift_keep(smp *s, float **values);
-smp_status smp__drift_distance(smp *s, const float *values, double *distance);
-
-/* Are there rules that fit the model, and, where the path is a folder, can it be? Makes it. Not
- * collective; what smp_export_weights_as would find. In export_weights.c. */
-smp_status smp__export_check(const smp *s, const char *path, const smp_weights_options *options);
 
 #endif

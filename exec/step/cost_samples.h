@@ -39,12 +39,6 @@ struct smp__cost_samples {
     smp__message_sample *message; /* [n_transfer][SMP__COST_SAMPLES] */
 };
 
-/* Steps that touch memory and libraries for the first time, of so many: they do not count. */
-static inline int64_t smp__cold_steps(int64_t n_step)
-{
-    return n_step / 2 < 2 ? n_step / 2 : 2;
-}
-
 /* Before the device is opened, which has to know how many marks there are. */
 smp_status smp__cost_samples_build(smp *s);
 void smp__cost_samples_free(smp *s);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/handle.h"
 #include "exec/inputs/loss_share.h"
 
 /* What a rank may ask all for. */

@@ -3,7 +3,9 @@
 #ifndef SMP_EXEC_STEP_STEP_SUMS_H
 #define SMP_EXEC_STEP_STEP_SUMS_H
 
-#include "exec/state/handle.h"
+#include <stdbool.h>
+
+#include "smp.h"
 
 smp_status smp__step_sums_open(smp *s);
 void smp__step_sums_close(smp *s);

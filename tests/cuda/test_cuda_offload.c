@@ -120,7 +120,7 @@ static uint64_t train(smp *job, double *losses)
         must(smp_step(job, inputs, &result));
         losses[k] = result.loss;
     }
-    must(smp__weights_hash(job, &hash));
+    must(smp_weights_hash(job, &hash));
     return hash;
 }
 

@@ -95,7 +95,7 @@ static inline double walk_weights(smp *job, sequential *reference, bool set)
 static inline uint64_t weights_hash(smp *job)
 {
     uint64_t own, least, most;
-    must(smp__weights_hash(job, &own));
+    must(smp_weights_hash(job, &own));
     MPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
     MPI_Allreduce(&own, &most, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
     assert_true(least == most);

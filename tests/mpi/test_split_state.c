@@ -464,13 +464,13 @@ static void test_split_copies_differ(void **state)
         n++;
         if (world_rank == 2)
             *value = nextafterf(before, 2);
-        assert_int_equal(smp__weights_hash(job, &hash), SMP_ERR_FAILED);
+        assert_int_equal(smp_weights_hash(job, &hash), SMP_ERR_FAILED);
         assert_non_null(strstr(smp_last_error(), p->name));
         assert_non_null(strstr(smp_last_error(), "rank 2: "));
         *value = before;
     }
     assert_true(n > 0);
-    must(smp__weights_hash(job, &hash));
+    must(smp_weights_hash(job, &hash));
     smp_finalize(job);
 }
 

@@ -149,11 +149,11 @@ static void test_tensor_options_frozen(void **state)
         for (int32_t i = 0; i < job->graph->n_param; i++)
             n_frozen += job->graph->param[i].frozen;
         assert_int_equal(n_frozen, 3);
-        must(smp__weights_hash(job, &before));
+        must(smp_weights_hash(job, &before));
         int32_t tokens[BATCH * T] = {0}, targets[BATCH * T] = {0};
         smp_step_result result;
         must(smp_step(job, (const void *const[]){tokens, targets}, &result));
-        must(smp__weights_hash(job, &after));
+        must(smp_weights_hash(job, &after));
         assert_true(before != after);
         smp_finalize(job);
         options.planning.freeze = (const char *const[]){"*"};

@@ -335,7 +335,7 @@ static smp_status get_weight(smp *s)
 static smp_status hash_weights(smp *s)
 {
     uint64_t hash;
-    return smp__weights_hash(s, &hash);
+    return smp_weights_hash(s, &hash);
 }
 
 static smp_status write_trace(smp *s)

@@ -5,16 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 smp_status smp__batches_open(smp__trainer *t, const char *const *source, int n, bool shuffle,
                              int64_t least, smp_data **out)
 {
-    const smp *s = t->job;
     smp_data_options options = {.sources = source,
                                 .n_source = n,
                                 .global_batch = least,
                                 .seed = t->options->data_seed,
                                 .shuffle = shuffle};
-    return smp__comm_agree(t->job->comm, smp_data_open(s->graph, &options, out));
+    return smp__job_data_open(t->job, &options, out);
 }
 
 /* What a resumed run would do otherwise than the one that it continues. */
@@ -50,21 +51,21 @@ static smp_status check_order(const smp__trainer *t, const smp__sample_order *or
 smp_status smp__order_settle(smp__trainer *t)
 {
     smp_train_options *o = &t->own;
-    smp__sample_order *order = &t->job->order;
-    if (o->resume && order->known) {
-        SMP_TRY(check_order(t, order));
-        o->data_seed = order->seed;
-        o->shuffle = order->shuffle;
-        o->drop_last = order->drop_last;
-        o->held_out = order->held_out;
+    const smp__sample_order order = smp__job_order(t->job);
+    if (o->resume && order.known) {
+        SMP_TRY(check_order(t, &order));
+        o->data_seed = order.seed;
+        o->shuffle = order.shuffle;
+        o->drop_last = order.drop_last;
+        o->held_out = order.held_out;
     }
     if (o->data_seed == SMP__SEED_DEFAULT)
         o->data_seed = 1;
-    *order = (smp__sample_order){.known = true,
-                                 .seed = o->data_seed,
-                                 .held_out = o->held_out,
-                                 .shuffle = o->shuffle,
-                                 .drop_last = o->drop_last};
+    smp__job_set_order(t->job, (smp__sample_order){.known = true,
+                                                   .seed = o->data_seed,
+                                                   .held_out = o->held_out,
+                                                   .shuffle = o->shuffle,
+                                                   .drop_last = o->drop_last});
     if (o->eval_every > 0 && o->n_eval_data == 0 && o->held_out == 0)
         return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE or --eval-split X");
     if (o->keep_best && o->n_eval_data == 0 && o->held_out == 0)
@@ -77,12 +78,13 @@ smp_status smp__batches_split(smp__trainer *t)
     if (t->options->held_out == 0 || !t->data)
         return SMP_OK;
     const double share = (double)t->options->held_out / SMP__WHOLE;
-    return smp__comm_agree(t->job->comm, smp_data_split(t->data, share, &t->eval_data));
+    return smp_agree(t->job, smp_data_split(t->data, share, &t->eval_data));
 }
 
 smp_status smp__epochs_count(smp__trainer *t)
 {
-    const int64_t passes = t->options->epochs, at = t->job->samples, batch = t->global_batch;
+    const int64_t passes = t->options->epochs, at = smp__job_position(t->job),
+                  batch = t->global_batch;
     if (passes == 0)
         return SMP_OK;
     const int64_t samples = smp_data_samples(t->data);
@@ -94,7 +96,7 @@ smp_status smp__epochs_count(smp__trainer *t)
                         passes, samples);
     const int64_t round_up = t->options->drop_last ? 0 : batch - 1;
     const int64_t left = samples - at % samples; /* of the pass that has begun */
-    t->own.steps = t->job->step;
+    t->own.steps = smp_steps_done(t->job);
     if (at < end)
         t->own.steps += (left + round_up) / batch +
                         (end - at - left) / samples * ((samples + round_up) / batch);
@@ -103,14 +105,15 @@ smp_status smp__epochs_count(smp__trainer *t)
 
 static smp_status make_buffers(const smp *s, void ***out)
 {
-    void **buffer = *out = calloc((size_t)s->graph->n_input + 1, sizeof(*buffer));
+    const int n = smp_input_count(s);
+    void **buffer = *out = calloc((size_t)n + 1, sizeof(*buffer));
     if (!buffer)
-        return smp_fail_memory((size_t)s->graph->n_input * sizeof(*buffer));
-    for (int i = 0; i < s->graph->n_input; i++) {
+        return smp_fail_memory((size_t)n * sizeof(*buffer));
+    for (int i = 0; i < n; i++) {
         if (!smp_input_needed(s, i))
             continue;
         const int64_t samples = smp_input_is_split(s, i) ? smp_step_samples(s) : 1;
-        size_t bytes = (size_t)(samples * s->graph->tensor[i].elements) * 4;
+        size_t bytes = (size_t)(samples * smp_input_elements(s, i)) * 4;
         buffer[i] = aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (!buffer[i])
             return smp_fail_memory(bytes);
@@ -131,7 +134,7 @@ void smp__buffers_free(smp__trainer *t)
 {
     void **const both[] = {t->buffer, t->spare};
     for (int k = 0; k < 2; k++) {
-        for (int i = 0; both[k] && i < t->job->graph->n_input; i++)
+        for (int i = 0; both[k] && i < smp_input_count(t->job); i++)
             free(both[k][i]);
         free(both[k]);
     }
@@ -152,18 +155,18 @@ static smp__batch batch_at(const smp__trainer *t, int64_t first)
 
 smp__batch smp__next_batch(const smp__trainer *t)
 {
-    return batch_at(t, t->job->samples);
+    return batch_at(t, smp__job_position(t->job));
 }
 
 /* This replica's part of a batch. */
 static smp__reading part_of(const smp__trainer *t, smp_data *data, smp__batch b, void **buffer)
 {
     const smp *s = t->job;
-    int64_t most = smp_step_samples(s), begin = s->comm->replica * most;
+    int64_t most = smp_step_samples(s), begin = smp_rank(s, SMP_DDP) * most;
     return (smp__reading){.data = data,
                           .first = b.first + begin,
                           .count = b.samples - begin < most ? b.samples - begin : most,
-                          .n_input = s->graph->n_input,
+                          .n_input = smp_input_count(s),
                           .buffer = buffer};
 }
 

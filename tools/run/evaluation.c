@@ -26,40 +26,27 @@ smp_status smp__best_find(smp__trainer *t)
             t->best_loss = list[best].loss;
         free(list);
     }
-    SMP_TRY(smp__comm_agree(t->job->comm, status));
-    return smp__comm_share(t->job->comm, &t->best_loss, sizeof(t->best_loss), 0);
+    SMP_TRY(smp_agree(t->job, status));
+    return smp_broadcast(t->job, SMP_WORLD, 0, &t->best_loss, sizeof(t->best_loss));
 }
 
 /* Alike on all ranks, as the losses are. Weights that are best are finite, and other than those
  * that were best before: they are saved even where a skipped step comes behind them. */
 static void note_loss(smp__trainer *t, int64_t step, double loss)
 {
-    smp *s = t->job;
-    s->evaluated = isfinite(loss);
-    s->evaluated_step = step;
-    s->eval_loss = loss;
+    smp__job_note_evaluation(t->job, step, loss);
     t->best_due = loss < t->best_loss;
     if (t->best_due)
         t->best_loss = loss;
 }
 
-/* Is an answer among the first SMP_TOP anything to count? */
-static bool has_more_classes(const smp *s)
-{
-    const smp_graph *whole = smp_graph_whole(s->graph);
-    if (whole->loss < 0)
-        return false;
-    const smp_shape *logits =
-        &whole->tensor[whole->op[whole->tensor[whole->loss].producer].in[0]].shape;
-    return logits->n_dim > 0 && logits->dim[logits->n_dim - 1] > SMP_TOP;
-}
-
+/* Among the first SMP_TOP of as many classes every answer is: nothing to count. */
 static smp__evaluated put_together(const smp__trainer *t, double sum, double rows, int64_t hits,
                                    int64_t hits_top5)
 {
     const bool any = rows > 0.0;
     smp__evaluated e = {.loss = any ? sum / rows : NAN, .rows = rows, .counted = hits >= 0};
-    e.counted_top5 = e.counted && has_more_classes(t->job);
+    e.counted_top5 = e.counted && t->about.classes > SMP_TOP;
     e.accuracy = any && e.counted ? (double)hits / rows : NAN;
     e.accuracy_top5 = any && e.counted_top5 ? (double)hits_top5 / rows : NAN;
     return e;
@@ -67,7 +54,7 @@ static smp__evaluated put_together(const smp__trainer *t, double sum, double row
 
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
-    const int microbatches = t->job->comm->ddp_size * t->job->microbatches;
+    const int64_t microbatches = t->about.global_batch / smp_microbatch_samples(t->job);
     double sum = 0.0, rows = 0.0;
     int64_t hits = 0, hits_top5 = 0;
     for (smp__batch b = smp__batch_in_order(t, t->eval_data, 0); b.samples > 0;
@@ -85,7 +72,7 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
             return SMP_OK;
         }
         const double *counted, *losses = smp__step_sums_losses(t->job, &counted);
-        for (int i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
+        for (int64_t i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
             sum += losses[i] * counted[i];
             rows += counted[i];
         }

@@ -42,9 +42,9 @@ smp_status smp__prediction_open(smp__trainer *t)
         status = smp_tensor_describe(t->job, o->predict_tensor, &t->predict_tensor);
     if (status == SMP_OK && o->n_predict_data == 0)
         status = smp_fail(SMP_ERR_INPUT, "--predict: no samples: give --predict-data SOURCE");
-    SMP_TRY(smp__comm_agree(t->job->comm, status));
+    SMP_TRY(smp_agree(t->job, status));
     SMP_TRY(smp__batches_open(t, o->predict_data, o->n_predict_data, false, 1, &t->predict_data));
-    return smp__comm_agree(t->job->comm, check_samples(t));
+    return smp_agree(t->job, check_samples(t));
 }
 
 /* Values of one batch on their way to the file; of rank 0, else all NULL. */
@@ -89,7 +89,7 @@ static smp_status open_output(const smp__trainer *t, output *out)
 {
     const size_t elements = (size_t)t->predict_tensor.elements;
     out->rows = rows_of(t, smp_microbatch_samples(t->job));
-    if (t->job->comm->world_rank != 0)
+    if (!t->prints)
         return SMP_OK;
     SMP_TRY(smp_writer_open(t->options->predict, &out->file));
     out->values = malloc((size_t)rows_of(t, t->global_batch) * elements * 4);
@@ -136,20 +136,20 @@ static smp_status write_batches(smp__trainer *t, output *out)
                                  t->options->predict_tensor, SMP_OUTPUT_CONCAT, out->values);
         *t->job_broken = status != SMP_OK;
         SMP_TRY(status);
-        SMP_TRY(smp__comm_agree(t->job->comm, add_batch(t, out, b.samples)));
+        SMP_TRY(smp_agree(t->job, add_batch(t, out, b.samples)));
     }
-    return smp__comm_agree(t->job->comm, write_mean(t, out));
+    return smp_agree(t->job, write_mean(t, out));
 }
 
 smp_status smp__prediction_write(smp__trainer *t)
 {
     output out = {0};
-    smp_status status = smp__comm_agree(t->job->comm, open_output(t, &out));
+    smp_status status = smp_agree(t->job, open_output(t, &out));
     if (status == SMP_OK)
         status = write_batches(t, &out);
     if (out.file)
         status = smp_writer_close(out.file, status);
     free(out.values);
     free(out.sum);
-    return *t->job_broken ? status : smp__comm_agree(t->job->comm, status);
+    return *t->job_broken ? status : smp_agree(t->job, status);
 }

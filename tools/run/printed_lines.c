@@ -6,41 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/job/choose_device.h"
-#include "exec/state/weights.h"
-#include "exec/inputs/loss_share.h"
-#include "exec/step/cost_samples.h"
+#include "exec/record/step_record.h"
 #include "tools/run/watch.h"
 #include "profile/measure.h"
 
-static void print_products(const smp *s)
+smp_status smp__print_target(const smp *s)
 {
-    char text[640];
-    if (!s->device->products)
-        return;
-    smp_products_describe(s->device->products(s->device_context), text, sizeof(text));
-    if (text[0] == '\0')
-        return;
-    fprintf(stderr, "smp-run: %s", text);
-    if (s->found->products_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->found->products_note);
-    fputc('\n', stderr);
-}
-
-void smp__print_target(const smp *s)
-{
-    if (s->device->host_memory && s->found->device_note[0] == '\0')
-        return;
-    fprintf(stderr, "smp-run: device %s (%s), %s", s->device->name,
-            s->device->describe(s->device_context), smp_precision_name(s->target.precision));
-    if (s->found->device_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->found->device_note);
-    if (s->comm->world_size > 1)
-        fprintf(stderr, ", transport %s", s->transport->name);
-    if (s->comm->world_size > 1 && s->found->transport_note[0] != '\0')
-        fprintf(stderr, " [%s]", s->found->transport_note);
-    fputc('\n', stderr);
-    print_products(s);
+    smp_text text = {0};
+    const smp_status status = smp__job_target_text(s, &text);
+    char *rest = text.data;
+    for (char *line; status == SMP_OK && rest && (line = strsep(&rest, "\n"));)
+        fprintf(stderr, "smp-run: %s\n", line);
+    smp_text_free(&text);
+    return status;
 }
 
 /* No line behind the bar. */
@@ -59,14 +37,14 @@ static const char *json_number(char *buffer, size_t size, const char *format, do
 
 void smp__print_step(const smp__trainer *t, const smp_step_result *r)
 {
-    bool has_loss = t->job->graph->loss >= 0;
+    const bool has_loss = t->about.has_loss;
     char loss[64], norm[64], measured[32], predicted[32], scale[48] = "", unsaved[48] = "";
     lift_bar(t);
     if (t->unsaved >= 0)
         snprintf(unsaved, sizeof(unsaved),
                  t->options->json ? ", \"unsaved\": %" PRId64 : "  not saved: step %" PRId64,
                  t->unsaved);
-    if (t->job->loss_scaling.on)
+    if (t->about.scales_loss)
         snprintf(scale, sizeof(scale), t->options->json ? ", \"loss_scale\": %.17g" : "  scale %g",
                  r->loss_scale);
     if (t->options->json) {
@@ -77,10 +55,11 @@ void smp__print_step(const smp__trainer *t, const smp_step_result *r)
                r->step_us, r->predicted_us, r->samples_per_s, r->lr,
                json_number(norm, sizeof(norm), "%.6g", r->grad_norm), r->skipped, scale, unsaved);
     } else {
-        double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
+        double rate =
+            t->about.tokens > 0 ? r->samples_per_s * (double)t->about.tokens : r->samples_per_s;
         snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);
         printf("step %" PRId64 "  loss %s  %.0f %s/s  %s  predicted %s (x%.2f)", r->step, loss,
-               rate, t->tokens > 0 ? "tokens" : "samples",
+               rate, t->about.tokens > 0 ? "tokens" : "samples",
                smp_format_us(measured, sizeof(measured), r->step_us),
                smp_format_us(predicted, sizeof(predicted), r->predicted_us),
                r->predicted_us / r->step_us);
@@ -97,21 +76,12 @@ void smp__print_unsaved(const smp__trainer *t)
     fprintf(stderr, "smp-run: %s; training goes on\n", t->unsaved_why);
 }
 
-static void find_place(const smp *s, int rank, int *replica, int *pipeline_rank)
-{
-    const int tensor = smp_plan_tensor(s->plan);
-    for (*replica = 0; *replica < s->comm->ddp_size; ++*replica)
-        for (*pipeline_rank = 0; *pipeline_rank < s->comm->pipeline_size; ++*pipeline_rank)
-            if (smp_plan_first_process(s->plan, *replica, *pipeline_rank) == rank / tensor * tensor)
-                return;
-}
-
 void smp__print_pace(const smp__trainer *t, int rank, const smp__rank_pace *pace, double usual)
 {
     const bool slow = pace->change == SMP__RANK_SLOW;
-    const int64_t step = t->job->step;
+    const int64_t step = smp_steps_done(t->job);
     int replica = 0, pipeline_rank = 0;
-    find_place(t->job, rank, &replica, &pipeline_rank);
+    smp__job_place_of(t->job, rank, &replica, &pipeline_rank);
     lift_bar(t);
     if (t->options->json)
         printf("{\"%s\": %d, \"step\": %" PRId64 ", \"replica\": %d, \"pipeline_rank\": %d, "
@@ -126,16 +96,9 @@ void smp__print_pace(const smp__trainer *t, int rank, const smp__rank_pace *pace
     fflush(stdout);
 }
 
-/* The loss of a cross_entropy is the mean of -log p. */
-static bool has_perplexity(const smp *s)
-{
-    const smp_op *loss = smp__counting_loss(s);
-    return loss && strcmp(loss->kind->name, "cross_entropy") == 0;
-}
-
 void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evaluated *e)
 {
-    const bool perplexed = has_perplexity(t->job), any = e->rows > 0.0;
+    const bool perplexed = t->about.has_perplexity, any = e->rows > 0.0;
     const double perplexity = any ? exp(e->loss) : NAN;
     const struct {
         const char *name;
@@ -177,7 +140,7 @@ void smp__print_summary(const smp__trainer *t)
     int64_t n = t->n_step - skip;
     if (n <= 0)
         return;
-    double median = smp__median(t->step_us + skip, n), predicted = t->job->plan->predicted.step_us;
+    double median = smp__median(t->step_us + skip, n), predicted = t->predicted.step_us;
     char measured[32], planned[32];
     printf("median step %s, predicted %s, error %+.1f %% (%" PRId64 " step%s)\n",
            smp_format_us(measured, sizeof(measured), median),
@@ -193,11 +156,11 @@ smp_status smp__print_checksum(smp__trainer *t)
 {
     smp *s = t->job;
     uint64_t own = 0;
-    SMP_TRY(smp__weights_hash(s, &own));
-    for (int replica = 0; replica < s->comm->ddp_size; replica++) {
-        int root = smp_plan_first_process(s->plan, replica, 0);
+    SMP_TRY(smp_weights_hash(s, &own));
+    for (int replica = 0; replica < smp_size(s, SMP_DDP); replica++) {
+        const int root = smp__job_first_process(s, replica);
         uint64_t hash = own;
-        SMP_TRY(smp__comm_share(s->comm, &hash, sizeof(hash), root));
+        SMP_TRY(smp_broadcast(s, SMP_WORLD, root, &hash, sizeof(hash)));
         if (t->prints)
             printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"
                                     : "replica %d weights %016" PRIx64 "\n",

@@ -8,7 +8,6 @@
 
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
-#include "exec/state/weights.h"
 #include "graph/base/text.h"
 
 static smp_status check_folder(const char *path, const char *what)
@@ -34,7 +33,7 @@ static smp_status lock_checkpoints(const smp__trainer *t)
 smp_status smp__resume_lock(const smp__trainer *t)
 {
     const char *directory = t->options->checkpoint;
-    if (!t->prints || !t->job->graph->training || access(directory, F_OK) != 0)
+    if (!t->prints || !t->about.trains || access(directory, F_OK) != 0)
         return SMP_OK; /* whoever reads it says that it is not there */
     return lock_checkpoints(t);
 }
@@ -42,7 +41,7 @@ smp_status smp__resume_lock(const smp__trainer *t)
 static smp_status check_checkpoint(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    if (!t->job->graph->training)
+    if (!t->about.trains)
         return o->resume && o->save_every == 0 && !o->keep_best
                    ? SMP_OK
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
@@ -66,7 +65,7 @@ static smp_status spare_model(const smp__trainer *t)
     const smp_train_options *o = t->options;
     const char *const written[] = {o->trace, o->report, o->profile, o->predict, o->weights, o->log};
     const char *plan = o->job.plan, *slash = plan ? strrchr(plan, '/') : NULL;
-    const char *model = t->job->plan->model_path;
+    const char *model = t->about.model;
     char beside[4096];
     snprintf(beside, sizeof(beside), "%.*s%s", slash ? (int)(slash - plan) + 1 : 0,
              slash ? plan : "", model);
@@ -85,7 +84,7 @@ smp_status smp__outputs_check(const smp__trainer *t)
     SMP_TRY(spare_model(t));
     if (o->checkpoint)
         SMP_TRY(check_checkpoint(t));
-    if (o->report && !t->job->plan->cluster)
+    if (o->report && !smp__job_has_cluster(t->job))
         return smp_fail(SMP_ERR_INPUT,
                         "--report: the plan has no `cluster:`, so there is no prediction to draw: "
                         "plan again with this version of smp-partition");

@@ -2,9 +2,8 @@
 #ifndef SMP_TOOLS_RUN_TRAINER_H
 #define SMP_TOOLS_RUN_TRAINER_H
 
-#include "exec/data/data.h"
+#include "exec/job/training.h"
 #include "tools/run/read_ahead.h"
-#include "exec/state/handle.h"
 #include "tools/run/training_loop.h"
 
 /* A part of a data set. */
@@ -26,12 +25,13 @@ typedef struct smp__watch smp__watch;
 typedef struct smp__trainer {
     const smp_train_options *options;
     smp *job;
+    smp_job_description about;
+    smp_prediction predicted;
     smp_data *data;
     smp_data *eval_data;
     int64_t global_batch;
     void **buffer;   /* [n_input]; NULL where not needed here */
     bool prints;     /* rank 0 */
-    int64_t tokens;  /* per sample; 0: samples are not token sequences */
     double *step_us; /* of every step done, for the summary */
     int64_t n_step;
     bool save_due;   /* waits for a step that is not skipped: weights that get nowhere must not push

@@ -13,12 +13,12 @@
 #include "tools/run/evaluation.h"
 #include "exec/job/on_signal.h"
 #include "exec/job/receipt.h"
+#include "exec/transport/comm.h"
 #include "tools/run/prediction.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
 #include "exec/state/checkpoint_load.h"
 #include "exec/state/checkpoint_save.h"
-#include "exec/state/weights.h"
 #include "tools/run/watch.h"
 #include "graph/base/clock.h"
 
@@ -39,7 +39,7 @@ static smp_status note_save(smp__trainer *t, bool last, smp_status status)
         t->good_step = save.step > t->good_step ? save.step : t->good_step;
     }
     if (!save.failed || smp__replicas_differ(t->job) || status != SMP_ERR_FAILED ||
-        t->options->save_must || t->job->comm->failed)
+        t->options->save_must || smp__job_failed(t->job))
         return status;
     t->unsaved = save.step;
     snprintf(t->unsaved_why, sizeof(t->unsaved_why), "%s", smp_last_error());
@@ -53,12 +53,12 @@ static smp_status note_save(smp__trainer *t, bool last, smp_status status)
 static smp_status compute_step(smp__trainer *t, bool more, double *data_us, smp_step_result *r)
 {
     const smp__batch b = smp__next_batch(t);
-    t->job->samples = b.first;
+    smp__job_set_position(t->job, b.first);
     smp_status status = smp__take_batch(t, b, more, data_us);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, r);
-        *t->job_broken = t->job->comm->failed; /* else all ranks end alike */
+        *t->job_broken = smp__job_failed(t->job); /* else all ranks end alike */
     }
     return status;
 }
@@ -67,23 +67,19 @@ static smp_status compute_step(smp__trainer *t, bool more, double *data_us, smp_
  * weight have reached the others, too. kept: the weight before. */
 static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, size_t size)
 {
-    smp *s = t->job;
-    double *off = calloc((size_t)s->comm->ddp_size, sizeof *off), own = 0.0, others = 0.0;
+    const int replicas = smp_size(t->job, SMP_DDP);
+    double *off = calloc((size_t)replicas, sizeof *off), others = 0.0;
     int worst = 0;
-    smp_status status = off ? smp__drift_distance(s, kept, &own) : smp_fail_memory(sizeof *off);
-    status = smp__comm_agree(s->comm, status);
-    if (status == SMP_OK) {
-        off[s->comm->replica] = own;
-        status = smp__comm_sum(s->comm, off, s->comm->ddp_size);
-    }
+    SMP_TRY(smp_agree(t->job, off ? SMP_OK : smp_fail_memory(sizeof *off)));
+    smp_status status = smp__drift_measure(t->job, kept, off);
     if (status != SMP_OK) {
-        if (!s->comm->failed) /* MPI may still add to it */
+        if (!smp__job_failed(t->job)) /* MPI may still add to it */
             free(off);
         return status;
     }
-    for (int i = 1; i < s->comm->ddp_size; i++)
+    for (int i = 1; i < replicas; i++)
         worst = off[i] > off[worst] ? i : worst;
-    for (int i = 0; i < s->comm->ddp_size; i++)
+    for (int i = 0; i < replicas; i++)
         others = i != worst && off[i] > others ? off[i] : others;
     if (off[worst] > 2.0 * others)
         snprintf(text, size, "replica %d was wrong%s", worst,
@@ -99,21 +95,20 @@ static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, siz
 static smp_status replay(smp__trainer *t, int64_t step)
 {
     smp *s = t->job;
-    const int64_t skipped = s->skipped;
-    const int in_row = s->skipped_in_row;
+    const smp__skips skips = smp__job_skips(s);
     const double begin_s = smp_clock_s();
     char drift[512], wrong[256];
     float *kept = NULL;
     snprintf(drift, sizeof drift, "%s", smp_last_error());
-    smp_status status = smp__comm_agree(s->comm, smp__drift_keep(s, &kept));
+    smp_status status = smp_agree(s, smp__drift_keep(s, &kept));
     smp__replicas_forget(s);
     if (status == SMP_OK)
         status = smp_load(s, t->options->checkpoint);
-    const int64_t from = s->step;
+    const int64_t from = smp_steps_done(s);
     if (status == SMP_OK && from != t->good_step && from != smp__save_look(s).step)
         status = smp_fail(SMP_ERR_FAILED, "%s; what was saved behind step %lld is damaged", drift,
                           (long long)t->good_step);
-    while (status == SMP_OK && s->step < step) {
+    while (status == SMP_OK && smp_steps_done(s) < step) {
         smp_step_result r;
         double data_us;
         status = compute_step(t, false, &data_us, &r);
@@ -122,11 +117,10 @@ static smp_status replay(smp__trainer *t, int64_t step)
         status = name_wrong(t, kept, wrong, sizeof wrong);
     free(kept);
     if (status == SMP_OK)
-        status = smp_fail_context(smp__replicas_check(s), "computed again from step %lld",
+        status = smp_fail_context(smp_replicas_check(s), "computed again from step %lld",
                                   (long long)from);
     SMP_TRY(status);
-    s->skipped = skipped;
-    s->skipped_in_row = in_row;
+    smp__job_set_skips(s, skips);
     if (t->prints)
         fprintf(stderr, "smp-run: %s; computed again from step %lld: %s; %lld steps, %.1f s\n",
                 drift, (long long)from, wrong, (long long)(step - from), smp_clock_s() - begin_s);
@@ -141,7 +135,7 @@ static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
     const bool replays = saved && o->on_drift && strcmp(o->on_drift, "replay") == 0;
     if (saves ? !replays : !due(step, o->check_replicas, o->steps))
         return SMP_OK;
-    const smp_status status = smp__replicas_check(t->job);
+    const smp_status status = smp_replicas_check(t->job);
     return smp__replicas_differ(t->job) && replays ? replay(t, step) : status;
 }
 
@@ -159,7 +153,7 @@ static smp_status save_step(smp__trainer *t, int64_t step)
     t->save_due = t->save_due || smp__step_sums_save_asked(t->job) || last ||
                   (o->save_every > 0 && step % o->save_every == 0);
     const bool saves =
-        t->saves && (t->best_due || (t->save_due && (t->job->skipped_in_row == 0 || last)));
+        t->saves && (t->best_due || (t->save_due && (smp__job_skips(t->job).in_row == 0 || last)));
     SMP_TRY(check_replicas(t, step, saves));
     if (!saves)
         return SMP_OK;
@@ -196,28 +190,29 @@ static smp_status train_step(smp__trainer *t, int64_t step)
 static smp_status resume(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__resume_lock(t)));
+    SMP_TRY(smp_agree(t->job, smp__resume_lock(t)));
     SMP_TRY(o->resume_best ? smp__load_best(t->job, o->checkpoint)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
-    if (t->prints && t->job->graph->training) {
+    if (t->prints && t->about.trains) {
         char path[SMP__CHECKPOINT_PATH_BYTES];
-        smp__checkpoint_path(path, o->checkpoint, t->job->step);
-        fprintf(stderr, "smp-run: resumed after step %lld of %s\n", (long long)t->job->step, path);
+        smp__checkpoint_path(path, o->checkpoint, smp_steps_done(t->job));
+        fprintf(stderr, "smp-run: resumed after step %lld of %s\n",
+                (long long)smp_steps_done(t->job), path);
     }
     return SMP_OK;
 }
 
 static void find_position(smp__trainer *t)
 {
-    if (t->data &&
-        t->job->samples < 0) { /* version 1: full batches, of as many samples as today's */
-        int64_t samples = smp_data_samples(t->data);
-        int64_t batches = samples > t->global_batch ? samples / t->global_batch : 1;
-        t->job->samples =
-            t->job->step / batches * samples + t->job->step % batches * t->global_batch;
-    }
+    const int64_t step = smp_steps_done(t->job);
+    if (!t->data || smp__job_position(t->job) >= 0)
+        return;
+    /* version 1: full batches, of as many samples as today's */
+    int64_t samples = smp_data_samples(t->data);
+    int64_t batches = samples > t->global_batch ? samples / t->global_batch : 1;
+    smp__job_set_position(t->job, step / batches * samples + step % batches * t->global_batch);
 }
 
 static smp_status take_weights(smp__trainer *t)
@@ -231,7 +226,7 @@ static smp_status take_weights(smp__trainer *t)
 static bool trains(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    return t->job->graph->training && (o->epochs > 0 || o->steps > t->job->step);
+    return t->about.trains && (o->epochs > 0 || o->steps > smp_steps_done(t->job));
 }
 
 /* The job has failed if the last save that was due has. */
@@ -244,17 +239,12 @@ static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (t->prints)
-        smp__print_target(t->job);
-    for (int i = 0; i < t->job->graph->n_input; i++) {
-        const smp_tensor *input = &t->job->graph->tensor[i];
-        if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)
-            t->tokens = input->shape.dim[0];
-    }
-    t->global_batch = smp__job_global_batch(t->job);
+        SMP_TRY(smp__print_target(t->job));
+    t->global_batch = t->about.global_batch;
     if (o->resume)
         SMP_TRY(resume(t));
-    t->good_step = o->resume ? t->job->step : 0;
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__order_settle(t)));
+    t->good_step = o->resume ? smp_steps_done(t->job) : 0;
+    SMP_TRY(smp_agree(t->job, smp__order_settle(t)));
     const int64_t least = trains(t) ? t->global_batch : 1;
     if (o->n_data > 0)
         SMP_TRY(smp__batches_open(t, o->data, o->n_data, o->shuffle, least, &t->data));
@@ -262,11 +252,11 @@ static smp_status run(smp__trainer *t)
         SMP_TRY(smp__batches_open(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__batches_split(t));
     find_position(t);
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__receipt_make(t->job, o->told, t->data)));
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__receipt_compare(t->job, o->resume_changed)));
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__epochs_count(t)));
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__buffers_make(t)));
-    SMP_TRY(smp__comm_agree(t->job->comm, smp__outputs_check(t)));
+    SMP_TRY(smp_agree(t->job, smp__receipt_make(t->job, o->told, t->data)));
+    SMP_TRY(smp_agree(t->job, smp__receipt_compare(t->job, o->resume_changed)));
+    SMP_TRY(smp_agree(t->job, smp__epochs_count(t)));
+    SMP_TRY(smp_agree(t->job, smp__buffers_make(t)));
+    SMP_TRY(smp_agree(t->job, smp__outputs_check(t)));
     if (o->given)
         SMP_TRY(take_weights(t));
     SMP_TRY(smp__best_find(t));
@@ -275,7 +265,7 @@ static smp_status run(smp__trainer *t)
     SMP_TRY(smp__watch_open(t));
     if (t->saves)
         ask_save(t);
-    for (int64_t step = t->job->step + 1; step <= o->steps && !t->stopped; step++)
+    for (int64_t step = smp_steps_done(t->job) + 1; step <= o->steps && !t->stopped; step++)
         SMP_TRY(train_step(t, step));
     if (t->stopped)
         return end_unsaved(t);
@@ -295,7 +285,7 @@ static smp_status run(smp__trainer *t)
     smp_status status = SMP_OK;
     if (t->prints && (fflush(stdout) != 0 || ferror(stdout)))
         status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write all results");
-    SMP_TRY(smp__comm_agree(t->job->comm, status));
+    SMP_TRY(smp_agree(t->job, status));
     return end_unsaved(t);
 }
 
@@ -305,7 +295,7 @@ static smp_status leave(smp__trainer *t, smp_status status)
     char reason[1024] = "";
     if (status != SMP_OK)
         snprintf(reason, sizeof(reason), "%s; then ", smp_last_error());
-    smp_status left = smp__comm_agree(t->job->comm, SMP_OK);
+    smp_status left = smp_agree(t->job, SMP_OK);
     *t->job_broken = left != SMP_OK;
     return left == SMP_OK ? status : smp_fail(left, "%s%s", reason, smp_last_error());
 }
@@ -323,9 +313,7 @@ static void free_data(smp__trainer *t)
 /* Signals from here on: exec/job/on_signal.h. */
 static void heed_signals(smp__trainer *t)
 {
-    t->saves = t->options->checkpoint && t->job->graph->training;
-    if (t->saves)
-        t->job->comm->signalled = smp__signal_asked();
+    t->saves = t->options->checkpoint && t->about.trains;
     smp__on_signal(t->job, t->saves);
 }
 
@@ -333,7 +321,7 @@ static void tell_stop(const smp__trainer *t)
 {
     if (t->prints && t->stopped)
         fprintf(stderr, "smp-run: ended by a signal: step %lld is saved in %s, --resume goes on\n",
-                (long long)t->job->step, t->options->checkpoint);
+                (long long)smp_steps_done(t->job), t->options->checkpoint);
 }
 
 smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *stopped)
@@ -347,15 +335,17 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
     smp_status status = smp_init(&t.job, &options->job);
     if (status == SMP_OK) {
         t.prints = smp_rank(t.job, SMP_WORLD) == 0;
+        smp_job_describe(t.job, &t.about);
+        smp_plan_prediction(t.job, &t.predicted);
         heed_signals(&t);
         status = run(&t);
         smp__watch_close(&t);
-        *job_broken = *job_broken || t.job->comm->failed;
+        *job_broken = *job_broken || smp__job_failed(t.job);
         free_data(&t);
         if (!*job_broken)
             status = leave(&t, status);
-        if (*job_broken && !t.job->comm->told && smp__place_words(t.job->place))
-            smp__job_context(t.job, status);
+        if (*job_broken)
+            smp__job_explain(t.job, status);
         if (status == SMP_OK)
             tell_stop(&t);
     }

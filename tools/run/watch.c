@@ -23,24 +23,23 @@ static bool wants_bar(const smp__trainer *t)
 
 static smp_status open_record(smp__trainer *t)
 {
-    const smp_predicted *predicted = &t->job->plan->predicted;
     smp__watch *w = t->watch;
     w->record = calloc(1, sizeof(*w->record));
     if (!w->record)
         return smp_fail_memory(sizeof(*w->record));
-    w->record->predicted_samples_per_s = predicted->samples_per_s;
-    w->record->predicted_bubble = predicted->bubble;
+    w->record->predicted_samples_per_s = t->predicted.samples_per_s;
+    w->record->predicted_bubble = t->predicted.bubble;
     return SMP_OK;
 }
 
 static smp_status open_slow(smp__trainer *t)
 {
     double *predicted_us = NULL;
-    if (!t->prints || t->job->comm->world_size == 1 || !t->job->device->host_memory)
+    if (!t->prints || smp_size(t->job, SMP_WORLD) == 1)
         return SMP_OK;
     smp_status status = smp__step_times_predict(t->job, &predicted_us);
     if (predicted_us)
-        status = smp__slow_ranks_open(predicted_us, t->job->comm->world_size, &t->watch->slow);
+        status = smp__slow_ranks_open(predicted_us, smp_size(t->job, SMP_WORLD), &t->watch->slow);
     free(predicted_us);
     return status;
 }
@@ -49,7 +48,7 @@ static smp_status open_own(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     /* A job for inference counts steps of its own. */
-    const bool resumes = o->resume && t->job->graph->training;
+    const bool resumes = o->resume && t->about.trains;
     smp__watch *w = calloc(1, sizeof(*w));
     t->watch = w;
     if (!w)
@@ -61,15 +60,15 @@ static smp_status open_own(smp__trainer *t)
     if (t->prints && o->report)
         SMP_TRY(open_record(t));
     if (t->prints && o->log)
-        SMP_TRY(smp__step_log_open(o->log, resumes ? t->job->step : -1, &w->log));
+        SMP_TRY(smp__step_log_open(o->log, resumes ? smp_steps_done(t->job) : -1, &w->log));
     return SMP_OK;
 }
 
 smp_status smp__watch_open(smp__trainer *t)
 {
-    SMP_TRY(smp__comm_agree(t->job->comm, open_own(t)));
+    SMP_TRY(smp_agree(t->job, open_own(t)));
     if (wants_bar(t))
-        smp__bar_begin(&t->watch->bar, t->job->step, t->options->steps);
+        smp__bar_begin(&t->watch->bar, smp_steps_done(t->job), t->options->steps);
     return SMP_OK;
 }
 
@@ -77,9 +76,9 @@ static void fill_row(smp__trainer *t, const smp_step_result *r)
 {
     smp__watch *w = t->watch;
     w->row = (smp__log_row){.step = r->step};
-    if (t->job->graph->loss >= 0)
+    if (t->about.has_loss)
         smp__log_set(&w->row, SMP__LOG_LOSS, r->loss);
-    if (t->job->graph->training) {
+    if (t->about.trains) {
         smp__log_set(&w->row, SMP__LOG_LR, r->lr);
         smp__log_set(&w->row, SMP__LOG_GRAD_NORM, r->grad_norm);
     }
@@ -87,7 +86,7 @@ static void fill_row(smp__trainer *t, const smp_step_result *r)
     smp__log_set(&w->row, SMP__LOG_STEP_US, r->step_us);
     smp__log_set(&w->row, SMP__LOG_PREDICTED_US, r->predicted_us);
     smp__log_set(&w->row, SMP__LOG_SKIPPED, (double)r->skipped);
-    if (t->job->loss_scaling.on)
+    if (t->about.scales_loss)
         smp__log_set(&w->row, SMP__LOG_LOSS_SCALE, r->loss_scale);
     smp__log_set(&w->row, SMP__LOG_BUBBLE, w->times.last_bubble);
     smp__log_set(&w->row, SMP__LOG_MEMORY_PEAK_BYTES, w->times.last_resident_bytes);
@@ -96,9 +95,9 @@ static void fill_row(smp__trainer *t, const smp_step_result *r)
 static void record_step(smp__trainer *t, const smp_step_result *r)
 {
     smp_run_record *record = t->watch->record;
-    smp_curve_add(&record->loss, r->step, t->job->graph->loss >= 0 ? r->loss : NAN);
-    smp_curve_add(&record->lr, r->step, t->job->graph->training ? r->lr : NAN);
-    smp_curve_add(&record->grad_norm, r->step, t->job->graph->training ? r->grad_norm : NAN);
+    smp_curve_add(&record->loss, r->step, t->about.has_loss ? r->loss : NAN);
+    smp_curve_add(&record->lr, r->step, t->about.trains ? r->lr : NAN);
+    smp_curve_add(&record->grad_norm, r->step, t->about.trains ? r->grad_norm : NAN);
     smp_curve_add(&record->samples_per_s, r->step, r->samples_per_s);
     smp_curve_add(&record->bubble, r->step, t->watch->times.last_bubble);
 }
@@ -106,8 +105,8 @@ static void record_step(smp__trainer *t, const smp_step_result *r)
 smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double data_us)
 {
     smp__watch *w = t->watch;
-    const double loss = t->job->graph->loss >= 0 ? r->loss : NAN;
-    const double each = t->tokens > 0 ? (double)t->tokens : 1.0;
+    const double loss = t->about.has_loss ? r->loss : NAN;
+    const double each = t->about.tokens > 0 ? (double)t->about.tokens : 1.0;
     if (w->records)
         SMP_TRY(smp__step_times_add(t->job, &w->times, r->step_us, data_us));
     if (w->log)
@@ -115,7 +114,7 @@ smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double dat
     if (w->record)
         record_step(t, r);
     smp__bar_step(&w->bar, r->step, loss, each * r->samples_per_s,
-                  t->tokens > 0 ? "tokens" : "samples");
+                  t->about.tokens > 0 ? "tokens" : "samples");
     return SMP_OK;
 }
 
@@ -141,7 +140,7 @@ void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e)
     if (!isnan(e->accuracy_top5))
         smp__log_set(&w->row, SMP__LOG_ACCURACY_TOP5, e->accuracy_top5);
     if (w->record)
-        smp_curve_add(&w->record->eval_loss, t->job->step, e->loss);
+        smp_curve_add(&w->record->eval_loss, smp_steps_done(t->job), e->loss);
 }
 
 smp_status smp__watch_row(smp__trainer *t)
@@ -149,16 +148,16 @@ smp_status smp__watch_row(smp__trainer *t)
     smp__watch *w = t->watch;
     if (!t->options->log)
         return SMP_OK;
-    return smp__comm_agree(t->job->comm, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
+    return smp_agree(t->job, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
 }
 
 /* The page: the prediction above what was measured, and the run. */
-static smp_status write_report(const smp *s, const char *path, const smp_trace_event *measured,
-                               int64_t n, const void *run)
+static smp_status write_report(const smp_plan *plan, const smp_graph *graph, const char *path,
+                               const smp_trace_event *measured, int64_t n, const void *run)
 {
     smp_picture *picture = NULL;
     smp_text html = {0};
-    smp_status status = smp_picture_open(s->plan, s->graph, &picture);
+    smp_status status = smp_picture_open(plan, graph, &picture);
     if (status == SMP_OK)
         status = smp_picture_add_measured(picture, measured, n);
     if (status == SMP_OK)
@@ -176,7 +175,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
 {
     smp__watch *w = t->watch;
     const int64_t steps = w->times.n[w->times.n[1] > 0];
-    const int n_rank = t->job->comm->world_size;
+    const int n_rank = smp_size(t->job, SMP_WORLD);
     smp_status status = SMP_OK;
     if (w->record) {
         w->record->rank = rank;
@@ -187,7 +186,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
         SMP_TRY(smp__events_write(t->job, t->options->report, write_report, w->record));
     if (t->prints && steps > 0)
         status = smp__print_times(rank, n_rank, steps, t->options->json);
-    return smp__comm_agree(t->job->comm, status);
+    return smp_agree(t->job, status);
 }
 
 smp_status smp__watch_end(smp__trainer *t)

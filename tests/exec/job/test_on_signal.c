@@ -29,20 +29,20 @@ int sigaction(int number, const struct sigaction *action, struct sigaction *old)
     return next(number, action, old);
 }
 
-static void raise_in_step(const smp *job)
+static void raise_in_step(smp *job)
 {
     smp__on_signal(job, false);
     raise(SIGTERM);
 }
 
-static void raise_between_steps(const smp *job)
+static void raise_between_steps(smp *job)
 {
     smp__place_doing(job->place, "saving a checkpoint");
     smp__on_signal(job, false);
     raise(SIGTERM);
 }
 
-static void raise_in_group(const smp *job)
+static void raise_in_group(smp *job)
 {
     smp of_group = *job;
     of_group.comm->tensor_size = 4;
@@ -51,14 +51,14 @@ static void raise_in_group(const smp *job)
     raise(SIGTERM);
 }
 
-static void raise_while_handler_goes(const smp *job)
+static void raise_while_handler_goes(smp *job)
 {
     smp__on_signal(job, false);
     signal_first = true;
     smp__on_signal(NULL, false);
 }
 
-static void raise_afterwards(const smp *job)
+static void raise_afterwards(smp *job)
 {
     smp__on_signal(job, false);
     smp__on_signal(NULL, false);
@@ -75,7 +75,7 @@ static int gone_process(void)
     return (int)child;
 }
 
-static void raise_to_save(const smp *job, int number, int other)
+static void raise_to_save(smp *job, int number, int other)
 {
     smp saving = *job;
     saving.comm->node_pid = (int[]){(int)getpid(), other};
@@ -86,22 +86,22 @@ static void raise_to_save(const smp *job, int number, int other)
         _exit(42);
 }
 
-static void ask_to_end(const smp *job)
+static void ask_to_end(smp *job)
 {
     raise_to_save(job, SIGTERM, (int)getppid());
 }
 
-static void ask_after_a_death(const smp *job)
+static void ask_after_a_death(smp *job)
 {
     raise_to_save(job, SIGUSR1, gone_process());
 }
 
-static void end_after_a_death(const smp *job)
+static void end_after_a_death(smp *job)
 {
     raise_to_save(job, SIGTERM, gone_process());
 }
 
-static void ask_before_there_is_a_job(const smp *job)
+static void ask_before_there_is_a_job(smp *job)
 {
     smp__on_signal(NULL, true);
     raise(SIGUSR1);
@@ -111,7 +111,7 @@ static void ask_before_there_is_a_job(const smp *job)
 }
 
 /* How a process ends that does this, and what it says. */
-static int end_of(void (*act)(const smp *job), char *text, size_t size)
+static int end_of(void (*act)(smp *job), char *text, size_t size)
 {
     int stage = 5, ends[2], status = 0;
     smp job = {.comm = &(smp_comm){.world_rank = 3, .replica = 1, .pipeline_rank = 2},
@@ -193,8 +193,7 @@ static void test_on_signal_gives_the_default_back(void **state)
 /* mpirun ends the survivors of a rank by SIGTERM. */
 static void test_on_signal_asks_for_the_end_while_all_live(void **state)
 {
-    void (*const asks[])(const smp *job) = {ask_to_end, ask_after_a_death,
-                                            ask_before_there_is_a_job};
+    void (*const asks[])(smp * job) = {ask_to_end, ask_after_a_death, ask_before_there_is_a_job};
     char text[512];
     (void)state;
     for (int i = 0; i < 3; i++) {

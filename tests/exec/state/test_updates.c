@@ -134,7 +134,7 @@ static void live(smp *job, double *number)
             break;
         }
     }
-    must(smp__weights_hash(job, &hash));
+    must(smp_weights_hash(job, &hash));
     *number++ = (double)(hash >> 32);
     *number = (double)(hash & UINT32_MAX);
     remove_saved();

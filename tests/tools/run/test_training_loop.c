@@ -432,7 +432,7 @@ static void test_training_loop_checksum_of_every_weight(void **state)
     smp *job = NULL;
     uint64_t before = 0, changed = 0, after = 0;
     assert_int_equal(smp_init(&job, &o.job), SMP_OK);
-    assert_int_equal(smp__weights_hash(job, &before), SMP_OK);
+    assert_int_equal(smp_weights_hash(job, &before), SMP_OK);
     for (int i = 0; i < smp_weight_count(job); i++) {
         const char *name = smp_weight_name(job, i);
         int64_t n = smp_weight_elements(job, i);
@@ -442,10 +442,10 @@ static void test_training_loop_checksum_of_every_weight(void **state)
         float last = value[n - 1];
         value[n - 1] = nextafterf(last, 2.0f);
         assert_int_equal(smp_weight_set(job, name, value, n), SMP_OK);
-        assert_int_equal(smp__weights_hash(job, &changed), SMP_OK);
+        assert_int_equal(smp_weights_hash(job, &changed), SMP_OK);
         value[n - 1] = last;
         assert_int_equal(smp_weight_set(job, name, value, n), SMP_OK);
-        assert_int_equal(smp__weights_hash(job, &after), SMP_OK);
+        assert_int_equal(smp_weights_hash(job, &after), SMP_OK);
         assert_true(changed != before && after == before);
         free(value);
     }
