@@ -6,7 +6,8 @@
 
 #include "graph/base/status.h"
 
-/* Has it found that they differ? Until all of them are loaded again, which is to follow the second. */
+/* Has it found that they differ? Until all of them are loaded again, which is to follow the second.
+ */
 bool smp__replicas_differ(const smp *s);
 void smp__replicas_forget(smp *s);
 /* What this rank then has of the weight that differs and of its states: *values is malloc'ed, NULL
