@@ -79,7 +79,7 @@ typedef struct smp smp;
  * (tensor parallelism). Of the middle two each rank sees those with its own number in the last. */
 typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP, SMP_TENSOR } smp_group;
 
-/* Of planning: what the plan to be kept (`fix`) says, else what stands beside the field. */
+/* In planning: what the plan to be kept (`fix`) says, else what stands beside the field. */
 enum { SMP_DEFAULT = -1 };
 
 typedef enum smp_objective { SMP_OBJECTIVE_STEP, SMP_OBJECTIVE_BOTTLENECK } smp_objective;
@@ -249,8 +249,8 @@ typedef struct smp_runtime_options {
     int record_trace;     /* keep start and end of every action for smp_trace_write */
     int record_costs;     /* keep what operators and messages of the last steps take for
                              smp_costs_write */
-    /* Of what the plan offloads: a folder, in which a file without a name holds it, on the CPU
-     * alone. NULL: memory of the host. */
+    /* Where what the plan offloads lies: a folder, in which a file without a name holds it, on the
+     * CPU alone. NULL: memory of the host. */
     const char *offload_to;
     /* [n_plugins] files of operators of your own (see smp_op_register), without a slash: of the
      * current folder. They are loaded before models are read and stay; a file that a job before
@@ -423,7 +423,7 @@ SMP_API smp_status smp_predict(smp *s, const void *const *inputs, int64_t sample
  * seconds. Collective. */
 SMP_API smp_status smp_save(smp *s, const char *path);
 
-/* The same behind the next steps: returns when the state is copied to host memory, of which every
+/* The same after the next steps: returns when the state is copied to host memory, of which every
  * rank keeps as much as its part of the checkpoint takes until smp_finalize. A thread of each rank
  * writes it; a program that initialises MPI itself asks for MPI_THREAD_FUNNELED at least. The
  * checkpoint counts once smp_save_test or smp_save_wait has completed it; the next save, smp_load
@@ -466,7 +466,7 @@ SMP_API smp_status smp_weights_hash(smp *s, uint64_t *hash);
  * go on once all of them are loaded again. */
 SMP_API smp_status smp_replicas_check(smp *s);
 
-/* Of the model as in its file. Running statistics (batchnorm) are among them. */
+/* The weights of the model as in its file. Running statistics (batchnorm) are among them. */
 SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
 SMP_API int64_t smp_weight_elements(const smp *s, int weight);
@@ -483,7 +483,7 @@ typedef struct smp_weights_options {
     const char *names; /* a family such as "hf-gpt2" (smp-run --help), or NULL */
     const char *map;   /* a file of rules (graph/safetensors/README.md), which go before those of
                           `names`; or NULL */
-    /* Of loading: [n_only] patterns ("h*.attn.*") of the weights to load; the others stay. None:
+    /* When loading: [n_only] patterns ("h*.attn.*") of the weights to load; the others stay. None:
      * every weight of the model has to be in the file. */
     const char *const *only;
     int n_only;

@@ -151,14 +151,14 @@ static smp_status estimate(const smp__costing *c, const smp_graph *graph, const 
     return smp__add_exchanges(graph, op, c->microbatch_size, c->cluster, cost);
 }
 
-/* Of what takes so long a share, by the roofline. */
+/* The share of what takes so long, by the roofline. */
 static double share_of(double us, double part_us, double whole_us)
 {
     return whole_us > 0 ? us * (part_us / whole_us) : us;
 }
 
-/* Of a split op: of what the whole one takes in the profile the share that both rooflines say, and
- * what is exchanged in it. An op that the whole graph lacks is estimated. */
+/* Costs a split op: the share, as both rooflines say, of what the whole one takes in the profile,
+ * and what is exchanged in it. An op that the whole graph lacks is estimated. */
 static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_op *op,
                              smp__op_origin origin, smp_op_cost *cost)
 {

@@ -50,9 +50,9 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
                            const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
 void smp_costs_destroy(smp_costs *costs);
 
-/* Of a split graph: once in a step, the sum over the devices of a group of so many elements of what
- * a use adds to a weight's gradient, of which each has a summand (smp_op.summands). No part of any
- * op's cost. */
+/* For a split graph: once in a step, the sum over the devices of a group of so many elements of
+ * what a use adds to a weight's gradient, of which each has a summand (smp_op.summands). No part of
+ * any op's cost. */
 double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int64_t elements);
 
 /* Bytes of a tensor that an op makes, for a micro-batch: its output_bytes; of several outputs

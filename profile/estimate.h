@@ -16,7 +16,7 @@ bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
 
 /* Is it run forward by the kernel of the op before it (smp_op_fused)? */
 bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
-/* Is its backward_input run by the kernel of the op behind it (smp_op_fused_backward)? */
+/* Is its backward_input run by the kernel of the op after it (smp_op_fused_backward)? */
 bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op);
 /* Then all that it adds is that its input is read. */
 double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t batch,
@@ -29,7 +29,7 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
 /* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
  * SMP__CALL_US, 0 for a part without work; then what is moved besides, alike. The forward of an
  * op that the one before it runs along writes its output; the backward_input of one that the op
- * behind it runs along reads its input. Rates and bytes are those of the graph's
+ * after it runs along reads its input. Rates and bytes are those of the graph's
  * target; SMP_ERR_INPUT if the device has no rate for it. What the devices of a group exchange is
  * left out. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,

@@ -23,8 +23,8 @@ enum { MAX_LOCAL_DEVICES = 1000000 };
 #define LINK_LATENCY_US 3
 #define LINK_BYTES_PER_S 6e9
 
-/* Of a GPU, where its profile lacks them: one of the 2020s behind a PCIe 4 slot. Only times that
- * were not measured depend on them: an update without AdamW's rate, a link that was left out. */
+/* A GPU whose profile lacks them: one of the 2020s in a PCIe 4 slot. Only times that were not
+ * measured depend on them: an update without AdamW's rate, a link that was left out. */
 #define GPU_FLOPS 50e12
 #define GPU_BYTES_PER_S 2e12
 #define GPU_LINK_LATENCY_US 10

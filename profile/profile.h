@@ -46,8 +46,9 @@ typedef struct smp_profile {
     smp_arena *arena;
 } smp_profile;
 
-/* Of a graph, or of the whole that it is split from. Errors: SMP_ERR_INPUT with file:line:column; a
- * fingerprint other than the graph's, or an op that the graph lacks, is an error. */
+/* Reads a profile of a graph, or of the whole that it is split from. Errors: SMP_ERR_INPUT with
+ * file:line:column; a fingerprint other than the graph's, or an op that the graph lacks, is an
+ * error. */
 smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profile **out);
 smp_status smp_profile_write(const smp_profile *profile, const char *path);
 /* What smp_profile_write writes. Same profile, same bytes; doubles read back equal. */

@@ -8,9 +8,9 @@
 
 typedef struct smp_split_prices smp_split_prices;
 
-/* Of a whole graph, for its target, on groups of devices (smp_cluster_group). profile: NULL, or of
- * the whole graph on that target. microbatches: of a step, which share the sums of gradients that
- * come once in it. O(distinct ops * choices * ops). */
+/* Prices for a whole graph, for its target, on groups of devices (smp_cluster_group). profile:
+ * NULL, or one of the whole graph on that target. microbatches: in a step, which share the sums of
+ * gradients that come once in it. O(distinct ops * choices * ops). */
 smp_status smp_split_prices_make(const smp_graph *graph, const smp_cluster *groups,
                                  const smp_profile *profile, int64_t microbatch_size,
                                  int64_t microbatches, smp_split_prices **out);

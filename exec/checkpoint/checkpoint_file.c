@@ -235,7 +235,7 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
                                     path);
 }
 
-/* The line `order` of version 4, behind which *at is then. */
+/* The line `order` of version 4, after which *at is then. */
 static bool parse_order(const char **at, smp__sample_order *order)
 {
     int known, shuffle, drop_last, used = 0;
@@ -249,7 +249,7 @@ static bool parse_order(const char **at, smp__sample_order *order)
     return (known | shuffle | drop_last) >> 1 == 0;
 }
 
-/* The line `evaluated`, which need not be there; *at is then behind it. */
+/* The line `evaluated`, which need not be there; *at is then after it. */
 static bool parse_evaluated(const char **at, smp__checkpoint_header *h)
 {
     int used = 0;
@@ -340,7 +340,7 @@ static bool in_range(const smp__checkpoint_header *h)
            h->order.held_out < SMP__WHOLE;
 }
 
-/* Where the header begins: at once, or behind a head with its length. */
+/* Where the header begins: at once, or after a head with its length. */
 static smp_status read_place(int fd, int64_t length, const char *path, int64_t *at)
 {
     uint64_t head = 0;

@@ -45,12 +45,12 @@ smp_status smp__checkpoint_folder_sync(const char *directory);
 smp_status smp__checkpoint_prune(const char *directory, int keep);
 
 /* The next value of a word in the lines of a receipt, "word value": *length bytes; NULL: there is
- * none. receipt: at a line, or behind a value. */
+ * none. receipt: at a line, or after a value. */
 const char *smp__receipt_value(const char *receipt, const char *word, size_t *length);
 /* The receipt (exec/job/receipt.h) of a checkpoint; "" where it has none. */
 smp_status smp__checkpoint_receipt(const char *path, char receipt[SMP__RECEIPT_BYTES]);
-/* Of that in the directory which a job will load, the best or the last, as far as headers tell.
- * Sets *found: there is one. */
+/* The receipt of the one in the directory that a job will load, the best or the last, as far as
+ * headers tell. Sets *found: there is one. */
 smp_status smp__checkpoint_find_receipt(const char *directory, bool best, bool *found,
                                         char receipt[SMP__RECEIPT_BYTES]);
 

@@ -1,5 +1,5 @@
 /* Streams of a GPU share the hardware's queues, of which a process has eight unless it asks for
- * more: a message that waits for its peer would hold up whatever stands behind it in the same
+ * more: a message that waits for its peer would hold up whatever stands after it in the same
  * queue. CUDA looks at a variable once, when the process opens it, which an MPI that knows GPUs may
  * do in MPI_Init; a user's own setting stands. Needs no CUDA. */
 #ifndef SMP_EXEC_CUDA_CUDA_QUEUES_H

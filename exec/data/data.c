@@ -169,7 +169,7 @@ static const char *sources_name(char *buffer, size_t size, const input_feed *fee
     return buffer;
 }
 
-/* Of an input that has samples; there is one. */
+/* The first input that has samples; there is one. */
 static const input_feed *first_feed(const smp_data *data)
 {
     const input_feed *feed = data->feed;

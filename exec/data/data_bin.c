@@ -1,4 +1,4 @@
-/* Token files as data: little-endian tokens, bare or behind the header of llm.c (256 int32 words:
+/* Token files as data: little-endian tokens, bare or after the header of llm.c (256 int32 words:
  * magic, version, number of tokens, zeroes; dev/data/data_common.py there). A file is taken to have
  * the header if it starts with a magic number: 20240520 with version 1 says uint16, 20240801 with
  * version 7 uint32. Bare tokens are uint16, where the name ends in .u32.bin uint32. */

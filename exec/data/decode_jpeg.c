@@ -12,7 +12,7 @@
 
 enum { MOST_SCANS = 500 }; /* of a progressive image: each may be tiny and cost a whole image */
 
-/* A file being decoded. libjpeg leaves by longjmp: all that is used behind it is in here. */
+/* A file being decoded. libjpeg leaves by longjmp: all that is used after it is in here. */
 typedef struct reader {
     struct jpeg_decompress_struct jpeg; /* first: libjpeg passes its address */
     struct jpeg_error_mgr errors;
@@ -20,7 +20,7 @@ typedef struct reader {
     struct jpeg_progress_mgr progress;
     jmp_buf leave;
     const smp_data_file *file;
-    int64_t at;        /* in the file, behind what the source has */
+    int64_t at;        /* in the file, after what the source has */
     smp_status status; /* of reading the file */
     char reason[JMSG_LENGTH_MAX];
     unsigned char piece[SMP_DATA_PIECE];

@@ -7,7 +7,7 @@
 #include <setjmp.h>
 #include <stdio.h>
 
-/* A file being decoded. libpng leaves by longjmp: all that is used behind it is in here. */
+/* A file being decoded. libpng leaves by longjmp: all that is used after it is in here. */
 typedef struct reader {
     const smp_data_file *file;
     int64_t at;

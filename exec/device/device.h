@@ -77,7 +77,7 @@ typedef struct smp_device {
     /* target[i] += source[i], of SMP_F32, SMP_BF16 or SMP_F16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
-    /* Of each of n arrays of SMP_F32 or SMP_BF16. */
+    /* Sums of squares, one for each of n arrays of SMP_F32 or SMP_BF16. */
     smp_status (*square_sums)(void *context, smp_dtype dtype, const smp_squares *of, int n);
     /* target16[i] = source[i] in a format of 16 bits. */
     smp_status (*round16)(void *context, smp_dtype half, void *target16, const float *source,

@@ -25,7 +25,7 @@ void smp__far_round(smp_dtype half, void *target16, const float *source, int64_t
         target[i] = to_bf16(source[i]);
 }
 
-/* Threads of a block there: each takes four values and every BLOCK-th four behind them, and one of
+/* Threads of a block there: each takes four values and every BLOCK-th four after them, and one of
  * the last three; then the lower half of the threads adds what the upper half has. */
 enum { BLOCK = 256, QUAD = 4 };
 

@@ -56,7 +56,7 @@ static smp_status times_made(const smp_graph *graph, const smp_op *op, const dou
                        op->name, op->kind->name);
 }
 
-/* How often each model input stands in an int32 tensor: ops come behind what they read, so one walk
+/* How often each model input stands in an int32 tensor: ops come after what they read, so one walk
  * back knows all readers of a tensor before it passes the tensor on. */
 static smp_status find_inputs(smp *s, int32_t tensor)
 {

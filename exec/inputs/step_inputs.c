@@ -8,7 +8,7 @@
  * as a micro-batch has samples: operators know no difference, and all micro-batches read that one.
  *
  * Where a batch is short, its samples may end within a micro-batch of this replica, or before it.
- * Then the kernels read one more micro-batch, for the rest and for all that come behind: the
+ * Then the kernels read one more micro-batch, for the rest and for all that come after: the
  * samples left, if any, and zeroes, which any index may be. What stands there does not count
  * (smp_op_call.padding), but has to be finite. */
 #include "exec/inputs/step_inputs.h"
@@ -118,7 +118,7 @@ static smp_status copy_values(const smp *s, int index, int mb, const char *from,
     return SMP_OK;
 }
 
-/* One micro-batch, its samples and the padding behind them. */
+/* One micro-batch, its samples and the padding after them. */
 static smp_status copy_microbatch(const smp *s, int index, int mb, const void *values, char *to)
 {
     const smp_tensor *tensor = &s->graph->tensor[index];
@@ -137,7 +137,7 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
     return SMP_OK;
 }
 
-/* One array for all micro-batches, and its padded one behind it where there are both. */
+/* One array for all micro-batches, and its padded one after it where there are both. */
 static smp_status spread_input(smp *s, int index, int full, const void *values)
 {
     smp__input *input = &s->input[index];

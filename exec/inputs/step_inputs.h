@@ -5,7 +5,7 @@
 #include "exec/state/handle.h"
 
 smp_status smp__inputs_build(smp *s);
-/* Of the copies in device memory, 0: none; in host memory; and where they are. */
+/* Bytes of the copies in device memory, 0: none; bytes in host memory; and where both are. */
 int64_t smp__inputs_bytes(const smp *s);
 int64_t smp__inputs_host_bytes(const smp *s);
 void smp__inputs_place(smp *s, char *device, char *host);

@@ -26,7 +26,7 @@
 #include "exec/inputs/step_inputs.h"
 #include "exec/step/warm_up.h"
 
-/* Of `extra`, before the inputs, which begin at multiples of 256. */
+/* Bytes in `extra` before the inputs, which begin at multiples of 256. */
 static int64_t loss_gradient_bytes(const smp *s)
 {
     return ((int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES + 255) / 256 * 256;

@@ -12,7 +12,7 @@
 
 enum { VALUE_BYTES = 256 };
 
-/* The value behind a word, cut to the buffer. */
+/* The value after a word, cut to the buffer. */
 static bool find_value(const char *receipt, const char *word, char value[VALUE_BYTES])
 {
     size_t length;

@@ -284,7 +284,8 @@ smp_status smp__step_times_predict(const smp *s, double **out)
     return status;
 }
 
-/* Of replicas that wait for each other the one that works longest, by its busiest rank. */
+/* Names the replica that works longest, by its busiest rank, among those that wait for each other.
+ */
 static void name_slow_replica(const smp *s, smp_rank_time *rank)
 {
     enum { ALIKE_PERCENT = 5 };

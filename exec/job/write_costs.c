@@ -250,8 +250,8 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     return SMP_OK;
 }
 
-/* Of a GPU: what libraries take was measured, or is the plan's, which, like the memory, says it of
- * its own kind of device. */
+/* A GPU's libraries: what they take was measured, or is the plan's, which, like the memory, says it
+ * of its own kind of device. */
 static void set_memory(const smp *s, smp_profile *profile)
 {
     const bool planned = s->plan->target.backend == s->device->backend;

@@ -14,7 +14,7 @@
 
 enum { MIN_COLUMNS = 20, MAX_COLUMNS = 240, BAR_LEAST = 8, BAR_MOST = 30 };
 static const double EVERY_S = 0.25;
-static const char away[] = "\r\033[K"; /* to the left, and all behind it gone */
+static const char away[] = "\r\033[K"; /* to the left, and all after it gone */
 
 /* A terminal behind a stream of this process, or of the mpirun that started it; -1: none. To be
  * closed. */

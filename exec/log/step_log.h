@@ -2,7 +2,7 @@
  * TensorBoard reads. Rank 0 alone keeps one. Every row is in the file when the call returns, so it
  * can be followed while the job runs.
  *
- * A run that resumes from step k goes on behind row k: rows of later steps, and the rest of a row
+ * A run that resumes from step k goes on after row k: rows of later steps, and the rest of a row
  * that was not written to its end, are taken away first. But for times and memory the log is then
  * that of a run that was not stopped. */
 #ifndef SMP_EXEC_LOG_STEP_LOG_H
@@ -59,7 +59,7 @@ static inline void smp__log_set(smp__log_row *row, smp__log_column column, doubl
 typedef struct smp__log_kind {
     /* The file behind the name that the user gave, malloc'ed. Makes the folder it needs. */
     smp_status (*locate)(const char *name, char **path);
-    /* Appends to `kept` what of an old file stays when a run goes on behind a step. Errors name the
+    /* Appends to `kept` what of an old file stays when a run goes on after a step. Errors name the
      * place. */
     smp_status (*keep)(const char *path, const char *old, size_t bytes, int64_t step,
                        smp_text *kept);

@@ -1,12 +1,12 @@
 /* What the devices of a group exchange in the middle of an operator, over NCCL: on the compute
- * stream, between the kernels before and behind it, so that the host waits for nothing. Sums are
+ * stream, between the kernels before and after it, so that the host waits for nothing. Sums are
  * made of what is sent, by rising device, as those of host memory (exec/group/op_group.c): NCCL's
  * own would follow the number of devices and the wires.
  *
  * What goes beside the compute has a stream of its own, urgent as messages are: it waits for the
  * compute stream where it is begun, and that for it where it is finished, by events. What is asked
  * for on the compute stream meanwhile is finished first: so the one communicator is told everything
- * in an order that streams keep, none of its operations waits for one that stands behind it, since
+ * in an order that streams keep, none of its operations waits for one that stands after it, since
  * the devices of a group run one program, and the memory for sums serves one at a time. */
 #include "exec/cuda/cuda_kernels.h"
 #include "exec/nccl/nccl_open.h"
@@ -177,7 +177,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
     return smp__nccl_end(w->of, of->nccl, code, "shift in an operator");
 }
 
-/* Of a shift, or of a call beside. */
+/* Ends a shift, or a call beside. */
 static smp_status finish(void *context)
 {
     return enter(context);

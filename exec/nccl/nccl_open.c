@@ -496,7 +496,7 @@ void smp__nccl_close(void *context)
     free(c);
 }
 
-/* Of what the others may wait for in NCCL: they are told at once. */
+/* Tells the others, who may wait in NCCL, at once. */
 static smp_status tell_others(smp__nccl_context *c, smp_status status)
 {
     if (status != SMP_OK && !c->comm->failed) {

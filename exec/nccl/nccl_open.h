@@ -101,8 +101,8 @@ typedef struct smp__nccl_context {
     char *read;                   /* [SMP_GROUP_READ] of pinned memory; NULL: there is no group */
     int64_t group_floats;
     float *came; /* [group_floats + devices] of device memory; NULL: there is no group */
-    /* Of all sums: in one order on all ranks, so none waits for another's; on a rank one after the
-     * other, through `parts`. */
+    /* The stream of all sums: in one order on all ranks, so none waits for another's; on a rank one
+     * after the other, through `parts`. */
     cudaStream_t reduce;
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;

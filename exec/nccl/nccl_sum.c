@@ -47,7 +47,7 @@ static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
     return (size_t)(left <= 0 ? 0 : left < most ? left : most);
 }
 
-/* Of every member so many elements at once. In bf16 half as many floats, and behind these what is
+/* Every member's piece has so many elements. In bf16 half as many floats, and after these what is
  * to be sent to each and what came from each. */
 static int64_t piece_of(const smp__nccl_sums *of, bool bf16)
 {

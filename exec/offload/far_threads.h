@@ -17,7 +17,7 @@ void smp__far_threads_ask(smp__far_threads *threads, int slot, smp_far_way way, 
                           int64_t at, int64_t bytes);
 /* As smp_far_join. */
 smp_status smp__far_threads_test(smp__far_threads *threads, int slot, bool *done);
-/* Of a copy that is done. */
+/* When a copy that is done began and ended. */
 void smp__far_threads_times(const smp__far_threads *threads, int slot, double *begin_s,
                             double *end_s);
 

@@ -10,7 +10,7 @@ int smp__travel_slots(const smp *s);
 
 /* Reserves the rank's host area, if it has one. Not collective. */
 smp_status smp__travel_open(smp *s);
-/* Of a job that failed, whose copies may never end, memory and threads are left as they are. */
+/* The memory and threads of a job that failed, whose copies may never end, are left as they are. */
 void smp__travel_close(smp *s);
 
 /* S or L of (chunk, micro-batch): begins, when the device gets here. */

@@ -61,7 +61,8 @@ SMP_HOST_DEVICE static inline uint32_t smp_state_nearest(uint32_t bits)
     return 0x7fffu + (bits >> 16 & 1);
 }
 
-/* Of n values of a state, without random bits: what is a bf16 number stays what it is. */
+/* Rounds n values of a state to the nearest, without random bits: what is a bf16 number stays what
+ * it is. */
 void smp_states_to_nearest(uint16_t *state, const float *value, int64_t n);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Each of an update and those behind it, enqueued on a cudaStream_t. */
+/* Each of an update and those after it, enqueued on a cudaStream_t. */
 typedef struct smp__cuda_optimizer {
     smp_status (*update)(const smp_update *update, void *stream);
     smp_status (*measure)(const smp_update *update, void *stream); /* as smp_optimizer.measure */

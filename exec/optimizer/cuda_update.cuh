@@ -190,7 +190,7 @@ static smp_status smp_update_half(const smp_update *u, void *stream, const char 
                : smp_update_as<T, float>(u, stream, name, rule_of);
 }
 
-/* An update, or a measurement, and those behind it (smp_update.next). */
+/* An update, or a measurement, and those after it (smp_update.next). */
 template <class Of>
 static smp_status smp_update_launch(const smp_update *u, void *stream, const char *name, Of rule_of)
 {

@@ -38,7 +38,7 @@ typedef struct smp_loss_scale {
     int left;     /* overflows until the scale is halved, 1: the next one does it */
 } smp_loss_scale;
 
-/* Of the options. SMP_ERR_INPUT names the one that cannot be. */
+/* Reads what the options say. SMP_ERR_INPUT names the one that cannot be. */
 smp_status smp_loss_scaling_read(const smp_optimizer_options *options, smp_precision precision,
                                  smp_loss_scaling *out);
 smp_loss_scale smp_loss_scale_begin(const smp_loss_scaling *scaling);

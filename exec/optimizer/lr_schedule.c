@@ -38,7 +38,7 @@ static double inverse_sqrt(const smp_optimizer_options *o, int64_t step)
     return fmax(o->min_lr, (double)o->lr * sqrt(peak_step / (double)step));
 }
 
-/* Of what it was at the peak, after so many times decay_every steps. */
+/* How much is left of the peak after so many times decay_every steps. */
 static double fallen(const smp_optimizer_options *o, double times)
 {
     return fmax(o->min_lr, (double)o->lr * pow(o->gamma > 0 ? (double)o->gamma : 0.1, times));

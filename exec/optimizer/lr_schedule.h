@@ -8,16 +8,17 @@
 typedef struct smp_lr_schedule {
     const char *name;
     const char *summary; /* a line of smp-run --help */
-    bool decays;         /* until options->decay_steps, behind which the rate is min_lr */
+    bool decays;         /* until options->decay_steps, after which the rate is min_lr */
     bool falls;          /* by gamma, every decay_every steps */
-    /* Of a step behind the warm-up and, if it decays, before decay_steps. */
+    /* The rate of a step after the warm-up and, if it decays, before decay_steps. */
     double (*rate)(const smp_optimizer_options *options, int64_t step);
 } smp_lr_schedule;
 
 /* All of them; the last has a NULL name. */
 const smp_lr_schedule *smp_lr_schedules(void);
 
-/* Of options->lr_schedule; NULL there: cosine with decay_steps, else constant. NULL if unknown. */
+/* The schedule that options->lr_schedule names; NULL there: cosine with decay_steps, else constant.
+ * NULL if unknown. */
 const smp_lr_schedule *smp_lr_schedule_of(const smp_optimizer_options *options);
 
 /* SMP_ERR_INPUT: no such schedule; decay_steps, decay_every or gamma without one that

@@ -71,9 +71,9 @@ typedef struct smp_optimizer {
     /* On the CPU, called by smp_optimizer_apply: states are floats. */
     void (*update)(const smp_update *update);
 
-    /* Of optimizers whose rate for a weight depends on all of it; NULL: not this one. From the
-     * Euclidean norms of the weight and of its direction before the update, neither 0, to what
-     * stands in update->trust. Only weights of two or more dimensions have one. */
+    /* The trust ratio of optimizers whose rate for a weight depends on all of it; NULL: not this
+     * one. From the Euclidean norms of the weight and of its direction before the update, neither
+     * 0, to what stands in update->trust. Only weights of two or more dimensions have one. */
     double (*trust)(const smp_update *update, double weight_norm, double direction_norm);
     /* With `trust`, of optimizers that keep a number for each whole weight, of any dimension: from
      * what it is, 0 before the first step, and the norm of the direction, to what `trust` finds in

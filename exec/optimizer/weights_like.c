@@ -29,7 +29,7 @@ enum { N_KEY = sizeof keys / sizeof *keys };
 /* One entry, cut into strings. */
 typedef struct entry {
     const char *whole; /* for messages */
-    char *text;        /* owned: the pattern, then the settings, each with a 0 behind it */
+    char *text;        /* owned: the pattern, then the settings, each with a 0 after it */
     char *settings;
 } entry;
 

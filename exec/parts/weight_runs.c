@@ -46,7 +46,7 @@ int64_t smp__runs_before(smp__runs runs, int64_t place)
     return turn * runs.run + (in_run < 0 ? 0 : in_run < runs.run ? in_run : runs.run);
 }
 
-/* Of how many elements from `at` on are one copy. */
+/* How many elements from `at` on are one copy. */
 static int64_t copied(smp__runs runs, int64_t at, int64_t end)
 {
     const int64_t left = smp__runs_left(runs, at);

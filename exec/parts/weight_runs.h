@@ -6,8 +6,8 @@
 
 #include "graph/model/graph.h"
 
-/* Of `count` runs that follow each other in the whole one is of this part: number `index`, or as
- * smp_split_part says. A weight that is not split is one run of one. */
+/* One of `count` runs that follow each other in the whole belongs to this part: number `index`, or
+ * as smp_split_part says. A weight that is not split is one run of one. */
 typedef struct smp__runs {
     int64_t run; /* elements */
     int index, count, blocks;

@@ -31,7 +31,7 @@ static int64_t attribute(const smp_op *op, const char *name)
     return op->attr[smp_op_attr_index(op->kind, name)].i;
 }
 
-/* Summands are added up by a collective op behind them, which may lack a bias that an op adds. */
+/* Summands are added up by a collective op after them, which may lack a bias that an op adds. */
 static bool follow_sum(const smp_graph *graph, bool lacks_bias, smp__whole_tensor *t)
 {
     int32_t op = find_reader(graph, t->here, "all_reduce");

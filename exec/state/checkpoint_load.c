@@ -106,7 +106,7 @@ static smp_status read_window(smp *s, const reading *r, int32_t index, int k, sm
     return whole_pieces ? SMP_OK : damaged(s, r, index);
 }
 
-/* Of all of this weight's ranks, which go on together whatever fails on one. */
+/* Reads for all of this weight's ranks, which go on together whatever fails on one. */
 static smp_status read_split(smp *s, reading *r, int32_t index, int k)
 {
     smp__regroup *parts = &r->parts;

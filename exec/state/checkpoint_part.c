@@ -141,7 +141,7 @@ static smp_status write_values(source from, int64_t n, int64_t values_at, int64_
                                     hashes_at, true, path);
 }
 
-/* Values and states of a range of one weight, and the hashes of its pieces. *part moves on behind
+/* Values and states of a range of one weight, and the hashes of its pieces. *part moves on after
  * them. */
 static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **part,
                               int fd, int64_t base, const char *path)

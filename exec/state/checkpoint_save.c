@@ -1,4 +1,4 @@
-/* Saving a checkpoint, behind the next steps or at once. A save begins with a copy of every rank's
+/* Saving a checkpoint, after the next steps or at once. A save begins with a copy of every rank's
  * part in memory; what takes long, the disk, is the work of a thread on each rank. It goes through
  * two phases, each of which ends on all ranks together: every rank writes and syncs its part; rank
  * 0 gives the file its name. A phase ends where all ranks come by anyway, between two steps: they

@@ -7,7 +7,7 @@
 #include "graph/base/status.h"
 #include "smp.h"
 
-/* Of a job, once. */
+/* Opens what a job needs for saving, once. */
 smp_status smp__save_open(smp *s);
 
 /* The save that was begun last, alike on all ranks. */

@@ -12,7 +12,7 @@
 
 #include "exec/state/updates.h"
 
-/* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at
+/* A stamp after every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at
  * most PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };

@@ -173,7 +173,7 @@ static smp_status write_piece(exporter *e, const smp_written_piece *piece)
     return SMP_OK;
 }
 
-/* Of the rows of a weight the columns from `first` on, `width` of `columns`, to `to`. */
+/* Reads the columns from `first` on, `width` of `columns`, of the rows of a weight, into `to`. */
 static smp_status read_columns(exporter *e, const smp_written_piece *piece, int64_t columns,
                                int64_t first, int64_t width, float *to)
 {
@@ -248,7 +248,7 @@ static smp_status write_tensor(exporter *e, const smp_written_source *t)
     return status == SMP_OK ? smp__comm_agree(e->s->comm, e->status) : status;
 }
 
-/* Of file `number`: a name in the folder, for good or for now. */
+/* The name of file `number` in the folder, for good or for now. */
 static const char *file_name(exporter *e, int32_t number, const char *beside)
 {
     return e->n_file == 1

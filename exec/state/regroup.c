@@ -86,8 +86,8 @@ static smp__runs runs_of(const smp__regroup *r, int32_t index, int member)
     return runs;
 }
 
-/* Of the part of a member, what stands in a window. A save takes everybody's own range; a load
- * gives values to all that have them. */
+/* What stands in a window of the part of a member. A save takes everybody's own range; a load gives
+ * values to all that have them. */
 static smp__range slice(const smp__regroup *r, int32_t index, int k, int member, smp__range window)
 {
     const smp *s = r->s;

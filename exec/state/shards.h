@@ -47,7 +47,7 @@ bool smp__is_idle(const smp *s, int32_t index);
 float *smp__weight_at(const smp *s, int32_t index, int64_t at);
 float *smp__grad_at(const smp *s, int32_t index, int64_t at);
 void *smp__state_at(const smp *s, int32_t index, int k, int64_t at);
-/* Of its values (k 0) or state k - 1, and what they are. */
+/* Where its values (k 0) or state k - 1 are, and in which format. */
 void *smp__saved_at(const smp *s, int32_t index, int k, int64_t at);
 smp_dtype smp__saved_dtype(const smp *s, int k);
 /* n of them as floats, to host memory; and back, to the nearest, which what came out is: `values`

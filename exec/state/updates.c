@@ -15,7 +15,7 @@
 #include "exec/transport/own_core.h"
 #include "graph/base/clock.h"
 
-/* Of a GPU: one on its way down, one with the host, one on its way up, one to spare. */
+/* A GPU has one on its way down, one with the host, one on its way up, one to spare. */
 enum {
     PLACES = 4,
     PIECE_FLOATS = SMP__PIECE_BYTES / PLACES / 2 / (int)sizeof(float),

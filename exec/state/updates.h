@@ -26,7 +26,7 @@ int smp__updates_travels(const smp *s);
  * in smp__call.updates and smp__chunk.updates. The environment variables SMP_UPDATE_THREAD (0 or 1)
  * and SMP_UPDATE_DELAY (microseconds that each update takes longer) are for tests. */
 smp_status smp__updates_open(smp *s, int first_travel);
-/* Of a job that failed, whose thread may still be at work, memory stays. */
+/* The memory of a job that failed stays: its thread may still be at work. */
 void smp__updates_close(smp *s);
 
 /* Begins the updates of all weights that are trained, of this rank's own parts; the compute stream

@@ -116,7 +116,7 @@ static smp_status add_up(smp *s)
                                "the devices that compute together");
 }
 
-/* Of what is not split every device has all. */
+/* Every device has all of what is not split. */
 static double squares_of(const smp *s, int norm, int32_t index)
 {
     double sum = 0.0;

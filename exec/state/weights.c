@@ -22,7 +22,7 @@ _Static_assert((int)SMP_PIECE_ELEMENTS == (int)SMP_SQUARE_PIECE,
 
 enum { GRADIENT = -1, AT_ONCE = 64 };
 
-/* Of what is here: all of it, or its part. */
+/* Initialises what is here: all of a weight, or its part. */
 static smp_status init_param(smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
@@ -205,7 +205,7 @@ smp_status smp__weights_square(smp *s)
     return sum_squares(s, GRADIENT);
 }
 
-/* Of a weight whose pieces are all known: in their order. */
+/* Adds up the pieces of a weight, all of which are known, in their order. */
 static double add_pieces(const smp *s, int32_t index)
 {
     double sum = 0.0;
@@ -377,7 +377,7 @@ static uint64_t hash_values(uint64_t key, const float *values, int64_t place, in
     return sum;
 }
 
-/* Of elements [begin, end) of this rank's part, which `values` are. */
+/* Hashes elements [begin, end) of this rank's part, which `values` are. */
 static uint64_t hash_range(const smp_param *param, int64_t begin, int64_t end, const float *values)
 {
     const uint64_t key = smp_random_mix((uint64_t)param->number);
@@ -482,7 +482,7 @@ static uint64_t chain_words(uint64_t seed, const void *data, size_t bytes)
     return smp_hash(0, lane, sizeof lane);
 }
 
-/* Of this rank's part of a weight and of its states. */
+/* Hashes this rank's part of a weight and of its states. */
 static smp_status hash_part(smp *s, int32_t index, uint64_t *hash)
 {
     enum { WINDOW = 1 << 20 };
@@ -510,7 +510,7 @@ static smp_status hash_parts(smp *s, uint64_t *hash)
     return SMP_OK;
 }
 
-/* Of copies[n] hashes: how many are this one? */
+/* How many of copies[n] hashes are this one? */
 static int count_alike(const uint64_t *copies, int n, int stride, int which)
 {
     int alike = 0;

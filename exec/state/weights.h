@@ -30,7 +30,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 
 /* The update of this rank's own part of memory->param[index]; trust 1 or what was found. */
 smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale);
-/* Of optimizers with trust ratios: makes room in [smp__trust_host_bytes] of `host`; frees it;
+/* For optimizers with trust ratios: makes room in [smp__trust_host_bytes] of `host`; frees it;
  * before an update measures all weights and finds the ratios, the same for every plan; the
  * directions then stand in the place of the gradients. Collective over tensor and shard groups;
  * waits for the device. */

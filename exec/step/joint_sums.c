@@ -116,7 +116,7 @@ const smp_op_joint *smp__joint_of(smp *s, const smp_op *op, int microbatch)
     s->joint->call.samples = 0;
     for (int replica = 0; replica < s->comm->ddp_size; replica++)
         s->joint->call.samples += smp__job_samples(s, replica, microbatch);
-    /* Of replica 0, whose samples come first. */
+    /* Counted for replica 0, whose samples come first. */
     const int64_t behind = smp__job_following(s, 0, microbatch),
                   own = s->microbatches - microbatch - 1;
     s->joint->call.following = behind < own ? behind : own;

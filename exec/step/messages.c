@@ -109,7 +109,7 @@ static smp__channel *find_channel(smp *s, int32_t transfer)
     return NULL;
 }
 
-/* A step is recorded, an evaluation behind it not. */
+/* A step is recorded, an evaluation after it not. */
 static bool records(const smp *s, const smp__channel *channel)
 {
     return channel->arrived_us && smp__record_is_on(s->record);

@@ -191,7 +191,7 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
     return smp__sum_list_add(s, &s->reducer->across[chunk], &across, at, region, end - begin);
 }
 
-/* Of a weight that other stages hold too every rank needs the whole sum. */
+/* Every rank needs the whole sum of a weight that other stages hold too. */
 static smp_status list_parts(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
@@ -393,7 +393,7 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
 
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
 {
-    int64_t begin = 0; /* behind the buckets that did so by themselves */
+    int64_t begin = 0; /* after the buckets that did so by themselves */
     if (s->reducer->scatter[chunk].started > 0) {
         const int32_t last =
             s->memory->chunk_region[chunk] + s->reducer->scatter[chunk].started - 1;

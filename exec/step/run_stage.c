@@ -294,7 +294,7 @@ static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *
     return SMP_OK;
 }
 
-/* Has the instruction done that of the pair's other call, which stands behind it, too? */
+/* Has the instruction done that of the pair's other call, which stands after it, too? */
 static bool does_next(const smp *s, int chunk, const smp_instr *instr)
 {
     const smp__call *call = instr->call >= 0 ? &s->chunk[chunk].call[instr->call] : NULL;

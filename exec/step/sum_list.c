@@ -74,7 +74,7 @@ static smp_status test_reduction(void *context, bool *done)
     return s->transport->reduce_test(s->transport_context, wait->reduction, done);
 }
 
-/* A step is recorded, an evaluation behind it not. */
+/* A step is recorded, an evaluation after it not. */
 static void note_end(const smp *s, smp__sum_list *list)
 {
     for (int i = 0; i < list->n; i++)

@@ -13,7 +13,7 @@ typedef struct smp__tap {
 /* Has to run by itself what a fused kernel would keep to itself. */
 bool smp__tap_parts_pair(const smp *s, int chunk, int call);
 
-/* Enqueued behind the call, the copy of micro-batch `microbatch` of a forward pass. */
+/* Enqueued after the call, the copy of micro-batch `microbatch` of a forward pass. */
 smp_status smp__tap_take(smp *s, int chunk, int call, int microbatch);
 
 #endif

@@ -18,7 +18,7 @@ enum { SMP_NOTICE_BYTES = 1024, SMP_SHARE_BYTES = 1 << 18 };
 typedef struct smp_comm_limits {
     double step_s;  /* in a step, once all ranks are in it */
     double start_s; /* before that, until the first step has begun everywhere */
-    double save_s;  /* between steps and behind the last one */
+    double save_s;  /* between steps and after the last one */
 } smp_comm_limits;
 
 /* Outside of steps: what is given; below 0: ten minutes, less where a wait in a step is short. */
@@ -178,8 +178,8 @@ smp_status smp__comm_hand(smp_comm *comm, void *data, int64_t bytes, int from, i
 smp_status smp__comm_max(smp_comm *comm, int *value);
 /* Every rank of this machine gets what each of them has, by rising rank: *all is malloc'ed. */
 smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all);
-/* What all ranks have, `bytes` of it here, one behind the other by rising rank: *all is malloc'ed
- * and ends with a zero behind its *total bytes. */
+/* What all ranks have, `bytes` of it here, one after the other by rising rank: *all is malloc'ed
+ * and ends with a zero after its *total bytes. */
 smp_status smp__comm_gather(smp_comm *comm, const void *own, size_t bytes, char **all,
                             size_t *total);
 /* The lowest rank of the machine of each rank: *node_of is [world_size], malloc'ed. */

@@ -7,7 +7,8 @@
 
 #include "exec/transport/comm.h"
 
-/* Of messages in comm->world that are not a collective's; another one: exec/job/group_calls.c. */
+/* The tag of messages in comm->world that are not a collective's; another one:
+ * exec/job/group_calls.c. */
 enum { HAND_TAG = 1 };
 
 typedef struct request_wait {
@@ -206,8 +207,8 @@ smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, voi
     return SMP_OK;
 }
 
-/* Of the bytes of each rank in count[ranks]: where they begin, behind them. SMP_ERR_FAILED if MPI
- * cannot count them all. */
+/* Where the bytes of each rank in count[ranks] begin, which is written after them. SMP_ERR_FAILED
+ * if MPI cannot count them all. */
 static smp_status place_parts(int *count, int ranks, size_t *total)
 {
     *total = 0;

@@ -28,7 +28,7 @@ typedef smp_status smp__worker_task(void *of, int64_t number);
 smp_status smp__worker_start(smp__worker_task *task, void *of, smp__worker **out);
 /* All tasks below n. */
 void smp__worker_ask(smp__worker *worker, int64_t n);
-/* The error of a task that failed appears here, and for all behind it, which are left undone. */
+/* The error of a task that failed appears here, and for all after it, which are left undone. */
 smp_status smp__worker_test(smp__worker *worker, int64_t number, bool *done);
 /* Accepts NULL. Joins the thread; what it has not begun is left undone. */
 void smp__worker_stop(smp__worker *worker);

@@ -15,7 +15,7 @@
 
 enum { SMP__PIECE_FLOATS = 1 << 20 }; /* of all members' terms together: they stay in caches */
 
-/* Of member i: count floats from offset on. */
+/* A block of member i: count floats from offset on. */
 typedef struct smp__block {
     int64_t offset;
     int count;

@@ -74,7 +74,7 @@ smp_status smp__two_hops_gather(smp__two_hops *h, float *data, const smp__block 
     return smp__blocks_gather(&h->far, data);
 }
 
-/* Of parts. */
+/* Begins the next one of the parts. */
 static smp_status next_part(smp__two_hops *h, float *data)
 {
     switch (h->hop) {

@@ -87,7 +87,7 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
             return take(head, start, bytes);
     }
     if (bytes > arena->next_size / 4) {
-        /* Its own chunk, behind the head, whose free end stays in use. */
+        /* Its own chunk, after the head, whose free end stays in use. */
         chunk *own = new_chunk(bytes);
         if (!own)
             return NULL;

@@ -114,7 +114,7 @@ static long owner_of(const char *name, const char *what)
     return pid;
 }
 
-/* Of a process that is gone, on whatever machine: who writes has it locked. */
+/* Removes files of a process that is gone, on whatever machine: who writes has it locked. */
 static void remove_dead(int directory, const char *name, long pid)
 {
     if (pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH)

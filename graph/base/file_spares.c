@@ -72,7 +72,7 @@ static smp_status is_indexed(const char *output, const char *index, bool *found)
     return status;
 }
 
-/* Of an output that is a directory, weights are written to it. */
+/* If an output is a directory, weights are written to it. */
 static bool is_weights_within(const struct stat *directory, const char *input)
 {
     char folder[PATH_MAX];

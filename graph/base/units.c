@@ -139,7 +139,7 @@ bool smp_parse_flops(const char *text, double *flops_per_s)
     return parse_rate(text, "FLOP/s", "FLOPS", flops_per_s);
 }
 
-/* `value` with at most `decimals` digits behind the point and no trailing zeros. */
+/* `value` with at most `decimals` digits after the point and no trailing zeros. */
 static void format_short(char *buffer, size_t size, double value, int decimals)
 {
     smp__c_locale locale = smp__c_locale_enter();

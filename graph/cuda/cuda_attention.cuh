@@ -25,7 +25,7 @@ template <typename T> struct attention_args {
     float lse_of_none;                  /* of a query that sees no key; backward wants 0 */
     float *delta;                       // (B, heads, Tq) sum of dout * out
     float *sums;                        // of dQ, as smp__attention_dq_floats says; NULL: none
-    int *turns;                         // behind them, zeroes: places taken, turns of query tiles
+    int *turns;                         // after them, zeroes: places taken, turns of query tiles
     const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
     int64_t mask_keys;                  /* from one sample's mask to the next */
     const float *bias;                  // (heads, Tq + Tk - 1) by key - query + Tq - 1; NULL: none

@@ -10,7 +10,7 @@
  * DQ: the blocks of keys make dQ too, 5 products in all, and add to its sums in fp32 by turns, from
  * the last key tile that a tile of queries sees to the first, which rounds (FlashAttention-3 has
  * such a mode, by rising key tiles). From the diagonal on that order is the one in which blocks
- * come by, if they begin together: a block's first tile of queries is one that those behind it are
+ * come by, if they begin together: a block's first tile of queries is one that those after it are
  * done with. A block takes its place from a counter when it begins, so whoever it waits for has
  * begun before it, however blocks are scheduled: that cannot deadlock. O(Tq Tk w) time per head. */
 #include "graph/cuda/cuda_attention_half.cuh"
@@ -43,7 +43,7 @@ template <typename T, int W, bool KEYS, bool SMALL> struct passing {
           lse(reinterpret_cast<float *>(b1 + 2 * of::N * of::LD)), delta(lse + 2 * of::N)
     {
     }
-    /* Of head `head` of the queries. */
+    /* Loads head `head` of the queries. */
     __device__ __forceinline__ void load(const attention_args<T> &args,
                                          const attention_place &place,
                                          const attention_part<T> (&parts)[2], int head, int start,
@@ -97,7 +97,7 @@ template <typename T, int W> struct query_sums {
     {
     }
 
-    /* By all warps, before a barrier: dS of their rows, rounded. Of `rows` keys: behind them there
+    /* By all warps, before a barrier: dS of their rows, rounded. Of `rows` keys: after them there
      * are none, and what scores of 0 make of a query's logarithm may be no number. */
     __device__ __forceinline__ void keep(const float (&dp)[of::MT][of::N / 8][4], int mine,
                                          int rows) const
@@ -112,13 +112,13 @@ template <typename T, int W> struct query_sums {
                         smp_pair<T>(dp[m][n][2 * half], dp[m][n][2 * half + 1]);
         if (mine + of::MT * 16 <= rows)
             return;
-        SMP_UNROLL_BY(1) /* behind the others, whose registers are free by now */
+        SMP_UNROLL_BY(1) /* after the others, whose registers are free by now */
         for (int row = 0; row < of::MT * 16; row += 8)
             for (int n = 0; n < of::N && mine + lane / 4 + row >= rows; n += 8)
                 *reinterpret_cast<uint32_t *>(to + row * LD + n) = 0;
     }
 
-    /* Before the same barrier: waits until those behind have added to the tile at `start`. */
+    /* Before the same barrier: waits until those after have added to the tile at `start`. */
     __device__ __forceinline__ void await(const attention_args<T> &args, int64_t sample, int head,
                                           int start)
     {

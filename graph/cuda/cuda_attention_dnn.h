@@ -27,8 +27,8 @@ bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, in
 void smp__dnn_attention_about(char about[SMP__CHOICE_ABOUT], const smp_cuda *cuda,
                               const smp__attention *at, int64_t batch);
 
-/* Of what suits. NULL if cuDNN is not here, or has no deterministic plan that fits the workspace.
- * Half a second to a second of compiling. */
+/* Makes what suits. NULL if cuDNN is not here, or has no deterministic plan that fits the
+ * workspace. Half a second to a second of compiling. */
 smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__attention *at,
                                               int64_t batch);
 void smp__dnn_attention_destroy(smp__dnn_attention *plan); /* accepts NULL */

@@ -8,13 +8,13 @@
  *
  * Results have the same bits in every run. The library's heuristic gives algorithms for the shape,
  * the device and buffers aligned to 64 bytes (or as the shape says), once for each product; they
- * stand in the device's book (graph/math/products.h), which says which one is taken, and behind
+ * stand in the device's book (graph/math/products.h), which says which one is taken, and after
  * them that the epilogue may be apart. Where an algorithm splits k, the parts are kept in the
  * workspace in fp32 and added by a second kernel in one order; excluded is the addition in the
  * output buffer, whose order is that in which blocks finish, and parts in an output type narrower
  * than fp32, which would be rounded more than once.
  *
- * An algorithm's text is what people may want to know of it, and behind a colon the bytes of the
+ * An algorithm's text is what people may want to know of it, and after a colon the bytes of the
  * library's description, without the zeroes at the end: they may be stored, says its header
  * (cublasLtMatmulAlgo_t), for the same version of the library. They are checked when they come
  * back.

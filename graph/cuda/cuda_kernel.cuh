@@ -171,7 +171,7 @@ static inline const smp_cuda *smp_cuda_of(const smp_op_call *call)
 {
     return (const smp_cuda *)call->device;
 }
-/* Of activations: SMP_F32, SMP_BF16 or SMP_F16. */
+/* The type of activations: SMP_F32, SMP_BF16 or SMP_F16. */
 static inline smp_dtype smp_dtype_of_call(const smp_op_call *call)
 {
     return smp_precision_dtype(call->graph->target.precision);

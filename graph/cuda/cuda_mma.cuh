@@ -116,7 +116,7 @@ template <int left> __device__ __forceinline__ void smp_cp_async_wait()
 
 /* Blocks that take turns: one thread waits until *turn is `value`, and after the next barrier its
  * block sees what was written, by smp_store_far, before that turn was passed on by one thread
- * behind a barrier. Whom a block waits for must have begun before it. */
+ * after a barrier. Whom a block waits for must have begun before it. */
 __device__ __forceinline__ void smp_await_turn(const int *turn, int value)
 {
     int now;

@@ -22,7 +22,7 @@ struct smp_order_pass {
     int shift;
 };
 
-/* Digits and positions from `begin` on, up to a tile; a place behind the end of the chunk gets a
+/* Digits and positions from `begin` on, up to a tile; a place after the end of the chunk gets a
  * digit that no thread has. */
 __device__ __forceinline__ void smp_order_tile(const smp_order_pass &s, int64_t begin, int64_t end,
                                                int *digit, int32_t *position)

@@ -145,7 +145,7 @@ static void parts_of(smp__node_out *x, const smp__attention *at, const char *par
     smp__node_int(x, "axis", 2);
 }
 
-/* Who sees no key gets zeros, so what is hidden is hidden once more behind the softmax. */
+/* Who sees no key gets zeros, so what is hidden is hidden once more after the softmax. */
 void smp__export_attention(smp__node_out *x)
 {
     const smp__attention at = smp__attention_of(x->model, x->op);
@@ -173,7 +173,8 @@ void smp__export_attention(smp__node_out *x)
     smp__node_is(x, SMP__RESHAPE(x, out, at.queries, at.d));
 }
 
-/* Of all positions, [T, 1, pairs]; angles as the operator has them, base^(-2 i / w) each. */
+/* Sines or cosines of all positions, [T, 1, pairs]; angles as the operator has them, base^(-2 i /
+ * w) each. */
 static const char *turns(smp__node_out *x, int64_t rows, int64_t pairs, double base, bool sines)
 {
     void *fill;

@@ -1,7 +1,7 @@
 /* What exports of operators are written with: nodes, attributes and constants of an ONNX graph in
  * the making.
  *
- * A failure stays in `status`; calls behind it do nothing and give "", so that an export reads like
+ * A failure stays in `status`; calls after it do nothing and give "", so that an export reads like
  * the formula that it is. Names of values made here have a `#`, which no name of a model has.
  *
  * Samples have a batch in front: dimension d of a sample is dimension d + 1 of a value, and shapes
@@ -69,7 +69,7 @@ const char *smp__node_keep(smp__node_out *x, const char *key, const char *value)
 const char *smp__node_text_of(smp__node_out *x, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Of the operator under way: an input, a weight, an attribute, what its output is called. */
+/* Names in the operator under way: an input, a weight, an attribute, what its output is called. */
 const char *smp__node_in(smp__node_out *x, int slot);
 const char *smp__node_weight(smp__node_out *x, int slot);
 const smp_attr_value *smp__node_attr(const smp__node_out *x, const char *name);

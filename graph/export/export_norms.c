@@ -32,7 +32,7 @@ static const char *filled(smp__node_out *x, int64_t size, float value)
     return name;
 }
 
-/* A group is one long row of InstanceNormalization; the weights of channels come behind it, since
+/* A group is one long row of InstanceNormalization; the weights of channels come after it, since
  * GroupNormalization had one for each group until opset 21. */
 void smp__export_groupnorm(smp__node_out *x)
 {

@@ -7,7 +7,7 @@
 /* Makes the nodes of x->op and says what its outputs are called (smp__node_is). */
 typedef void smp__export_rule(smp__node_out *x);
 
-/* Of x->op. SMP_ERR_INPUT: it has no meaning in ONNX, and why. */
+/* Writes x->op. SMP_ERR_INPUT: it has no meaning in ONNX, and why. */
 smp_status smp__export_op(smp__node_out *x);
 
 /* The kinds that have a line in the table, NULL-terminated, in its order. */

@@ -177,7 +177,7 @@ static bool with_constant(smp_import *im, const smp_onnx_node *node, const char 
     return true;
 }
 
-/* Of two tensors that look alike, or a batch and one array for all of its samples. */
+/* Is it of two tensors that look alike, or of a batch and one array for all of its samples? */
 static bool of_tensors(smp_import *im, const smp_onnx_node *node, const char *kind)
 {
     smp__bound in[SMP_ONNX_DIMS * 4], all;

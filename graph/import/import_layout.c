@@ -93,7 +93,7 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
             return false;
         axis = smp__sample_axis(&x, smp__onnx_concat_axis(im->model, node), out->n_dim);
         if (axis < 0 || x.merged > 0 || (k > 0 && x.single != all.single))
-            return smp__refuse(im, "puts samples behind one another");
+            return smp__refuse(im, "puts samples one after another");
         size += x.shape.dim[axis];
         in[k] = x.tensor;
         all = x;

@@ -147,7 +147,7 @@ static bool write_inputs(smp_import *im, const smp_onnx_node *node, smp_text *te
         if (!v || smp_onnx_constant(v))
             continue;
         if (!smp__tensor_of(im, v, &bound)) {
-            /* Of whatever shape: it is only planned. */
+            /* Whatever its shape: it is only planned. */
             bound = *smp__bound_of(im, v);
             if (bound.form != SMP__TENSOR)
                 continue;

@@ -84,7 +84,7 @@ static bool over_last(const smp_onnx_model *m, const smp_onnx_node *node)
            (axes[0] == -1 || axes[0] == in->n_dim - 1);
 }
 
-/* Operands behind the bracket, in the order first, second or the other way round. */
+/* Operands after the bracket, in the order first, second or the other way round. */
 static bool match_operands(match *m, const char **text, const smp_onnx_node *node, bool turned)
 {
     for (int k = 0;; k++) {

@@ -9,7 +9,7 @@
 
 #include "graph/safetensors/safetensors_write.h"
 
-enum { MOST_NAME = 180 /* room for what is put behind it */ };
+enum { MOST_NAME = 180 /* room for what is put after it */ };
 
 const char *smp__unique(smp_import *im, const char *name)
 {
@@ -34,7 +34,7 @@ const char *smp__unique(smp_import *im, const char *name)
     const bool again = smp_map_get(im->names, clean, &count);
     smp_status status = SMP_OK;
     if (again) {
-        /* The number of a name is the last one that was put behind it. */
+        /* The number of a name is the last one that was put after it. */
         do
             snprintf(numbered, sizeof(numbered), "%s_%lld", clean, (long long)++count);
         while (smp_map_get(im->names, numbered, &taken));
@@ -165,8 +165,8 @@ static void add(smp_import *im, const smp__weight *w)
         im->status = status;
 }
 
-/* Of matrices whose values are not all the same: exporters write a transposed copy of a weight that
- * two layers share. */
+/* A hash of matrices whose values are not all the same: exporters write a transposed copy of a
+ * weight that two layers share. */
 static uint64_t hash_of(smp_import *im, const smp__weight *w)
 {
     int64_t n = 0;

@@ -32,7 +32,7 @@ typedef struct smp__heads {
 
 typedef struct smp__bound {
     smp__form form;
-    int deferred; /* nodes behind one another that nothing is written for yet */
+    int deferred; /* nodes after one another that nothing is written for yet */
     /* TENSOR, and the input of MASK: */
     const char *tensor; /* its name */
     smp_shape shape;    /* of one sample */

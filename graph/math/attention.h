@@ -94,7 +94,7 @@ static inline bool smp__attention_is_plain(const smp__attention *at)
 }
 
 /* Backward in 16 bits on a GPU makes dQ beside dK and dV where it has so many floats of workspace:
- * sums for tiles of queries, and as many turns as there are tiles of 32, and one, behind them. 0:
+ * sums for tiles of queries, and as many turns as there are tiles of 32, and one, after them. 0:
  * it does not. */
 enum { SMP__DQ_TILE = 64, SMP__DQ_WIDTH = 128 };
 static inline int64_t smp__attention_dq_floats(const smp__attention *at, int64_t batch)

@@ -79,19 +79,19 @@ static int64_t elements(const int64_t size[3])
     return size[SMP_CHANNELS] * size[SMP_HEIGHT] * size[SMP_WIDTH];
 }
 
-/* Of a sample in fp32. */
+/* Bytes of a sample in fp32. */
 static int64_t copy_bytes(const int64_t size[3])
 {
     return (elements(size) * (int64_t)sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Where the copies begin: behind what the convolution in fp32 takes. */
+/* Where the copies begin: after what the convolution in fp32 takes. */
 static int64_t copies_place(const smp_convolution_shape *wide)
 {
     return (smp_convolution_workspace(wide) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Of every way where it is the machine that decides. */
+/* The most that any way takes, where it is the machine that decides. */
 int64_t smp_convolution_workspace(const smp_convolution_shape *shape)
 {
     int64_t bytes =

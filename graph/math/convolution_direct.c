@@ -92,7 +92,7 @@ static int64_t chunk_samples(const smp_convolution_shape *s)
     return samples > 1 ? samples : 1;
 }
 
-/* Of a 1 x 1 convolution with strides: the places that it reads, of one sample. */
+/* The places of one sample that a 1 x 1 convolution with strides reads. */
 static int64_t gathered_bytes(const smp_convolution_shape *s)
 {
     const bool strided = s->stride[0] > 1 || s->stride[1] > 1;
@@ -231,8 +231,8 @@ static int64_t place_arrays(const dnnl_memory_desc_t *row_major, smp__direction 
     return at + (scratch ? (int64_t)dnnl_memory_desc_get_size(scratch) : 0);
 }
 
-/* Of the implementations that oneDNN has, in its order: a direct one ("jit:avx2"), not its matrix
- * products nor its reference loops. */
+/* Is an implementation of oneDNN a direct one ("jit:avx2"), neither a matrix product nor a
+ * reference loop? In the order in which oneDNN has them. */
 static bool is_direct(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";

@@ -42,7 +42,7 @@ typedef struct planes {
     int64_t lines, pitch; /* of a plane */
     int64_t phases;       /* planes of an input channel */
     int64_t lead;         /* zeros in front of a channel of dy, no less than any shift */
-    int64_t x_size;       /* floats of a plane and what may be read behind it */
+    int64_t x_size;       /* floats of a plane and what may be read after it */
     int64_t y_size;       /* of a channel of y or dy, with the lead */
     int64_t area;         /* elements of a kernel */
 } planes;

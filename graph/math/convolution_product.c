@@ -11,7 +11,7 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-/* Of U: what stays in a second-level cache. */
+/* A block of U stays in a second-level cache. */
 #define BLOCK_BYTES ((int64_t)1 << 20)
 
 /* One sample's group, of which lines begin .. end-1 of the output are at work. */

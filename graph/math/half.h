@@ -23,7 +23,7 @@ void smp__to_half(smp_dtype half, void *restrict y, const float *restrict x, int
 /* target += source, added as floats and rounded once. */
 void smp__add_half(smp_dtype half, void *restrict target, const void *restrict source, int64_t n);
 
-/* Of matrices [outer][inner][row][column]: elements to the next, and to the next row. */
+/* Strides of matrices [outer][inner][row][column]: elements to the next, and to the next row. */
 typedef struct smp_strides16 {
     int64_t outer, inner, row;
 } smp_strides16;

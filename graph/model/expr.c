@@ -77,7 +77,7 @@ static smp_status number(reader *r, int64_t *out)
     return SMP_OK;
 }
 
-/* What stands behind the sign at r->at: a factor behind "-", else all up to the bracket. */
+/* What stands after the sign at r->at: a factor after "-", else all up to the bracket. */
 static smp_status nested(reader *r, int64_t *out)
 {
     if (r->depth == MAX_DEPTH)

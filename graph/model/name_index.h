@@ -19,7 +19,7 @@ typedef struct smp__name_index {
     size_t offset; /* of the name in an item */
 } smp__name_index;
 
-/* Of an array of `type`, by its member `member`. */
+/* An array of `type`, indexed by its member `member`. */
 #define SMP__NAME_INDEX(type, member)                                                              \
     ((smp__name_index){.stride = sizeof(type), .offset = offsetof(type, member)})
 

@@ -50,7 +50,7 @@ typedef enum smp_split_cell {
     SMP_CELL_QKV,        /* dimension 1, in three blocks */
     SMP_CELL_ZIGZAG,     /* dimension 0, in two */
     SMP_CELL_BIAS_FIRST, /* a bias along the first dimension of what is made, which an op of its own
-                            adds behind the sum of the parts; the op then has `bias: false` */
+                            adds after the sum of the parts; the op then has `bias: false` */
     SMP_CELL_BIAS_LAST,  /* along the last one */
     SMP_CELL_DIM0,       /* in one block; of a weight in those of a tensor that is ANY or LAST */
     SMP_CELL_DIM1,
@@ -76,7 +76,7 @@ typedef struct smp_split_rule {
     uint8_t param[8];
     uint32_t divided; /* attributes (bit i: attrs[i]) that are a device's share */
     /* The op becomes one of this kind, which has the same attributes, maybe `devices`, `axis` and
-     * `blocks` behind them, and exchanges in its calls what no conversion before or behind it
+     * `blocks` after them, and exchanges in its calls what no conversion before or after it
      * could. NULL: it stays what it is. */
     const char *kind;
     /* For this op, this choice and so many devices? What the sizes of the split

@@ -56,7 +56,7 @@ static inline bool smp_precision_is_half(smp_precision precision)
     return smp_dtype_is_half(smp_precision_dtype(precision));
 }
 
-/* Of an element of a state. */
+/* Bytes of one element of an optimizer state. */
 static inline int smp_target_state_bytes(smp_target target)
 {
     return target.bf16_states ? 2 : 4;

@@ -94,7 +94,7 @@ static smp_status read_beside(smp_onnx_model *model, const Onnx__TensorProto *te
     smp_map_get(model->read_beside, entry(tensor, "location"), &taken);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || begin > info.st_size ||
         length > info.st_size - begin)
-        status = smp_fail(SMP_ERR_INPUT, "%s: %s: its data end behind their file",
+        status = smp_fail(SMP_ERR_INPUT, "%s: %s: its data go on after the end of their file",
                           model->file->path, what);
     else if (length > info.st_size - taken)
         status = smp_fail(SMP_ERR_INPUT, "%s: %s: its data overlap those of others",

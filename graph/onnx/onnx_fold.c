@@ -81,7 +81,7 @@ void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *
     }
 }
 
-/* Of the initializer that the input is of. */
+/* Keeps which initializer the input is of. */
 static void rearranged(const smp__fold *f, bool repeats)
 {
     f->out->stored = f->in[0]->stored;

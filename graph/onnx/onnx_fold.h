@@ -20,7 +20,8 @@ double smp__fold_number(const smp_onnx_value *v, int64_t i);
 /* Element i of the output: a number, or that of another constant without loss. */
 void smp__fold_set(smp__fold *f, int64_t i, double value);
 void smp__fold_copy(smp__fold *f, int64_t to, const smp_onnx_value *from, int64_t at);
-/* Of its own dimensions, and those by which v repeats itself as the output's shape has it. */
+/* Strides of v's own dimensions, and those by which v repeats itself as the output's shape has it.
+ */
 void smp__fold_strides_of(const smp_onnx_value *v, int64_t stride[]);
 void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *out,
                                  int64_t stride[]);

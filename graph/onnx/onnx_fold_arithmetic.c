@@ -199,7 +199,7 @@ void smp__fold_reduce(smp__fold *f)
     smp__fold_set(f, 0, all);
 }
 
-/* Of two matrices, or a stack of them by one: angles of positions. */
+/* Multiplies two matrices, or a stack of them by one: angles of positions. */
 void smp__fold_matmul(smp__fold *f)
 {
     const smp_onnx_value *a = f->in[0], *b = f->in[1];

@@ -21,7 +21,7 @@ typedef struct smp_onnx_value {
     int type;  /* of Onnx__TensorProto__DataType; 0: not known */
     int n_dim; /* -1: not known */
     int64_t dim[SMP_ONNX_DIMS];
-    /* Of a constant one of them, [elements]: floats of every float type, ints of all others. */
+    /* A constant has one of them, [elements]: floats of every float type, ints of all others. */
     const float *floats;
     const int64_t *ints;
     int32_t stored;   /* a constant: the initializer of which it is a rearrangement; -1: none */
@@ -124,7 +124,7 @@ smp_status smp__onnx_constant(smp_onnx_model *model, const Onnx__TensorProto *te
                               const char *what, smp_onnx_value *out);
 /* onnx_shape.c: types and shapes of the outputs, where they can be known. */
 void smp__onnx_infer(smp_onnx_model *model, const smp_onnx_node *node);
-/* Of a Slice whose ranges are known: [n_dim] each of its input, cut to what is there. */
+/* The ranges of a Slice, where they are known: [n_dim] each of its input, cut to what is there. */
 bool smp__onnx_slices(const smp_onnx_model *model, const smp_onnx_node *node, int64_t begin[],
                       int64_t step[], int64_t count[]);
 /* onnx_fold.c: values of the outputs of a node whose inputs are constants, if it is one that shapes

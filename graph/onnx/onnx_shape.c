@@ -99,7 +99,7 @@ static void gemm(smp__infer *i)
     i->out->dim[1] = i->in[1]->dim[!tb];
 }
 
-/* One spatial dimension behind a window; -1: none. */
+/* One spatial dimension after a window; -1: none. */
 static int64_t windowed(const smp__infer *i, int d, int n, int64_t size, int64_t kernel)
 {
     size_t n_stride, n_pad, n_dilation;

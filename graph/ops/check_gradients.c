@@ -294,8 +294,8 @@ static smp_status find_slopes(const checking *c, const target *t, int64_t begin,
     return SMP_OK;
 }
 
-/* Of elements along their direction: what the gradient says, what the differences do, and how far
- * that is from them over `scale` or the slope. */
+/* The derivatives of elements along their direction: what the gradient says, what the differences
+ * do, and how far that is from them over `scale` or the slope. */
 typedef struct judgement {
     bool told, wrong; /* wrong: further off than roundings explain */
     double error, got, expected;
@@ -465,7 +465,7 @@ static smp_status check_inputs(const checking *c, smp_gradient_check *out, int *
     return SMP_OK;
 }
 
-/* Of a second backward with the same values: has it added the same again? first: what was there. */
+/* Has a second backward with the same values added the same again? first: what was there. */
 static bool is_added(const float *first, const float *now, int64_t n, double largest)
 {
     for (int64_t i = 0; i < n; i++)

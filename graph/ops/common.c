@@ -28,7 +28,7 @@ smp_status smp__infer_alike(smp_infer *infer)
     return SMP_OK;
 }
 
-/* Of the outputs that a mask names. */
+/* Bytes of the outputs that a mask names. */
 static double out_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, uint32_t mask)
 {
     double bytes = 0;

@@ -209,7 +209,7 @@ static smp_status check_costs(const custom_node *n)
     return SMP_OK;
 }
 
-/* Of a node whose inputs are set. */
+/* Describes a node whose inputs are set. */
 static smp_status describe(custom_node *n)
 {
     const smp_custom_op *op = &n->custom->op;

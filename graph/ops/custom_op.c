@@ -7,7 +7,7 @@
 
 #include "graph/ops/custom_op.h"
 
-/* Of the first version: what a plugin has at least. */
+/* The size of the first version: what a plugin has at least. */
 enum { LEAST_SIZE = offsetof(smp_custom_op, backward_weight) + sizeof(void (*)(void)) };
 #define MAX_INT 0x1p53 /* whole numbers up to here are exact */
 

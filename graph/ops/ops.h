@@ -63,12 +63,12 @@ smp_status smp__infer_axis(const smp_infer *infer, int64_t axis, int *out);
 /* The output is float input 0 without that dimension. */
 smp_status smp__infer_without_axis(smp_infer *infer, int64_t axis);
 
-/* Of operators that add up a dimension: [outer][size][inner] -> [outer][inner], times a factor, and
+/* Operators that add up a dimension: [outer][size][inner] -> [outer][inner], times a factor, and
  * its gradient. */
 void smp__axis_sum(float *out, const float *x, smp__axis along, float factor);
 void smp__axis_spread(float *dx, const float *dout, smp__axis along, float factor);
 
-/* Of operators that move elements: no flops. */
+/* The work of operators that move elements: no flops. */
 void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
 /* Input gradients are made from the values of the only input. */
 void smp__needs_input(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
@@ -78,7 +78,7 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
 /* Input gradients are made from the values of both inputs. */
 void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
 
-/* Of operators whose state is one primitive of graph/math. */
+/* Frees the state of operators that have one primitive of graph/math. */
 void smp__release_primitive(void *state);
 
 /* The rules of operators that treat every element by itself, and of those that have a row of the

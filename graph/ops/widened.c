@@ -1,5 +1,5 @@
 /* bf16 and fp16 on the CPU. An operator has kernels of its own for bf16 (cpu16), or its fp32
- * kernels run between two conversions: values and gradients are widened into the workspace behind
+ * kernels run between two conversions: values and gradients are widened into the workspace after
  * the kernels' own, results rounded once. So always in fp16, of which oneDNN 2 has no products on a
  * CPU: weights that the kernels for bf16 multiply as rounded are rounded there too. */
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static bool has_own(const smp_op_kind *kind, smp_precision precision)
     return kind->cpu16 && precision == SMP_PRECISION_BF16;
 }
 
-/* Of the widened copy of weight k; 0: the kernels read the fp32 one. */
+/* Bytes of the widened copy of weight k; 0: the kernels read the fp32 one. */
 static int64_t weight_bytes(const smp_graph *graph, const smp_op *op, int32_t k)
 {
     if (!(op->kind->rounded >> k & 1))

@@ -61,7 +61,7 @@ static int64_t size_of(const int32_t *head, int size)
                                : (int64_t)size * head[AT_CHANNELS];
 }
 
-/* All that array `a` has; *at moves behind it. */
+/* All that array `a` has; *at moves after it. */
 static smp_status add_array(smp_weights_file *file, const int32_t *head, const struct array *a,
                             int64_t *at)
 {

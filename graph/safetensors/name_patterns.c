@@ -83,7 +83,7 @@ static const char *fill_in(const char *place, const smp_rule_match *match, smp_t
     const size_t n = strcspn(place + 1, "}+-");
     const int64_t *value = known_number(match, place + 1, n);
     int64_t more = 0;
-    number_length(place + n + 2, &more); /* nothing behind '}' is meant: then it is not used */
+    number_length(place + n + 2, &more); /* nothing after '}' is meant: then it is not used */
     const char sign = place[n + 1];
     smp_text_append(text, "%" PRId64,
                     (value ? *value : 0) + (sign == '+'   ? more

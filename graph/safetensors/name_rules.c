@@ -162,7 +162,7 @@ static smp_status check_together(line *l, const smp_name_rule *rule)
     return SMP_OK;
 }
 
-/* What stands behind a place's name: "}", "+12}" or "-1}". */
+/* What stands after a place's name: "}", "+12}" or "-1}". */
 static bool is_offset(const char *c)
 {
     const size_t digits = *c == '}' ? 0 : strspn(c + 1, "0123456789");
@@ -184,7 +184,7 @@ static smp_status check_places(line *l, const smp_name_rule *rule)
             if (*c != '{')
                 continue;
             if (n == 0 || n > 15 || !strchr(c, '}'))
-                return fail_here(l, l->begin, "a '{' without a name and '}' behind it");
+                return fail_here(l, l->begin, "a '{' without a name and '}' after it");
             if (!is_offset(c + 1 + n))
                 return fail_here(l, l->begin, "expected {NAME}, {NAME+N} or {NAME-N}");
             snprintf(place, sizeof place, "{%.*s}", (int)n, c + 1);
@@ -207,7 +207,7 @@ static smp_status check_weight(line *l, const char *weight)
         texts += *c == '*';
         numbers += *c == '{';
         if (*c == '{' && (n == 0 || n > 15 || c[n + 1] != '}' || strcspn(c + 1, "{+-*") < n))
-            return fail_here(l, l->begin, "a '{' without a name and '}' behind it");
+            return fail_here(l, l->begin, "a '{' without a name and '}' after it");
     }
     if (texts > SMP_RULE_TEXTS || numbers > SMP_RULE_NUMBERS)
         return fail_here(l, l->begin, "a pattern has at most two `*` and four {}");

@@ -50,7 +50,7 @@ typedef struct smp_name_rules {
     const char *family; /* some are of it; NULL: none */
 } smp_name_rules;
 
-/* Adds the rules of a text, behind those that are there; empty lines and those that begin with #
+/* Adds the rules of a text, after those that are there; empty lines and those that begin with #
  * are none. SMP_ERR_INPUT with file:line:column. */
 smp_status smp_name_rules_add(smp_name_rules *rules, const char *file, const char *text);
 smp_status smp_name_rules_read(smp_name_rules *rules, const char *path);

@@ -3,7 +3,7 @@
  *
  * An entry at a time is given to Jansson, so that a hostile head of 100 MB costs little memory and
  * every error has its place. What Jansson cannot see is checked here: nesting, names that are there
- * twice, shapes against lengths, and that the values of all tensors, one behind the other, are the
+ * twice, shapes against lengths, and that the values of all tensors, one after the other, are the
  * rest of the file. O(n log n) in tensors. */
 #include "graph/safetensors/weights_format.h"
 
@@ -189,7 +189,7 @@ static smp_status read_entries(head *h)
         SMP_TRY(read_entry(h, at, end, &metadata));
     }
     at = skip_spaces(h, end + 1);
-    return at == h->n ? SMP_OK : fail_at(h, at, "something behind the header's '}'");
+    return at == h->n ? SMP_OK : fail_at(h, at, "something after the header's '}'");
 }
 
 static int by_place(const void *a, const void *b)
@@ -202,7 +202,7 @@ static int by_place(const void *a, const void *b)
     return p != q ? (p < q ? -1 : 1) : (x > y) - (x < y);
 }
 
-/* The values of all tensors follow each other, from behind the header to the end of the file. */
+/* The values of all tensors follow each other, from after the header to the end of the file. */
 static smp_status check_places(const head *h)
 {
     const int32_t n = h->file->n_tensor - h->first;
@@ -223,10 +223,9 @@ static smp_status check_places(const head *h)
         end = t->at + t->elements * t->dtype->bytes;
     }
     if (status == SMP_OK && end != h->length)
-        status =
-            smp_fail(SMP_ERR_INPUT,
-                     "%s: byte %" PRId64 ": %" PRId64 " bytes behind the values of all tensors",
-                     h->path, end, h->length - end);
+        status = smp_fail(SMP_ERR_INPUT,
+                          "%s: byte %" PRId64 ": %" PRId64 " bytes after the values of all tensors",
+                          h->path, end, h->length - end);
     free(order);
     return status;
 }

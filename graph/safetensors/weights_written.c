@@ -42,7 +42,7 @@ static smp_status new_tensor(writing *w, const char *name, int parts, smp_writte
     return SMP_OK;
 }
 
-/* Of the shape before it is transposed. */
+/* Finds the tensor, by the shape before it is transposed. */
 static smp_status find_tensor(writing *w, const char *name, const smp_rule_tensor *rule,
                               const smp_stored_shape *shape, smp_written_source **out)
 {

@@ -90,7 +90,7 @@ static smp_status push_op(splitter *s)
     return SMP_OK;
 }
 
-/* "<name>:<suffix>", with more behind it while an op has that name. */
+/* "<name>:<suffix>", with more after it while an op has that name. */
 static smp_status name_op(splitter *s, smp_op *op, const char *name, const char *suffix)
 {
     smp_graph *g = &s->store->graph;
@@ -240,7 +240,7 @@ static smp_status new_params(splitter *s, smp_op *op, int32_t n)
     return SMP_OK;
 }
 
-/* A bias behind the sum, which lies as `spread` says. */
+/* A bias after the sum, which lies as `spread` says. */
 static smp_status add_bias(splitter *s, int32_t old, int32_t in, smp_spread spread, int axis,
                            int32_t *out)
 {
@@ -455,7 +455,7 @@ static smp_status copy_groups(splitter *s)
     return SMP_OK;
 }
 
-/* Of another graph than the one that it is made of. */
+/* Begins another graph than the one that it is made of. */
 static smp_status begin_graph(splitter *s, size_t ops, size_t tensors)
 {
     smp_graph *g = &s->store->graph;
@@ -488,7 +488,7 @@ static smp_status end_graph(splitter *s)
     return smp__graph_index_consumers(s->store);
 }
 
-/* Each input of an op, and what nobody reads, may need two ops before it and one behind the sum. */
+/* Each input of an op, and what nobody reads, may need two ops before it and one after the sum. */
 static smp_status split_graph(splitter *s)
 {
     smp_graph *g = &s->store->graph;

@@ -12,7 +12,7 @@ bool smp_split_allows(const smp_graph *graph, int32_t op, smp_split_choice choic
 smp_spread smp_split_in(const smp_graph *graph, int32_t op, smp_split_choice choice, int32_t slot);
 smp_spread smp_split_out(const smp_graph *graph, int32_t op, smp_split_choice choice);
 /* The same of weight `slot`. bias_dim (may be NULL): the dimension of the output along which a bias
- * is added behind the sum, else -1; its op of its own has it whole or shared. */
+ * is added after the sum, else -1; its op of its own has it whole or shared. */
 smp_spread smp_split_param(const smp_graph *graph, int32_t op, smp_split_choice choice,
                            int32_t slot, int *bias_dim);
 

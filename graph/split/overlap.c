@@ -1,4 +1,4 @@
-/* See overlap.h. Megatron-LM hides the sum of a layer's input gradients behind that layer's weight
+/* See overlap.h. Megatron-LM hides the sum of a layer's input gradients after that layer's weight
  * gradient; here what the block before has left is hidden behind too, and with sequence parallelism
  * the gather of the next block's gradients gets half. */
 #include "graph/split/overlap.h"

@@ -36,7 +36,7 @@ static smp_status fail_rule(const smp_op *op, const char *text)
     return status;
 }
 
-/* A digit behind `sign`, which `*at` may stand before; else `missing`. */
+/* A digit after `sign`, which `*at` may stand before; else `missing`. */
 static int8_t read_digit(const char **at, char sign, int8_t missing)
 {
     if (**at != sign || (*at)[1] < '0' || (*at)[1] > '9')

@@ -1,7 +1,7 @@
 /* The optimal split of a sequence. The dynamic program (partition/cut/split_sweep.c) is exact over
  * all borders, and cheap over few, so it runs twice: near a balanced split, for a bound; then over
  * all borders that could be part of something better. Border k can be only where the stages before
- * it can hold what lies before it, each within the bound, and likewise behind; with a bound of (1 +
+ * it can hold what lies before it, each within the bound, and likewise after; with a bound of (1 +
  * e) times the optimum that leaves windows of about e * n positions. */
 #include "partition/cut/best_split.h"
 

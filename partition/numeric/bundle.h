@@ -9,7 +9,8 @@
 
 typedef struct smp__bundle smp__bundle;
 
-/* Of n numbers >= 0, the first n_weight of which sum up to 1. start: [n], where it begins. */
+/* A bundle of n numbers >= 0, the first n_weight of which sum up to 1. start: [n], where it begins.
+ */
 smp_status smp__bundle_create(smp_arena *arena, int n, int n_weight, const double *start,
                               smp__bundle **out);
 

@@ -83,7 +83,7 @@ static bool find_levels(smp__network *network, int32_t source, int32_t sink, int
     return network->level[sink] >= 0;
 }
 
-/* The next edge from v to the level behind, or -1. */
+/* The next edge from v to the level after, or -1. */
 static int32_t next_edge(smp__network *network, int32_t v, int64_t *work)
 {
     int32_t e = network->cursor[v];

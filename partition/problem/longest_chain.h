@@ -9,13 +9,13 @@
 bool smp__passes_gradient(const smp_graph *graph, int32_t tensor, int32_t reader);
 
 /* Ops on the chain have positions from 1. In any pipeline an op beside it is not in front of the op
- * at after[op], and not behind that at until[op]. */
+ * at after[op], and not after that at until[op]. */
 typedef struct smp__chain {
     int32_t n_op, length;
     const bool *on; /* [n_op] */
     const int32_t
         *after; /* [n_op] on the chain: the position; else that of the last op before it, 0: none */
-    const int32_t *until; /* [n_op] likewise of the first op behind it; length + 1: none */
+    const int32_t *until; /* [n_op] likewise of the first op after it; length + 1: none */
 } smp__chain;
 
 /* weight: [n_op], what an op adds to a chain's length. In training only gradients that are passed

@@ -20,7 +20,7 @@ typedef struct smp__cut_limits {
 smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us,
                                  smp__cut_limits *limits, double *bound_us);
 
-/* Minimum cuts between what is surely before and what is surely behind each border. */
+/* Minimum cuts between what is surely before and what is surely after each border. */
 typedef struct smp__cuts smp__cuts;
 
 smp_status smp__cuts_create(smp__window *window, smp__cuts **out);

@@ -5,8 +5,8 @@
  * least that must cross there. The cuts of different borders must not charge a net twice: each flow
  * takes the capacity it uses away from the next, so that the flows through a net sum up to at most
  * its cost. A net that crosses any border is paid at least twice, sent and received; so all loads
- * together are at least the compute and twice the flows, and the loads before (behind) a border at
- * least the flows there and before (behind), twice those that cannot reach across the border. That
+ * together are at least the compute and twice the flows, and the loads before (after) a border at
+ * least the flows there and before (after), twice those that cannot reach across the border. That
  * narrows the windows, and cuts between narrower windows are larger. */
 #include "partition/prove/bound.h"
 
@@ -117,7 +117,7 @@ static int32_t node_of(const smp__cuts *cuts, int32_t unit)
 
 /* A net is an edge from its producer to its only reader, or to a node that all readers follow
  * without bound; readers lead back to the producer without bound. Readers that are surely before
- * the border do not matter; one that is surely behind it is all that does. *n_node grows. */
+ * the border do not matter; one that is surely after it is all that does. *n_node grows. */
 static smp_status add_net(smp__cuts *cuts, int32_t net, int32_t *n_node)
 {
     const smp__units *units = cuts->units;

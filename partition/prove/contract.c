@@ -8,7 +8,7 @@
  * of them lay elsewhere, and a stage with readers of what they make either held one of them, and
  * received t, or receives what it did before.
  *
- * To the unit behind: let f make one net u with one reader C, and what f reads be charged no more
+ * To the unit after: let f make one net u with one reader C, and what f reads be charged no more
  * than u in all. Moved into C's stage it takes along what it reads, and u is sent no more.
  *
  * A stage may be left without a unit by this: what is searched then has at most n_stage stages. No

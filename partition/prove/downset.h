@@ -55,7 +55,7 @@ void smp__downsets_clear(
 
 /* The index of a downset, stored if it is new; -1 if the pool is full. */
 int32_t smp__downsets_add(smp__downsets *pool, const uint64_t *set);
-/* The same for the downset behind step i of downset d: fills in its `to`. */
+/* The same for the downset after step i of downset d: fills in its `to`. */
 int32_t smp__downsets_step(smp__downsets *pool, int32_t d, int64_t i);
 /* -1 if it is not stored. */
 int32_t smp__downsets_find(const smp__downsets *pool, const uint64_t *set);

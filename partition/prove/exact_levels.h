@@ -16,8 +16,8 @@ typedef struct smp__level {
     int32_t *member; /* [n] downsets */
     int32_t *region; /* [n_region] everything between the window's sets, smaller ones first */
     int32_t n_region;
-    double *value;                /* [n] the slowest stage up to (behind) this border, at best */
-    int32_t *link;                /* [n] the downset at the border before (behind) that gives it */
+    double *value;                /* [n] the slowest stage up to (after) this border, at best */
+    int32_t *link;                /* [n] the downset at the border before (after) that gives it */
     double *both_us;              /* [n] transfers of nets that may cross the border before, too */
     uint64_t *certain, *possible; /* [words] what all members, and what some members enclose */
 } smp__level;
@@ -34,7 +34,7 @@ typedef struct smp__exact_state {
     size_t member_bytes, max_member_bytes;
     bool limited, late;
 
-    /* Of a walk, by downset. */
+    /* A walk's marks, by downset. */
     int32_t *mark;      /* source that reached it last */
     int32_t *slot;      /* where it stands in the target level, or -1 */
     double (*least)[2]; /* compute and sent, or both in the first, of the targets above it */

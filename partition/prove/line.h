@@ -20,7 +20,7 @@ typedef struct smp__line {
     uint64_t *beating; /* [n * words] tasks that may take its place: see line_search.c */
 } smp__line;
 
-/* before and behind set; the rest follows from them. The mirrored line has them exchanged. */
+/* before and after set; the rest follows from them. The mirrored line has them exchanged. */
 smp_status smp__line_complete(smp__line *line, smp_arena *arena);
 
 static inline const uint64_t *smp__line_set(const smp__line *line, const uint64_t *sets, int32_t i)

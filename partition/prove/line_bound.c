@@ -80,7 +80,7 @@ static bool set_last(smp__line_target *target, const int64_t *measure, int64_t r
     return true;
 }
 
-/* Tasks from the end, each behind all that follow it: by the number of those. */
+/* Tasks from the end, each after all that follow it: by the number of those. */
 static void sort_from_end(smp__line_target *target)
 {
     const smp__line *line = target->line;

@@ -61,7 +61,8 @@ static double work_us(const pricing *x, int32_t op)
            (smp_problem_recomputes_all(x->problem) ? cost->forward_us : 0.0);
 }
 
-/* Of a value on a stage: kept or made again. *again_us: time on device 0, 0 where it is kept. */
+/* The price of a value on a stage: kept or made again. *again_us: time on device 0, 0 where it is
+ * kept. */
 static double value_price(const pricing *x, const smp__kept *kept, int s, double *again_us)
 {
     int r = x->problem->stage_rank[s];
@@ -269,7 +270,7 @@ static smp_status climb(pricing *x, smp_arena *arena, double target_us, double s
     return SMP_OK;
 }
 
-/* Each op on one path: from ops with the longest way behind them on, along the longest that is
+/* Each op on one path: from ops with the longest way after them on, along the longest that is
  * free. */
 static smp_status cover(pricing *x, smp_arena *arena)
 {

@@ -25,7 +25,7 @@ typedef struct smp__least_memory {
     const int64_t
         *late_bytes; /* [n_op] kept where the op lies for each late micro-batch; NULL as well */
     /* [n_stage] At one action of the stage's rank: micro-batches between their forward and their
-     * backward, and those whose weight gradients have still to be made behind it. */
+     * backward, and those whose weight gradients have still to be made after it. */
     const int *live, *late;
     const int64_t *limit; /* [pipeline] bytes of the rank; INT64_MAX: any */
 } smp__least_memory;

@@ -3,7 +3,7 @@
  * Border k lies between stages k - 1 and k; the units before it form a set D that is closed under
  * predecessors (a downset). Below a target of t, the k stages before it compute for at most k * t,
  * and the others for at most (K - k) * t (in proportion to their speeds), so D's compute lies in a
- * window. A unit whose predecessors alone exceed the window's top is surely behind the border; one
+ * window. A unit whose predecessors alone exceed the window's top is surely after the border; one
  * without whose successors the rest cannot reach the bottom is surely before it. */
 #ifndef SMP_PARTITION_PROVE_WINDOW_H
 #define SMP_PARTITION_PROVE_WINDOW_H
@@ -31,7 +31,7 @@ typedef struct smp__window {
     double *slowdown;  /* [n_stage] of the slowest device in any replica */
     double *speed;     /* [n_stage + 1] of the stages before a border, summed */
     double *slow_head; /* [n_stage + 1] the least speed among the stages before a border */
-    double *slow_tail; /* [n_stage + 1] ... behind it */
+    double *slow_tail; /* [n_stage + 1] ... after it */
 
     int n_cost;                   /* 1 if exact_links */
     double *cost_us[SMP__N_COST]; /* [n_net] */

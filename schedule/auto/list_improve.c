@@ -166,7 +166,7 @@ smp_status smp__list_improve(smp__list *list, smp__word *word, int64_t budget, d
     return SMP_OK;
 }
 
-/* The pair I, W of one micro-batch at a position. `behind` counts I without W before it. */
+/* The pair I, W of one micro-batch at a position. `after` counts I without W before it. */
 static bool is_pair(const smp__word *word, int position, int behind)
 {
     if (position + 1 >= word->n || behind > 0)

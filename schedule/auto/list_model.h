@@ -114,14 +114,14 @@ void smp__list_reset(smp__list *list);
 /* list_build.c: greedy orders. A rank that is free takes what can begin first; ties and what is
  * left open follow the policy. */
 typedef enum smp__list_weight {
-    SMP__WEIGHT_AT_ONCE, /* W right behind I */
+    SMP__WEIGHT_AT_ONCE, /* W right after I */
     SMP__WEIGHT_FILLS,   /* when no F or I can begin */
     SMP__WEIGHT_FITS     /* the same, and only if it is done before the next one can begin */
 } smp__list_weight;
 
 typedef struct smp__list_policy {
     smp__list_weight weight;
-    int ahead; /* forwards ahead of backwards: as many halves of the stages behind; 0: any */
+    int ahead; /* forwards ahead of backwards: as many halves of the stages after; 0: any */
     bool forward_first; /* when both F and I can begin: F */
     bool deep_first;    /* of several F, the later chunk's */
 } smp__list_policy;

@@ -377,7 +377,7 @@ static double left_us(const parts *p)
     return out->same.plan && !out->parts_timed_out && us > WORTH * p->now.us ? us : 0.0;
 }
 
-/* Of all plans that the search for the best of all looked at none takes less. */
+/* Does no plan that the search for the best of all looked at take less? */
 static bool is_best(const parts *p)
 {
     const smp_search_request *r = &p->b->request;

@@ -15,7 +15,7 @@ typedef struct checker {
 
 static smp_where where_of(const smp_foreign *foreign, int rank, const smp_foreign_action *a)
 {
-    /* Of layouts there is no row to point to. */
+    /* Layouts have no row to point to. */
     return foreign->layers ? (smp_where){0} : (smp_where){foreign->file, rank + 1, a->cell + 1};
 }
 
@@ -188,7 +188,7 @@ static smp_status check_orders(const checker *c)
     return SMP_OK;
 }
 
-/* A reduction stands behind all gradients of its stage, and computing between UNSHARD and
+/* A reduction stands after all gradients of its stage, and computing between UNSHARD and
  * RESHARD. */
 static smp_status check_rank(const checker *c, int r)
 {

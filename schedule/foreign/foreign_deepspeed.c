@@ -26,7 +26,7 @@ static smp_where where(const smp_foreign *foreign, const char *text, const char 
     return (smp_where){foreign->file, line, (int)(at - begin) + 1};
 }
 
-/* The next boundary behind '[' or ','; *at stands behind it. */
+/* The next boundary after '[' or ','; *at stands after it. */
 static smp_status read_boundary(const smp_foreign *foreign, const char *text, const char **at,
                                 int64_t *out)
 {

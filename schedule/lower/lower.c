@@ -4,10 +4,10 @@
  * A direct message (to the neighbouring stage) waits, pending, from the end of the action that
  * made it. It is placed in both programs at once, at the latest moment that delays nobody: before
  * its sender's next compute action or its receiver's use of it, whichever comes first. So a `>`
- * stands right behind what it sends, and a `<` as near to its use as the rendezvous allows. Of two
+ * stands right after what it sends, and a `<` as near to its use as the rendezvous allows. Of two
  * messages that meet on a rank the one made earlier goes first, and of those made at the same time
  * forwards before backwards and the one further down its way first: without that, a send would
- * stand behind a receive that comes later. O(n log n) for n actions. */
+ * stand after a receive that comes later. O(n log n) for n actions. */
 #include "schedule/lower/lower.h"
 
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 
 #include "schedule/rules/schedule.h"
 
-/* Sm.c stands right behind Fm.c. What it moves has left before the (horizon + 1)-th compute action
- * behind it begins: smp_offload_stored_by. Lm.c stands right before the compute action that is
+/* Sm.c stands right after Fm.c. What it moves has left before the (horizon + 1)-th compute action
+ * after it begins: smp_offload_stored_by. Lm.c stands right before the compute action that is
  * `horizon` of them ahead of Bm.c or Im.c. Where that is no later than smp_offload_stored_by, so
  * that the memory would be free for no action, there is neither. stage_of_chunk: [chunks] of this
  * rank. Replaces the actions of `program`. SMP_OK without training or offloading: nothing changes.

@@ -5,7 +5,7 @@
  * Sums and their places: layout_sums.h. All received sums are there before the first instruction.
  * Forward calls to be repeated come first, their values living in the same way. A weight gradient
  * that is put off keeps what it reads until then; one that reads what the input gradient leaves
- * comes behind it.
+ * comes after it.
  * O(ops + edges) and the packing. */
 #include "schedule/memory/layout_sums.h"
 

@@ -109,7 +109,7 @@ static inline smp_ref smp__layout_find(const smp__layout_build *build, const smp
 int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t call, bool *kept);
 /* Are they read by weight gradients? */
 bool smp__layout_aux_weight(const smp__layout_build *build, int32_t call);
-/* Is backward_weight to come behind backward_input, which makes its aux? */
+/* Is backward_weight to come after backward_input, which makes its aux? */
 static inline bool smp__layout_input_first(const smp__layout_build *build, int32_t call)
 {
     return build->needs[call].aux_of_backward && build->reads[call].weight_aux;

@@ -172,7 +172,7 @@ smp_status smp__sums_receive(smp__backward_build *b, int32_t f)
     return SMP_OK;
 }
 
-/* Of a pair one kernel makes what the second call writes; where there are two, the second works in
+/* For a pair one kernel makes what the second call writes; where there are two, the second works in
  * the array of the first. */
 static smp_status place_pair(smp__backward_build *b, int32_t i, int32_t f, smp_ref *din)
 {

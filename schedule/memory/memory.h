@@ -50,14 +50,14 @@ typedef struct smp_memory_region {
     const int64_t *at;  /* [shard] */
     int64_t weight;     /* offset of the values; far: in the host area, of the part alone */
     int64_t weight16;   /* offset of their whole copy in 16 bits; -1 unless the target is that, or
-                           where weights are sharded: behind what is gathered */
+                           where weights are sharded: after what is gathered */
     bool far; /* all that the device has of them is `weight16`. Of a chunk, the first regions */
     int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; in bf16 where the
                          target says so: 2 for 4 in the above; offloaded: in the host area */
     int64_t grad;     /* of the summed gradient; -1 without training */
     bool part_grad;   /* `grad`: the part alone */
     bool idle;        /* of frozen weights without gradient and states (smp_param): the last of its
-                         chunk's, behind all that has accumulators, or a weight with several uses */
+                         chunk's, after all that has accumulators, or a weight with several uses */
 } smp_memory_region;
 
 /* A gradient accumulator: of a local use, in the bucket of its chunk, or the buffer for a remote
@@ -111,7 +111,7 @@ typedef struct smp_memory_rank {
     bool part_weight;                /* `weight`, of all regions: the part alone; none is far */
     const smp_memory_bucket *bucket; /* [chunks] */
     /* Where weights are sharded: element of what chunk c gathers at which a region begins, at c *
-     * n_region + region; -1: it does not need it. In 16 bits the copy lies behind all of that. */
+     * n_region + region; -1: it does not need it. In 16 bits the copy lies after all of that. */
     const int64_t *gathered;
     const int64_t *gathered_elements; /* [chunks] */
     const int64_t *gather; /* [program n] offset of what G.c at this position gathers; -1 */

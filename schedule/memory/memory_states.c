@@ -266,7 +266,7 @@ static bool keeps(const smp_memory_region *region, kept of)
 }
 
 /* The room for the longest part that a member has of region i and, of a chunk, of all its regions
- * that are meant, the first ones; *next: the region behind these. */
+ * that are meant, the first ones; *next: the region after these. */
 static int64_t part_elements(const smp__memory_build *build, int32_t i, kept of, int32_t *next)
 {
     const int parts = build->input->sharding.shard;
@@ -364,7 +364,7 @@ static smp_status place_grads(smp__memory_build *build, int chunk, int64_t accum
 }
 
 /* Accumulators of a chunk: of weights with one use each, in the order of their regions, then the
- * others; behind them the sums of earlier blocks. */
+ * others; after them the sums of earlier blocks. */
 static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_use *use,
                                smp_memory_bucket *bucket)
 {

@@ -5,7 +5,7 @@
  * if the gradients or a repeated call read it and it is not made by a repeated call itself; saved
  * forward results (aux) are held unless their call is repeated. So letting an op go frees its
  * output and aux, and may cost its inputs. A move is one op (or pair) alone, or with all those ops
- * behind it whose outputs no gradient reads, so that what it reads is made again rather than kept:
+ * after it whose outputs no gradient reads, so that what it reads is made again rather than kept:
  * the sum of a residual stream costs its other operand alone, but nothing together with the
  * linear that made it. Moves are looked at as they would be done: done, measured, undone.
  *

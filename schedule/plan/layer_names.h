@@ -16,7 +16,7 @@ size_t smp_layer_kind_length(const char *name);
 /* Do two ops name the same layer, a layer of one kind? */
 bool smp_same_layer(const char *a, const char *b);
 bool smp_same_layer_kind(const char *a, const char *b);
-/* Marks the ops that begin a layer, and the first behind the last layer: [n_op]. What names none
+/* Marks the ops that begin a layer, and the first after the last layer: [n_op]. What names none
  * between two layers belongs to the first. Returns how many; 0: no op names a layer. */
 int32_t smp_layers_begin(const smp_graph *graph, bool *begins);
 

@@ -34,7 +34,7 @@ smp_status smp_op_match_allowed(const smp_op_match *match, smp_where where, int6
 void smp_op_pattern_hint(const smp_graph *graph, const char *pattern, smp_text *text);
 
 /* Stages may begin only at ops that match one of the patterns, of which "layers" stands for those
- * that begin a layer, and the first behind the last one (layer_names.h): gives ops from one match
+ * that begin a layer, and the first after the last one (layer_names.h): gives ops from one match
  * up to the next, in model order, one label (smp_problem.together); the ops before the first match
  * share one, too. together: [n_op], malloc'ed. SMP_ERR_INPUT, prefixed by `option`, for a pattern
  * that no op matches. */

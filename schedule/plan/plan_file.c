@@ -354,7 +354,7 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
     return read_stage_costs(r, map, stage);
 }
 
-/* Of a whole plan: a rank holds `chunks` stages. */
+/* In a whole plan a rank holds `chunks` stages. */
 static smp_status check_held(const reader *r, const smp_yaml_node *list,
                              const smp_sketch_stage *stage)
 {
@@ -509,7 +509,7 @@ static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const ch
     return SMP_OK;
 }
 
-/* Of a sketch's prediction the bytes have to be right; the step depends on costs, and is only
+/* In a sketch's prediction the bytes have to be right; the step depends on costs, and is only
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {

@@ -4,7 +4,7 @@
  * cut between ops. Take the heaviest ops of the longest chain as marks. They stand in order, so
  * a stage holds a run of them, maybe none, and with two marks of a run all ops that can lie
  * nowhere else: those between them on the chain, and those beside it that are not in front of
- * the one nor behind the other. So by any path, or mean of paths, a step is at least
+ * the one nor after the other. So by any path, or mean of paths, a step is at least
  *
  *     sum over ops of the cost where the op is cheapest
  *       + sum over stages of what the ops that its run encloses cost more there than that.
@@ -14,13 +14,13 @@
  * A path leads from stage to stage along the chain, and a stage may stand beside it. If each
  * stage runs ahead of the next one (it has at least as many forwards before a backward), then
  * for every path there is another one that goes round that stage and has all its other actions:
- * where the path comes from the stage before and goes back there or on to the one behind, it can
- * wait in the stage before, and where it comes from the one behind, in that. So the sum still
+ * where the path comes from the stage before and goes back there or on to the one after, it can
+ * wait in the stage before, and where it comes from the one after, in that. So the sum still
  * holds without what the stage itself holds, which is no more than all ops beside the chain that
  * can lie at its place, where they are cheapest; and without what messages take.
  *
  * Is there a sequence of borders for which no path is above a target? Each path of a set gives,
- * by dynamic programming, the least that lies before a border and behind it; runs that are above
+ * by dynamic programming, the least that lies before a border and after it; runs that are above
  * the target by any path drop out, and what is left is searched from the first stage on, each
  * path pruning. Borders that pass get a path of their own, the longest where the stages weigh
  * what their runs enclose: if it is above the target it joins the set, otherwise the target
@@ -71,7 +71,7 @@ typedef struct border_bound {
     int n; /* marks; the first and the last are no ops, but the ends of the first and the last
               stage */
     int32_t *first;      /* [n_op] the mark that the op is not in front of */
-    int32_t *last;       /* [n_op] that it is not behind */
+    int32_t *last;       /* [n_op] that it is not after */
     bool *is_free;       /* [n + 1] an op may lie in front of the mark with no mark of a run */
     smp__op_times *load; /* [(n + 1) * (n + 1)] of what a run encloses */
     smp__op_times *sum;  /* [n + 1] scratch */
@@ -228,7 +228,7 @@ static void sum_cheapest(const border_bound *b, member *m)
     }
 }
 
-/* Of ops beside the chain that may lie between two marks, and all messages. */
+/* Adds up the ops beside the chain that may lie between two marks, and all messages. */
 static void sum_beside(const border_bound *b, member *m)
 {
     memset(m->beside, 0, ((size_t)b->n + 1) * sizeof *m->beside);
@@ -238,7 +238,7 @@ static void sum_beside(const border_bound *b, member *m)
     }
 }
 
-/* Of the borders placed. */
+/* The run of a stage between the borders placed. */
 static run run_at(const border_bound *b, int stage)
 {
     return (run){(int16_t)stage, (int16_t)b->border[stage], (int16_t)b->border[stage + 1]};

@@ -67,7 +67,7 @@ static int row_of(smp_action_kind kind)
                                          : 1;
 }
 
-/* The stage behind (1) or before (-1) that it waits for; n_stage, -1: none. */
+/* The stage after (1) or before (-1) that it waits for; n_stage, -1: none. */
 static int neighbour(const path_bound *b, int stage, int step)
 {
     if (stage == b->in->beside)
@@ -104,7 +104,7 @@ static double message_to(const path_bound *b, const smp_action *a, int stage)
     return b->in->message_us[row * b->n_stage + stage];
 }
 
-/* All actions in an order in which each comes behind what it needs. */
+/* All actions in an order in which each comes after what it needs. */
 static void line_up(path_bound *b, orders *o)
 {
     int p = b->shape->pipeline;
@@ -384,7 +384,7 @@ static bool count_ahead(const smp_program *program, int32_t *ahead)
 }
 
 /* Whether each stage runs ahead of the next one: no backward stands before a forward that it stands
- * behind there. */
+ * after there. */
 static smp_status check_ahead(const path_bound *b, const orders *o, bool *runs_ahead)
 {
     size_t m = (size_t)b->shape->microbatches;

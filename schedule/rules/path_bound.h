@@ -19,12 +19,12 @@ typedef struct smp__path_problem {
     int32_t n_op;
     const smp__op_times *op; /* [n_op] */
     /* [2][stages] or NULL: a message takes at least, from the stage before and, back, from the one
-     * behind */
+     * after */
     const double *message_us;
     int beside; /* a stage that the others do not wait for, or -1 */
 } smp__path_problem;
 
-/* Of whole ops (border_bound.c). */
+/* What a path through whole ops takes (border_bound.c). */
 typedef struct smp__whole_ops {
     const smp__chain *chain; /* the longest */
     int32_t most_marks; /* ops of it that are looked at one by one; 0: as many as are worth it */

@@ -1,11 +1,11 @@
 /* Counts of actions and messages between the first backward of a rank and its last.
  *
- * A send stands behind its action. A receive may stand as early as the action that it waits for.
+ * A send stands after its action. A receive may stand as early as the action that it waits for.
  * Let w be the forwards of a rank before its first backward. The stage before, s, runs no more than
- * its w forwards before the first backward of the stage behind it, s + 1, whose gradient its own
+ * its w forwards before the first backward of the stage after it, s + 1, whose gradient its own
  * first backward needs: so no receive of later forwards can stand before that. And before s has its
  * first backward, s + 1 runs no more backwards than stand in its order before the forward that s
- * runs first behind it. */
+ * runs first after it. */
 #include "schedule/rules/segment.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static bool is_end(const smp_schedule_shape *shape, smp_action_kind kind)
     return shape->training ? kind == SMP_ACTION_B || kind == SMP_ACTION_I : kind == SMP_ACTION_F;
 }
 
-/* Of one chunk of a program, from its first backward to its last of any chunk. */
+/* Counts one chunk of a program, from its first backward to its last of any chunk. */
 static smp__segment count_chunk(const smp_program *program, int chunk, int64_t first, int64_t last)
 {
     smp__segment count = {0};

@@ -6,8 +6,8 @@
 #include "graph/base/arena.h"
 #include "schedule/rules/schedule.h"
 
-/* Of the rank's chunk with the fewest of each; with one chunk, without the micro-batch of a chain
- * that leads through the rank. */
+/* What the rank's chunk with the fewest of each has; with one chunk, without the micro-batch of a
+ * chain that leads through the rank. */
 typedef struct smp__segment {
     double forwards, inputs, weights;
 } smp__segment;

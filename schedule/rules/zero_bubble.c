@@ -234,8 +234,8 @@ static building_block find_block(const smp_schedule_shape *shape)
         if (turn_block(&b, p, pairs))
             return b;
     }
-    /* Of an even period the parities alone keep most slots apart. Once it covers the lifespans, one
-     * micro-batch is alive at a time: that always fits. */
+    /* With an even period the parities alone keep most slots apart. Once it covers the lifespans,
+     * one micro-batch is alive at a time: that always fits. */
     b.period = maximum(SPLIT_PERIOD + 2, 4 * p / pairs / 2 * 2);
     while (!turn_block(&b, p, pairs))
         b.period += 2;

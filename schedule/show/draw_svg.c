@@ -42,7 +42,7 @@ static const char style[] =
     ".m{fill:#435b75}.x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
     "</style>\n";
 
-/* Of what goes to host memory and comes back. */
+/* The style of what goes to host memory and comes back. */
 static const char host_style[] =
     "<style>.S{fill:#b0708a}.L{fill:#d08a5c}@media(prefers-color-scheme:dark){.S{fill:#c08ba0}"
     ".L{fill:#e0a57c}}</style>\n";

@@ -7,7 +7,7 @@
 
 enum { SMP__CELL = 64 };
 
-/* Cells are put row by row, behind the heads; one that starts with '<' is left-aligned. */
+/* Cells are put row by row, after the heads; one that starts with '<' is left-aligned. */
 typedef struct smp__table {
     smp_arena *arena;
     size_t columns, cells, n; /* n: how many are put */

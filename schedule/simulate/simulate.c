@@ -196,7 +196,8 @@ static smp_status create_runners(smp__sim *sim)
     return shared ? create_cores(sim) : SMP_OK;
 }
 
-/* Of so many bytes of weights, `far` of which have their fp32 values in host memory alone. */
+/* The update of so many bytes of weights, `far` of which have their fp32 values in host memory
+ * alone. */
 static double update_us(const smp__sim *sim, int64_t bytes, int64_t far)
 {
     const smp_simulation_input *input = sim->input;

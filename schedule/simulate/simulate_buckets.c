@@ -16,7 +16,7 @@ static int stage_of(const smp_simulation_input *input, int32_t param)
     return input->flow->stage_of_op[input->graph->use[p->use_begin].op];
 }
 
-/* Of one that has a stage. */
+/* Are the fp32 values of a weight, which has a stage, in host memory? */
 static bool is_far(const smp_simulation_input *input, int32_t param)
 {
     return smp_memory_far_weights(input->graph, input->sharding) &&

@@ -106,7 +106,7 @@ typedef struct smp__sim {
     double *backward_to_us;   /* its end */
     int64_t *trained_bytes;   /* [n_stage] of weights, without those that are idle (smp_param) */
     int64_t *far_bytes;       /* [n_stage] of these, what is on the device in 16 bits alone */
-    int *bucket_reached;      /* [n_stage] runners that stand behind R */
+    int *bucket_reached;      /* [n_stage] runners that stand after R */
     double *reduce_from_us;   /* [n_stage] of its first bucket; */
     double *reduce_end_us;    /* of all and its ties */
     int *tie_begin;           /* [n_stage + 1] into tie_list: ties held by a stage */

@@ -5,7 +5,7 @@
 
 #include "profile/costs.h"
 
-/* Of a byte of weights so many come down, and no more go up. */
+/* For each byte of weights so many come down, and no more go up. */
 static double by_host_us(const smp_cluster *cluster, smp_target target, double down)
 {
     const double link = cluster->host.bytes_per_s;

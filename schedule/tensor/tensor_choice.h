@@ -12,7 +12,7 @@ typedef struct smp__tensor_choice {
     int32_t n_pieces; /* products that exchange in pieces */
 } smp__tensor_choice;
 
-/* Of memory four prices, each with products in pieces and without. */
+/* Memory has four prices, each with products in pieces and without. */
 enum { SMP__TENSOR_PRICES = 4, SMP__TENSOR_CHOICES = 2 * SMP__TENSOR_PRICES };
 
 /* Splittings of request->graph, a whole one, for groups of `tensor` devices of `groups` (a cluster

@@ -33,7 +33,7 @@ typedef struct smp_time_form {
 } smp_time_form;
 extern const smp_time_form smp_time_forms[SMP_TIME_N_CAUSES];
 
-/* Of a step of a rank, the mean over steps. */
+/* A rank's time in a step, the mean over steps. */
 typedef struct smp_rank_time {
     int pipeline_rank, replica;
     double us[SMP_TIME_N_CAUSES];

@@ -10,7 +10,7 @@
  * posts receives earlier or completes sends later) gets at least as far at every moment.
  *
  * Channels that are first in, first out add no wait: a send to the neighbouring stage is complete
- * when its rank goes on, so it never stands behind another one, and of what jumps, the receives of
+ * when its rank goes on, so it never stands after another one, and of what jumps, the receives of
  * one channel are reached in the order of its sends, so the front of the queue is taken first.
  * Linear in actions, transfers and micro-batches. */
 #include "schedule/verify/verify.h"
@@ -140,7 +140,7 @@ static smp_status check_compute(checker *c, const smp_action *a, const smp__posi
 }
 
 /* S and L: of a block that travels, once each, and back before it is read. Where a store has to be
- * complete is known from the program alone: before the (horizon + 1)-th compute action behind it
+ * complete is known from the program alone: before the (horizon + 1)-th compute action after it
  * begins. So what is loaded after that one was whole. */
 static smp_status check_offload(checker *c, const smp_action *a, const smp__positions *p)
 {

@@ -162,7 +162,7 @@ bad up "initializer 0 'w': its data lie in '\.\./w\.bin', expected a file in the
 bad root "initializer 0 'w': its data lie in '/w\.bin'"
 bad gone "initializer 0 'w': cannot open"
 bad link "initializer 0 'w': cannot open"
-bad beyond "initializer 0 'w': its data end behind their file"
+bad beyond "initializer 0 'w': its data go on after the end of their file"
 bad split "node 0 'Splita' \(Split\) at byte [0-9]+: the shape of what it makes is not known"
 bad sizes "node 0 'Strangey' \(Strange\) at byte [0-9]+: the shape of what it makes is not known"
 bad overlap "initializer 1 'v': its data overlap those of others"

@@ -52,7 +52,7 @@ typedef struct smp_option_word {
 
 typedef struct smp_option smp_option;
 struct smp_option {
-    const char *name;  /* without dashes, of one letter: -n; NULL: behind the last row */
+    const char *name;  /* without dashes, of one letter: -n; NULL: after the last row */
     const char *alias; /* another name; NULL: none */
     smp_option_kind kind;
     const char *value;  /* what it takes, as --help calls it; NULL: nothing */
@@ -114,7 +114,7 @@ int smp_options_end(const smp_option_table *table, smp_status status);
 /* Frees what a file of options gave; values of options are gone with it. */
 void smp_options_close(void *options);
 
-/* --help and --version, behind the rows of a table. NULL: behind the last. */
+/* --help and --version, after the rows of a table. NULL: after the last. */
 const smp_option *smp__option_next(const smp_option *row);
 
 /* "90s", "10m", "1.5h" in seconds; *unit false: a number without a unit, as it is. */

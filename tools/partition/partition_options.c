@@ -227,7 +227,7 @@ static const smp_option rows[] = {
              "check: what the plan says)"},
     {"loading-horizon", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
      .at = PLANNING(loading_horizon), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
-     .help = "compute actions that each transfer has to hide behind (default auto: 1, 2 or "
+     .help = "compute actions that each transfer takes place beside (default auto: 1, 2 or "
              "4)"},
     {"offload-states", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
      .at = PLANNING(offload_states), .may_miss = true,

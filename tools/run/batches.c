@@ -27,7 +27,7 @@ static smp_status fail_order(const char *option, const char *was)
                     option, was);
 }
 
-/* Of the checkpoint. */
+/* Do the options agree with the order in a checkpoint? */
 static smp_status check_order(const smp__trainer *t, const smp__sample_order *order)
 {
     const smp_train_options *o = t->options;

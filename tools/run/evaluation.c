@@ -31,7 +31,7 @@ smp_status smp__best_find(smp__trainer *t)
 }
 
 /* Alike on all ranks, as the losses are. Weights that are best are finite, and other than those
- * that were best before: they are saved even where a skipped step comes behind them. */
+ * that were best before: they are saved even where a skipped step comes after them. */
 static void note_loss(smp__trainer *t, int64_t step, double loss)
 {
     smp__job_note_evaluation(t->job, step, loss);

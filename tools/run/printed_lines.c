@@ -21,7 +21,7 @@ smp_status smp__print_target(const smp *s)
     return status;
 }
 
-/* No line behind the bar. */
+/* No line after the bar. */
 static void lift_bar(const smp__trainer *t)
 {
     if (t->watch)

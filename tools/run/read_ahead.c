@@ -49,7 +49,7 @@ static void set_phase(smp__read_ahead *a, phase to)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* Waits for a phase behind which this side may go on. */
+/* Waits for a phase after which this side may go on. */
 static phase wait_for(smp__read_ahead *a, phase one, phase other)
 {
     pthread_mutex_lock(&a->lock);

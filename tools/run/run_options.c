@@ -13,7 +13,7 @@
 #include "graph/base/text.h"
 #include "graph/safetensors/name_family.h"
 
-/* Of the run, not of the job: who resumes it goes on with it, unless told otherwise. */
+/* An option of the run, not of the job: who resumes it goes on with it, unless told otherwise. */
 enum { KEPT = 1 };
 
 #define AT(field) offsetof(smp__run_options, field)
@@ -356,7 +356,7 @@ static void append_values(smp_text *text, const told_values *values)
 static smp_status settle_option(smp__run_options *a, const smp_option *row, const char *receipt,
                                 smp_text *changed)
 {
-    /* Of what is told only the last counts, but of what may be repeated. */
+    /* Only the last of what is told counts, unless it may be repeated. */
     const told_values had = values_told(receipt, row);
     told_values given = values_told(a->told.data, row);
     bool same = true;

@@ -106,7 +106,7 @@ static smp_status replay(smp__trainer *t, int64_t step)
         status = smp_load(s, t->options->checkpoint);
     const int64_t from = smp_steps_done(s);
     if (status == SMP_OK && from != t->good_step && from != smp__save_look(s).step)
-        status = smp_fail(SMP_ERR_FAILED, "%s; what was saved behind step %lld is damaged", drift,
+        status = smp_fail(SMP_ERR_FAILED, "%s; what was saved after step %lld is damaged", drift,
                           (long long)t->good_step);
     while (status == SMP_OK && smp_steps_done(s) < step) {
         smp_step_result r;

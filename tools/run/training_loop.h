@@ -19,7 +19,7 @@ typedef struct smp_train_options {
     int64_t steps; /* train up to this step */
     int64_t log_every;
     int64_t eval_every;     /* 0: only after the last step */
-    int64_t save_every;     /* behind the next steps; 0: only after the last step */
+    int64_t save_every;     /* after the next steps; 0: only after the last step */
     double save_every_s;    /* ... or by the clock of rank 0; 0: not */
     bool save_must;         /* a save that fails ends the job at once */
     int64_t check_replicas; /* compare replicas so often, at saves and at the end; 0: only there */

@@ -128,7 +128,7 @@ static smp_status infer_mask(const smp_infer *infer, int64_t keys)
     if (mask->dtype != SMP_I32)
         return smp_infer_fail(infer,
                               "got %d inputs, expected 1 (q, k, v packed) or 3, and an int32 "
-                              "mask of the keys behind them",
+                              "mask of the keys after them",
                               infer->n_in);
     if (mask->shape.n_dim != 1 || mask->shape.dim[0] != keys)
         return smp_infer_fail(infer, "mask '%s' %s, expected [%lld], one for each key", mask->name,
@@ -209,7 +209,7 @@ static smp_status infer(smp_infer *infer)
     return smp__infer_attention(infer, query_parts_of(infer->attr), 1);
 }
 
-/* Biases of a head or their gradients lie behind the block of dP; forward, which has none, makes
+/* Biases of a head or their gradients lie after the block of dP; forward, which has none, makes
  * them in its place. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
@@ -229,7 +229,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
- * workspace takes the row sums of dO * O, which are those of P * dP, and behind them the biases of
+ * workspace takes the row sums of dO * O, which are those of P * dP, and after them the biases of
  * all heads, (heads, Tq + Tk - 1), and what smp__attention_bias_parts says; or, in 16 bits, from a
  * multiple of 16 bytes on, the sums and turns of dQ. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
@@ -265,7 +265,8 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
-/* Of the last device, which has most of a causal model's, and for which the others wait. */
+/* The work of the last device, which has most of a causal model's, and for which the others wait.
+ */
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     layout at = smp__attention_of(graph, op);
@@ -367,7 +368,7 @@ static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
 }
 
 /* One head of one sample. Blocks go from the last to the first: a causal model's last block covers
- * every key but those before its window, and those behind it that other devices' queries see, so
+ * every key but those before its window, and those after it that other devices' queries see, so
  * that of the first head that reads them overwrites dK and dV and the others add to them. grad[i]
  * NULL: not wanted. */
 static smp_status head_backward(const layout *at, const float *const part[3], bool first,
@@ -443,7 +444,7 @@ static smp_status sum_distances(const layout *at, const float *v, const float *p
     return SMP_OK;
 }
 
-/* Of the learned bias: a head's sums over all samples, then by bucket. */
+/* The gradient of the learned bias: a head's sums over all samples, then by bucket. */
 static smp_status backward_weight(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);

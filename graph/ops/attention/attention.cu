@@ -183,7 +183,7 @@ static smp_status make_args(const smp_op_call *call, float *const *din, attentio
         args.sums = args.delta + (call->batch * at.heads * at.queries + 3) / 4 * 4;
         args.turns = reinterpret_cast<int *>(args.sums + sums);
     }
-    /* the biases of all heads, behind the deltas in the workspace */
+    /* the biases of all heads, after the deltas in the workspace */
     SMP_TRY(attention_fill_bias(call, at, args.delta + call->batch * at.heads * at.queries,
                                 &args.bias));
     *made = args;
@@ -221,7 +221,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return attention_backward(cuda, args);
 }
 
-/* Of the learned bias; the workspace holds what make_args says, and behind it the sums. */
+/* The gradient of the learned bias; the workspace holds what make_args says, and after it the sums.
+ */
 template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);

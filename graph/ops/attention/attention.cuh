@@ -113,7 +113,7 @@ static attention_args<T> attention_args_of(const smp_op_call *call, const smp__a
     return args;
 }
 
-/* last: the position behind the last query. */
+/* last: the position after the last query. */
 static inline smp_status attention_check(const smp_graph *graph, const smp_op *op,
                                          const smp__attention *at, int64_t last)
 {

@@ -179,7 +179,7 @@ static float *scratch(const run *r, int64_t place)
     return (float *)((char *)r->call->workspace + place);
 }
 
-/* Of part i, from the block's first row or key on; NULL: there is no such array. */
+/* Array i of a part, from the block's first row or key on; NULL: there is no such array. */
 static uint16_t *part_of(const run *r, const void *const *arrays, int i)
 {
     const smp__attention *at = &r->a->at;
@@ -358,7 +358,7 @@ static smp_status sum_block(const run *r)
     return SMP_OK;
 }
 
-/* Of the learned bias. */
+/* The gradient of the learned bias. */
 static smp_status backward_weight(const smp_op_call *call)
 {
     run r = run_of(call);

@@ -220,7 +220,7 @@ static double scores_of(smp__ring r)
 }
 
 /* Backward: their gradients as well, which then go home. On a GPU these go with the keys, a round
- * behind: messages of a mean length. */
+ * after: messages of a mean length. */
 static void set_exchanges(const smp_graph *graph, const smp_op *op, const smp__ring *r,
                           int64_t batch, smp_op_work *work)
 {
@@ -380,7 +380,7 @@ static smp_status make_scores(const pass *s, const tile *t, int64_t begin, int64
                          t->stride, 0, s->p, keys);
 }
 
-/* Of a row's scores from key `from` on. */
+/* Adds the terms of a row's scores from key `from` on. */
 static void add_terms(const tile *t, int64_t row, float *scores, int64_t from, int64_t n)
 {
     if (t->terms.bias)

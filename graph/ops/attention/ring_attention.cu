@@ -4,7 +4,7 @@
  * Forward: every pair of runs has an output and the logarithm of its sum of exponentials, by which
  * outputs are weighed together, in fp32 and in the order of the rounds. Saved is the logarithm of
  * all, by runs of queries. Backward: with it each pair yields its share of the gradients at once.
- * Those of the queries are added up here; the sums of those of the keys travel a round behind their
+ * Those of the queries are added up here; the sums of those of the keys travel a round after their
  * keys, beside the next compute, in fp32, and in the end go home. What a kernel makes of a pair is
  * rounded to the type of the activations. */
 #include "graph/cuda/cuda_elementwise.cuh"
@@ -257,7 +257,7 @@ static bool sees(const smp__ring &r, int64_t round, int64_t i, int64_t j)
     return round < r.rounds && j < r.runs && smp__ring_sees(&pair);
 }
 
-/* Is there a pair of run i behind (round, j)? */
+/* Is there a pair of run i after (round, j)? */
 static bool more_behind(const smp__ring &r, int64_t round, int64_t i, int64_t j)
 {
     for (int64_t at = round * r.runs + j + 1; at < r.rounds * r.runs; at++)
@@ -366,7 +366,7 @@ template <typename T> static smp_status add_queries(const ring_pass<T> &s, int64
     return SMP_OK;
 }
 
-/* What a round made for the keys at hand joins the sums that have come behind them. */
+/* What a round made for the keys at hand joins the sums that have come after them. */
 template <typename T> static smp_status add_keys(const ring_pass<T> &s, int64_t round)
 {
     const smp__ring &r = s.r;
@@ -390,7 +390,7 @@ template <typename T> static smp_status add_keys(const ring_pass<T> &s, int64_t 
     return SMP_OK;
 }
 
-/* Keys go on as long as there is a round more, the sums of their gradients a round behind them. */
+/* Keys go on as long as there is a round more, the sums of their gradients a round after them. */
 template <typename T> static smp_status send(const ring_pass<T> &s, int64_t round, bool *travels)
 {
     const bool keys = round + 1 < s.r.rounds, sums = round > 0 && s.want_kv;

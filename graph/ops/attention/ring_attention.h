@@ -30,7 +30,7 @@ int64_t smp__ring_travelling(const smp__ring *r, int64_t batch);
  * of their gradients in fp32: what is sent is [sums | keys | values] of one of two arrays, or an
  * end of it. */
 typedef struct smp__ring_room {
-    int64_t sums[2], kv[2]; /* kv behind sums */
+    int64_t sums[2], kv[2]; /* kv after sums */
     int64_t part;           /* forward: the output of a pair; backward: dq by runs of keys, of all
                                queries */
     int64_t dkv;            /* by runs of queries, of all keys */

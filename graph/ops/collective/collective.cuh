@@ -6,7 +6,7 @@
  * bits, since the summands are rounded already. What is moved counts in floats: a row of 16 bits
  * goes as pairs and is filled up to a whole one.
  *
- * Where the parts of a tensor lie one behind the other as they are (one sample, its first dimension
+ * Where the parts of a tensor lie one after the other as they are (one sample, its first dimension
  * split), nothing is packed. */
 #ifndef SMP_GRAPH_OPS_COLLECTIVE_CUH
 #define SMP_GRAPH_OPS_COLLECTIVE_CUH
@@ -81,7 +81,7 @@ static smp_status smp_move_parts(const smp_op_call *call, T *to, const T *from, 
                        : smp_move_parts_as<TAKE, uint16_t>(call, to, from, parts, run, stride);
 }
 
-/* Is a whole tensor its parts, one behind the other? */
+/* Is a whole tensor its parts, one after the other? */
 template <typename T> static inline bool smp_parts_in_order(smp__parts parts)
 {
     const int64_t n = smp__part_elements(parts);

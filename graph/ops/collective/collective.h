@@ -38,7 +38,7 @@ void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t de
 void smp__take_parts(float *all, const float *whole, smp__parts parts);
 void smp__put_parts(float *whole, const float *all, smp__parts parts);
 
-/* Of a tensor as floats, whatever the target: workspace. */
+/* Workspace for a tensor as floats, whatever the target. */
 int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch);
 
 /* On a GPU rows of n values go between devices in the tensor's type, filled up to whole floats:

@@ -30,8 +30,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     *needs = (smp_op_needs){0};
 }
 
-/* Of each window: sums over the rows of each of its columns, which `kernel / stride` windows share,
- * and over the columns. */
+/* Each window takes sums over the rows of each of its columns, which `kernel / stride` windows
+ * share, and over the columns. */
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp__pool p = smp__pool_of(graph, op, batch);
@@ -43,7 +43,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
         planes * (k * out_width * (out_height + height) + height * (double)p.width);
 }
 
-/* Of a row of windows, from the sums of its pixels' columns. */
+/* A row of windows, from the sums of its pixels' columns. */
 SMP_VECTOR static void add_columns(const smp__pool *p, const float *phases, float *out)
 {
     const float factor = factor_of(p);
@@ -78,7 +78,7 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* Of a row of pixels, in phases, from the sums of the windows above one another. */
+/* A row of pixels, in phases, from the sums of the windows above one another. */
 SMP_VECTOR static void add_windows(const smp__pool *p, const float *sums, float *phases)
 {
     const float factor = factor_of(p);

@@ -276,7 +276,7 @@ static smp_status backward_weight(const smp_op_call *call)
         .backward_input = backward_input, .backward_weight = backward_weight                       \
     }
 
-/* Of arrays in bf16, as the shape says. */
+/* The kernels for arrays in bf16, as the shape says. */
 static const smp_op_kernels HALF = KERNELS;
 
 static bool allows_one_group(const smp_graph *graph, const smp_op *op, smp_split_choice choice,

@@ -151,7 +151,7 @@ static void release_product(const conv2d_product *p)
     smp__gemm_destroy(p->last);
 }
 
-/* Of `samples` samples from these addresses on; `last`: they are fewer than others have. */
+/* Multiplies `samples` samples from these addresses on; `last`: they are fewer than others have. */
 static smp_status multiply(const smp_cuda *cuda, const conv2d_state *s, const conv2d_product *p,
                            int64_t samples, bool last, const void *a, const void *b, float beta,
                            void *c)
@@ -252,7 +252,7 @@ static smp_status unfold(const smp_op_call *call, const conv2d_state *s, int64_t
     return smp__cuda_launched("conv2d");
 }
 
-/* Of the run that begins with sample `first`. */
+/* Samples in the run that begins with sample `first`. */
 static int64_t samples_from(int64_t first, int64_t batch, int64_t each)
 {
     return batch - first < each ? batch - first : each;
@@ -306,7 +306,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
 }
 
 /* Where a run is one sample the product adds to the gradient itself. The parts lie first in the
- * workspace, U behind them. */
+ * workspace, U after them. */
 template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const conv2d_state *s = static_cast<const conv2d_state *>(call->state);

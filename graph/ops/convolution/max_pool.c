@@ -58,7 +58,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, (double)(kernel * kernel), 1, work);
 }
 
-/* Of n windows, a multiple of SMP_LANES, the next pixel of each. */
+/* Takes the next pixel of each of n windows, a multiple of SMP_LANES. */
 static inline void take(float *restrict best, int32_t *restrict place, const float *restrict x,
                         int32_t at, int64_t n)
 {
@@ -128,7 +128,7 @@ static smp_status forward(const smp_op_call *call)
 
 enum { NOWHERE = 1 << 16 }; /* a window that is none: no place of 16 bits */
 
-/* Of n pixels, a multiple of SMP_LANES, the gradients of the windows that chose place `at`. */
+/* Gives n pixels, a multiple of SMP_LANES, the gradients of the windows that chose place `at`. */
 static inline void give(float *restrict dx, const float *restrict dout,
                         const int32_t *restrict place, int32_t at, int64_t n)
 {

@@ -61,7 +61,7 @@ smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch)
     return p;
 }
 
-/* Of the phases, the first pixel, its place in the phase, and how many there are. */
+/* A run of pixels of one phase: the first pixel, its place in the phase, and how many there are. */
 typedef struct run {
     int64_t pixel, at, count;
 } run;

@@ -1,4 +1,4 @@
-/* bias: x + b along one dimension, b [its size]: what linear and conv2d do by themselves, behind
+/* bias: x + b along one dimension, b [its size]: what linear and conv2d do by themselves, after
  * the sum of the parts that several devices make of their product. db is the sum over all else. */
 #include "graph/ops/elementwise/elementwise.h"
 

@@ -1,4 +1,4 @@
-/* bias on a GPU: one pass, 16 bytes at a time where the dimension, or what lies behind it, allows
+/* bias on a GPU: one pass, 16 bytes at a time where the dimension, or what lies after it, allows
  * it. The gradient is a sum of columns where the dimension is the last, else of planes. */
 #include "graph/cuda/cuda_axis.cuh"
 #include "graph/ops/elementwise/elementwise.h"

@@ -55,7 +55,7 @@ static smp_status backward_input(const smp_op_call *call)
         .backward_input = backward_input                                                           \
     }
 
-/* Of arrays in bf16, as the input's type says. */
+/* The kernels for arrays in bf16, as the input's type says. */
 static const smp_op_kernels HALF = KERNELS;
 
 const smp_op_kind smp__op_gelu = {

@@ -88,7 +88,7 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* Of one sample; dy, dlogits: NULL where they are not wanted. */
+/* The backward of one sample; dy, dlogits: NULL where they are not wanted. */
 static void backward_sample(const smp__routing *r, smp__route *route, int64_t d, const float *y,
                             const float *logits, const float *dout, float *dy, float *dlogits)
 {

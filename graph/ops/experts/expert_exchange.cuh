@@ -13,7 +13,7 @@ extern "C" {
 #include "graph/ops/experts/expert_exchange.h"
 }
 
-/* Of a count: as in smp__expert_exchange. */
+/* The index of a count: as in smp__expert_exchange. */
 __device__ __forceinline__ int64_t smp_expert_index(const smp__device_exchange &x, int64_t device,
                                                     int64_t b, int64_t k, int64_t run)
 {
@@ -73,8 +73,8 @@ static __global__ void __launch_bounds__(SMP_BLOCK) smp_expert_count(smp__device
     }
 }
 
-/* Of every count the place of its first token: by rising choice, then position. In a zigzag the
- * second runs lie in the order of falling devices. */
+/* Finds the place of the first token of every count: by rising choice, then position. In a zigzag
+ * the second runs lie in the order of falling devices. */
 static __global__ void __launch_bounds__(SMP_BLOCK) smp_expert_first(smp__device_exchange x)
 {
     const int64_t parts = x.runs * x.devices;
@@ -299,7 +299,7 @@ static smp_status smp_experts_places(const smp_expert_call<T> &c, smp_expert_rou
     return smp__cuda_launched("experts, rows of places");
 }
 
-/* Of rows (B, tokens, d) to each expert those that chose it, times their gates if there are some;
+/* Sends rows (B, tokens, d) to each expert that a token chose, times their gates if there are some;
  * places (B, own, capacity, d), zeroes where nobody is. */
 template <typename T>
 static smp_status smp_experts_send(const smp_expert_call<T> &c, const T *rows, const float *gate,

@@ -5,9 +5,9 @@
 
 #include "graph/ops/experts/routing.h"
 
-/* Of one call, in its workspace. A count or a first place has a number for each device, sample,
- * choice (first, second, ..), run of neighbouring tokens (in a zigzag there are two) and expert, in
- * this order. */
+/* One call's numbers, in its workspace. A count or a first place has a number for each device,
+ * sample, choice (first, second, ..), run of neighbouring tokens (in a zigzag there are two) and
+ * expert, in this order. */
 typedef struct smp__expert_exchange {
     smp__routing r;
     const smp_op_group *group;
@@ -36,7 +36,7 @@ smp_op_exchange smp__experts_work(const smp_graph *graph, const smp_op *op, int6
  * and saves what they tell in `aux`, for the calls of the backward pass. d: floats of a row. */
 smp_status smp__experts_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
                               smp__expert_exchange *x);
-/* Of rows [batch * tokens][d] to each expert those that chose it, times their gates if by_gate;
+/* Sends rows [batch * tokens][d] to each expert that a token chose, times their gates if by_gate;
  * places [batch][own experts][capacity][d], zeroes where nobody is. */
 smp_status smp__experts_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
                              float *places);

@@ -60,7 +60,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
         smp__experts_work(graph, op, batch, columns_of(graph, op), false);
 }
 
-/* [batch * tokens * top_k][d], behind the counts. */
+/* [batch * tokens * top_k][d], after the counts. */
 static float *saved_rows(const smp_op_call *call)
 {
     return (float *)((char *)call->aux + call->batch * smp__experts_saved(call->graph, call->op));
@@ -82,7 +82,7 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* Of sample b. */
+/* The gradient of the logits of sample b. */
 static void logits_gradient(const smp_op_call *call, const smp__expert_exchange *x, int64_t b)
 {
     const smp__routing *r = &x->r;

@@ -4,7 +4,7 @@
  *   coefficient * experts * sum over experts of f P,
  * f the share of a sample's choices that are the expert's (a constant), P its mean share of the
  * softmax; the mean over the samples of a step. The loss itself is not added to what is reported.
- * With the top_k of the expert_dispatch behind it. Devices that each have a part of the tokens add
+ * With the top_k of the expert_dispatch after it. Devices that each have a part of the tokens add
  * up their choices. O(T * experts * top_k). */
 #include "graph/ops/experts/routing.h"
 
@@ -41,7 +41,7 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
                           .own = logits[1]};
 }
 
-/* Choices by expert, [batch][experts], of this device, and behind them those of all. */
+/* Choices by expert, [batch][experts], of this device, and after them those of all. */
 static int64_t gathered_bytes(const smp_op *op, const smp__routing *r, int64_t batch)
 {
     return (1 + op->attr[SMP__BALANCE_DEVICES].i) * batch * r->experts * (int64_t)sizeof(float);
@@ -95,8 +95,8 @@ static smp_status count_choices(const smp_op_call *call, const smp__routing *r, 
     return SMP_OK;
 }
 
-/* Of one sample. scale: of the loss of a sample, experts / tokens in it; each: of a choice. share:
- * [experts]. */
+/* Adds the gradient of one sample. scale: experts / tokens in the loss of a sample; each: the part
+ * of a choice. share: [experts]. */
 static void add_gradient(const smp__routing *r, const float *logits, const float *chosen,
                          float each, float scale, float *share, float *dlogits)
 {

@@ -14,7 +14,7 @@ enum {
     SMP__ROUTED_BLOCKS
 };
 extern const smp_attr_desc smp__routing_attrs[];
-/* Of load_balance. */
+/* The attributes of load_balance. */
 enum { SMP__BALANCE_TOP_K, SMP__BALANCE_COEFFICIENT, SMP__BALANCE_DEVICES, SMP__BALANCE_AXIS };
 enum { SMP__MOST_TOP_K = 64 }; /* where gates have gradients */
 

@@ -23,7 +23,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 27, 25, work);
 }
 
-/* Of the elements of one lane: the sum of max(x, 0) - x t, and prod(1 + e) - 1. */
+/* Sums over the elements of one lane: max(x, 0) - x t, and the product of 1 + e, less 1. */
 typedef struct lane_sums {
     double linear[SMP_LANES], growth[SMP_LANES];
 } lane_sums;

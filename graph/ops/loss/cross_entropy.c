@@ -138,7 +138,7 @@ static double smoothed_logit(const float *logits, int64_t classes, int32_t targe
 }
 
 /* How many of the classes stand before the target, of index `target` and this logit: what is before
- * it is as large, or what is behind it larger. */
+ * it is as large, or what is after it larger. */
 static int64_t before_target(const float *logits, int64_t classes, int64_t target, float logit)
 {
     const int64_t middle = target < 0 ? 0 : target < classes ? target : classes;
@@ -162,7 +162,7 @@ SMP_VECTOR static void subtract(float *y, float x, int64_t n)
         y[i] -= x;
 }
 
-/* Of the classes that this device has. */
+/* The first of the classes that this device has. */
 static int64_t first_class(const smp_op_call *call, int64_t classes)
 {
     return call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1 ? call->graph->device * classes : 0;

@@ -5,7 +5,7 @@
  * in 16-byte accesses but for the ends of its rows. Bound by memory: O(rows * classes).
  *
  * aux holds the statistics of the rows and, after them, the number of targets that count. With
- * label smoothing the workspace holds the mean logits of the rows, behind the parts.
+ * label smoothing the workspace holds the mean logits of the rows, after the parts.
  * A target out of range, which the CPU reports, makes the loss NaN here.
  *
  * Of several devices that each have a part of the classes, each makes its share of a row; all
@@ -321,7 +321,7 @@ static layout layout_of(const smp_op_call *call)
     const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i,
                   shares = devices > 1 ? devices + 1 : 0;
-    const int64_t values = (smoothing > 0) + (devices > 1); /* of each row, behind the shares */
+    const int64_t values = (smoothing > 0) + (devices > 1); /* of each row, after the shares */
     const int64_t behind = l.rows * (shares * (int64_t)sizeof(row_share) + values * 4);
     l.smoothing = (float)smoothing;
     l.all = l.classes * devices;

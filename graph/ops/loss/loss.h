@@ -11,8 +11,8 @@ extern "C" {
 enum { SMP__CROSS_ENTROPY_SMOOTHING, SMP__CROSS_ENTROPY_DEVICES };
 enum { SMP__IGNORED_TARGET = -1 }; /* of cross_entropy: the row does not count */
 
-/* Of losses that are a mean over the elements of two tensors of one shape: what a GPU needs to add
- * them (graph/cuda/cuda_pair_loss.cuh), and how many elements are of samples: the rest is
+/* Losses that are a mean over the elements of two tensors of one shape: what a GPU needs to add
+ * them (graph/cuda/cuda_pair_loss.cuh), and how many elements belong to samples: the rest is
  * padding. */
 smp_status smp__infer_pair_loss(smp_infer *infer);
 void smp__cuda_needs_pair_loss(const smp_graph *graph, const smp_op *op, int64_t batch,

@@ -292,7 +292,7 @@ static smp_status multiply(const pass *s, const char *a, char *c)
     return SMP_OK;
 }
 
-/* Of the blocks that come together one, which is in place in `all` then, if that is not NULL. */
+/* Multiplies one of the blocks that come together; `all`: where it is in place then, or NULL. */
 static smp_status multiply_block(const pass *s, int64_t device, char *block, char *all, void *out)
 {
     const smp__linear_ring *r = &s->r;
@@ -326,7 +326,7 @@ static smp_status gather(const pass *s, const void *own, void *all, void *out)
     return SMP_OK;
 }
 
-/* Of the products one, of the rows of a device. */
+/* Makes one of the products, that of the rows of a device. */
 static smp_status multiply_for(const pass *s, int64_t device, const void *all, char *c)
 {
     const smp__linear_ring *r = &s->r;

@@ -87,7 +87,7 @@ template <typename T> static smp_status multiply(const ring_linear_pass<T> &s, c
                          s.bias && !s.scatters ? smp_factor(s.call, 1) : NULL, NULL);
 }
 
-/* Of the blocks that come together one, which is in place in `all` then, if that is not NULL. */
+/* Multiplies one of the blocks that come together; `all`: where it is in place then, or NULL. */
 template <typename T>
 static smp_status multiply_block(const ring_linear_pass<T> &s, int64_t device, const T *block,
                                  T *all, T *out)

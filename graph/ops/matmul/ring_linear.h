@@ -21,8 +21,8 @@ bool smp__linear_is_dense(const smp__linear_ring *r, int64_t columns);
 /* Floats of the message that is a block of so many bytes a value. */
 int64_t smp__linear_message(const smp__linear_ring *r, int64_t columns, int64_t value);
 
-/* Of a workspace, in bytes: what comes, or is sent, by turns; summands of all devices, `step`
- * apart; a block apart; on a GPU the own block, if it is no whole floats. */
+/* Places in a workspace, in bytes: what comes, or is sent, by turns; summands of all devices,
+ * `step` apart; a block apart; on a GPU the own block, if it is no whole floats. */
 typedef struct smp__linear_places {
     int64_t travels[2], summand, step, side, own, end;
 } smp__linear_places;

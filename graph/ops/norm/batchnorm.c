@@ -166,7 +166,8 @@ SMP_VECTOR static gradient_sums sum_gradients(const float *x, const float *dy, d
     return (gradient_sums){fold(lane[0]), fold(lane[1])};
 }
 
-/* Of `samples` rows, those of the padding too: what stands there must be finite afterwards. */
+/* Normalises `samples` rows, those of the padding too: what stands there must be finite afterwards.
+ */
 SMP_VECTOR static void normalize(float *restrict y, const float *restrict x, int64_t samples,
                                  channel c, float mean, float scale, float bias)
 {

@@ -18,8 +18,8 @@ struct layout {
     float eps;
 };
 
-/* Of a part of a channel: mean and sum of (x - mean)^2, or sums of dy and of dy * (x - mean); of
- * parts[channel * layout.parts] both over the whole channel, once they are added. */
+/* What a part of a channel adds: mean and sum of (x - mean)^2, or sums of dy and of dy * (x -
+ * mean); parts[channel * layout.parts] has both over the whole channel, once they are added. */
 struct sums {
     float first, second;
 };

@@ -20,7 +20,8 @@ enum { SMP__BATCHNORM_WEIGHT, SMP__BATCHNORM_BIAS, SMP__BATCHNORM_MEAN, SMP__BAT
  * be done again. */
 double smp__running_share(const smp_op_call *call, double momentum);
 
-/* Of layernorm and rmsnorm, which normalise the rows of the last dimension of input 0. */
+/* The attributes of layernorm and rmsnorm, which normalise the rows of the last dimension of input
+ * 0. */
 enum { SMP__ROW_NORM_EPS };
 extern const smp_attr_desc smp__row_norm_attrs[];
 

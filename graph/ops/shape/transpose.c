@@ -54,7 +54,7 @@ static void move_row(char *to, int64_t to_step, const char *from, int64_t from_s
             memcpy(to + i * to_step * 4, from + i * from_step * 4, 4);
 }
 
-/* Walks the rows (last dimension) of the output, which lie one behind the other, with an odometer
+/* Walks the rows (last dimension) of the output, which lie one after the other, with an odometer
  * over the dimensions before it: `rows` is the output or its gradient, `other` the input or its. */
 static void move(const smp_op_call *call, char *rows, char *other, bool to_rows)
 {

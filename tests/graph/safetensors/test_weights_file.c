@@ -83,7 +83,7 @@ static const struct hostile {
     {"{\"a\":" T("[1]", "[0,4]") ",}", 4, "byte 62:", "one entry between two commas"},
     {"{\"a\":" T("[1]", "[0,8]") "}", 4, "byte 9:", "the file has 4 bytes of values"},
     {"{\"a\":" T("[1]", "[4,0]") "}", 4, "byte 9:", "data_offsets [4, 0]"},
-    {"{\"a\":" T("[1]", "[0,4]") "}", 5, "byte 66:", "1 bytes behind the values"},
+    {"{\"a\":" T("[1]", "[0,4]") "}", 5, "byte 66:", "1 bytes after the values"},
     {"{\"a\":" T("[1]", "[4,8]") "}", 8, "byte 62:", "a hole before it"},
     {"{\"a\":" T("[2]", "[0,8]") ",\"b\":" T("[1]", "[4,8]") "}", 8,
      "byte 123:", "tensors overlap"},
