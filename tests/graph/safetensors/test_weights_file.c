@@ -79,7 +79,7 @@ static const struct hostile {
     {"", 0, "byte 8:", "expected '{'"},
     {"[]", 0, "byte 8:", "expected '{'"},
     {"{\"a\":", 0, "byte 13:", "ends inside an entry"},
-    {"{\"a\":" T("[1]", "[0,4]") "} x", 4, "byte 63:", "behind the header's '}'"},
+    {"{\"a\":" T("[1]", "[0,4]") "} x", 4, "byte 63:", "after the header's '}'"},
     {"{\"a\":" T("[1]", "[0,4]") ",}", 4, "byte 62:", "one entry between two commas"},
     {"{\"a\":" T("[1]", "[0,8]") "}", 4, "byte 9:", "the file has 4 bytes of values"},
     {"{\"a\":" T("[1]", "[4,0]") "}", 4, "byte 9:", "data_offsets [4, 0]"},
