@@ -12,7 +12,7 @@
 #include "schedule/plan/freeze.h"
 #include "schedule/plan/op_pattern.h"
 #include "schedule/plan/split_patterns.h"
-#include "schedule/planner/planner_build.h"
+#include "schedule/planner/search/search.h"
 
 enum { MAX_LOCAL = 1 << 16 };
 

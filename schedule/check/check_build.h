@@ -3,7 +3,7 @@
 #define SMP_SCHEDULE_CHECK_CHECK_BUILD_H
 
 #include "schedule/check/check.h"
-#include "schedule/planner/configs.h"
+#include "schedule/planner/fit/fit.h"
 
 /* A plan of the planner's, and what it was asked for. Kept until the check is done. */
 typedef struct smp__planned {

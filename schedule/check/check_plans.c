@@ -8,7 +8,7 @@
 
 #include "graph/base/clock.h"
 #include "schedule/check/check_build.h"
-#include "schedule/planner/search_state.h"
+#include "schedule/planner/search/search_state.h"
 
 bool smp__check_devices_differ(const smp_cluster *cluster)
 {

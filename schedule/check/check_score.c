@@ -11,7 +11,7 @@
 #include "schedule/lower/lower.h"
 #include "schedule/lower/offload_actions.h"
 #include "schedule/memory/recompute_choice.h"
-#include "schedule/planner/configs.h"
+#include "schedule/planner/fit/fit.h"
 #include "schedule/verify/verify.h"
 
 smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)

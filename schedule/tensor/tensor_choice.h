@@ -3,7 +3,7 @@
 #define SMP_SCHEDULE_TENSOR_TENSOR_CHOICE_H
 
 #include "graph/split/splitting.h"
-#include "schedule/planner/search.h"
+#include "schedule/planner/space/request.h"
 
 typedef struct smp__tensor_choice {
     smp_splitting splitting;

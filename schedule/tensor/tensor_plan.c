@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "schedule/planner/planner_build.h"
+#include "schedule/planner/search/search.h"
 #include "profile/overlap_costs.h"
 #include "schedule/tensor/tensor_choice.h"
 #include "schedule/verify/verify.h"

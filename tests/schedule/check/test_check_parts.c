@@ -6,7 +6,8 @@
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/check/check.h"
-#include "schedule/planner/planner_build.h"
+#include "schedule/planner/planner.h"
+#include "schedule/planner/search/search.h"
 
 static double clock_s = 1.0;
 

@@ -1,0 +1,454 @@
+/* Which configurations there are: divisors of the device count, both placements, powers of two of
+ * chunks and micro-batches, every schedule; what the request fixes stays fixed. No partition is
+ * made here. */
+#include "schedule/planner/space/configs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/text.h"
+#include "schedule/plan/gradient_blocks.h"
+
+enum { MOST_UNITS = 64 }; /* stages, where more chunks only gather less at a time */
+
+/* A short list of values to try. */
+typedef struct choices {
+    int value[40];
+    int n;
+} choices;
+
+static void add_choice(choices *list, int value)
+{
+    int i = 0;
+    while (i < list->n && list->value[i] < value)
+        i++;
+    if (i < list->n && list->value[i] == value)
+        return;
+    memmove(&list->value[i + 1], &list->value[i], (size_t)(list->n - i) * sizeof(int));
+    list->value[i] = value;
+    list->n++;
+}
+
+/* The highest stage that an op must lie in, and the op; -1: there are no pins. */
+static int32_t highest_pin(const smp_search_request *request, int32_t *op_out)
+{
+    int32_t highest = -1;
+    smp_problem pins = {.graph = request->graph, .pin = request->pin};
+    for (int32_t op = 0; op < request->graph->n_op; op++) {
+        int32_t pin = smp_problem_pin(&pins, op);
+        if (pin > highest) {
+            highest = pin;
+            *op_out = op;
+        }
+    }
+    return highest;
+}
+
+static choices chunk_choices(const smp_search_request *request, int pipeline, bool gathers)
+{
+    choices list = {{0}, 0};
+    int32_t op, max_pin = highest_pin(request, &op);
+    if (request->chunks > 0) {
+        add_choice(&list, request->chunks);
+        return list;
+    }
+    add_choice(&list, 1);
+    /* One rank gains nothing from several chunks, unless pins ask for more stages, or weights are
+     * gathered by chunk. */
+    if (pipeline > 1 || max_pin > 0 || gathers) {
+        add_choice(&list, 2);
+        add_choice(&list, 4);
+    }
+    for (int v = 8; gathers && v <= MOST_UNITS / pipeline; v *= 2)
+        add_choice(&list, v);
+    if (max_pin >= pipeline)
+        add_choice(&list, max_pin / pipeline + 1);
+    return list;
+}
+
+static choices microbatch_choices(const smp_search_request *request, int pipeline)
+{
+    choices list = {{0}, 0};
+    const int ddp = request->devices / pipeline;
+    const int blocks = request->gradient_blocks > ddp ? request->gradient_blocks / ddp : 1;
+    if (request->microbatches > 0) {
+        add_choice(&list, request->microbatches);
+        return list;
+    }
+    for (int m = blocks; m <= 4 * pipeline || m == blocks; m *= 2) /* whole blocks of gradients */
+        add_choice(&list, m);
+    if (pipeline % blocks == 0)
+        add_choice(&list, pipeline);
+    return list;
+}
+
+/* Pins that no pipeline on these devices can have. */
+static smp_status check_pins(const smp_search_request *request)
+{
+    int32_t op = 0, max_pin = highest_pin(request, &op);
+    int pipeline = request->stages > 0 ? request->stages
+                   : request->ddp > 0  ? request->devices / request->ddp
+                                       : request->devices;
+    int64_t stages = (int64_t)pipeline * (request->chunks > 0 ? request->chunks : 4);
+    if (request->chunks == 0 && stages <= max_pin)
+        return SMP_OK; /* as many chunks as pins need */
+    if (max_pin >= stages)
+        return smp_fail_at(
+            smp_pin_where(request->graph, request->pin_where, op),
+            "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
+            "%d chunks",
+            request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);
+    return SMP_OK;
+}
+
+static smp_status check_numbers(const smp_search_request *request)
+{
+    int devices = request->devices;
+    if (request->gradient_blocks < 0 || request->gradient_blocks > SMP_MAX_GRADIENT_BLOCKS)
+        return smp_fail(SMP_ERR_INPUT, "gradient blocks: got %d, expected 1 to %d, or 0 for ddp",
+                        request->gradient_blocks, SMP_MAX_GRADIENT_BLOCKS);
+    if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
+                        "positive numbers, or 0 for auto",
+                        request->stages, request->ddp, request->chunks, request->microbatches);
+    if (request->stages > 0 && request->ddp > 0 &&
+        (int64_t)request->stages * request->ddp != devices)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%d stages * %d replicas (ddp) need %lld devices, got %d: leave one of "
+                        "the two out, or ask for that many devices",
+                        request->stages, request->ddp, (long long)request->stages * request->ddp,
+                        devices);
+    int fixed = request->stages > 0 ? request->stages : request->ddp;
+    if (fixed > 0 && devices % fixed != 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got %d, expected a divisor of the number of devices, %d",
+                        request->stages > 0 ? "stages" : "ddp", fixed, devices);
+    if (request->chunks > 0 && request->chunks > request->graph->n_op)
+        return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
+                        request->chunks, request->graph->n_op);
+    return SMP_OK;
+}
+
+static smp_status check_request(const smp_search_request *request)
+{
+    if (request->graph->n_op < 1)
+        return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
+    SMP_TRY(smp__at_numbers(request, check_numbers(request)));
+    if (request->schedule && !smp_schedule_find(request->schedule))
+        return smp_schedule_fail_name("schedule", request->schedule);
+    SMP_TRY(smp_partitioner_check("partitioner", request->partitioner));
+    return check_pins(request);
+}
+
+/* What a list of configurations shares. */
+typedef struct listing {
+    smp__configs *configs;
+    const smp__mapping *mapping;
+    int chunks;
+    const smp_schedule_kind *schedule;
+    int32_t arrangement; /* of the three above, -1: not made yet */
+} listing;
+
+smp_problem smp__arrangement_problem(const smp__configs *configs,
+                                     const smp__arrangement *arrangement)
+{
+    const smp_search_request *request = configs->request;
+    return (smp_problem){
+        .graph = request->graph,
+        .costs = configs->costs,
+        .cluster = request->cluster,
+        .n_stage = arrangement->mapping->pipeline * arrangement->chunks,
+        .pipeline = arrangement->mapping->pipeline,
+        .stage_rank = arrangement->stage_rank,
+        .device = arrangement->mapping->counting,
+        .n_replica = arrangement->mapping->n_replica,
+        .state_factor = 0.25 * smp_memory_far_bytes(request->graph, request->sharding),
+        .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, request->sharding),
+        .live = configs->one,
+        .memory_limit = configs->unlimited,
+        .seed = request->seed,
+        .pin = request->pin,
+        .pin_where = request->pin_where,
+        .together = request->together,
+        .recompute = request->recompute,
+        .first_look = configs->quick};
+}
+
+/* The bound that needs no partition; 0 where pins and groups contradict each other. */
+static smp_status find_least_us(const smp__configs *configs, smp__arrangement *arrangement)
+{
+    smp_problem problem = smp__arrangement_problem(configs, arrangement);
+    return smp_partition_lower_bound(&problem, &arrangement->least_us);
+}
+
+static smp_status make_arrangement(listing *l)
+{
+    smp__configs *configs = l->configs;
+    int p = l->mapping->pipeline, n_stage = p * l->chunks;
+    int *stage_rank = SMP_ARENA_NEW(configs->arena, int, (size_t)n_stage);
+    int64_t *limit = SMP_ARENA_NEW(configs->arena, int64_t, (size_t)n_stage);
+    if (!stage_rank || !limit)
+        return SMP_ERR_NO_MEMORY;
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, 1,
+                                                  configs->request->active_microbatches);
+    for (int s = 0; s < n_stage; s++) {
+        stage_rank[s] = smp_schedule_stage_rank(l->schedule, &shape, s);
+        limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
+    }
+    for (int32_t f = 0; f < configs->n_arrangement; f++) {
+        const smp__arrangement *arrangement = &configs->arrangement[f];
+        if (arrangement->mapping == l->mapping && arrangement->chunks == l->chunks &&
+            memcmp(arrangement->stage_rank, stage_rank, (size_t)n_stage * sizeof *stage_rank) ==
+                0) {
+            l->arrangement = f;
+            return SMP_OK;
+        }
+    }
+    SMP_TRY(smp_array_reserve(&configs->arrangement, &configs->arrangement_capacity,
+                              sizeof *configs->arrangement, (size_t)configs->n_arrangement + 1));
+    l->arrangement = configs->n_arrangement++;
+    smp__arrangement *arrangement = &configs->arrangement[l->arrangement];
+    *arrangement = (smp__arrangement){
+        .mapping = l->mapping, .chunks = l->chunks, .stage_rank = stage_rank, .limit = limit};
+    return find_least_us(configs, arrangement);
+}
+
+static int first_horizon(const smp_search_request *request)
+{
+    return request->loading_horizon > 0 ? request->loading_horizon : 1;
+}
+
+/* Appends the configuration if the schedule can run it; else records the first reason. */
+static smp_status add_config(listing *l, int microbatches, smp_sharding sharding)
+{
+    smp__configs *configs = l->configs;
+    const smp_search_request *request = configs->request;
+    int p = l->mapping->pipeline;
+    const int blocks = smp__planner_blocks(configs->planner, l->mapping->ddp);
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
+                                                  request->active_microbatches);
+    smp_status status = SMP_OK;
+    if ((int64_t)p * l->chunks > request->graph->n_op)
+        status =
+            smp_fail(SMP_ERR_NO_FIT,
+                     "%d ranks * %d chunks need as many ops: the model has %d, enough for %d "
+                     "%s",
+                     p, l->chunks, request->graph->n_op,
+                     p <= request->graph->n_op ? request->graph->n_op / p : request->graph->n_op,
+                     p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
+    if (status == SMP_OK)
+        status = smp__planner_check(l->schedule, &shape);
+    if (status == SMP_OK)
+        status = smp_gradient_blocks_check(blocks, l->mapping->ddp, microbatches);
+    if (status == SMP_OK)
+        status = smp_shard_check(sharding.shard, l->mapping->ddp);
+    if (status == SMP_OK && sharding.node_replicas > 0)
+        status = smp_hops_check(sharding, l->mapping->ddp);
+    if (status == SMP_OK && sharding.node_replicas > 0)
+        status = smp_gradient_hops_check(blocks, l->mapping->ddp, sharding.node_replicas);
+    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
+        smp__configs_note(configs, smp__at_numbers(request, status));
+        return SMP_OK;
+    }
+    SMP_TRY(status);
+    if (l->arrangement < 0)
+        SMP_TRY(make_arrangement(l));
+    SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
+                              (size_t)configs->n + 1));
+    configs->config[configs->n++] =
+        (smp__config){.mapping = l->mapping,
+                      .chunks = l->chunks,
+                      .microbatches = microbatches,
+                      .active = request->active_microbatches,
+                      .lag = request->weight_lag,
+                      .sharding = sharding,
+                      .state_factor = 0.25 * smp_memory_far_bytes(request->graph, sharding),
+                      .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
+                      .schedule = l->schedule,
+                      .recompute = request->recompute,
+                      .offload = request->offload == SMP_OFFLOAD_ALL && smp__may_offload(request),
+                      .horizon = first_horizon(request),
+                      .arrangement = l->arrangement};
+    return SMP_OK;
+}
+
+smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active, int lag)
+{
+    SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
+                              (size_t)configs->n + 1));
+    smp__config *config = &configs->config[configs->n];
+    *config = configs->config[index];
+    config->active = active;
+    config->lag = lag;
+    config->recompute = configs->request->recompute;
+    config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
+    config->horizon = first_horizon(configs->request);
+    config->live = NULL;
+    config->outcome = SMP__OPEN;
+    config->binds = config->misses = config->nearly = false;
+    config->wholer = -1;
+    config->smallest = configs->n++;
+    return SMP_OK;
+}
+
+smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed)
+{
+    const smp__config *from = &configs->config[index];
+    listing l = {.configs = configs, .chunks = from->chunks, .schedule = from->schedule};
+    SMP_TRY(smp__mapping_get(configs, from->mapping->pipeline, SMP_PLACEMENT_LISTED, listed,
+                             &l.mapping));
+    SMP_TRY(make_arrangement(&l));
+    SMP_TRY(smp__configs_add_bound(configs, index, from->active, from->lag));
+    smp__config *config = &configs->config[configs->n - 1];
+    config->mapping = l.mapping;
+    config->arrangement = l.arrangement;
+    return SMP_OK;
+}
+
+static bool has_choice(const choices *list, int value)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->value[i] == value)
+            return true;
+    return false;
+}
+
+/* gathered: as many chunks are of use to weights that are gathered, no others. */
+static smp_status add_shardings(listing *l, int microbatches, const smp__shardings *shardings,
+                                bool gathered)
+{
+    const bool training = l->configs->request->graph->training;
+    for (int i = 0; i < shardings->n; i++)
+        if (!gathered || smp_shards(shardings->item[i], SMP_SHARD_WEIGHTS, training))
+            SMP_TRY(add_config(l, microbatches, shardings->item[i]));
+    return SMP_OK;
+}
+
+static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
+{
+    const smp_search_request *request = configs->request;
+    const smp_schedule_kind *fixed[2] = {smp_schedule_find(request->schedule), NULL};
+    const smp_schedule_kind *const *kinds = request->schedule ? fixed : smp_schedules();
+    choices few = chunk_choices(request, mapping->pipeline, false);
+    choices chunks =
+        chunk_choices(request, mapping->pipeline, smp__shardings_gather(configs->planner));
+    choices microbatches = microbatch_choices(request, mapping->pipeline);
+    smp__shardings shardings;
+    smp__shardings_list(configs->planner, mapping->ddp, &shardings);
+    for (int v = 0; v < chunks.n; v++) {
+        for (int i = 0; kinds[i]; i++) {
+            listing l = {.configs = configs,
+                         .mapping = mapping,
+                         .chunks = chunks.value[v],
+                         .schedule = kinds[i],
+                         .arrangement = -1};
+            for (int m = 0; m < microbatches.n; m++)
+                SMP_TRY(add_shardings(&l, microbatches.value[m], &shardings,
+                                      !has_choice(&few, chunks.value[v])));
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status list_pipeline(smp__configs *configs, int pipeline)
+{
+    const smp_search_request *request = configs->request;
+    bool both = request->placement == SMP_PLACEMENT_AUTO;
+    const smp__mapping *first, *second;
+    SMP_TRY(smp__mapping_get(configs, pipeline, both ? SMP_PLACEMENT_CLUSTER : request->placement,
+                             request->device, &first));
+    SMP_TRY(list_mapping(configs, first));
+    if (!both)
+        return SMP_OK;
+    SMP_TRY(smp__mapping_get(configs, pipeline, SMP_PLACEMENT_SPREAD, NULL, &second));
+    return smp__mapping_alike(first, second, request->cluster) ? SMP_OK
+                                                               : list_mapping(configs, second);
+}
+
+smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *mapping)
+{
+    int32_t first = configs->n;
+    SMP_TRY(list_mapping(configs, mapping));
+    return smp__configs_relate(configs, first);
+}
+
+static smp_status list_all(smp__configs *configs)
+{
+    const smp_search_request *request = configs->request;
+    for (int p = 1; p <= request->devices; p++) {
+        if (request->devices % p != 0 || (request->stages > 0 && p != request->stages) ||
+            (request->ddp > 0 && request->devices / p != request->ddp))
+            continue;
+        if (p > request->graph->n_op) {
+            smp__configs_note(
+                configs,
+                smp__at_numbers(request, smp_fail(SMP_ERR_NO_FIT,
+                                                  "%d pipeline ranks need as many ops: the model "
+                                                  "has %d",
+                                                  p, request->graph->n_op)));
+            break;
+        }
+        SMP_TRY(list_pipeline(configs, p));
+    }
+    if (configs->n == 0)
+        return smp_fail(configs->first_failure, "%s", configs->first_message);
+    configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
+    return SMP_OK;
+}
+
+void smp__configs_note(smp__configs *configs, smp_status status)
+{
+    if (configs->first_failure != SMP_OK)
+        return;
+    configs->first_failure = status;
+    snprintf(configs->first_message, sizeof configs->first_message, "%s", smp_last_error());
+}
+
+static smp_status make_free_limits(smp__configs *configs)
+{
+    size_t n = (size_t)configs->request->graph->n_op; /* no pipeline has more stages */
+    configs->one = SMP_ARENA_NEW(configs->arena, double, n);
+    configs->unlimited = SMP_ARENA_NEW(configs->arena, int64_t, n);
+    configs->no_op = SMP_ARENA_NEW(configs->arena, bool, n);
+    configs->all_ops = SMP_ARENA_NEW(configs->arena, bool, n);
+    if (!configs->one || !configs->unlimited || !configs->no_op || !configs->all_ops)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        configs->one[i] = 1.0;
+        configs->unlimited[i] = INT64_MAX;
+        configs->all_ops[i] = true;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__configs_list(smp__planner *planner, smp__configs *out)
+{
+    *out = (smp__configs){.planner = planner,
+                          .request = &planner->request,
+                          .costs = planner->costs,
+                          .arena = smp_arena_create()};
+    smp_status status = out->arena ? check_request(out->request) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = make_free_limits(out);
+    if (status == SMP_OK)
+        status = list_all(out);
+    if (status != SMP_OK)
+        smp__configs_free(out);
+    return status;
+}
+
+void smp__configs_free(smp__configs *configs)
+{
+    for (int32_t f = 0; f < configs->n_arrangement; f++) {
+        smp__variants_destroy(&configs->arrangement[f].variants);
+        for (smp__limited *l = configs->arrangement[f].limited; l; l = l->next)
+            smp__variants_destroy(&l->variants);
+    }
+    free(configs->arrangement);
+    free(configs->config);
+    smp_arena_destroy(configs->arena);
+    *configs = (smp__configs){0};
+}

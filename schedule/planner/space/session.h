@@ -1,0 +1,83 @@
+/* A planning session: costs, and flow and layouts of the partition at hand. */
+#ifndef SMP_SCHEDULE_PLANNER_SPACE_SESSION_H
+#define SMP_SCHEDULE_PLANNER_SPACE_SESSION_H
+
+#include "schedule/memory/memory.h"
+#include "schedule/planner/space/request.h"
+#include "schedule/simulate/simulate.h"
+
+/* A planning session, and what a configuration costs in it; shared by the planner's files. */
+
+/* Peak of one kind of rank. */
+typedef struct smp__peak {
+    bool used;
+    uint64_t hash[2];
+    int64_t bytes, host_bytes;
+} smp__peak;
+
+/* Hash table, open addressing; capacity is a power of two. */
+typedef struct smp__peaks {
+    smp__peak *item;
+    size_t n, capacity;
+} smp__peaks;
+
+/* What missed the memory by least, for advice (schedule/planner/advice/advice.c). */
+typedef struct smp__nearest {
+    bool known;
+    int64_t peak_bytes;  /* of the rank that misses; of it */
+    int64_t state_bytes; /* what it keeps for ever */
+    int64_t limit_bytes; /* and has */
+} smp__nearest;
+
+/* Flow and layouts follow from the partition; the search evaluates many configurations of one
+ * partition in a row, so those of the last one are kept. */
+typedef struct smp__planner {
+    smp_search_request request; /* as asked for, with `together` as below, and as deadline_s that of
+                                   the part of the search at work (search_state.h) */
+    int32_t *together;          /* owned; NULL: the request's */
+    smp_costs *costs;
+    int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
+    bool *recompute; /* [n_op] and what recomputes in it, */
+    bool *offload;   /* [n_op] and what is offloaded: */
+    bool *travels;   /* [n_stage] whether anything is, */
+    bool any_travels;
+    int64_t *offload_bytes; /* [n_stage] and how much of one micro-batch; < 0: not known */
+    int n_stage;            /* 0: none */
+    smp_flow *flow;
+    smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
+    smp__peaks peaks;
+    bool is_trial;      /* its plan is not verified: its graph may not be the one that was read */
+    double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
+    bool lost_patience; /* set where one did not look any further */
+    bool any_shard;     /* degrees of sharding are searched; the request's is what does without */
+    bool any_states;    /* ... and the optimizer's states with them in host memory or not */
+    bool any_prefetch;  /* it may choose how far ahead weights are gathered */
+    bool gives_up;      /* at the deadline, whether anything fits or not */
+    double most;        /* see smp__trial */
+    bool left_out;
+    smp__nearest nearest; /* of the first search in which nothing fits */
+} smp__planner;
+
+smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
+void smp__planner_close(smp__planner *planner);
+
+/* Without shards. active: bound on live micro-batches; 0: the rule's own. */
+smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
+                                      int microbatches, int active);
+/* Blocks of gradients of all replicas: as asked for, else one for each. */
+static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
+{
+    return planner->request.gradient_blocks > 0 ? planner->request.gradient_blocks : ddp;
+}
+/* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
+ * not. */
+smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);
+/* Makes the candidate's partition the one that the planner holds: flow, layouts and what travels.
+ * offload: the candidate's, [n_op]; NULL: nothing. */
+smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition,
+                             const bool *offload);
+/* Layout of a stage of that partition under a program; borrowed. */
+smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
+                               int chunk, const smp_layout **out);
+
+#endif
