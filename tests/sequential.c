@@ -165,8 +165,7 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->state = s->op[index].kernel;
     call->aux = s->op[index].aux;
     call->workspace = s->op[index].workspace;
-    call->out = s->value[op->out];
-    call->outs = &s->value[op->out];
+    call->out = &s->value[op->out];
     call->seed = s->options.runtime.seed;
     call->step = s->step + 1;
     call->microbatch = microbatch;
@@ -196,11 +195,10 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
     float *din[SMP_OP_MAX_IN];
     const float *param[SMP_OP_MAX_PARAM], *dout[SMP_OP_MAX_OUT];
     float *dparam[SMP_OP_MAX_PARAM];
-    smp_op_call call = {.in = in, .douts = dout, .din = din, .param = param, .dparam = dparam};
+    smp_op_call call = {.in = in, .dout = dout, .din = din, .param = param, .dparam = dparam};
     fill(s, index, microbatch, &call);
     for (int32_t k = 0; k < op->n_out; k++)
         dout[k] = op->out + k == s->graph->loss ? &s->seed : s->gradient[op->out + k];
-    call.dout = dout[0];
     bool wanted = false, direct[SMP_OP_MAX_IN] = {false};
     for (int32_t k = 0; k < op->n_in; k++) {
         int32_t tensor = op->in[k];

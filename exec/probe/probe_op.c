@@ -174,14 +174,13 @@ static smp_status fill_sets(smp__probe_state *p)
 /* Forward of a pair as the executor runs it: one kernel, or one after the other. */
 static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
 {
-    const void *in[SMP_OP_MAX_IN] = {call->out};
+    const void *in[SMP_OP_MAX_IN] = {call->out[0]};
     void *out = base + p->place.next_out;
     smp_op_call next = *call;
     next.op = p->next;
     next.state = p->next_state;
     next.in = in;
-    next.out = out;
-    next.outs = &out;
+    next.out = &out;
     next.aux = base + p->place.next_aux;
     if (p->kernels->forward_fused)
         return p->kernels->forward_fused(call, &next);
@@ -200,8 +199,7 @@ static smp_status call_input_pair(const smp__probe_state *p, const smp_op_call *
     before.state = p->before_state;
     before.in = in;
     before.din = din;
-    before.dout = dout[0];
-    before.douts = dout;
+    before.dout = dout;
     if (p->kernels->backward_input_fused)
         return p->kernels->backward_input_fused(call, &before);
     SMP_TRY(p->kernels->backward_input(call));
@@ -238,14 +236,12 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     }
     call.device = p->device->kernel_context(p->device_context);
     call.in = in;
-    call.out = out[0];
-    call.outs = out;
+    call.out = out;
     call.param = param;
     call.param16 = smp_precision_is_half(p->precision) ? param16 : NULL;
     call.aux = at->aux_bytes > 0 ? base + at->aux : NULL;
     call.workspace = at->workspace_bytes > 0 ? p->pool + at->workspace : NULL;
-    call.dout = dout[0];
-    call.douts = dout;
+    call.dout = dout;
     call.din = din;
     call.dparam = dparam;
     call.seed = 1;

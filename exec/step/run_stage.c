@@ -51,13 +51,12 @@ typedef struct operands {
 static smp_op_call forward_args(smp *s, int chunk, int microbatch, const smp__call *call,
                                 const smp_layout_redo *at, operands *of)
 {
-    smp_op_call args = {.in = of->in, .outs = of->out};
+    smp_op_call args = {.in = of->in, .out = of->out};
     fill_call(s, microbatch, call, &args);
     for (int32_t k = 0; k < call->op->n_in; k++)
         of->in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
     for (int32_t k = 0; k < call->op->n_out; k++)
         of->out[k] = smp__job_address(s, chunk, at->out[k], microbatch);
-    args.out = of->out[0];
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
     return args;
@@ -68,7 +67,7 @@ static int64_t *hits_of(const smp *s, const smp_op_call *args)
 {
     if (s->training_call || args->op != smp__counting_loss(s) || !args->op->kind->counts_hits)
         return NULL;
-    return ((smp__loss_slot *)args->out)->hits;
+    return ((smp__loss_slot *)args->out[0])->hits;
 }
 
 /* at[0] is the call's; of a pair at[1] is that of the next one, which is done too. */
@@ -90,8 +89,7 @@ static void set_douts(const smp *s, int chunk, int microbatch, const smp__call *
 {
     for (int32_t k = 0; k < call->op->n_out; k++)
         of->dout[k] = smp__job_address(s, chunk, call->layout->dout[k], microbatch);
-    args->douts = of->dout;
-    args->dout = of->dout[0];
+    args->dout = of->dout;
 }
 
 /* What a device cannot begin is done at the beginning. */
@@ -124,7 +122,7 @@ static smp_status weigh(smp *s, int microbatch, const smp__call *call, smp_op_ca
 static smp_op_call backward_args(smp *s, int chunk, int microbatch, const smp__call *call,
                                  operands *of, bool *wanted)
 {
-    smp_op_call args = {.in = of->in, .outs = of->out, .din = of->din};
+    smp_op_call args = {.in = of->in, .out = of->out, .din = of->din};
     fill_call(s, microbatch, call, &args);
     *wanted = false;
     for (int32_t k = 0; k < call->op->n_in; k++) {
@@ -134,7 +132,6 @@ static smp_op_call backward_args(smp *s, int chunk, int microbatch, const smp__c
     }
     for (int32_t k = 0; k < call->op->n_out; k++)
         of->out[k] = smp__job_address(s, chunk, call->layout->backward_out[k], microbatch);
-    args.out = of->out[0];
     set_douts(s, chunk, microbatch, call, of, &args);
     args.plus = smp__job_address(s, chunk, call->layout->plus, microbatch);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
@@ -171,7 +168,7 @@ static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call
                               const smp_layout_weight *at)
 {
     operands of = {.out = {NULL}, .din = {NULL}};
-    smp_op_call args = {.in = of.in, .outs = of.out, .din = of.din};
+    smp_op_call args = {.in = of.in, .out = of.out, .din = of.din};
     fill_call(s, microbatch, call, &args);
     for (int32_t k = 0; k < call->op->n_in; k++)
         of.in[k] = smp__job_address(s, chunk, at->in[k], microbatch);

@@ -88,7 +88,7 @@ static smp_status smp_axis_sum(const smp_op_call *call, int64_t outer, int64_t s
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const T *x = static_cast<const T *>(call->in[0]);
-    T *out = static_cast<T *>(call->out);
+    T *out = static_cast<T *>(call->out[0]);
     if (inner == 1) {
         const int lanes = smp_row_lanes<T>(size);
         const auto kernel =
@@ -115,7 +115,7 @@ static smp_status smp_axis_spread(const smp_op_call *call, int64_t outer, int64_
     if (!call->din[0])
         return SMP_OK;
     SMP_LAUNCH(kernel, smp_grid(cuda, outer * size * (inner / width)), SMP_BLOCK, 0, cuda->stream,
-               (const T *)call->dout, (T *)call->din[0], outer * size, size, inner, factor);
+               (const T *)call->dout[0], (T *)call->din[0], outer * size, size, inner, factor);
     return smp__cuda_launched(call->op->kind->name);
 }
 
@@ -184,7 +184,7 @@ static smp_status smp_add_column_sums(const smp_op_call *call, float *to, int64_
 {
     constexpr int N = smp_pack<T>::N;
     const smp_cuda *cuda = smp_cuda_of(call);
-    const T *dout = reinterpret_cast<const T *>(call->dout);
+    const T *dout = reinterpret_cast<const T *>(call->dout[0]);
     float *partial = static_cast<float *>(call->workspace);
     if (columns % N == 0)
         SMP_TRY((smp_launch_column_sums<T, N, false>(cuda, dout, partial, rows, columns, chunks)));
@@ -219,7 +219,7 @@ static smp_status smp_add_plane_sums(const smp_op_call *call, float *to, int64_t
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     SMP_LAUNCH(smp_plane_sums_kernel<T>, smp_grid(cuda, size * SMP_BLOCK), SMP_BLOCK, 0,
-               cuda->stream, reinterpret_cast<const T *>(call->dout), to, outer, size, inner);
+               cuda->stream, reinterpret_cast<const T *>(call->dout[0]), to, outer, size, inner);
     return smp__cuda_launched(call->op->kind->name);
 }
 

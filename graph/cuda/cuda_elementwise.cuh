@@ -118,11 +118,12 @@ static inline smp_status smp_copy_tensor(const smp_op_call *call, int32_t tensor
 /* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
 static inline smp_status smp_copy_forward(const smp_op_call *call)
 {
-    return smp_copy_tensor(call, call->op->out, call->out, call->in[0]);
+    return smp_copy_tensor(call, call->op->out, call->out[0], call->in[0]);
 }
 static inline smp_status smp_copy_backward(const smp_op_call *call)
 {
-    return call->din[0] ? smp_copy_tensor(call, call->op->out, call->din[0], call->dout) : SMP_OK;
+    return call->din[0] ? smp_copy_tensor(call, call->op->out, call->din[0], call->dout[0])
+                        : SMP_OK;
 }
 
 template <int W, typename T>
@@ -153,8 +154,8 @@ template <typename T> static inline smp_status smp_batch_sums(const smp_op_call 
     const int width = smp_width<T>(n);
     const auto kernel =
         width > 1 ? smp_batch_sums_kernel<smp_pack<T>::N, T> : smp_batch_sums_kernel<1, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, (const T *)call->dout,
-               call->dparam[0], call->batch, n);
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream,
+               (const T *)call->dout[0], call->dparam[0], call->batch, n);
     return smp__cuda_launched(call->op->kind->name);
 }
 

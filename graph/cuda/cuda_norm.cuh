@@ -365,9 +365,9 @@ static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
     a.in = static_cast<const T *>(call->in[0]);
     a.weight = call->param[0];
     a.bias = CENTERED ? call->param[1] : NULL;
-    a.out = static_cast<T *>(call->out);
+    a.out = static_cast<T *>(call->out[0]);
     a.stats = static_cast<smp_norm_stats<CENTERED> *>(call->aux);
-    a.dout = reinterpret_cast<const T *>(call->dout);
+    a.dout = call->dout ? reinterpret_cast<const T *>(call->dout[0]) : NULL;
     a.din = call->din ? reinterpret_cast<T *>(call->din[0]) : NULL;
     a.plus = reinterpret_cast<const T *>(call->plus);
     a.columns = in->shape.dim[in->shape.n_dim - 1];

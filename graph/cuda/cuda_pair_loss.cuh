@@ -89,7 +89,7 @@ static smp_status smp_pair_loss_forward(const smp_op_call *call, int64_t counted
     SMP_LAUNCH(kernel, parts, SMP_BLOCK, 0, stream, static_cast<const T *>(call->in[0]),
                static_cast<const T *>(call->in[1]), part, counted);
     SMP_LAUNCH(smp_pair_loss_mean, 1, SMP_BLOCK, 0, stream, static_cast<const double *>(part),
-               parts, counted, static_cast<float *>(call->out));
+               parts, counted, static_cast<float *>(call->out[0]));
     return smp__cuda_launched(call->op->kind->name);
 }
 
@@ -102,9 +102,9 @@ static smp_status smp_pair_loss_backward(const smp_op_call *call, int64_t n, int
     if (!call->din[0] && !call->din[1])
         return SMP_OK;
     SMP_LAUNCH(kernel, smp_grid(cuda, n / smp_pack<T>::N), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[0]), static_cast<const T *>(call->in[1]), call->dout,
-               reinterpret_cast<T *>(call->din[0]), reinterpret_cast<T *>(call->din[1]), n,
-               counted);
+               static_cast<const T *>(call->in[0]), static_cast<const T *>(call->in[1]),
+               call->dout[0], reinterpret_cast<T *>(call->din[0]),
+               reinterpret_cast<T *>(call->din[1]), n, counted);
     return smp__cuda_launched(call->op->kind->name);
 }
 

@@ -216,16 +216,14 @@ typedef struct smp_op_call {
     int64_t batch;              /* samples in the micro-batch */
     void *state;                /* from prepare */
     const void *const *in;      /* [n_in]; in backward only those that needs names, else NULL */
-    void *out;                  /* outs[0] */
-    void *const *outs;          /* [n_out]; in backward only those that needs names, else NULL */
+    void *const *out;           /* [n_out]; likewise */
     void *device;               /* the device's context: NULL on the CPU, smp_cuda on a GPU */
     const float *const *param;  /* [n_param] */
     const void *const *param16; /* [n_param] copies of the weights in bf16 or fp16; else NULL */
     void *aux;                  /* [batch * aux_bytes], NULL if none */
     void *workspace;            /* [workspace_bytes], NULL if none */
-    const float *dout;          /* douts[0] */
-    const float *const *douts;  /* [n_out] gradients of the outputs; NULL of int32 ones */
-    float *const *din;          /* [n_in]; NULL where no gradient is wanted */
+    const float *const *dout;   /* [n_out] gradients of the outputs, NULL of int32 ones */
+    float *const *din;          /* [n_in], NULL where no gradient is wanted */
     const float *plus;          /* where needs say input_grad_adds: din[0] is this and the gradient;
                                    NULL: the gradient alone. May be din[0] */
     float *const *dparam;       /* [n_param] accumulators of this use */

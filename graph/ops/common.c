@@ -121,7 +121,7 @@ void smp__release_primitive(void *state)
 smp_status smp__copy_forward(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    memcpy(call->out, call->in[0], (size_t)smp__count(in, call->batch) * 4);
+    memcpy(call->out[0], call->in[0], (size_t)smp__count(in, call->batch) * 4);
     return SMP_OK;
 }
 

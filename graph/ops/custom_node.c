@@ -330,7 +330,7 @@ static smp_status run(const smp_op_call *call, custom_function *function, const 
     custom_node *n = call->state;
     float *out[SMP_CUSTOM_MAX_OUTPUTS];
     for (int k = 0; k < n->node.n_out; k++)
-        out[k] = call->outs[k];
+        out[k] = call->out[k];
     const smp_custom_call c = {
         .node = &n->node,
         .batch = call->batch,
@@ -342,7 +342,7 @@ static smp_status run(const smp_op_call *call, custom_function *function, const 
         .weight = call->param,
         .aux = call->aux,
         .workspace = call->workspace,
-        .out_grad = call->douts,
+        .out_grad = call->dout,
         .in_grad = call->din,
         .weight_grad = call->dparam,
     };

@@ -126,7 +126,7 @@ static void begin(widened *w, const smp_op_call *call, uint32_t in)
     w->call = *call;
     w->call.state = call->state ? ((const prepared *)call->state)->state : NULL;
     w->call.in = w->in;
-    w->call.outs = w->out;
+    w->call.out = w->out;
     w->place = (char *)call->workspace + aligned(needs.workspace_bytes);
     for (int32_t i = 0; i < call->op->n_in; i++)
         w->in[i] = in >> i & 1 ? widen(w, call->op->in[i], call->in[i]) : NULL;
@@ -153,11 +153,10 @@ static smp_status forward(const smp_op_call *call)
     begin(&w, call, ~0u);
     widen_weights(&w);
     for (int32_t k = 0; k < op->n_out; k++)
-        w.out[k] = is_half(call, op->out + k) ? take(&w, op->out + k) : call->outs[k];
-    w.call.out = w.out[0];
+        w.out[k] = is_half(call, op->out + k) ? take(&w, op->out + k) : call->out[k];
     SMP_TRY(op->kind->cpu.forward(&w.call));
     for (int32_t k = 0; k < op->n_out; k++)
-        narrow(call, op->out + k, call->outs[k], w.out[k]);
+        narrow(call, op->out + k, call->out[k], w.out[k]);
     return SMP_OK;
 }
 
@@ -167,12 +166,10 @@ static void begin_backward(widened *w, const smp_op_call *call, uint32_t in, uin
     const smp_op *op = call->op;
     begin(w, call, in);
     for (int32_t k = 0; k < op->n_out; k++) {
-        w->out[k] = out >> k & 1 ? (void *)widen(w, op->out + k, call->outs[k]) : NULL;
-        w->dout[k] = widen(w, op->out + k, call->douts[k]);
+        w->out[k] = out >> k & 1 ? (void *)widen(w, op->out + k, call->out[k]) : NULL;
+        w->dout[k] = widen(w, op->out + k, call->dout[k]);
     }
-    w->call.out = w->out[0];
-    w->call.douts = w->dout;
-    w->call.dout = w->dout[0];
+    w->call.dout = w->dout;
 }
 
 static smp_status backward_input(const smp_op_call *call)

@@ -55,8 +55,8 @@ typedef struct call_arrays {
     const void *in[2];
     float *din[2], *dparam[SMP_OP_MAX_PARAM];
     const float *param[SMP_OP_MAX_PARAM];
-    float *dout;
-    void *state;
+    const float *dout;
+    void *out, *state;
 } call_arrays;
 
 /* A model of one operator; `in` is its first input twice where it takes two. */
@@ -88,6 +88,7 @@ static smp_op_call prepare(const smp_graph *graph, int64_t batch, call_arrays *a
         a->param[i] = make(graph->param[op->param[i]].elements);
         a->dparam[i] = make(graph->param[op->param[i]].elements);
     }
+    a->out = make(n_out);
     a->dout = make(n_out);
     if (op->kind->cpu.prepare)
         check(op->kind->cpu.prepare(graph, op, batch, NULL, &a->state));
@@ -96,11 +97,11 @@ static smp_op_call prepare(const smp_graph *graph, int64_t batch, call_arrays *a
                          .batch = batch,
                          .state = a->state,
                          .in = a->in,
-                         .out = make(n_out),
+                         .out = &a->out,
                          .param = a->param,
                          .aux = make(needs.aux_bytes * batch / 4),
                          .workspace = make(needs.workspace_bytes / 4),
-                         .dout = a->dout,
+                         .dout = &a->dout,
                          .din = a->din,
                          .dparam = a->dparam,
                          .step = 1,
@@ -117,7 +118,7 @@ static void release(smp_op_call *call, call_arrays *a)
         free((void *)a->param[i]), free(a->dparam[i]);
     if (op->kind->cpu.release)
         op->kind->cpu.release(a->state);
-    free(a->dout), free(call->out), free(call->aux), free(call->workspace);
+    free((void *)a->dout), free(a->out), free(call->aux), free(call->workspace);
 }
 
 static smp_status backward(const smp_op_call *call)

@@ -230,9 +230,9 @@ static void split_put_outputs(const smp_op_call *call, uint32_t wanted, split_pa
         if (pass == FORWARD)
             c->out[k] = split_make(n, dtype);
         else if (wanted >> k & 1)
-            c->out[k] = split_put(call->outs[k], n, dtype);
+            c->out[k] = split_put(call->out[k], n, dtype);
         if (pass != FORWARD && dtype != SMP_I32)
-            c->dout[k] = split_put(call->douts[k], n, dtype);
+            c->dout[k] = split_put(call->dout[k], n, dtype);
         c->out_at[k] = c->out[k].data;
         c->dout_at[k] = c->dout[k].data;
     }
@@ -260,7 +260,7 @@ static void split_take(const smp_op_call *call, split_pass pass, bool kept, spli
     const smp_op *op = call->op;
     for (int k = 0; k < op->n_out; k++) {
         if (pass == FORWARD)
-            split_get(&c->out[k], call->outs[k]);
+            split_get(&c->out[k], call->out[k]);
         split_free(&c->out[k]);
         split_free(&c->dout[k]);
     }
@@ -325,14 +325,12 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
     smp_op_call made = *call;
     made.device = &cuda;
     made.in = c.in_at;
-    made.out = c.out_at[0];
-    made.outs = c.out_at;
+    made.out = c.out_at;
     made.param = c.param_at;
     made.param16 = smp_precision_is_half(cuda.precision) ? c.param16_at : NULL;
     made.aux = c.aux.data;
     made.workspace = c.workspace.data;
-    made.dout = c.dout_at[0];
-    made.douts = c.dout_at;
+    made.dout = c.dout_at;
     made.din = c.din_at;
     made.dparam = c.dparam_at;
     made.hits = c.hits.data;

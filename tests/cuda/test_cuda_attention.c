@@ -130,17 +130,19 @@ static void read_back(array *x)
 static void run_all(run *r, unsigned wanted)
 {
     const void *in[3] = {r->in[0].data, r->in[1].data, r->in[2].data};
+    void *out[] = {r->out.data};
+    const float *dout[] = {r->dout.data};
     float *din[3] = {0};
     smp_op_call call = {.graph = r->graph, .op = r->op, .batch = r->is.batch, .state = r->state};
     for (int i = 0; i < r->op->n_in; i++)
         din[i] = wanted >> i & 1 ? r->din[i].data : NULL;
     call.device = &cuda;
     call.in = in;
-    call.out = r->out.data;
+    call.out = out;
     call.aux = r->aux.data;
     check(r->kernels->forward(&call));
     call.workspace = r->workspace.data;
-    call.dout = r->dout.data;
+    call.dout = dout;
     call.din = din;
     check(r->kernels->backward_input(&call));
     read_back(&r->out);

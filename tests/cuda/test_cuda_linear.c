@@ -119,14 +119,15 @@ static void run_forward(const layer *l, bool pair)
     const void *in[] = {l->of[X].data}, *between[] = {l->of[Y].data};
     const float *param[] = {l->of[W].data, l->of[BIAS].data};
     const void *param16[] = {l->of[W16].data, l->of[BIAS16].data};
+    void *out[] = {l->of[Y].data}, *next_out[] = {l->of[Z].data};
     smp_op_call call = make_call(l, l->op, l->state);
     smp_op_call next = make_call(l, l->op + 1, l->next_state);
     call.in = in;
-    call.out = l->of[Y].data;
+    call.out = out;
     call.param = param;
     call.param16 = l->half ? param16 : NULL;
     next.in = between;
-    next.out = l->of[Z].data;
+    next.out = next_out;
     check(pair ? kernels_of(l->op)->forward_fused(&call, &next)
                : kernels_of(l->op)->forward(&call));
     read_back(l);
@@ -139,10 +140,11 @@ static void run_backward(const layer *l, bool fresh)
     const float *param[] = {l->of[W].data, l->of[BIAS].data};
     const void *param16[] = {l->of[W16].data, l->of[BIAS16].data};
     float *din[] = {l->of[DX].data}, *dparam[] = {l->of[DW].data, l->of[DBIAS].data};
+    const float *dout[] = {l->of[DY].data};
     smp_op_call call = make_call(l, l->op, l->state);
     call.param = param;
     call.param16 = l->half ? param16 : NULL;
-    call.dout = l->of[DY].data;
+    call.dout = dout;
     call.in = nothing;
     call.din = din;
     check(kernels_of(l->op)->backward_input(&call));
@@ -160,14 +162,15 @@ static void run_backward_pair(const layer *l)
     const float *param[] = {l->of[W].data, l->of[BIAS].data};
     const void *param16[] = {l->of[W16].data, l->of[BIAS16].data};
     float *din[] = {l->of[DX].data}, *its_din[] = {l->of[DPRE].data};
+    const float *dout[] = {l->of[DY].data}, *its_dout[] = {l->of[DX].data};
     smp_op_call call = make_call(l, l->op, l->state), before = make_call(l, l->op - 1, NULL);
     call.param = param;
     call.param16 = l->half ? param16 : NULL;
-    call.dout = l->of[DY].data;
+    call.dout = dout;
     call.in = nothing;
     call.din = din;
     before.in = pre;
-    before.dout = l->of[DX].data;
+    before.dout = its_dout;
     before.din = its_din;
     check(kernels_of(l->op)->backward_input_fused(&call, &before));
     read_back(l);

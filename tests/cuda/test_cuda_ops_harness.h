@@ -233,8 +233,7 @@ static inline void device_outs(const device_run *run, uint32_t mask, device_arra
     for (int k = 0; k < run->op->n_out; k++)
         if (mask >> k & 1)
             arrays->out[k] = run->op->n_out > 1 ? run->outs[k].data : run->out.data;
-    call->outs = arrays->out;
-    call->out = arrays->out[0];
+    call->out = arrays->out;
 }
 
 static inline void device_backward_outs(const device_run *run, uint32_t mask, device_arrays *arrays,
@@ -245,8 +244,7 @@ static inline void device_backward_outs(const device_run *run, uint32_t mask, de
     device_outs(run, mask, arrays, call);
     for (int k = 0; k < run->op->n_out; k++)
         arrays->dout[k] = run->op->n_out > 1 ? run->douts[k].data : run->dout.data;
-    call->douts = arrays->dout;
-    call->dout = arrays->dout[0];
+    call->dout = arrays->dout;
 }
 
 /* A call with nothing but what every call has, and poison in the workspaces. */

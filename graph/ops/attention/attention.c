@@ -319,7 +319,7 @@ static smp_status forward(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);
     float *p = call->aux; /* (B, heads, Tq, Tk) */
-    float *out = call->out;
+    float *out = call->out[0];
     const int32_t *mask = at.mask >= 0 ? call->in[at.mask] : NULL; /* (B, Tk) */
     if (mask)
         SMP_TRY(smp__attention_check_mask(call, &at));
@@ -421,7 +421,7 @@ static smp_status backward_input(const smp_op_call *call)
                 part[i] = (const float *)call->in[at.input[i]] + place;
                 grad[i] = din ? din + place : NULL;
             }
-            const float *dout = call->dout + b * at.queries * at.d + h * at.width;
+            const float *dout = call->dout[0] + b * at.queries * at.d + h * at.width;
             bool first = h % (at.heads / at.kv_heads) == 0;
             SMP_TRY(head_backward(&at, part, first, p, dout, call->workspace, grad));
         }
@@ -457,7 +457,7 @@ static smp_status backward_weight(const smp_op_call *call)
         for (int64_t b = 0; b < call->batch; b++)
             SMP_TRY(sum_distances(&at, in + smp__attention_place(call, &at, V, b, h),
                                   p + (b * at.heads + h) * at.queries * at.keys,
-                                  call->dout + b * at.queries * at.d + h * at.width, ds, sums));
+                                  call->dout[0] + b * at.queries * at.d + h * at.width, ds, sums));
         for (int64_t i = 0; i < distances; i++)
             call->dparam[0][smp__attention_bucket(&at, i + 1 - at.queries - at.before) * at.heads +
                             h] += sums[i];

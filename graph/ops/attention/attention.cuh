@@ -86,6 +86,12 @@ static attention_part<T> attention_input(const smp_op_call *call, const smp__att
     return {array + at.offset[i], in->elements, at.stride[i]};
 }
 
+/* Of a backward call; else NULL. */
+template <typename T> static T *attention_dout(const smp_op_call *call)
+{
+    return call->dout ? const_cast<T *>(reinterpret_cast<const T *>(call->dout[0])) : NULL;
+}
+
 /* All but gradients of inputs, statistics and the bias. */
 template <typename T>
 static attention_args<T> attention_args_of(const smp_op_call *call, const smp__attention &at)
@@ -95,8 +101,8 @@ static attention_args<T> attention_args_of(const smp_op_call *call, const smp__a
     for (int i = SMP__Q; i <= SMP__V; i++)
         *value[i] = attention_input(call, at, i,
                                     static_cast<T *>(const_cast<void *>(call->in[at.input[i]])));
-    args.out = {static_cast<T *>(call->out), at.queries * at.d, at.d};
-    args.dout = {const_cast<T *>(reinterpret_cast<const T *>(call->dout)), at.queries * at.d, at.d};
+    args.out = {static_cast<T *>(call->out[0]), at.queries * at.d, at.d};
+    args.dout = {attention_dout<T>(call), at.queries * at.d, at.d};
     if (at.mask >= 0)
         args.mask = static_cast<const int32_t *>(call->in[at.mask]);
     args.mask_keys = at.keys;

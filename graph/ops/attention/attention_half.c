@@ -255,7 +255,7 @@ static smp_status forward_block(const run *r)
     SMP_TRY(multiply(r, SCORES, part_of(r, in, Q), part_of(r, in, K), scratch(r, r->place.scores)));
     for_each_row(r, soften);
     return multiply(r, OUT, probabilities(r, 0, r->g, 0), part_of(r, in, V),
-                    output_of(r, r->call->out));
+                    output_of(r, r->call->out[0]));
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -289,7 +289,7 @@ static void score_row(const run *r, int64_t sample, int64_t h, int64_t row, int6
 
 static smp_status multiply_dp(const run *r)
 {
-    return multiply(r, DP, output_of(r, r->call->dout), part_of(r, r->call->in, V),
+    return multiply(r, DP, output_of(r, r->call->dout[0]), part_of(r, r->call->in, V),
                     scratch(r, r->place.scores));
 }
 
@@ -300,7 +300,7 @@ static smp_status backward_block(const run *r)
     uint16_t *ds = (uint16_t *)scratch(r, r->place.rounded), *dq = part_of(r, din, Q);
     const bool dk = part_of(r, din, K), dv = part_of(r, din, V);
     if (dv)
-        SMP_TRY(multiply(r, DV, probabilities(r, 0, r->g, 0), output_of(r, r->call->dout),
+        SMP_TRY(multiply(r, DV, probabilities(r, 0, r->g, 0), output_of(r, r->call->dout[0]),
                          scratch(r, r->place.dv) + sum));
     if (!dq && !dk)
         return SMP_OK;

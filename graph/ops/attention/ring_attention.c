@@ -328,8 +328,8 @@ static tile tile_of(const pass *s, int64_t device, int64_t i, int64_t j, int64_t
     t.q = (const float *)call->in[at->input[Q]] + q;
     t.k = s->kv[0] + k;
     t.v = t.k + values;
-    t.out = call->out ? (float *)call->out + out : NULL;
-    t.dout = call->dout ? call->dout + out : NULL;
+    t.out = call->out[0] ? (float *)call->out[0] + out : NULL;
+    t.dout = call->dout ? call->dout[0] + out : NULL;
     t.dq = s->want_q ? call->din[at->input[Q]] + q : NULL;
     t.dk = s->want_kv ? s->dkv[0] + k : NULL;
     t.dv = s->want_kv ? t.dk + values : NULL;
@@ -513,7 +513,7 @@ static smp_status forward(const smp_op_call *call)
     SMP_TRY(begin_pass(call, false, &s));
     const smp__ring *r = &s.r;
     const int64_t rows = r->part[0], heads = r->at.heads, w = r->at.width;
-    float *saved = call->aux, *out = call->out;
+    float *saved = call->aux, *out = call->out[0];
     memset(out, 0, (size_t)(call->batch * rows * r->at.d) * sizeof *out);
     for (int64_t i = 0; i < call->batch * heads * rows; i++) {
         saved[2 * i] = -INFINITY;
@@ -539,7 +539,8 @@ static void begin_backward(pass *s)
     for (int64_t i = 0; i < call->batch * at->heads * rows; i++) {
         const int64_t b = i / (at->heads * rows), h = i / rows % at->heads, t = i % rows;
         const int64_t place = (b * rows + t) * at->d + h * at->width;
-        s->sums[i] = smp__dot(call->dout + place, (const float *)call->out + place, at->width);
+        s->sums[i] =
+            smp__dot(call->dout[0] + place, (const float *)call->out[0] + place, at->width);
         if (s->want_q)
             memset(call->din[at->input[Q]] + smp__attention_place(call, at, Q, b, h) +
                        t * at->stride[Q],

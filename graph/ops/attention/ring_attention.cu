@@ -191,8 +191,8 @@ static smp_status pair_args(const ring_pass<T> &s, int64_t device, int64_t i, in
     args.q.at += i * pair.queries * args.q.stride;
     args.k = s.run(s.kv(s.at_hand), SMP__K, j);
     args.v = s.run(s.kv(s.at_hand), SMP__V, j);
-    args.out = s.run(static_cast<T *>(s.call->out), SMP__Q, i);
-    args.dout = s.run(const_cast<T *>(reinterpret_cast<const T *>(s.call->dout)), SMP__Q, i);
+    args.out = s.run(static_cast<T *>(s.call->out[0]), SMP__Q, i);
+    args.dout = s.run(attention_dout<T>(s.call), SMP__Q, i);
     if (args.mask) {
         args.mask += smp__ring_run(&r, device, j, pair.keys);
         args.mask_keys = r.devices * r.part[1];
@@ -227,7 +227,7 @@ static smp_status forward_pair(const ring_pass<T> &s, int64_t round, int64_t i, 
     attention_args<T> args;
     SMP_TRY(pair_args(s, smp__ring_source(&r, round), i, j, &args));
     T *part = s.place(s.room.part);
-    float *total = sizeof(T) == sizeof(float) ? static_cast<float *>(s.call->out)
+    float *total = sizeof(T) == sizeof(float) ? static_cast<float *>(s.call->out[0])
                                               : s.template place<float>(s.room.total);
     ring_merge<T> m = {};
     m.part = part;

@@ -212,12 +212,12 @@ static smp_status turn_all(const smp_op_call *call, const float *x, float *y, fl
 
 static smp_status forward(const smp_op_call *call)
 {
-    return turn_all(call, call->in[0], call->out, 1);
+    return turn_all(call, call->in[0], call->out[0], 1);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? turn_all(call, call->dout, call->din[0], -1) : SMP_OK;
+    return call->din[0] ? turn_all(call, call->dout[0], call->din[0], -1) : SMP_OK;
 }
 
 /* Whole heads on each device, and of packed q, k, v the same of each. */

@@ -58,12 +58,12 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    return turn<T>(call, call->in[0], call->out, 1);
+    return turn<T>(call, call->in[0], call->out[0], 1);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? turn<T>(call, call->dout, call->din[0], -1) : SMP_OK;
+    return call->din[0] ? turn<T>(call, call->dout[0], call->din[0], -1) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(rope) = {.forward = SMP_TYPED(forward),

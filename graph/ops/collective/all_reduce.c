@@ -60,15 +60,15 @@ static smp_status end(const smp_op_call *call, bool sum)
 
 static smp_status forward(const smp_op_call *call)
 {
-    SMP_TRY(begin(call, call->out, call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i));
+    SMP_TRY(begin(call, call->out[0], call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i));
     return end(call, call->op->attr[SMP__ALL_REDUCE_VALUE].i);
 }
 
 static smp_status backward_input_begin(const smp_op_call *call)
 {
-    return call->din[0]
-               ? begin(call, call->din[0], call->dout, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i)
-               : SMP_OK;
+    return call->din[0] ? begin(call, call->din[0], call->dout[0],
+                                call->op->attr[SMP__ALL_REDUCE_GRADIENT].i)
+                        : SMP_OK;
 }
 
 static smp_status backward_input_end(const smp_op_call *call)

@@ -40,14 +40,14 @@ static smp_status pass(const smp_op_call *call, void *to, const void *from, bool
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    return pass<T>(call, call->out, call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i);
+    return pass<T>(call, call->out[0], call->in[0], call->op->attr[SMP__ALL_REDUCE_VALUE].i);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return pass<T>(call, call->din[0], call->dout, call->op->attr[SMP__ALL_REDUCE_GRADIENT].i);
+    return pass<T>(call, call->din[0], call->dout[0], call->op->attr[SMP__ALL_REDUCE_GRADIENT].i);
 }
 
 SMP_CUDA_KERNELS(all_reduce) = {

@@ -67,7 +67,7 @@ static smp_status move(const smp_op_call *call, float *to, const smp_tensor *mad
 static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
-    return move(call, call->out, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
+    return move(call, call->out[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
                 call->in[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i);
 }
 
@@ -77,7 +77,7 @@ static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     return move(call, call->din[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i,
-                call->dout, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
+                call->dout[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
 }
 
 const smp_op_kind smp__op_all_to_all = {

@@ -29,7 +29,7 @@ static smp_status move(const smp_op_call *call, void *to, const smp_tensor *made
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
-    return move<T>(call, call->out, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
+    return move<T>(call, call->out[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
                    call->in[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i);
 }
 
@@ -39,7 +39,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     return move<T>(call, call->din[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i,
-                   call->dout, smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
+                   call->dout[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
 }
 
 SMP_CUDA_KERNELS(all_to_all) = {.forward = SMP_TYPED(forward),

@@ -96,7 +96,7 @@ static smp_status gather_forward(const smp_op_call *call)
     SMP_TRY(smp__group_of(call, parts.devices, &group));
     SMP_TRY(
         group->all_gather(group->context, call->in[0], call->workspace, smp__part_elements(parts)));
-    smp__put_parts(call->out, call->workspace, parts);
+    smp__put_parts(call->out[0], call->workspace, parts);
     return SMP_OK;
 }
 
@@ -106,11 +106,11 @@ static smp_status scatter_forward(const smp_op_call *call)
     smp__parts parts = parts_of(call);
     SMP_TRY(smp__group_of(call, parts.devices, &group));
     if (!call->op->attr[SMP__GATHER_SUMS].i) {
-        smp__take_part(call->out, call->in[0], parts, group->index);
+        smp__take_part(call->out[0], call->in[0], parts, group->index);
         return SMP_OK;
     }
     smp__take_parts(call->workspace, call->in[0], parts);
-    return group->reduce_scatter(group->context, call->workspace, call->out,
+    return group->reduce_scatter(group->context, call->workspace, call->out[0],
                                  smp__part_elements(parts));
 }
 
@@ -123,12 +123,12 @@ static smp_status backward_input_begin(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     if (!gathers_forward(call->op))
-        return smp__group_begin(group, SMP_GROUP_ALL_GATHER, call->dout, call->workspace, n);
+        return smp__group_begin(group, SMP_GROUP_ALL_GATHER, call->dout[0], call->workspace, n);
     if (!call->op->attr[SMP__GATHER_SUMS].i) {
-        smp__take_part(call->din[0], call->dout, parts, group->index);
+        smp__take_part(call->din[0], call->dout[0], parts, group->index);
         return SMP_OK;
     }
-    smp__take_parts(call->workspace, call->dout, parts);
+    smp__take_parts(call->workspace, call->dout[0], parts);
     return smp__group_begin(group, SMP_GROUP_REDUCE_SCATTER, call->workspace, call->din[0], n);
 }
 

@@ -26,7 +26,7 @@ template <typename T> static smp_status gather_forward(const smp_op_call *call)
     SMP_TRY(smp__group_of(call, parts.devices, &group));
     if (group->size == 1)
         return smp_copy_forward(call);
-    return smp_gather_parts(call, group, static_cast<T *>(call->out),
+    return smp_gather_parts(call, group, static_cast<T *>(call->out[0]),
                             static_cast<const T *>(call->in[0]), parts);
 }
 
@@ -38,7 +38,7 @@ template <typename T> static smp_status gather_backward_input(const smp_op_call 
     if (!call->din[0] || group->size == 1)
         return smp_copy_backward(call);
     return scatter(call, group, parts, reinterpret_cast<T *>(call->din[0]),
-                   reinterpret_cast<const T *>(call->dout));
+                   reinterpret_cast<const T *>(call->dout[0]));
 }
 
 template <typename T> static smp_status scatter_forward(const smp_op_call *call)
@@ -48,7 +48,7 @@ template <typename T> static smp_status scatter_forward(const smp_op_call *call)
     SMP_TRY(smp__group_of(call, parts.devices, &group));
     if (group->size == 1)
         return smp_copy_forward(call);
-    return scatter(call, group, parts, static_cast<T *>(call->out),
+    return scatter(call, group, parts, static_cast<T *>(call->out[0]),
                    static_cast<const T *>(call->in[0]));
 }
 
@@ -60,7 +60,7 @@ template <typename T> static smp_status scatter_backward_input(const smp_op_call
     if (!call->din[0] || group->size == 1)
         return smp_copy_backward(call);
     return smp_gather_parts(call, group, reinterpret_cast<T *>(call->din[0]),
-                            reinterpret_cast<const T *>(call->dout), parts);
+                            reinterpret_cast<const T *>(call->dout[0]), parts);
 }
 
 SMP_CUDA_KERNELS(all_gather) = {

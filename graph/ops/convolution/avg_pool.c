@@ -64,7 +64,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
     const float *plane = call->in[0];
-    float *out = call->out, *phases = call->workspace, *line = phases + p.phases * p.pitch;
+    float *out = call->out[0], *phases = call->workspace, *line = phases + p.phases * p.pitch;
     memset(phases, 0, (size_t)(p.phases * p.pitch) * sizeof *phases); /* the padding stays */
     for (int64_t left = p.planes; left > 0; left--, plane += p.height * p.width)
         for (int64_t oy = 0; oy < p.out_height; oy++, out += p.out_width) {
@@ -94,7 +94,7 @@ SMP_VECTOR static void add_windows(const smp__pool *p, const float *sums, float 
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
-    const float *dout = call->dout;
+    const float *dout = call->dout[0];
     float *dx = call->din[0], *phases = call->workspace;
     float *sums = phases + p.phases * p.pitch + p.before;
     if (!dx)

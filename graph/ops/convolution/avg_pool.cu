@@ -46,12 +46,12 @@ static smp_status sums(const smp_op_call *call, const void *from, void *to)
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    return sums<T, false>(call, call->in[0], call->out);
+    return sums<T, false>(call, call->in[0], call->out[0]);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? sums<T, true>(call, call->dout, call->din[0]) : SMP_OK;
+    return call->din[0] ? sums<T, true>(call, call->dout[0], call->din[0]) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(avg_pool) = {.forward = SMP_TYPED(forward),

@@ -227,7 +227,7 @@ static smp_convolution_weights weights(const smp_op_call *call)
 static smp_status forward(const smp_op_call *call)
 {
     return smp_convolution_forward(call->state, call->in[0], weights(call),
-                                   call->op->attr[BIAS].i ? call->param[1] : NULL, call->out,
+                                   call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0],
                                    call->workspace);
 }
 
@@ -235,7 +235,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return smp_convolution_backward_input(call->state, call->dout, weights(call), call->din[0],
+    return smp_convolution_backward_input(call->state, call->dout[0], weights(call), call->din[0],
                                           call->workspace);
 }
 
@@ -257,8 +257,8 @@ static void add_bias_gradient(const smp_op_call *call, const smp_convolution_sha
     const int64_t places = smp_convolution_places(s), channels = s->out[SMP_CHANNELS];
     for (int64_t i = 0; i < s->batch * channels; i++)
         call->dparam[1][i % channels] +=
-            s->half ? sum16((const uint16_t *)call->dout + i * places, places)
-                    : smp__sum(call->dout + i * places, places);
+            s->half ? sum16((const uint16_t *)call->dout[0] + i * places, places)
+                    : smp__sum(call->dout[0] + i * places, places);
 }
 
 static smp_status backward_weight(const smp_op_call *call)
@@ -266,7 +266,7 @@ static smp_status backward_weight(const smp_op_call *call)
     const smp_convolution_shape s = smp__conv2d_shape(call->graph, call->op, call->batch);
     if (call->op->attr[BIAS].i)
         add_bias_gradient(call, &s);
-    return smp_convolution_backward_weight(call->state, call->in[0], call->dout, call->dparam[0],
+    return smp_convolution_backward_weight(call->state, call->in[0], call->dout[0], call->dparam[0],
                                            call->workspace);
 }
 

@@ -265,7 +265,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const bool bias = call->op->n_param > 1;
     const int64_t channels = s->shape.out[SMP_CHANNELS], n = channels * s->places;
     const int64_t each = s->runs.samples;
-    T *y = static_cast<T *>(call->out);
+    T *y = static_cast<T *>(call->out[0]);
     if (bias) {
         SMP_LAUNCH(conv2d_spread<T>, smp_grid(cuda, call->batch * n), SMP_BLOCK, 0, cuda->stream,
                    static_cast<const T *>(smp_factor(call, 1)), y, call->batch * n, channels,
@@ -288,7 +288,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t image = s->shape.in[SMP_CHANNELS] * s->pixels;
     const int64_t n = s->shape.out[SMP_CHANNELS] * s->places, each = s->runs.samples;
-    const T *dy = reinterpret_cast<const T *>(call->dout);
+    const T *dy = reinterpret_cast<const T *>(call->dout[0]);
     T *dx = reinterpret_cast<T *>(call->din[0]);
     float *u = static_cast<float *>(call->workspace);
     for (int64_t b = 0; dx && b < call->batch; b += each) {
@@ -315,7 +315,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     const int64_t weights = channels * s->taps;
     const bool in_parts = each > 1;
     constexpr int N = smp_pack<float>::N;
-    const T *dy = reinterpret_cast<const T *>(call->dout);
+    const T *dy = reinterpret_cast<const T *>(call->dout[0]);
     float *part = static_cast<float *>(call->workspace);
     float *windows = in_parts ? part + each * weights : part;
     if (call->op->n_param > 1)

@@ -27,7 +27,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     const smp__axis pixels = pixels_of(call->graph, call->op, call->batch);
-    smp__axis_sum(call->out, call->in[0], pixels, 1.0f / (float)pixels.size);
+    smp__axis_sum(call->out[0], call->in[0], pixels, 1.0f / (float)pixels.size);
     return SMP_OK;
 }
 
@@ -35,7 +35,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const smp__axis pixels = pixels_of(call->graph, call->op, call->batch);
     if (call->din[0])
-        smp__axis_spread(call->din[0], call->dout, pixels, 1.0f / (float)pixels.size);
+        smp__axis_spread(call->din[0], call->dout[0], pixels, 1.0f / (float)pixels.size);
     return SMP_OK;
 }
 

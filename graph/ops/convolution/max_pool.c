@@ -108,7 +108,7 @@ static smp_status forward(const smp_op_call *call)
     const int64_t line = lines_of(&p);
     const float *plane = call->in[0];
     uint16_t *place = call->aux;
-    float *out = call->out, *lines = call->workspace;
+    float *out = call->out[0], *lines = call->workspace;
     float *best = lines + p.kernel * line;
     int32_t *at = (int32_t *)(best + p.pitch);
     for (int64_t i = 0; i < p.kernel * line; i++)
@@ -166,7 +166,7 @@ static smp_status backward_input(const smp_op_call *call)
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
     const int64_t rows = window_rows(&p), row = window_row(&p);
     const uint16_t *place = call->aux;
-    const float *dout = call->dout;
+    const float *dout = call->dout[0];
     float *dx = call->din[0], *own = call->workspace, *phases = own + 2 * rows * row;
     int32_t *places = (int32_t *)(own + rows * row);
     if (!dx)

@@ -60,7 +60,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
     SMP_LAUNCH(max_pool_forward<T>, smp_grid(cuda, p.planes * p.out_height * p.out_width),
                SMP_BLOCK, 0, cuda->stream, static_cast<const T *>(call->in[0]),
-               static_cast<T *>(call->out), static_cast<uint16_t *>(call->aux), p);
+               static_cast<T *>(call->out[0]), static_cast<uint16_t *>(call->aux), p);
     return smp__cuda_launched("max_pool");
 }
 
@@ -71,7 +71,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     SMP_LAUNCH(max_pool_backward<T>, smp_grid(cuda, p.planes * p.height * p.width), SMP_BLOCK, 0,
-               cuda->stream, static_cast<const uint16_t *>(call->aux), (const T *)call->dout,
+               cuda->stream, static_cast<const uint16_t *>(call->aux), (const T *)call->dout[0],
                (T *)call->din[0], p);
     return smp__cuda_launched("max_pool");
 }

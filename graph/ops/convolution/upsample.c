@@ -29,7 +29,7 @@ static smp_status forward(const smp_op_call *call)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t factor = call->op->attr[SMP__UPSAMPLE_FACTOR].i, width = smp__columns(in);
     const float *line = call->in[0];
-    float *out = call->out;
+    float *out = call->out[0];
     for (int64_t left = smp__count(in, call->batch) / width; left > 0; left--, line += width) {
         const float *first = out;
         for (int64_t x = 0; x < width; x++)
@@ -45,7 +45,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t factor = call->op->attr[SMP__UPSAMPLE_FACTOR].i, width = smp__columns(in);
-    const float *dout = call->dout;
+    const float *dout = call->dout[0];
     float *dx = call->din[0];
     if (!dx)
         return SMP_OK;

@@ -34,7 +34,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     SMP_LAUNCH(upsample_forward<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[0]), static_cast<T *>(call->out), n,
+               static_cast<const T *>(call->in[0]), static_cast<T *>(call->out[0]), n,
                smp__columns(smp__in(call->graph, call->op, 0)),
                call->op->attr[SMP__UPSAMPLE_FACTOR].i);
     return smp__cuda_launched("upsample");
@@ -48,7 +48,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     SMP_LAUNCH(upsample_backward<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
-               (const T *)call->dout, (T *)call->din[0], n, smp__columns(in),
+               (const T *)call->dout[0], (T *)call->din[0], n, smp__columns(in),
                call->op->attr[SMP__UPSAMPLE_FACTOR].i);
     return smp__cuda_launched("upsample");
 }

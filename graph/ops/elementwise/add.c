@@ -13,9 +13,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    smp__add(call->out, call->in[0], call->in[1], n);
+    smp__add(call->out[0], call->in[0], call->in[1], n);
     for (int32_t i = 2; i < call->op->n_in; i++)
-        smp__accumulate(call->out, call->in[i], n);
+        smp__accumulate(call->out[0], call->in[i], n);
     return SMP_OK;
 }
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(SMP_BLOCK) add_kernel(add_terms<T> a, int64_t 
 template <typename T> static smp_status add_all(const smp_op_call *call, int64_t n)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    add_terms<T> a = {{NULL}, (T *)call->out, call->op->n_in};
+    add_terms<T> a = {{NULL}, (T *)call->out[0], call->op->n_in};
     for (int i = 0; i < a.terms; i++)
         a.in[i] = (const T *)call->in[i];
     SMP_LAUNCH(add_kernel<T>, smp_grid(cuda, n / smp_pack<T>::N), SMP_BLOCK, 0, cuda->stream, a, n);
@@ -55,7 +55,7 @@ static smp_status forward(const smp_op_call *call)
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (call->op->n_in > 2)
         return SMP_AS(smp_dtype_of_call(call), add_all, call, n);
-    return smp_map2(call, call->in[0], call->in[1], call->out, n, add_values());
+    return smp_map2(call, call->in[0], call->in[1], call->out[0], n, add_values());
 }
 
 SMP_CUDA_KERNELS(add) = {.forward = forward};

@@ -49,7 +49,7 @@ static smp_status forward(const smp_op_call *call)
 {
     smp__axis along = along_of(call);
     const float *x = call->in[0], *b = call->param[0];
-    float *y = call->out;
+    float *y = call->out[0];
     for (int64_t o = 0; o < along.outer;
          o++, x += along.size * along.inner, y += along.size * along.inner) {
         if (along.inner == 1)
@@ -64,7 +64,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_weight(const smp_op_call *call)
 {
     smp__axis along = along_of(call);
-    const float *dy = call->dout;
+    const float *dy = call->dout[0];
     if (along.inner == 1) {
         smp__column_sums(call->dparam[0], dy, along.outer, along.size, along.size);
         return SMP_OK;

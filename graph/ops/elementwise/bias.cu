@@ -35,8 +35,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const int width = smp_width<T>(along.inner == 1 ? along.size : along.inner);
     const auto kernel = width > 1 ? bias_forward<smp_pack<T>::N, T> : bias_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out), n,
-               along.size, along.inner);
+               static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out[0]),
+               n, along.size, along.inner);
     return smp__cuda_launched("bias");
 }
 

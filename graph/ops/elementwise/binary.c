@@ -40,7 +40,7 @@ static const smp_attr_desc ATTRS[] = {{0}};
                                                                                                    \
     static smp_status name_##_forward(const smp_op_call *call)                                     \
     {                                                                                              \
-        name_##_values(call->out, call->in[0], call->in[1],                                        \
+        name_##_values(call->out[0], call->in[0], call->in[1],                                     \
                        smp__count(smp__out(call->graph, call->op), call->batch));                  \
         return SMP_OK;                                                                             \
     }                                                                                              \
@@ -49,9 +49,9 @@ static const smp_attr_desc ATTRS[] = {{0}};
     {                                                                                              \
         const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);                \
         if (call->din[0])                                                                          \
-            name_##_a_gradients(call->din[0], call->in[0], call->in[1], call->dout, n);            \
+            name_##_a_gradients(call->din[0], call->in[0], call->in[1], call->dout[0], n);         \
         if (call->din[1])                                                                          \
-            name_##_b_gradients(call->din[1], call->in[0], call->in[1], call->dout, n);            \
+            name_##_b_gradients(call->din[1], call->in[0], call->in[1], call->dout[0], n);         \
         return SMP_OK;                                                                             \
     }                                                                                              \
                                                                                                    \

@@ -13,7 +13,7 @@ struct arrays_nothing {
     static constexpr int COUNT = 1;
     static const void *at(const smp_op_call *call, int)
     {
-        return call->dout;
+        return call->dout[0];
     }
 };
 
@@ -21,7 +21,7 @@ struct arrays_inputs {
     static constexpr int COUNT = 3;
     static const void *at(const smp_op_call *call, int k)
     {
-        return k < 2 ? call->in[k] : call->dout;
+        return k < 2 ? call->in[k] : call->dout[0];
     }
 };
 
@@ -65,7 +65,7 @@ static smp_status map_gradients(const smp_op_call *call, const int (&slot)[OUT],
     static smp_status name##_forward(const smp_op_call *call)                                      \
     {                                                                                              \
         const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);                \
-        return smp_map2(call, call->in[0], call->in[1], call->out, n, name##_values());            \
+        return smp_map2(call, call->in[0], call->in[1], call->out[0], n, name##_values());         \
     }                                                                                              \
                                                                                                    \
     template <typename T> static smp_status name##_backward_input(const smp_op_call *call)         \

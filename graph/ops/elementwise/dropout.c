@@ -110,12 +110,12 @@ static smp_status apply(const smp_op_call *call, float *y, const float *x)
 
 static smp_status forward(const smp_op_call *call)
 {
-    return apply(call, call->out, call->in[0]);
+    return apply(call, call->out[0], call->in[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
+    return call->din[0] ? apply(call, call->din[0], call->dout[0]) : SMP_OK;
 }
 
 const smp_op_kind smp__op_dropout = {

@@ -113,12 +113,12 @@ template <typename T> static smp_status apply(const smp_op_call *call, void *y, 
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    return apply<T>(call, call->out, call->in[0]);
+    return apply<T>(call, call->out[0], call->in[0]);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? apply<T>(call, call->din[0], call->dout) : SMP_OK;
+    return call->din[0] ? apply<T>(call, call->din[0], call->dout[0]) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(dropout) = {.forward = SMP_TYPED(forward),

@@ -39,14 +39,14 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
 
 static smp_status forward(const smp_op_call *call)
 {
-    return smp_math_eltwise_forward(call->state, call->in[0], call->out);
+    return smp_math_eltwise_forward(call->state, call->in[0], call->out[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_eltwise_backward(call->state, call->in[0], call->dout, call->din[0]);
+    return smp_math_eltwise_backward(call->state, call->in[0], call->dout[0], call->din[0]);
 }
 
 #define KERNELS                                                                                    \

@@ -53,8 +53,8 @@ static smp_status forward(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     if (call->op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH)
-        return smp_map1(call, call->in[0], call->out, n, gelu_tanh_value());
-    return smp_map1(call, call->in[0], call->out, n, gelu_erf_value());
+        return smp_map1(call, call->in[0], call->out[0], n, gelu_tanh_value());
+    return smp_map1(call, call->in[0], call->out[0], n, gelu_erf_value());
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -63,8 +63,8 @@ static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     if (call->op->attr[SMP__GELU_APPROXIMATE].i == SMP__GELU_TANH)
-        return smp_map2(call, call->in[0], call->dout, call->din[0], n, gelu_tanh_gradient());
-    return smp_map2(call, call->in[0], call->dout, call->din[0], n, gelu_erf_gradient());
+        return smp_map2(call, call->in[0], call->dout[0], call->din[0], n, gelu_tanh_gradient());
+    return smp_map2(call, call->in[0], call->dout[0], call->din[0], n, gelu_erf_gradient());
 }
 
 SMP_CUDA_KERNELS(gelu) = {.forward = forward, .backward_input = backward_input};

@@ -23,7 +23,7 @@ SMP_VECTOR static void product(float *restrict y, const float *restrict x, float
 
 static smp_status forward(const smp_op_call *call)
 {
-    product(call->out, call->in[0], (float)call->op->attr[SMP__SCALE_FACTOR].f,
+    product(call->out[0], call->in[0], (float)call->op->attr[SMP__SCALE_FACTOR].f,
             smp__count(smp__out(call->graph, call->op), call->batch));
     return SMP_OK;
 }
@@ -31,7 +31,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     if (call->din[0])
-        product(call->din[0], call->dout, (float)call->op->attr[SMP__SCALE_FACTOR].f,
+        product(call->din[0], call->dout[0], (float)call->op->attr[SMP__SCALE_FACTOR].f,
                 smp__count(smp__out(call->graph, call->op), call->batch));
     return SMP_OK;
 }

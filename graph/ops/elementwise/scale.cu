@@ -18,12 +18,12 @@ static smp_status apply(const smp_op_call *call, void *y, const void *x)
 
 static smp_status forward(const smp_op_call *call)
 {
-    return apply(call, call->out, call->in[0]);
+    return apply(call, call->out[0], call->in[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
+    return call->din[0] ? apply(call, call->din[0], call->dout[0]) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(scale) = {.forward = forward, .backward_input = backward_input};

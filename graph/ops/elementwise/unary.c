@@ -12,7 +12,7 @@ enum { LOOP = -1 }; /* else an smp_eltwise */
 #define NEEDS_x smp__needs_input
 #define NEEDS_y smp__needs_output
 #define READ_x call->in[0]
-#define READ_y call->out
+#define READ_y call->out[0]
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
@@ -60,15 +60,15 @@ static smp_status create_primitive(int kind, const smp_graph *graph, const smp_o
     static smp_status name_##_forward(const smp_op_call *call)                                     \
     {                                                                                              \
         if (!BY_LOOP(values))                                                                      \
-            return smp_math_eltwise_forward(call->state, call->in[0], call->out);                  \
-        name_##_values(call->out, call->in[0], element_count(call));                               \
+            return smp_math_eltwise_forward(call->state, call->in[0], call->out[0]);               \
+        name_##_values(call->out[0], call->in[0], element_count(call));                            \
         return SMP_OK;                                                                             \
     }                                                                                              \
                                                                                                    \
     static smp_status name_##_backward_input(const smp_op_call *call)                              \
     {                                                                                              \
         if (call->din[0])                                                                          \
-            name_##_gradients(call->din[0], READ_##reads, call->dout, element_count(call));        \
+            name_##_gradients(call->din[0], READ_##reads, call->dout[0], element_count(call));     \
         return SMP_OK;                                                                             \
     }                                                                                              \
                                                                                                    \

@@ -3,7 +3,7 @@
 #include "graph/ops/elementwise/unary.h"
 
 #define READ_x call->in[0]
-#define READ_y call->out
+#define READ_y call->out[0]
 
 #define OPERATOR(name, reads, values, forward_flops, backward_flops, summary, value, gradient)     \
     struct name##_value {                                                                          \
@@ -25,7 +25,7 @@
     static smp_status name##_forward(const smp_op_call *call)                                      \
     {                                                                                              \
         const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);                \
-        return smp_map1(call, call->in[0], call->out, n, name##_value());                          \
+        return smp_map1(call, call->in[0], call->out[0], n, name##_value());                       \
     }                                                                                              \
                                                                                                    \
     static smp_status name##_backward_input(const smp_op_call *call)                               \
@@ -33,7 +33,7 @@
         const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);                \
         if (!call->din[0])                                                                         \
             return SMP_OK;                                                                         \
-        return smp_map2(call, READ_##reads, call->dout, call->din[0], n, name##_gradient());       \
+        return smp_map2(call, READ_##reads, call->dout[0], call->din[0], n, name##_gradient());    \
     }                                                                                              \
                                                                                                    \
     SMP_CUDA_KERNELS(name) = {.forward = name##_forward, .backward_input = name##_backward_input};

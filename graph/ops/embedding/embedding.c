@@ -85,7 +85,7 @@ static smp_status forward(const smp_op_call *call)
     const smp_op *op = call->op;
     const int32_t *index = call->in[0];   /* (B, T) */
     const float *weight = call->param[0]; /* (rows, features) */
-    float *out = call->out;               /* (B, T, features) */
+    float *out = call->out[0];            /* (B, T, features) */
     int64_t count = smp__count(smp__in(call->graph, op, 0), call->batch);
     int64_t features = op->attr[SMP__EMBEDDING_FEATURES].i;
     const smp__own_rows rows = smp__embedding_rows(call->graph, op);
@@ -114,7 +114,8 @@ static smp_status backward_weight(const smp_op_call *call)
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
         if (row >= 0 && row < rows.count)
-            smp__accumulate(call->dparam[0] + row * features, call->dout + i * features, features);
+            smp__accumulate(call->dparam[0] + row * features, call->dout[0] + i * features,
+                            features);
     }
     return SMP_OK;
 }

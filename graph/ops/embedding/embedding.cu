@@ -96,7 +96,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel = width > 1 ? embedding_forward<smp_pack<T>::N, T> : embedding_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / width)), SMP_BLOCK, 0, cuda->stream,
                static_cast<const int32_t *>(call->in[0]), call->param[0],
-               static_cast<T *>(call->out), n, smp__embedding_rows(call->graph, call->op),
+               static_cast<T *>(call->out[0]), n, smp__embedding_rows(call->graph, call->op),
                features);
     return smp__cuda_launched("embedding");
 }
@@ -114,7 +114,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
         width > 1 ? embedding_gradient<smp_pack<T>::N, T> : embedding_gradient<1, T>;
     SMP_TRY(smp_order(cuda, index, n, rows.all, call->workspace, &order));
     SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP), SMP_BLOCK, 0, cuda->stream, index, order,
-               (const T *)call->dout, call->dparam[0], n, rows, features);
+               (const T *)call->dout[0], call->dparam[0], n, rows, features);
     return smp__cuda_launched("embedding");
 }
 

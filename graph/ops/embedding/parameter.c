@@ -47,7 +47,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 
 static smp_status forward(const smp_op_call *call)
 {
-    float *out = call->out; /* (B, elements) */
+    float *out = call->out[0]; /* (B, elements) */
     int64_t n = smp__out(call->graph, call->op)->elements;
     for (int64_t b = 0; b < call->batch; b++)
         memcpy(out + b * n, call->param[0], (size_t)n * sizeof *out);
@@ -57,7 +57,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_weight(const smp_op_call *call)
 {
     int64_t n = smp__out(call->graph, call->op)->elements;
-    smp__column_sums(call->dparam[0], call->dout, call->batch, n, n);
+    smp__column_sums(call->dparam[0], call->dout[0], call->batch, n, n);
     return SMP_OK;
 }
 

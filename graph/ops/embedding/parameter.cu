@@ -23,7 +23,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const int width = smp_width<T>(n);
     const auto kernel = width > 1 ? parameter_forward<smp_pack<T>::N, T> : parameter_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, call->param[0],
-               static_cast<T *>(call->out), call->batch, n);
+               static_cast<T *>(call->out[0]), call->batch, n);
     return smp__cuda_launched("parameter");
 }
 

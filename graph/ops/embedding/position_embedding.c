@@ -37,7 +37,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     const float *x = call->in[0]; /* (B, T, d) */
-    float *out = call->out;
+    float *out = call->out[0];
     int64_t n = smp__in(call->graph, call->op, 0)->elements;
     for (int64_t b = 0; b < call->batch; b++)
         smp__add(out + b * n, x + b * n, call->param[0], n);
@@ -47,7 +47,7 @@ static smp_status forward(const smp_op_call *call)
 static smp_status backward_weight(const smp_op_call *call)
 {
     int64_t n = smp__in(call->graph, call->op, 0)->elements;
-    smp__column_sums(call->dparam[0], call->dout, call->batch, n, n);
+    smp__column_sums(call->dparam[0], call->dout[0], call->batch, n, n);
     return SMP_OK;
 }
 

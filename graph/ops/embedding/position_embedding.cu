@@ -28,7 +28,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel = width > 1 ? position_embedding_forward<smp_pack<T>::N, T>
                                   : position_embedding_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out),
+               static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out[0]),
                call->batch, n);
     return smp__cuda_launched("position_embedding");
 }

@@ -72,10 +72,10 @@ static smp_status forward(const smp_op_call *call)
     const smp__routing r = routing_of(call);
     const int64_t d = smp__columns(smp__out(call->graph, call->op)), choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
-    memset(call->out, 0, (size_t)(call->batch * r.tokens * d) * sizeof(float));
+    memset(call->out[0], 0, (size_t)(call->batch * r.tokens * d) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++) {
         const float *y = (const float *)call->in[Y] + b * r.own * r.capacity * d;
-        float *out = (float *)call->out + b * r.tokens * d;
+        float *out = (float *)call->out[0] + b * r.tokens * d;
         smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, true,
                           &route);
         for (int64_t i = 0; i < choices; i++) {
@@ -118,7 +118,8 @@ static smp_status backward_input(const smp_op_call *call)
         memset(call->din[Y], 0, (size_t)(call->batch * rows) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++)
         backward_sample(&r, &route, d, (const float *)call->in[Y] + b * rows,
-                        (const float *)call->in[LOGITS] + b * logits, call->dout + b * r.tokens * d,
+                        (const float *)call->in[LOGITS] + b * logits,
+                        call->dout[0] + b * r.tokens * d,
                         call->din[Y] ? call->din[Y] + b * rows : NULL,
                         call->din[LOGITS] ? call->din[LOGITS] + b * logits : NULL);
     return SMP_OK;

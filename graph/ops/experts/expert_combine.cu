@@ -46,7 +46,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const int64_t features = smp__columns(smp__in(call->graph, call->op, Y));
     SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
     return smp_choices_sum(call, static_cast<const T *>(call->in[Y]), smp_rows_of_experts{r, route},
-                           r, route.gate, features, static_cast<T *>(call->out));
+                           r, route.gate, features, static_cast<T *>(call->out[0]));
 }
 
 template <typename T>
@@ -59,7 +59,7 @@ static smp_status rows_gradient(const smp_op_call *call, const smp__routing &r,
     const auto kernel =
         width > 1 ? combine_backward_rows<smp_pack<T>::N, T> : combine_backward_rows<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, rows * (features / width)), SMP_BLOCK, 0, cuda->stream,
-               reinterpret_cast<const T *>(call->dout), reinterpret_cast<T *>(call->din[Y]), r,
+               reinterpret_cast<const T *>(call->dout[0]), reinterpret_cast<T *>(call->din[Y]), r,
                route, rows, features);
     return smp__cuda_launched("expert_combine");
 }

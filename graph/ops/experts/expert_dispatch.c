@@ -63,10 +63,10 @@ static smp_status forward(const smp_op_call *call)
         smp__routing_of(call->graph, call->op, &smp__in(call->graph, call->op, LOGITS)->shape);
     const int64_t d = x->dim[1], choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
-    memset(call->out, 0, (size_t)smp__count(smp__out(call->graph, call->op), call->batch) * 4);
+    memset(call->out[0], 0, (size_t)smp__count(smp__out(call->graph, call->op), call->batch) * 4);
     for (int64_t b = 0; b < call->batch; b++) {
         const float *in = (const float *)call->in[X] + b * r.tokens * d;
-        float *out = (float *)call->out + b * r.own * r.capacity * d;
+        float *out = (float *)call->out[0] + b * r.own * r.capacity * d;
         smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, false,
                           &route);
         for (int64_t i = 0; i < choices; i++) {
@@ -92,7 +92,7 @@ static smp_status backward_input(const smp_op_call *call)
     memset(call->din[X], 0, (size_t)smp__count(x, call->batch) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++) {
         float *dx = call->din[X] + b * r.tokens * d;
-        const float *dout = call->dout + b * r.own * r.capacity * d;
+        const float *dout = call->dout[0] + b * r.own * r.capacity * d;
         smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, false,
                           &route);
         for (int64_t i = 0; i < choices; i++) {

@@ -47,7 +47,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel = width > 1 ? dispatch_forward<smp_pack<T>::N, T> : dispatch_forward<1, T>;
     SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
     SMP_LAUNCH(kernel, smp_grid(cuda, rows * (features / width)), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[X]), static_cast<T *>(call->out),
+               static_cast<const T *>(call->in[X]), static_cast<T *>(call->out[0]),
                static_cast<const int32_t *>(route.choice), r, rows, features);
     return smp__cuda_launched("expert_dispatch");
 }
@@ -65,7 +65,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     if (!call->din[X])
         return SMP_OK;
     SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
-    return smp_choices_sum(call, reinterpret_cast<const T *>(call->dout),
+    return smp_choices_sum(call, reinterpret_cast<const T *>(call->dout[0]),
                            smp_rows_of_experts{r, route}, r, NULL, features,
                            reinterpret_cast<T *>(call->din[X]));
 }

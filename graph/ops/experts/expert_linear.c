@@ -62,7 +62,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const sizes s = sizes_of(call);
     const float *x = call->in[0];
-    float *y = call->out;
+    float *y = call->out[0];
     for (int64_t i = 0; i < s.blocks; i++)
         SMP_TRY(smp_math_gemm(false, true, s.places, s.features, s.in, 1, x + i * s.places * s.in,
                               s.in, call->param[0] + i % s.experts * s.features * s.in, s.in, 0,
@@ -75,7 +75,7 @@ static smp_status backward_input(const smp_op_call *call)
     const sizes s = sizes_of(call);
     for (int64_t i = 0; call->din[0] && i < s.blocks; i++)
         SMP_TRY(smp_math_gemm(false, false, s.places, s.in, s.features, 1,
-                              call->dout + i * s.places * s.features, s.features,
+                              call->dout[0] + i * s.places * s.features, s.features,
                               call->param[0] + i % s.experts * s.features * s.in, s.in, 0,
                               call->din[0] + i * s.places * s.in, s.in));
     return SMP_OK;
@@ -87,7 +87,7 @@ static smp_status backward_weight(const smp_op_call *call)
     const float *x = call->in[0];
     for (int64_t i = 0; i < s.blocks; i++)
         SMP_TRY(smp_math_gemm(true, false, s.features, s.in, s.places, 1,
-                              call->dout + i * s.places * s.features, s.features,
+                              call->dout[0] + i * s.places * s.features, s.features,
                               x + i * s.places * s.in, s.in, 1,
                               call->dparam[0] + i % s.experts * s.features * s.in, s.in));
     return SMP_OK;

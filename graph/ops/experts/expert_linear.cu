@@ -109,7 +109,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const expert_state *s = static_cast<const expert_state *>(call->state);
     const int64_t rows = s->experts * s->places;
     return for_samples(call, s->forward, static_cast<const T *>(call->in[0]), rows * s->in,
-                       weight_of<T>(call), 0, 0, static_cast<T *>(call->out), rows * s->features);
+                       weight_of<T>(call), 0, 0, static_cast<T *>(call->out[0]),
+                       rows * s->features);
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
@@ -118,16 +119,18 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const int64_t rows = s->experts * s->places;
     if (!call->din[0])
         return SMP_OK;
-    return for_samples(call, s->input, reinterpret_cast<const T *>(call->dout), rows * s->features,
-                       weight_of<T>(call), 0, 0, reinterpret_cast<T *>(call->din[0]), rows * s->in);
+    return for_samples(call, s->input, reinterpret_cast<const T *>(call->dout[0]),
+                       rows * s->features, weight_of<T>(call), 0, 0,
+                       reinterpret_cast<T *>(call->din[0]), rows * s->in);
 }
 
 template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const expert_state *s = static_cast<const expert_state *>(call->state);
     const int64_t rows = s->experts * s->places;
-    return for_samples(call, s->weight, reinterpret_cast<const T *>(call->dout), rows * s->features,
-                       static_cast<const T *>(call->in[0]), rows * s->in, 1, call->dparam[0], 0);
+    return for_samples(call, s->weight, reinterpret_cast<const T *>(call->dout[0]),
+                       rows * s->features, static_cast<const T *>(call->in[0]), rows * s->in, 1,
+                       call->dparam[0], 0);
 }
 
 SMP_CUDA_KERNELS(expert_linear) = {

@@ -69,7 +69,7 @@ static float *saved_rows(const smp_op_call *call)
 static smp_status forward(const smp_op_call *call)
 {
     smp__expert_exchange x;
-    float *rows = saved_rows(call), *out = call->out;
+    float *rows = saved_rows(call), *out = call->out[0];
     const int64_t d = columns_of(call->graph, call->op);
     SMP_TRY(smp__experts_begin(call, d, true, true, &x));
     SMP_TRY(smp__experts_return(&x, call->in[Y], false, rows));
@@ -93,8 +93,9 @@ static void logits_gradient(const smp_op_call *call, const smp__expert_exchange 
         float dgate[SMP__MOST_TOP_K];
         for (int64_t k = 0; k < r->top_k; k++) {
             const int64_t i = token * r->top_k + k;
-            dgate[k] =
-                x->place[i] >= 0 ? smp__dot(call->dout + token * x->d, rows + i * x->d, x->d) : 0;
+            dgate[k] = x->place[i] >= 0
+                           ? smp__dot(call->dout[0] + token * x->d, rows + i * x->d, x->d)
+                           : 0;
         }
         smp__route_gradient(r, (const float *)call->in[LOGITS] + token * r->experts, &route, t,
                             dgate, call->din[LOGITS] + token * r->experts);
@@ -107,7 +108,7 @@ static smp_status backward_input(const smp_op_call *call)
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), true, false, &x));
     for (int64_t b = 0; call->din[LOGITS] && b < call->batch; b++)
         logits_gradient(call, &x, b);
-    return call->din[Y] ? smp__experts_send(&x, call->dout, true, call->din[Y]) : SMP_OK;
+    return call->din[Y] ? smp__experts_send(&x, call->dout[0], true, call->din[Y]) : SMP_OK;
 }
 
 const smp_op_kind smp__op_expert_return = {

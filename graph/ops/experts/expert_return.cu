@@ -10,12 +10,12 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     SMP_TRY(smp_experts_begin(call, true, true, true, true, &c));
     SMP_TRY(smp_experts_return<T>(c, static_cast<T *>(const_cast<void *>(call->in[Y]))));
     return smp_choices_sum(call, static_cast<const T *>(c.x.rows), smp_rows_kept{c.x}, c.x.r,
-                           c.x.route.gate, c.x.d, static_cast<T *>(call->out));
+                           c.x.route.gate, c.x.d, static_cast<T *>(call->out[0]));
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    const T *dout = reinterpret_cast<const T *>(call->dout);
+    const T *dout = reinterpret_cast<const T *>(call->dout[0]);
     smp_expert_call<T> c = {};
     if (!call->din[Y] && !call->din[LOGITS])
         return SMP_OK;

@@ -51,7 +51,7 @@ static smp_status forward(const smp_op_call *call)
 {
     smp__expert_exchange x;
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, true, &x));
-    return smp__experts_send(&x, call->in[X], false, call->out);
+    return smp__experts_send(&x, call->in[X], false, call->out[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -65,7 +65,7 @@ static smp_status backward_input(const smp_op_call *call)
         return SMP_OK;
     memset(call->din[X], 0, (size_t)smp__count(in, call->batch) * sizeof(float));
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, false, &x));
-    return smp__experts_return(&x, call->dout, true, call->din[X]);
+    return smp__experts_return(&x, call->dout[0], true, call->din[X]);
 }
 
 const smp_op_kind smp__op_expert_send = {

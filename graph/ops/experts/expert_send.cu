@@ -9,7 +9,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     smp_expert_call<T> c = {};
     SMP_TRY(smp_experts_begin(call, false, false, false, true, &c));
     return smp_experts_send<T>(c, static_cast<const T *>(call->in[X]), NULL,
-                               static_cast<T *>(call->out));
+                               static_cast<T *>(call->out[0]));
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
@@ -23,7 +23,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     if (!call->din[X])
         return SMP_OK;
     SMP_TRY(smp_experts_begin(call, false, true, false, false, &c));
-    SMP_TRY(smp_experts_return<T>(c, const_cast<T *>(reinterpret_cast<const T *>(call->dout))));
+    SMP_TRY(smp_experts_return<T>(c, const_cast<T *>(reinterpret_cast<const T *>(call->dout[0]))));
     return smp_choices_sum(call, static_cast<const T *>(c.x.rows), smp_rows_kept{c.x}, c.x.r, NULL,
                            c.x.d, reinterpret_cast<T *>(call->din[X]));
 }

@@ -118,7 +118,7 @@ static smp_status backward_input(const smp_op_call *call)
     const int64_t tokens = devices * r.tokens, n = call->batch * r.experts;
     if (!call->din[0])
         return SMP_OK;
-    memcpy(call->din[0], call->dout, (size_t)(call->batch * sample) * sizeof(float));
+    memcpy(call->din[0], call->dout[0], (size_t)(call->batch * sample) * sizeof(float));
     if (!(coefficient > 0))
         return SMP_OK;
     float *own = call->workspace, *chosen = own + n;

@@ -92,7 +92,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
         of.count = reinterpret_cast<const int32_t *>(all);
     }
     SMP_LAUNCH(balance_backward<T>, smp_grid(cuda, tokens * SMP_WARP), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[0]), reinterpret_cast<const T *>(call->dout),
+               static_cast<const T *>(call->in[0]), reinterpret_cast<const T *>(call->dout[0]),
                reinterpret_cast<T *>(call->din[0]), r, of, tokens,
                (call->batch - call->padding) * r.tokens, (float)scale);
     return smp__cuda_launched("load_balance");

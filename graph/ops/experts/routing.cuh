@@ -237,7 +237,7 @@ static smp_status smp_gates_gradient(const smp_op_call *call, const T *from, con
     const int64_t tokens = call->batch * r.tokens;
     const auto kernel = smp_gates_gradient_kernel<T, ROWS>;
     SMP_LAUNCH(kernel, smp_grid(cuda, tokens * SMP_WARP), SMP_BLOCK, 0, cuda->stream, from, rows,
-               reinterpret_cast<const T *>(call->dout), static_cast<const T *>(call->in[1]),
+               reinterpret_cast<const T *>(call->dout[0]), static_cast<const T *>(call->in[1]),
                reinterpret_cast<T *>(call->din[1]), r, route, tokens, features);
     return smp__cuda_launched(call->op->kind->name);
 }

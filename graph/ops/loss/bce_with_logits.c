@@ -74,7 +74,7 @@ static smp_status forward(const smp_op_call *call)
         smp__exp_magnitude(e, x + i, part);
         sum += block_loss(x + i, t + i, e, part);
     }
-    *(float *)call->out = n > 0 ? (float)(sum / (double)n) : 0;
+    *(float *)call->out[0] = n > 0 ? (float)(sum / (double)n) : 0;
     return SMP_OK;
 }
 
@@ -84,7 +84,7 @@ static smp_status backward_input(const smp_op_call *call)
     float *dx = call->din[LOGITS], *dt = call->din[TARGETS];
     int64_t n = smp__pair_loss_counted(call);
     int64_t all = smp__count(smp__in(call->graph, call->op, LOGITS), call->batch);
-    float scale = *call->dout / (float)(n > 0 ? n : 1);
+    float scale = *call->dout[0] / (float)(n > 0 ? n : 1);
     if (dx) {
         smp__sigmoid(dx, x, n);
         scaled_difference(dx, t, scale, n);

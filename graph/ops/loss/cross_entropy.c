@@ -265,7 +265,7 @@ static smp_status forward_split(const smp_op_call *call)
         loss += log((double)row.sum) + ((double)row.max - (logit + smoothing * (mean - logit)));
         count++;
     }
-    *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
+    *(float *)call->out[0] = count > 0 ? (float)(loss / (double)count) : 0;
     return call->hits ? count_hits(call, group, first_class(call, classes), classes, target_logit)
                       : SMP_OK;
 }
@@ -298,7 +298,7 @@ static smp_status forward(const smp_op_call *call)
     }
     if (call->hits)
         memcpy(call->hits, hits, sizeof hits);
-    *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
+    *(float *)call->out[0] = count > 0 ? (float)(loss / (double)count) : 0;
     return SMP_OK;
 }
 
@@ -315,7 +315,7 @@ static smp_status backward_input(const smp_op_call *call)
     if (!dlogits)
         return SMP_OK;
     int64_t count = rows_counted(target, rows);
-    float scale = *call->dout / (float)(count > 0 ? count : 1);
+    float scale = *call->dout[0] / (float)(count > 0 ? count : 1);
     double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     float target_share = scale * (float)(1 - smoothing);
     float each_share = scale * (float)(smoothing / (double)(classes * devices));

@@ -430,7 +430,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
                static_cast<const float *>(l.target_logit), target, stats,
                static_cast<const float *>(l.mean), l.smoothing, part, l.counted, l.all);
     SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
-               l.parts, static_cast<float *>(call->out), l.count);
+               l.parts, static_cast<float *>(call->out[0]), l.count);
     if (call->hits)
         SMP_TRY(l.shares ? count_hits_together<T>(call, l, group) : count_hits<T>(call, l));
     return smp__cuda_launched("cross_entropy");
@@ -448,8 +448,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                smp_cuda_of(call)->stream, static_cast<const T *>(call->in[LOGITS]),
                static_cast<const int32_t *>(call->in[TARGETS]),
                static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
-               call->dout, reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted, l.classes,
-               l.first, l.all, l.smoothing);
+               call->dout[0], reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted,
+               l.classes, l.first, l.all, l.smoothing);
     return smp__cuda_launched("cross_entropy backward");
 }
 

@@ -45,7 +45,7 @@ static smp_status forward(const smp_op_call *call)
     double sum = 0;
     for (int64_t i = 0; i < n; i += BLOCK)
         sum += (double)sum_squares(a + i, b + i, n - i < BLOCK ? n - i : BLOCK);
-    *(float *)call->out = n > 0 ? (float)(sum / (double)n) : 0;
+    *(float *)call->out[0] = n > 0 ? (float)(sum / (double)n) : 0;
     return SMP_OK;
 }
 
@@ -53,7 +53,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     int64_t n = smp__pair_loss_counted(call);
     int64_t all = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    float scale = 2.0f * *call->dout / (float)(n > 0 ? n : 1);
+    float scale = 2.0f * *call->dout[0] / (float)(n > 0 ? n : 1);
     for (int i = 0; i < 2; i++) {
         if (!call->din[i])
             continue;

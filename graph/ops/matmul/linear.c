@@ -99,7 +99,7 @@ static smp_status forward(const smp_op_call *call)
     int64_t in = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t features = call->op->attr[FEATURES].i;
     bool bias = call->op->attr[BIAS].i;
-    float *out = call->out;
+    float *out = call->out[0];
     if (bias)
         for (int64_t r = 0; r < rows; r++)
             memcpy(out + r * features, call->param[1], (size_t)features * 4);
@@ -114,8 +114,8 @@ static smp_status backward_input(const smp_op_call *call)
     int64_t features = call->op->attr[FEATURES].i;
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_gemm(false, false, rows, in, features, 1, call->dout, features, call->param[0],
-                         in, 0, call->din[0], in);
+    return smp_math_gemm(false, false, rows, in, features, 1, call->dout[0], features,
+                         call->param[0], in, 0, call->din[0], in);
 }
 
 /* Rows of a weight's gradient that are made at once. A group has something under way meanwhile, and
@@ -134,7 +134,7 @@ static void add_columns(const smp_op_call *call, int64_t rows, int64_t features)
 {
     if (call->fresh)
         memset(call->dparam[1], 0, (size_t)features * sizeof(float));
-    smp__column_sums(call->dparam[1], call->dout, rows, features, features);
+    smp__column_sums(call->dparam[1], call->dout[0], rows, features, features);
 }
 
 static smp_status backward_weight(const smp_op_call *call)
@@ -147,7 +147,7 @@ static smp_status backward_weight(const smp_op_call *call)
     const int64_t piece = piece_of(call, rows, in, features);
     for (int64_t f = 0; f < features; f += piece) {
         const int64_t n = features - f < piece ? features - f : piece;
-        SMP_TRY(smp_math_gemm(true, false, n, in, rows, 1, call->dout + f, features, call->in[0],
+        SMP_TRY(smp_math_gemm(true, false, n, in, rows, 1, call->dout[0] + f, features, call->in[0],
                               in, call->fresh ? 0 : 1, call->dparam[0] + f * in, in));
         if (n < features)
             SMP_TRY(call->group->look(call->group->context));
@@ -204,7 +204,7 @@ static smp_status forward16(const smp_op_call *call)
 {
     const smp__products16 *p = call->state;
     return smp_math_product16_run(p->forward, call->in[0], call->param16[0],
-                                  call->op->attr[BIAS].i ? call->param[1] : NULL, call->out);
+                                  call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0]);
 }
 
 static smp_status backward_input16(const smp_op_call *call)
@@ -212,7 +212,7 @@ static smp_status backward_input16(const smp_op_call *call)
     const smp__products16 *p = call->state;
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_product16_run(p->input, call->dout, call->param16[0], NULL, call->din[0]);
+    return smp_math_product16_run(p->input, call->dout[0], call->param16[0], NULL, call->din[0]);
 }
 
 /* A block of columns is widened row by row. */
@@ -233,9 +233,9 @@ static smp_status backward_weight16(const smp_op_call *call)
 {
     const smp__products16 *p = call->state;
     if (call->op->attr[BIAS].i)
-        smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout,
+        smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout[0],
                         row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
-    return smp_math_product16_run(p->weight, call->dout, call->in[0], NULL, call->dparam[0]);
+    return smp_math_product16_run(p->weight, call->dout[0], call->in[0], NULL, call->dparam[0]);
 }
 
 static const smp_op_kernels HALF = {.prepare = prepare16,

@@ -125,7 +125,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
     return smp__gemm_run(smp_cuda_of(call), s->forward, 1, call->in[0], factor(call, 0), 0,
-                         call->out, factor(call, 1), NULL);
+                         call->out[0], factor(call, 1), NULL);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -133,7 +133,7 @@ static smp_status backward_input(const smp_op_call *call)
     const linear_state *s = static_cast<const linear_state *>(call->state);
     if (!call->din[0])
         return SMP_OK;
-    return smp__gemm_run(smp_cuda_of(call), s->input, 1, call->dout, factor(call, 0), 0,
+    return smp__gemm_run(smp_cuda_of(call), s->input, 1, call->dout[0], factor(call, 0), 0,
                          call->din[0], NULL, NULL);
 }
 
@@ -143,9 +143,9 @@ static smp_status backward_input_fused(const smp_op_call *call, const smp_op_cal
     const linear_state *s = static_cast<const linear_state *>(call->state);
     const smp_op_kernels *kernels = smp_op_cuda_kernels(before->op->kind);
     smp_op_call rest = *before;
-    rest.dout = before->din[0];
+    rest.dout = before->din;
     SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->input_pair ? s->input_pair : s->input, 1,
-                          call->dout, factor(call, 0), 0, before->din[0], NULL,
+                          call->dout[0], factor(call, 0), 0, before->din[0], NULL,
                           s->input_pair ? const_cast<void *>(before->in[0]) : NULL));
     if (s->input_pair && !smp__gemm_is_apart(s->input_pair))
         return SMP_OK;
@@ -155,7 +155,7 @@ static smp_status backward_input_fused(const smp_op_call *call, const smp_op_cal
 static smp_status backward_weight(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
-    return smp_linear_weigh(call, &s->weight, call->dout, call->in[0]);
+    return smp_linear_weigh(call, &s->weight, call->dout[0], call->in[0]);
 }
 
 static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
@@ -165,7 +165,7 @@ static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next
         SMP_TRY(forward(call));
     else
         SMP_TRY(smp__gemm_run(smp_cuda_of(call), s->pair, 1, call->in[0], factor(call, 0), 0,
-                              next->out, factor(call, 1), call->out));
+                              next->out[0], factor(call, 1), call->out[0]));
     if (s->pair && !smp__gemm_is_apart(s->pair))
         return SMP_OK;
     return smp_op_cuda_kernels(next->op->kind)->forward(next);

@@ -382,8 +382,8 @@ static smp_status forward(const smp_op_call *call)
 {
     pass s;
     SMP_TRY(begin_pass(call, true, &s));
-    return s.scatters ? scatter(&s, call->in[0], call->out)
-                      : gather(&s, call->in[0], call->aux, call->out);
+    return s.scatters ? scatter(&s, call->in[0], call->out[0])
+                      : gather(&s, call->in[0], call->aux, call->out[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -392,8 +392,8 @@ static smp_status backward_input(const smp_op_call *call)
     if (!call->din[0])
         return SMP_OK;
     SMP_TRY(begin_pass(call, false, &s));
-    return s.scatters ? scatter(&s, call->dout, call->din[0])
-                      : gather(&s, call->dout, s.r.scatters ? call->aux : NULL, call->din[0]);
+    return s.scatters ? scatter(&s, call->dout[0], call->din[0])
+                      : gather(&s, call->dout[0], s.r.scatters ? call->aux : NULL, call->din[0]);
 }
 
 static smp_status backward_weight(const smp_op_call *call)
@@ -403,11 +403,11 @@ static smp_status backward_weight(const smp_op_call *call)
     const int64_t own = r.scatters ? r.rows : all; /* rows of the output */
     const bool half = r.value == 2;
     const void *x = r.devices > 1 && !r.scatters ? call->aux : call->in[0];
-    const void *dy = r.scatters ? call->aux : (const void *)call->dout;
+    const void *dy = r.scatters ? call->aux : (const void *)call->dout[0];
     if (call->op->attr[SMP__LINEAR_BIAS].i && half)
-        smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout, own, features);
+        smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout[0], own, features);
     else if (call->op->attr[SMP__LINEAR_BIAS].i)
-        smp__column_sums(call->dparam[1], call->dout, own, features, features);
+        smp__column_sums(call->dparam[1], call->dout[0], own, features, features);
     if (half)
         return smp_math_product16_run(((const smp__products16 *)call->state)->weight, dy, x, NULL,
                                       call->dparam[0]);

@@ -158,14 +158,14 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const T *x = static_cast<const T *>(call->in[0]);
     SMP_TRY(begin(call, true, &s));
     T *all = s.r.devices > 1 && call->aux ? static_cast<T *>(call->aux) : NULL;
-    return s.scatters ? scatter(s, x, static_cast<T *>(call->out))
-                      : gather(s, x, all, static_cast<T *>(call->out));
+    return s.scatters ? scatter(s, x, static_cast<T *>(call->out[0]))
+                      : gather(s, x, all, static_cast<T *>(call->out[0]));
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     ring_linear_pass<T> s;
-    const T *dy = reinterpret_cast<const T *>(call->dout);
+    const T *dy = reinterpret_cast<const T *>(call->dout[0]);
     T *dx = reinterpret_cast<T *>(call->din[0]);
     if (!dx)
         return SMP_OK;
@@ -183,7 +183,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
         SMP_TRY(smp_add_column_sums<T>(call, call->dparam[1], r.rows, features,
                                        smp__column_sum_bytes(r.rows, features) / row_bytes));
     return smp_linear_weigh(call, &products->weight,
-                            r.scatters ? call->aux : static_cast<const void *>(call->dout),
+                            r.scatters ? call->aux : static_cast<const void *>(call->dout[0]),
                             r.devices > 1 && !r.scatters ? call->aux : call->in[0]);
 }
 

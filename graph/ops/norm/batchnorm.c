@@ -232,8 +232,8 @@ static smp_status forward(const smp_op_call *call)
 {
     const channel c = channel_of(call);
     const int64_t channels = c.stride / c.space;
-    const float *x = call->in[0];           /* (B, C, ..) */
-    float *y = call->out, *aux = call->aux; /* aux: means (C), variances (C) */
+    const float *x = call->in[0];              /* (B, C, ..) */
+    float *y = call->out[0], *aux = call->aux; /* aux: means (C), variances (C) */
     if (call->training && call->joint)
         SMP_TRY(joint_statistics(call, c, channels));
     for (int64_t k = 0; k < channels; k++, x += c.space, y += c.space) {
@@ -256,8 +256,8 @@ static void channel_gradient(const smp_op_call *call, channel c, int64_t k, doub
     const float *mean = call->aux;
     const double rstd = rstd_of(call, mean[c.stride / c.space + k]);
     const int64_t at = k * c.space;
-    input_gradient(call->din[0] + at, (const float *)call->in[0] + at, call->dout + at, c, mean[k],
-                   (float)(rstd * (double)call->param[SMP__BATCHNORM_WEIGHT][k]),
+    input_gradient(call->din[0] + at, (const float *)call->in[0] + at, call->dout[0] + at, c,
+                   mean[k], (float)(rstd * (double)call->param[SMP__BATCHNORM_WEIGHT][k]),
                    (float)(sums.dy / n), (float)(sums.dot * rstd * rstd / n));
 }
 
@@ -265,7 +265,7 @@ static gradient_sums own_gradients(const smp_op_call *call, channel c, int64_t k
 {
     const float *mean = call->aux;
     const int64_t at = k * c.space;
-    return sum_gradients((const float *)call->in[0] + at, call->dout + at, (double)mean[k], c);
+    return sum_gradients((const float *)call->in[0] + at, call->dout[0] + at, (double)mean[k], c);
 }
 
 static smp_status joint_gradient(const smp_op_call *call, channel c, int64_t channels)

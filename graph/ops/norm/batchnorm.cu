@@ -244,7 +244,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
                cuda->stream, static_cast<const T *>(call->in[0]), mean, variance,
                call->param[SMP__BATCHNORM_WEIGHT], call->param[SMP__BATCHNORM_BIAS],
-               static_cast<T *>(call->out), l);
+               static_cast<T *>(call->out[0]), l);
     return smp__cuda_launched("batchnorm");
 }
 
@@ -253,7 +253,7 @@ template <typename T> static sums *dots(const smp_op_call *call, const layout &l
 {
     sums *part = static_cast<sums *>(call->workspace);
     SMP_LAUNCH(batchnorm_dots<T>, part_grid(l), SMP_BLOCK, 0, smp_cuda_of(call)->stream,
-               static_cast<const T *>(call->in[0]), reinterpret_cast<const T *>(call->dout),
+               static_cast<const T *>(call->in[0]), reinterpret_cast<const T *>(call->dout[0]),
                static_cast<const float *>(call->aux), part, l);
     return part;
 }
@@ -273,7 +273,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
         width > 1 ? batchnorm_backward<T, smp_pack<T>::N> : batchnorm_backward<T, 1>;
     SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
                cuda->stream, static_cast<const T *>(call->in[0]),
-               reinterpret_cast<const T *>(call->dout), mean, mean + l.channels,
+               reinterpret_cast<const T *>(call->dout[0]), mean, mean + l.channels,
                call->param[SMP__BATCHNORM_WEIGHT], static_cast<const sums *>(part),
                reinterpret_cast<T *>(call->din[0]), l);
     return smp__cuda_launched("batchnorm backward");

@@ -119,7 +119,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const layout at = layout_of(call);
     const float *x = call->in[0]; /* (B, groups, channels, places) */
-    float *out = call->out;
+    float *out = call->out[0];
     group_stats *stats = call->aux; /* (B, groups) */
     const float eps = (float)call->op->attr[SMP__GROUPNORM_EPS].f;
     for (int64_t g = 0; g < call->batch * at.groups; g++) {
@@ -169,8 +169,8 @@ static smp_status backward_input(const smp_op_call *call)
     const group_stats *stats = call->aux;
     const int64_t size = at.channels * at.places;
     for (int64_t g = 0; call->din[0] && g < call->batch * at.groups; g++)
-        group_gradient(&at, call->din[0] + g * size, x + g * size, call->dout + g * size, stats[g],
-                       call->param[0] + g % at.groups * at.channels);
+        group_gradient(&at, call->din[0] + g * size, x + g * size, call->dout[0] + g * size,
+                       stats[g], call->param[0] + g % at.groups * at.channels);
     return SMP_OK;
 }
 
@@ -186,7 +186,7 @@ static smp_status backward_weight(const smp_op_call *call)
             const int64_t begin = (b * channels + c) * at.places;
             const group_stats s = stats[b * at.groups + c / at.channels];
             const gradient_sums sums =
-                sum_gradients(x + begin, call->dout + begin, s.mean, at.places);
+                sum_gradients(x + begin, call->dout[0] + begin, s.mean, at.places);
             weight_sum += s.rstd * sums.dot;
             bias_sum += sums.dy;
         }

@@ -123,8 +123,8 @@ template <typename T> static group_norm<T> arguments(const smp_op_call *call)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     group_norm<T> a = {};
     a.in = static_cast<const T *>(call->in[0]);
-    a.dout = reinterpret_cast<const T *>(call->dout);
-    a.out = static_cast<T *>(call->out);
+    a.dout = call->dout ? reinterpret_cast<const T *>(call->dout[0]) : NULL;
+    a.out = static_cast<T *>(call->out[0]);
     a.din = call->din ? reinterpret_cast<T *>(call->din[0]) : NULL;
     a.weight = call->param[0];
     a.bias = call->param[1];

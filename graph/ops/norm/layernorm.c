@@ -50,7 +50,7 @@ SMP_VECTOR static void normalize(float *restrict y, const float *restrict x,
 static smp_status forward(const smp_op_call *call)
 {
     const float *x = call->in[0]; /* (B, .., n) */
-    float *out = call->out;
+    float *out = call->out[0];
     row_stats *stats = call->aux; /* (B, ..) */
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t rows = smp__norm_rows(call);
@@ -94,7 +94,7 @@ SMP_VECTOR static void input_gradient(float *restrict dx, const float *restrict 
 static smp_status backward_input(const smp_op_call *call)
 {
     const float *x = call->in[0];
-    const float *dy = call->dout;
+    const float *dy = call->dout[0];
     float *dx = call->din[0];
     const row_stats *stats = call->aux;
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
@@ -131,8 +131,8 @@ static smp_status backward_weight(const smp_op_call *call)
         memset(weight_sum, 0, sizeof weight_sum);
         memset(bias_sum, 0, sizeof bias_sum);
         for (int64_t r = 0; r < rows; r++)
-            add_row(weight_sum, bias_sum, x + r * n + begin, call->dout + r * n + begin, stats[r],
-                    width);
+            add_row(weight_sum, bias_sum, x + r * n + begin, call->dout[0] + r * n + begin,
+                    stats[r], width);
         smp__accumulate(call->dparam[0] + begin, weight_sum, width);
         smp__accumulate(call->dparam[1] + begin, bias_sum, width);
     }

@@ -46,7 +46,7 @@ SMP_VECTOR static void normalize(float *restrict y, const float *restrict x,
 static smp_status forward(const smp_op_call *call)
 {
     const float *x = call->in[0]; /* (B, .., n) */
-    float *out = call->out;
+    float *out = call->out[0];
     float *rrms = call->aux; /* (B, ..) */
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
     int64_t rows = smp__norm_rows(call);
@@ -76,7 +76,7 @@ SMP_VECTOR static void input_gradient(float *restrict dx, const float *restrict 
 static smp_status backward_input(const smp_op_call *call)
 {
     const float *x = call->in[0];
-    const float *dy = call->dout;
+    const float *dy = call->dout[0];
     float *dx = call->din[0];
     const float *rrms = call->aux;
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
@@ -107,7 +107,7 @@ static smp_status backward_weight(const smp_op_call *call)
         int64_t width = n - begin < COLUMN_BLOCK ? n - begin : COLUMN_BLOCK;
         memset(sum, 0, sizeof sum);
         for (int64_t r = 0; r < rows; r++)
-            add_row(sum, x + r * n + begin, call->dout + r * n + begin, rrms[r], width);
+            add_row(sum, x + r * n + begin, call->dout[0] + r * n + begin, rrms[r], width);
         smp__accumulate(call->dparam[0] + begin, sum, width);
     }
     return SMP_OK;

@@ -31,14 +31,14 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
 
 static smp_status forward(const smp_op_call *call)
 {
-    return smp_math_softmax_forward(call->state, call->in[0], call->out);
+    return smp_math_softmax_forward(call->state, call->in[0], call->out[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_softmax_backward(call->state, call->out, call->dout, call->din[0]);
+    return smp_math_softmax_backward(call->state, call->out[0], call->dout[0], call->din[0]);
 }
 
 const smp_op_kind smp__op_softmax = {

@@ -82,7 +82,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel = lanes == SMP_WARP ? softmax_forward<T, true> : softmax_forward<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(rows, lanes), smp_row_block(lanes), 0,
                smp_cuda_of(call)->stream, static_cast<const T *>(call->in[0]),
-               static_cast<T *>(call->out), rows, columns);
+               static_cast<T *>(call->out[0]), rows, columns);
     return smp__cuda_launched("softmax");
 }
 
@@ -95,9 +95,9 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const int lanes = smp_row_lanes<T>(columns);
     const auto kernel = lanes == SMP_WARP ? softmax_backward<T, true> : softmax_backward<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(rows, lanes), smp_row_block(lanes), 0,
-               smp_cuda_of(call)->stream, static_cast<const T *>(call->out),
-               reinterpret_cast<const T *>(call->dout), reinterpret_cast<T *>(call->din[0]), rows,
-               columns);
+               smp_cuda_of(call)->stream, static_cast<const T *>(call->out[0]),
+               reinterpret_cast<const T *>(call->dout[0]), reinterpret_cast<T *>(call->din[0]),
+               rows, columns);
     return smp__cuda_launched("softmax backward");
 }
 

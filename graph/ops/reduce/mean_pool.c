@@ -20,7 +20,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     const smp__axis along = smp__axis_of(smp__in(call->graph, call->op, 0), 0, call->batch);
-    smp__axis_sum(call->out, call->in[0], along, 1.0f / (float)along.size);
+    smp__axis_sum(call->out[0], call->in[0], along, 1.0f / (float)along.size);
     return SMP_OK;
 }
 
@@ -28,7 +28,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const smp__axis along = smp__axis_of(smp__in(call->graph, call->op, 0), 0, call->batch);
     if (call->din[0])
-        smp__axis_spread(call->din[0], call->dout, along, 1.0f / (float)along.size);
+        smp__axis_spread(call->din[0], call->dout[0], along, 1.0f / (float)along.size);
     return SMP_OK;
 }
 

@@ -29,7 +29,7 @@ static void mean_work(const smp_graph *graph, const smp_op *op, int64_t batch, s
 static smp_status forward(const smp_op_call *call)
 {
     const smp__axis along = smp__sum_axis(call);
-    smp__axis_sum(call->out, call->in[0], along, smp__sum_factor(call, along));
+    smp__axis_sum(call->out[0], call->in[0], along, smp__sum_factor(call, along));
     return SMP_OK;
 }
 
@@ -37,7 +37,7 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const smp__axis along = smp__sum_axis(call);
     if (call->din[0])
-        smp__axis_spread(call->din[0], call->dout, along, smp__sum_factor(call, along));
+        smp__axis_spread(call->din[0], call->dout[0], along, smp__sum_factor(call, along));
     return SMP_OK;
 }
 

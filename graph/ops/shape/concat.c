@@ -47,7 +47,7 @@ static smp_status forward(const smp_op_call *call)
     const smp_op *op = call->op;
     int64_t outer = outer_count(call);
     size_t row = (size_t)(smp__count(smp__out(call->graph, op), call->batch) / outer) * 4;
-    char *place = call->out;
+    char *place = call->out[0];
     for (int32_t i = 0; i < op->n_in; i++) {
         size_t chunk = (size_t)(smp__count(smp__in(call->graph, op, i), call->batch) / outer) * 4;
         const char *in = call->in[i];
@@ -63,7 +63,7 @@ static smp_status backward_input(const smp_op_call *call)
     const smp_op *op = call->op;
     int64_t outer = outer_count(call);
     int64_t row = smp__count(smp__out(call->graph, op), call->batch) / outer;
-    const float *place = call->dout;
+    const float *place = call->dout[0];
     for (int32_t i = 0; i < op->n_in; i++) {
         int64_t chunk = smp__count(smp__in(call->graph, op, i), call->batch) / outer;
         for (int64_t o = 0; call->din[i] && o < outer; o++)

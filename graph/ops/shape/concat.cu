@@ -28,12 +28,12 @@ static smp_status move(const smp_op_call *call, const void *joined, const void *
 
 static smp_status forward(const smp_op_call *call)
 {
-    return move(call, call->out, call->in, true);
+    return move(call, call->out[0], call->in, true);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return move(call, call->dout, (const void *const *)call->din, false);
+    return move(call, call->dout[0], (const void *const *)call->din, false);
 }
 
 SMP_CUDA_KERNELS(concat) = {.forward = forward, .backward_input = backward_input};

@@ -59,8 +59,8 @@ static smp_status forward(const smp_op_call *call)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     image of = image_of(&in->shape, call->op->attr[SMP__PATCHIFY_PATCH].i);
     for (int64_t b = 0; b < call->batch; b++)
-        permute(&of, (float *)call->out + b * in->elements, (float *)call->in[0] + b * in->elements,
-                true);
+        permute(&of, (float *)call->out[0] + b * in->elements,
+                (float *)call->in[0] + b * in->elements, true);
     return SMP_OK;
 }
 
@@ -69,7 +69,7 @@ static smp_status backward_input(const smp_op_call *call)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     image of = image_of(&in->shape, call->op->attr[SMP__PATCHIFY_PATCH].i);
     for (int64_t b = 0; call->din[0] && b < call->batch; b++)
-        permute(&of, (float *)call->dout + b * in->elements, call->din[0] + b * in->elements,
+        permute(&of, (float *)call->dout[0] + b * in->elements, call->din[0] + b * in->elements,
                 false);
     return SMP_OK;
 }

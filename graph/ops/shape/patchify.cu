@@ -75,12 +75,12 @@ static smp_status move(const smp_op_call *call, void *to, const void *from, bool
 
 static smp_status forward(const smp_op_call *call)
 {
-    return move(call, call->out, call->in[0], true);
+    return move(call, call->out[0], call->in[0], true);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? move(call, call->din[0], call->dout, false) : SMP_OK;
+    return call->din[0] ? move(call, call->din[0], call->dout[0], false) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(patchify) = {.forward = forward, .backward_input = backward_input};

@@ -49,7 +49,7 @@ static smp_status forward(const smp_op_call *call)
 {
     const smp__slice s = smp__slice_of(call->graph, call->op, call->batch);
     const float *in = call->in[0];
-    float *out = call->out;
+    float *out = call->out[0];
     for (int64_t r = 0; r < s.rows; r++)
         memcpy(out + r * s.width, in + r * s.stride + s.offset, (size_t)s.width * sizeof *out);
     return SMP_OK;
@@ -63,7 +63,7 @@ static smp_status backward_input(const smp_op_call *call)
         return SMP_OK;
     memset(dx, 0, (size_t)(s.rows * s.stride) * sizeof *dx);
     for (int64_t r = 0; r < s.rows; r++)
-        memcpy(dx + r * s.stride + s.offset, call->dout + r * s.width,
+        memcpy(dx + r * s.stride + s.offset, call->dout[0] + r * s.width,
                (size_t)s.width * sizeof *dx);
     return SMP_OK;
 }

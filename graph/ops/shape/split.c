@@ -71,7 +71,7 @@ static smp_status forward(const smp_op_call *call)
     const char *place = call->in[0];
     for (int32_t k = 0; k < op->n_out; k++) {
         size_t chunk = row_bytes(call, op->out + k, outer);
-        char *out = call->outs[k];
+        char *out = call->out[k];
         for (int64_t o = 0; o < outer; o++)
             memcpy(out + (size_t)o * chunk, place + (size_t)o * row, chunk);
         place += chunk;
@@ -87,7 +87,7 @@ static smp_status backward_input(const smp_op_call *call)
     char *place = (char *)call->din[0];
     for (int32_t k = 0; k < op->n_out && place; k++) {
         size_t chunk = row_bytes(call, op->out + k, outer);
-        const char *dout = (const char *)call->douts[k];
+        const char *dout = (const char *)call->dout[k];
         for (int64_t o = 0; o < outer; o++)
             memcpy(place + (size_t)o * row, dout + (size_t)o * chunk, chunk);
         place += chunk;

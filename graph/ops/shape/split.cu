@@ -25,12 +25,12 @@ static smp_status move(const smp_op_call *call, const void *joined, const void *
 
 static smp_status forward(const smp_op_call *call)
 {
-    return move(call, call->in[0], call->outs, false);
+    return move(call, call->in[0], call->out, false);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? move(call, call->din[0], (const void *const *)call->douts, true) : SMP_OK;
+    return call->din[0] ? move(call, call->din[0], (const void *const *)call->dout, true) : SMP_OK;
 }
 
 SMP_CUDA_KERNELS(split) = {.forward = forward, .backward_input = backward_input};

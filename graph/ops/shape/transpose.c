@@ -82,14 +82,14 @@ static void move(const smp_op_call *call, char *rows, char *other, bool to_rows)
 
 static smp_status forward(const smp_op_call *call)
 {
-    move(call, call->out, (char *)call->in[0], true);
+    move(call, call->out[0], (char *)call->in[0], true);
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     if (call->din[0])
-        move(call, (char *)call->dout, (char *)call->din[0], false);
+        move(call, (char *)call->dout[0], (char *)call->din[0], false);
     return SMP_OK;
 }
 

@@ -246,8 +246,7 @@ static inline void op_run_outs(const op_run *run, uint32_t mask, op_arrays *arra
     for (int k = 0; k < run->op->n_out; k++)
         if (mask >> k & 1)
             arrays->out[k] = run->op->n_out > 1 ? run->outs[k].data : run->out.data;
-    call->outs = arrays->out;
-    call->out = arrays->out[0];
+    call->out = arrays->out;
 }
 
 static inline void op_run_backward_outs(const op_run *run, uint32_t mask, op_arrays *arrays,
@@ -258,8 +257,7 @@ static inline void op_run_backward_outs(const op_run *run, uint32_t mask, op_arr
     op_run_outs(run, mask, arrays, call);
     for (int k = 0; k < run->op->n_out; k++)
         arrays->dout[k] = run->op->n_out > 1 ? run->douts[k].data : run->dout.data;
-    call->douts = arrays->dout;
-    call->dout = arrays->dout[0];
+    call->dout = arrays->dout;
 }
 
 static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)

@@ -151,10 +151,8 @@ static smp_op_call call_of(const op_run *half, half_arrays *a)
         a->at.dout[k] = half->douts[k].data;
     }
     call.param16 = a->param16;
-    call.outs = a->at.out;
-    call.out = a->at.out[0];
-    call.douts = a->at.dout;
-    call.dout = a->at.dout[0];
+    call.out = a->at.out;
+    call.dout = a->at.dout;
     call.aux = half->aux.data;
     return call;
 }

@@ -83,8 +83,7 @@ static void run_op(const running *r, const smp_op *op)
     smp_op_call call = {.graph = r->graph, .op = op, .batch = r->batch, .in = in, .param = param};
     call.aux = zeroed(needs.aux_bytes * r->batch);
     call.workspace = zeroed(needs.workspace_bytes);
-    call.out = r->value[op->out];
-    call.outs = &r->value[op->out];
+    call.out = &r->value[op->out];
     call.step = 1;
     call.replicas = 1;
     for (int32_t k = 0; k < op->n_in; k++)
