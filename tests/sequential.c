@@ -166,12 +166,10 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->aux = s->op[index].aux;
     call->workspace = s->op[index].workspace;
     call->out = &s->value[op->out];
-    call->seed = s->options.runtime.seed;
-    call->step = s->step + 1;
-    call->microbatch = microbatch;
-    call->training = true;
-    call->following = s->following;
-    call->replicas = 1;
+    call->step = (smp_op_step){.training = true,
+                               .seed = s->options.runtime.seed,
+                               .turn = smp_op_turn(s->step + 1, microbatch),
+                               .following = s->following};
 }
 
 static smp_status forward(sequential *s, int32_t index, int microbatch)

@@ -244,10 +244,7 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     call.dout = dout;
     call.din = din;
     call.dparam = dparam;
-    call.seed = 1;
-    call.step = 1;
-    call.training = p->graph->training;
-    call.replicas = 1;
+    call.step = (smp_op_step){.training = p->graph->training, .seed = 1, .turn = smp_op_turn(1, 0)};
     if (part == SMP_PROBE_BACKWARD_INPUT && p->before)
         return call_input_pair(p, &call, base);
     return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);

@@ -94,7 +94,7 @@ smp_status smp__joint_build(smp *s)
     s->joint = calloc(1, sizeof *s->joint);
     if (!s->joint || !(s->joint->all = malloc(bytes)))
         return smp_fail_memory(bytes);
-    s->joint->call = (smp_op_joint){.context = s, .sum = sum};
+    s->joint->call = (smp_op_joint){.replicas = s->comm->ddp_size, .context = s, .sum = sum};
     return SMP_OK;
 }
 

@@ -28,13 +28,12 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->param = call->param;
     out->param16 = call->param16;
     out->dparam = call->dparam;
-    out->seed = s->options->runtime.seed;
-    out->step = s->step + 1;
-    out->microbatch = (int64_t)s->comm->replica * s->microbatches + microbatch;
-    out->training = s->training_call;
-    out->step_samples = s->samples_given;
-    out->following = smp__job_following(s, s->comm->replica, microbatch);
-    out->replicas = s->comm->ddp_size;
+    out->step.training = s->training_call;
+    out->step.seed = s->options->runtime.seed;
+    out->step.turn =
+        smp_op_turn(s->step + 1, (int64_t)s->comm->replica * s->microbatches + microbatch);
+    out->step.samples = s->samples_given;
+    out->step.following = smp__job_following(s, s->comm->replica, microbatch);
     out->joint = smp__joint_of(s, call->op, microbatch);
     out->group = s->tensor_group ? &s->tensor_group->group : NULL;
 }

@@ -144,8 +144,9 @@ typedef struct smp_op_work {
  * it adds up over them. Every replica makes the call, with samples or without, and so the same
  * sums in the same order. */
 typedef struct smp_op_joint {
-    int64_t samples;   /* in all replicas, without padding */
-    int64_t following; /* as in the call, of micro-batches that have samples in any replica */
+    int64_t replicas;  /* so many make it up */
+    int64_t samples;   /* in all of them, without padding */
+    int64_t following; /* as in smp_op_step, of micro-batches that have samples in any replica */
     void *context;     /* of sum */
     /* Adds up, in place, what the replicas have, by rising replica: all get the same bits. */
     smp_status (*sum)(void *context, double *values, int64_t count);
@@ -206,14 +207,35 @@ enum {
     SMP_OP_HITS = 2 /* counts of right answers: the first one, one of the first SMP_TOP */
 };
 
-/* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
+/* Where in the job a micro-batch stands: the same for all calls on it. */
+typedef struct smp_op_step {
+    bool training;   /* false: dropout is the identity */
+    uint64_t seed;   /* of the job; random numbers depend on it, */
+    uint64_t turn;   /* on this (smp_op_turn) and on the operator */
+    int64_t samples; /* of all micro-batches and replicas of the step, without padding */
+    /* For backward_weight of running statistics: how many micro-batches with samples in them stand
+     * behind this one in the step, those of later replicas too. */
+    int64_t following;
+} smp_op_step;
+
+/* step: from 1; microbatch: index in the global batch, replica * microbatches + m. */
+static inline uint64_t smp_op_turn(int64_t step, int64_t microbatch)
+{
+    return (uint64_t)step << 32 ^ (uint64_t)microbatch;
+}
+
+/* One call of an operator on one micro-batch: what is computed, where the arrays are, where in the
+ * job it stands, and who else takes part. Tensors are [batch][sample shape] row-major. Where
  * the target is bf16 or fp16, float activations and their gradients are that, whatever the
  * pointer's type says; losses, weights and weight gradients are fp32. On a GPU all pointers are
  * device memory, and the call returns when its kernels are enqueued. */
 typedef struct smp_op_call {
     const smp_graph *graph;
     const smp_op *op;
-    int64_t batch;              /* samples in the micro-batch */
+    int64_t batch; /* samples in the micro-batch */
+    /* The last of them, so many, only fill it up: a mean over the batch leaves them out, whatever
+     * they hold (0 if nothing is left), and their gradients are 0. */
+    int64_t padding;
     void *state;                /* from prepare */
     const void *const *in;      /* [n_in]; in backward only those that needs names, else NULL */
     void *const *out;           /* [n_out]; likewise */
@@ -228,21 +250,10 @@ typedef struct smp_op_call {
                                    NULL: the gradient alone. May be din[0] */
     float *const *dparam;       /* [n_param] accumulators of this use */
     bool fresh;                 /* backward_weight: they hold nothing yet, and are written (=) */
-    uint64_t seed;              /* of the job */
-    int64_t step;               /* from 1 */
-    int64_t microbatch;         /* index in the global batch: replica * microbatches + m */
-    bool training;              /* false: dropout is the identity */
-    /* The last samples of the micro-batch, so many, only fill it up: a mean over the batch leaves
-     * them out, whatever they hold (0 if nothing is left), and their gradients are 0. */
-    int64_t padding;
-    int64_t step_samples; /* of all micro-batches and replicas of the step, without padding */
-    /* For backward_weight of running statistics: how many micro-batches with samples in them stand
-     * behind this one in the step, those of later replicas too; and how many replicas make a joint
-     * micro-batch. */
-    int64_t following, replicas;
     /* For forward of a kind that counts hits: [SMP_OP_HITS] where it writes how many there are;
      * NULL: not wanted. */
     int64_t *hits;
+    smp_op_step step;
     const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
     const smp_op_group *group; /* NULL: one device computes it alone */
 } smp_op_call;

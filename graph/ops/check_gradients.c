@@ -185,23 +185,21 @@ static smp_op_call make_call(const checking *c, uint32_t ins, uint32_t outs, boo
         p->in[i] = ins >> i & 1 ? c->in[i] : NULL;
     for (int k = 0; k < c->op->n_out; k++)
         p->out[k] = outs >> k & 1 ? c->out[k] : NULL;
-    return (smp_op_call){.graph = c->graph,
-                         .op = c->op,
-                         .batch = c->batch,
-                         .state = c->state,
-                         .in = p->in,
-                         .out = p->out,
-                         .param = (const float *const *)c->param,
-                         .aux = aux ? c->aux : NULL,
-                         .workspace = c->workspace,
-                         .dout = (const float *const *)c->dout,
-                         .din = c->din,
-                         .dparam = c->dparam,
-                         .seed = c->seed,
-                         .step = 1,
-                         .training = true,
-                         .replicas = 1,
-                         .step_samples = c->batch};
+    return (smp_op_call){
+        .graph = c->graph,
+        .op = c->op,
+        .batch = c->batch,
+        .state = c->state,
+        .in = p->in,
+        .out = p->out,
+        .param = (const float *const *)c->param,
+        .aux = aux ? c->aux : NULL,
+        .workspace = c->workspace,
+        .dout = (const float *const *)c->dout,
+        .din = c->din,
+        .dparam = c->dparam,
+        .step = {
+            .training = true, .seed = c->seed, .turn = smp_op_turn(1, 0), .samples = c->batch}};
 }
 
 static smp_status run_forward(const checking *c)

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/base/random.h"
 #include "graph/ops/ops.h"
 
 #define MAX_BYTES ((int64_t)1 << 40)
@@ -319,10 +318,7 @@ static void release(void *state)
 
 static uint64_t random_of(const smp_op_call *call)
 {
-    const uint64_t index = (uint64_t)call->op->number;
-    const uint64_t turn = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch;
-    return smp_random_mix(smp_random_mix(call->seed + smp_random_mix(index)) +
-                          smp_random_mix(turn));
+    return smp_random_mix(smp__random_key(call) + smp_random_mix(call->step.turn));
 }
 
 static smp_status run(const smp_op_call *call, custom_function *function, const char *name)
@@ -335,7 +331,7 @@ static smp_status run(const smp_op_call *call, custom_function *function, const 
         .node = &n->node,
         .batch = call->batch,
         .padding = call->padding,
-        .training = call->training,
+        .training = call->step.training,
         .random = random_of(call),
         .in = call->in,
         .out = out,

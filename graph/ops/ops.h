@@ -7,6 +7,7 @@
 extern "C" {
 #endif
 
+#include "graph/base/random.h"
 #include "graph/model/op.h"
 #include "graph/ops/op_list.h"
 
@@ -28,6 +29,12 @@ static inline const smp_tensor *smp__out(const smp_graph *graph, const smp_op *o
 static inline int64_t smp__count(const smp_tensor *tensor, int64_t batch)
 {
     return tensor->batched ? tensor->elements * batch : tensor->elements;
+}
+
+/* Of the random numbers that an operator draws in a job; a call's own depend on its turn, too. */
+static inline uint64_t smp__random_key(const smp_op_call *call)
+{
+    return smp_random_mix(call->step.seed + smp_random_mix((uint64_t)call->op->number));
 }
 
 /* The last dimension, 1 for a scalar. */

@@ -104,9 +104,7 @@ static smp_op_call prepare(const smp_graph *graph, int64_t batch, call_arrays *a
                          .dout = &a->dout,
                          .din = a->din,
                          .dparam = a->dparam,
-                         .step = 1,
-                         .replicas = 1,
-                         .training = true};
+                         .step = {.training = true}};
 }
 
 static void release(smp_op_call *call, call_arrays *a)

@@ -104,7 +104,7 @@ static smp_op_call make_call(const layer *l, const smp_op *op, void *state)
                          .state = state,
                          .device = &cuda,
                          .workspace = l->of[WORKSPACE].data,
-                         .training = true};
+                         .step = {.training = true}};
 }
 
 static void read_back(const layer *l)

@@ -406,7 +406,7 @@ static void test_cuda_ops_evaluate(void **state)
                 continue;
             op_case_model(*state, round, &m, &rng);
             comparison_open(&c, *state, PRECISIONS[p], &m, &rng);
-            c.host.training = false;
+            c.host.step.training = false;
             reference_loss(&c.host, *state, &c.expected);
             forward_host(&c);
             device_run_open(&run, c.graph, "op", m.batch, 0);

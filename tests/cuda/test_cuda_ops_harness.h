@@ -258,12 +258,11 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
     }
     device_buffer_poison(&run->workspace);
     cuda_ok(cudaMemset(cuda.workspace, GUARD, (size_t)cuda.workspace_bytes));
-    return (smp_op_call){
+    smp_op_call call = {
         .graph = run->graph,
         .op = run->op,
         .batch = run->batch,
         .padding = host->padding,
-        .step_samples = run->batch - host->padding,
         .state = run->state,
         .in = arrays->in,
         .device = &cuda,
@@ -272,13 +271,10 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
         .workspace = run->workspace.data,
         .din = arrays->din,
         .dparam = arrays->dparam,
-        .seed = host->seed,
         .step = host->step,
-        .microbatch = host->microbatch,
-        .following = host->following,
-        .replicas = host->replicas,
-        .training = host->training,
     };
+    call.step.samples = run->batch - host->padding;
+    return call;
 }
 
 /* The call's kernels were enqueued and have run. */

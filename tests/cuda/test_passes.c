@@ -189,9 +189,7 @@ static void count_op(const char *name, const char *inputs, const char *ops)
                         .dout = (const float *const *)&a.dout,
                         .din = a.din,
                         .dparam = a.dparam,
-                        .step = 1,
-                        .training = true,
-                        .step_samples = BATCH};
+                        .step = {.training = true, .samples = BATCH}};
     smp_status (*const run[PARTS])(const smp_op_call *) = {
         kernels->forward, kernels->backward_input, kernels->backward_weight, kernels->backward};
     for (int part = 0; part < PARTS; part++) {

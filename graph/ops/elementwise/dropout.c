@@ -15,7 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/base/random.h"
 #include "graph/math/philox_lanes.h"
 
 enum { WORDS = SMP__PHILOX_WORDS, GROUP = SMP__PHILOX_GROUP };
@@ -53,10 +52,9 @@ typedef struct mask {
 static mask mask_of(const smp_op_call *call)
 {
     double p = call->op->attr[SMP__DROPOUT_P].f;
-    uint64_t index = (uint64_t)call->op->number;
     return (mask){
-        .key = smp_random_mix(call->seed + smp_random_mix(index)),
-        .counter_high = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch,
+        .key = smp__random_key(call),
+        .counter_high = call->step.turn,
         .threshold = (uint32_t)ceil(p * 0x1p24),
         .scale = (float)(1.0 / (1.0 - p)),
     };
@@ -93,7 +91,7 @@ static smp_status apply(const smp_op_call *call, float *y, const float *x)
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const smp_attr_value *attr = call->op->attr;
     int64_t n = smp__count(in, call->batch), devices = attr[SMP__DROPOUT_DEVICES].i;
-    if (!call->training || !(attr[SMP__DROPOUT_P].f > 0)) {
+    if (!call->step.training || !(attr[SMP__DROPOUT_P].f > 0)) {
         memcpy(y, x, (size_t)n * sizeof *y);
         return SMP_OK;
     }

@@ -11,7 +11,6 @@
 #include <math.h>
 
 extern "C" {
-#include "graph/base/random.h"
 #include "graph/ops/collective/collective.h"
 #include "graph/ops/elementwise/elementwise.h"
 }
@@ -71,10 +70,9 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 static dropout_mask mask_of(const smp_op_call *call)
 {
     const double p = call->op->attr[SMP__DROPOUT_P].f;
-    const uint64_t index = (uint64_t)call->op->number;
     dropout_mask m;
-    m.key = smp_random_mix(call->seed + smp_random_mix(index));
-    m.counter_high = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch;
+    m.key = smp__random_key(call);
+    m.counter_high = call->step.turn;
     m.threshold = (uint32_t)ceil(p * 16777216.0);
     m.scale = (float)(1.0 / (1.0 - p));
     return m;
@@ -104,7 +102,7 @@ template <typename T> static smp_status apply(const smp_op_call *call, void *y, 
     const smp_cuda *cuda = smp_cuda_of(call);
     const dropout_part of = part_of(call);
     const int64_t items = of.runs * of.groups * (LANES / smp_pack<T>::N);
-    if (!call->training || !(call->op->attr[SMP__DROPOUT_P].f > 0))
+    if (!call->step.training || !(call->op->attr[SMP__DROPOUT_P].f > 0))
         return smp_copy_tensor(call, call->op->out, y, x);
     SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), of);

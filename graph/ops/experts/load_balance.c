@@ -125,7 +125,7 @@ static smp_status backward_input(const smp_op_call *call)
     smp__route route = smp__route_at(&r, chosen + devices * n);
     SMP_TRY(count_choices(call, &r, &route, own, chosen));
     const int64_t samples =
-        call->step_samples > 0 ? call->step_samples : call->batch; /* measured */
+        call->step.samples > 0 ? call->step.samples : call->batch; /* measured */
     const double scale = coefficient * (double)r.experts / ((double)tokens * (double)samples);
     for (int64_t b = 0; b < call->batch - call->padding; b++)
         add_gradient(&r, (const float *)call->in[0] + b * sample, chosen + b * r.experts,

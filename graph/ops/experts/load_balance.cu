@@ -80,7 +80,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp_op_group *group;
     chosen of = {route.used, devices, n};
     const int64_t samples =
-        call->step_samples > 0 ? call->step_samples : call->batch; /* measured */
+        call->step.samples > 0 ? call->step.samples : call->batch; /* measured */
     const double scale =
         coefficient * (double)r.experts / ((double)(devices * r.tokens) * (double)samples);
     const int64_t tokens = call->batch * r.tokens;

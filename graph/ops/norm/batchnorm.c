@@ -234,14 +234,14 @@ static smp_status forward(const smp_op_call *call)
     const int64_t channels = c.stride / c.space;
     const float *x = call->in[0];              /* (B, C, ..) */
     float *y = call->out[0], *aux = call->aux; /* aux: means (C), variances (C) */
-    if (call->training && call->joint)
+    if (call->step.training && call->joint)
         SMP_TRY(joint_statistics(call, c, channels));
     for (int64_t k = 0; k < channels; k++, x += c.space, y += c.space) {
-        if (call->training && !call->joint)
+        if (call->step.training && !call->joint)
             measure(x, c, &aux[k], &aux[channels + k]);
-        const float mean = call->training ? aux[k] : call->param[SMP__BATCHNORM_MEAN][k];
+        const float mean = call->step.training ? aux[k] : call->param[SMP__BATCHNORM_MEAN][k];
         const float variance =
-            call->training ? aux[channels + k] : call->param[SMP__BATCHNORM_VARIANCE][k];
+            call->step.training ? aux[channels + k] : call->param[SMP__BATCHNORM_VARIANCE][k];
         normalize(y, x, call->batch, c, mean,
                   (float)(rstd_of(call, variance) * (double)call->param[SMP__BATCHNORM_WEIGHT][k]),
                   call->param[SMP__BATCHNORM_BIAS][k]);
@@ -299,9 +299,9 @@ static smp_status backward_input(const smp_op_call *call)
 
 double smp__running_share(const smp_op_call *call, double momentum)
 {
-    if (!call->joint)
-        return momentum * pow(1 - momentum, (double)call->following);
-    return momentum * pow(1 - momentum, (double)call->joint->following) / (double)call->replicas;
+    const smp_op_joint *joint = call->joint;
+    const int64_t following = joint ? joint->following : call->step.following;
+    return momentum * pow(1 - momentum, (double)following) / (double)(joint ? joint->replicas : 1);
 }
 
 static smp_status backward_weight(const smp_op_call *call)

@@ -228,7 +228,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const layout l = layout_of(call);
     const float *mean = call->param[SMP__BATCHNORM_MEAN],
                 *variance = call->param[SMP__BATCHNORM_VARIANCE];
-    if (call->training) {
+    if (call->step.training) {
         float *aux = static_cast<float *>(call->aux);
         sums *part = static_cast<sums *>(call->workspace);
         SMP_LAUNCH(batchnorm_moments<T>, part_grid(l), SMP_BLOCK, 0, cuda->stream,

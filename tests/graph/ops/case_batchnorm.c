@@ -43,7 +43,7 @@ static void reference(const reference_call *c)
     const int64_t space = ref_in(c, 0)->elements / channels;
     for (int64_t k = 0; k < channels; k++) {
         double mean = c->param[MEAN][k], variance = c->param[MEAN + 1][k];
-        if (c->training)
+        if (c->step.training)
             moments(c, k, &mean, &variance);
         for (int64_t s = 0; s < c->batch; s++)
             for (int64_t i = 0; i < space; i++) {
@@ -64,7 +64,7 @@ static double running(const reference_call *c, int slot, int64_t i)
     const double n = (double)moments(c, i, &mean, &variance);
     const double unbiased = n > 1 ? variance * n / (n - 1) : variance;
     value = (1 - momentum) * value + momentum * (slot == MEAN ? mean : unbiased);
-    for (int64_t later = 0; later < c->following; later++)
+    for (int64_t later = 0; later < c->step.following; later++)
         value = (1 - momentum) * value + momentum * old;
     return value - old;
 }

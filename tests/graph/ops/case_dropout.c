@@ -11,13 +11,12 @@ static void make(model_text *m, uint64_t *rng, int round)
 /* The documented contract: which counter and word an element's random number comes from. */
 static void reference(const reference_call *c)
 {
-    double p = c->training ? ref_attr(c, "p")->f : 0;
+    double p = c->step.training ? ref_attr(c, "p")->f : 0;
     uint64_t index = (uint64_t)(c->op - c->graph->op);
-    uint64_t key = smp_random_mix(c->seed + smp_random_mix(index));
-    uint64_t high = (uint64_t)c->step << 32 ^ (uint64_t)c->microbatch;
+    uint64_t key = smp_random_mix(c->step.seed + smp_random_mix(index));
     for (int64_t i = 0; i < ref_count(c, 0); i++) {
         int64_t group = i / 64, word = i / 16 % 4, lane = i % 16;
-        smp_random4 r = smp_random_philox(key, (uint64_t)(group * 16 + lane), high);
+        smp_random4 r = smp_random_philox(key, (uint64_t)(group * 16 + lane), c->step.turn);
         c->out[i] = smp_random_uniform(r.v[word]) < p ? 0 : c->in[0][i] / (1 - p);
     }
 }

@@ -21,7 +21,7 @@ static void add_model(const model_text *m, uint64_t *rng, digests *d)
     op_run_open(&run, m->yaml, "op", m->batch, 0);
     fill(&run, m, rng);
     for (int training = 0; training < 2; training++) {
-        run.training = training;
+        run.step.training = training;
         assert_int_equal(op_run_forward(&run), SMP_OK);
         add(&d->forward, &run.out);
     }

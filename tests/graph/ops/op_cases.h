@@ -19,9 +19,7 @@ typedef struct reference_call {
     const double *const *in;
     const double *const *param;
     double *out; /* several outputs one behind the other */
-    uint64_t seed;
-    int64_t step, microbatch, following, replicas;
-    bool training;
+    smp_op_step step;
 } reference_call;
 
 typedef void (*reference_function)(const reference_call *call);

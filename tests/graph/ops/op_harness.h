@@ -39,10 +39,8 @@ typedef struct op_run {
     buffer out, dout; /* of several outputs one behind the other, as the tests see them */
     buffer outs[SMP_OP_MAX_OUT], douts[SMP_OP_MAX_OUT]; /* then, as the calls see them */
     buffer aux, workspace;
-    uint64_t seed;
-    int64_t step, microbatch, following, replicas;
+    smp_op_step step;
     const smp_op_joint *joint;
-    bool training;
 } op_run;
 
 /* `shift` moves the data by whole cache lines, so that two runs see different addresses. */
@@ -141,7 +139,8 @@ static inline void op_run_allocate(op_run *run, int shift)
 static inline void op_run_open(op_run *run, const char *yaml, const char *name, int64_t batch,
                                int shift)
 {
-    *run = (op_run){.batch = batch, .seed = 7, .step = 1, .replicas = 1, .training = true};
+    *run =
+        (op_run){.batch = batch, .step = {.training = true, .seed = 7, .turn = smp_op_turn(1, 0)}};
     if (smp_graph_parse("model.yaml", yaml, strlen(yaml), &run->graph) != SMP_OK)
         fail_msg("%s\n%s", smp_last_error(), yaml);
     int32_t index = smp_graph_find_op(run->graph, name);
@@ -192,12 +191,7 @@ static inline void op_run_copy_values(op_run *to, const op_run *from)
         memcpy(to->dparam[i].data, from->dparam[i].data, to->dparam[i].bytes);
     }
     memcpy(to->dout.data, from->dout.data, to->dout.bytes);
-    to->seed = from->seed;
     to->step = from->step;
-    to->microbatch = from->microbatch;
-    to->following = from->following;
-    to->replicas = from->replicas;
-    to->training = from->training;
 }
 
 /* Of a buffer that is batched: where run->padding begins, and its elements. */
@@ -264,7 +258,7 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
 {
     for (int i = 0; i < run->op->n_param; i++)
         arrays->param[i] = run->param[i].data;
-    return (smp_op_call){
+    smp_op_call call = {
         .graph = run->graph,
         .op = run->op,
         .batch = run->batch,
@@ -275,15 +269,11 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
         .workspace = run->workspace.data,
         .din = arrays->din,
         .dparam = arrays->dparam,
-        .seed = run->seed,
         .step = run->step,
-        .microbatch = run->microbatch,
-        .following = run->following,
-        .replicas = run->replicas,
-        .step_samples = run->batch - run->padding,
         .joint = run->joint,
-        .training = run->training,
     };
+    call.step.samples = run->batch - run->padding;
+    return call;
 }
 
 static inline smp_status op_run_forward(op_run *run)

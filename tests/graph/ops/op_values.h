@@ -50,12 +50,7 @@ static inline reference_call reference_of(const op_run *run, const doubles *d)
         .in = (const double *const *)d->in,
         .param = (const double *const *)d->param,
         .out = d->out,
-        .seed = run->seed,
         .step = run->step,
-        .microbatch = run->microbatch,
-        .following = run->following,
-        .replicas = run->replicas,
-        .training = run->training,
     };
 }
 
@@ -139,11 +134,9 @@ static inline void fill(op_run *run, const model_text *m, uint64_t *rng)
             ((float *)run->dparam[i].data)[e] = FIRST_ACCUMULATOR;
     }
     fill_floats(&run->dout, rng, 1);
-    run->seed = smp_random_mix(*rng);
-    run->step = random_int(rng, 1, 1000000);
-    run->microbatch = random_int(rng, 0, 1000);
-    run->following = random_int(rng, 0, 3);
-    run->replicas = random_int(rng, 1, 3);
+    run->step.seed = smp_random_mix(*rng);
+    run->step.turn = smp_random_mix(run->step.seed);
+    run->step.following = random_int(rng, 0, 3);
 }
 
 static inline double largest(const float *values, size_t n, double offset)

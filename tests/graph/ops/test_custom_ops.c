@@ -384,7 +384,7 @@ static void test_custom_op_is_given_what_it_asks_for(void **state)
     assert_true(seen.in_grad && seen.random == random);
     op_run_backward_weight(&run);
     assert_true(seen.weight_grad && seen.random == random);
-    run.step = 2;
+    run.step.turn = smp_op_turn(2, 0);
     assert_int_equal(op_run_forward(&run), SMP_OK);
     assert_true(seen.random != random);
     ((int32_t *)run.in[1].data)[7] = 10;

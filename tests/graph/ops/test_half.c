@@ -86,12 +86,7 @@ static void open_half(op_run *half, const model_text *m, op_run *wide)
     assert_int_equal(smp_graph_set_target(half->graph, (smp_target){SMP_BACKEND_CPU, precision}),
                      SMP_OK);
     half->op = &half->graph->op[smp_graph_find_op(half->graph, "op")];
-    half->seed = wide->seed;
     half->step = wide->step;
-    half->microbatch = wide->microbatch;
-    half->following = wide->following;
-    half->replicas = wide->replicas;
-    half->training = wide->training;
     smp_op_needs_get(half->graph, half->op, half->batch, &half->needs);
     half->aux = buffer_make(half->needs.aux_bytes * half->batch, 0);
     half->workspace = buffer_make(half->needs.workspace_bytes, 0);

@@ -36,7 +36,8 @@ static smp_status sum(void *context, double *values, int64_t count)
 
 static op_run part[REPLICAS];
 static sums state_of_sums;
-static smp_op_joint joint = {.following = 1, .context = &state_of_sums, .sum = sum};
+static smp_op_joint joint = {
+    .replicas = REPLICAS, .following = 1, .context = &state_of_sums, .sum = sum};
 
 static void every_replica(void (*call)(op_run *run))
 {
@@ -71,8 +72,7 @@ static void open_parts(op_run *whole, const int64_t samples[REPLICAS])
     fill(whole, &m, &rng);
     for (size_t i = 0; i < whole->in[0].bytes / 4; i++) /* a mean far from 0 */
         ((float *)whole->in[0].data)[i] += 200;
-    whole->following = joint.following;
-    whole->replicas = 1;
+    whole->step.following = joint.following;
     joint.samples = all;
     state_of_sums = (sums){0};
     int64_t first = 0;
@@ -86,8 +86,7 @@ static void open_parts(op_run *whole, const int64_t samples[REPLICAS])
         memcpy(part[r].dout.data, (float *)whole->dout.data + first * SAMPLE,
                (size_t)(samples[r] * SAMPLE) * sizeof(float));
         part[r].padding = BATCH - samples[r];
-        part[r].following = 0; /* that of the joint micro-batch counts */
-        part[r].replicas = REPLICAS;
+        part[r].step.following = 0; /* that of the joint micro-batch counts */
         part[r].joint = &joint;
         op_run_poison_padding(&part[r]);
     }
@@ -199,7 +198,7 @@ static void test_joint_batchnorm_alone(void **state)
     forward(&whole);
     forward(&part[0]);
     assert_same_bits(&part[0].out, &whole.out);
-    whole.training = part[1].training = false;
+    whole.step.training = part[1].step.training = false;
     state_of_sums.collect = false;
     forward(&part[1]);
     assert_int_equal(state_of_sums.calls, 0);

@@ -294,9 +294,8 @@ static int64_t dropout_mask(op_run *run, const char *op, uint64_t seed, int64_t 
 {
     int64_t kept = 0;
     op_run_open(run, DROPOUT, op, 2, 0);
-    run->seed = seed;
-    run->step = step;
-    run->microbatch = microbatch;
+    run->step.seed = seed;
+    run->step.turn = smp_op_turn(step, microbatch);
     float *out = run->out.data, *din = run->din[0].data;
     int64_t n = (int64_t)run->out.bytes / 4;
     for (int64_t i = 0; i < n; i++)
@@ -331,7 +330,8 @@ static void test_op_rules_dropout_mask(void **state)
     (void)state;
     double rate = (double)dropout_mask(&run, "op", 1, 1, 0) / (2 * 100 * 101);
     op_run_close(&run);
-    assert_true(fabs(rate - 0.7) < 0.02); /* 6 standard deviations */
+    assert_true(fabs(rate - 0.7) < 0.02);          /* 6 standard deviations */
+    assert_true(smp_op_turn(3, 5) == 0x300000005); /* or resumed jobs draw anew */
     assert_true(dropout_agreement("op", 1, 1, 0) == 1);
     assert_true(fabs(dropout_agreement("op", 2, 1, 0) - 0.58) < 0.03);
     assert_true(fabs(dropout_agreement("op", 1, 2, 0) - 0.58) < 0.03);
@@ -344,7 +344,7 @@ static void test_op_rules_dropout_evaluation_is_identity(void **state)
     op_run run;
     (void)state;
     op_run_open(&run, DROPOUT, "op", 2, 0);
-    run.training = false;
+    run.step.training = false;
     for (size_t i = 0; i < run.in[0].bytes / 4; i++)
         ((float *)run.in[0].data)[i] = (float)i;
     assert_int_equal(op_run_forward(&run), SMP_OK);

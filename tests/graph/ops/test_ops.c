@@ -174,9 +174,9 @@ static void test_ops_match_reference_and_differences(void **state)
         op_run run;
         open_round(c, round, &run, &m, &rng);
         doubles d = doubles_make(&run);
-        run.training = false; /* of an evaluation */
+        run.step.training = false; /* of an evaluation */
         check_forward(&run, c, &d);
-        run.training = true;
+        run.step.training = true;
         check_forward(&run, c, &d);
         check_gradients(&run, c, &d, &rng);
         check_other_buffers(&run, &m);
@@ -224,8 +224,7 @@ static void check_padding(op_run *padded, const model_text *m)
         for (size_t e = 0; e < alone.dparam[i].bytes / 4; e++)
             ((float *)alone.dparam[i].data)[e] = FIRST_ACCUMULATOR;
     }
-    alone.following = padded->following;
-    alone.replicas = padded->replicas;
+    alone.step.following = padded->step.following;
     assert_int_equal(op_run_forward(&alone), SMP_OK);
     op_run_backward_input(&alone, ~0u);
     op_run_backward_weight(&alone);

@@ -101,7 +101,7 @@ static void check_case(FILE *file, const char *name, char *yaml, int64_t batch,
     op_run run;
     op_run_open(&run, yaml, "op", batch, 0);
     for (int64_t mb = 0; mb < microbatches; mb++) {
-        run.following = microbatches - 1 - mb;
+        run.step.following = microbatches - 1 - mb;
         check_microbatch(file, name, &run, mb == 0);
     }
     for (int i = 0; i < run.op->n_param; i++)

@@ -289,24 +289,21 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
         out[k] = d->value[op->out + k];
         dout[k] = d->grad[op->out + k];
     }
-    smp_op_call call = {.graph = g,
-                        .op = op,
-                        .batch = d->batch,
-                        .state = d->state[o],
-                        .in = in,
-                        .out = out,
-                        .param = param,
-                        .aux = d->aux[o],
-                        .workspace = workspace,
-                        .dout = dout,
-                        .din = din,
-                        .dparam = dparam,
-                        .seed = 5,
-                        .step = 1,
-                        .training = true,
-                        .replicas = 1,
-                        .step_samples = d->batch,
-                        .group = d->used};
+    smp_op_call call = {
+        .graph = g,
+        .op = op,
+        .batch = d->batch,
+        .state = d->state[o],
+        .in = in,
+        .out = out,
+        .param = param,
+        .aux = d->aux[o],
+        .workspace = workspace,
+        .dout = dout,
+        .din = din,
+        .dparam = dparam,
+        .step = {.training = true, .seed = 5, .turn = smp_op_turn(1, 0), .samples = d->batch},
+        .group = d->used};
     d->messages = d->bytes = 0;
     if (forward)
         status = kernels.forward(&call);

@@ -84,8 +84,6 @@ static void run_op(const running *r, const smp_op *op)
     call.aux = zeroed(needs.aux_bytes * r->batch);
     call.workspace = zeroed(needs.workspace_bytes);
     call.out = &r->value[op->out];
-    call.step = 1;
-    call.replicas = 1;
     for (int32_t k = 0; k < op->n_in; k++)
         in[k] = r->value[op->in[k]];
     for (int32_t k = 0; k < op->n_param; k++)
