@@ -1,4 +1,4 @@
-/* What sum and mean are on the CPU and on a GPU: the dimension, and the factor. */
+/* What sums and means are on the CPU and on a GPU: what is added up, and the factor. */
 #ifndef SMP_GRAPH_OPS_SUM_MEAN_H
 #define SMP_GRAPH_OPS_SUM_MEAN_H
 
@@ -10,16 +10,13 @@ extern "C" {
 
 enum { SMP__SUM_AXIS };
 
-static inline smp__axis smp__sum_axis(const smp_op_call *call)
-{
-    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[SMP__SUM_AXIS].i,
-                        call->batch);
-}
+/* The elements that become one: along the axis, all positions, or the pixels of a channel. */
+smp__axis smp__sum_axis(const smp_graph *graph, const smp_op *op, int64_t batch);
 
 /* What sums and gradients are multiplied by. */
 static inline float smp__sum_factor(const smp_op_call *call, smp__axis along)
 {
-    return call->op->kind == &smp__op_mean ? 1.0f / (float)along.size : 1.0f;
+    return call->op->kind == &smp__op_sum ? 1.0f : 1.0f / (float)along.size;
 }
 
 #ifdef __cplusplus
