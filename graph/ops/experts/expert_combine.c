@@ -8,8 +8,6 @@
 
 #include "graph/math/vector.h"
 
-enum { Y, LOGITS };
-
 static smp_status infer(smp_infer *infer)
 {
     return smp__infer_combine(infer, false);
@@ -19,10 +17,10 @@ smp_status smp__infer_combine(smp_infer *infer, bool by_tokens)
 {
     smp__routing r;
     char got[128];
-    SMP_TRY(smp_infer_float(infer, Y));
-    SMP_TRY(smp_infer_dims(infer, Y, 3, 3));
+    SMP_TRY(smp_infer_float(infer, SMP__ROUTED));
+    SMP_TRY(smp_infer_dims(infer, SMP__ROUTED, 3, 3));
     SMP_TRY(smp__infer_routing(infer, by_tokens, &r));
-    const smp_shape *y = &infer->in[Y]->shape;
+    const smp_shape *y = &infer->in[SMP__ROUTED]->shape;
     if (r.top_k > SMP__MOST_TOP_K)
         return smp_infer_fail(infer, "top_k: %lld, expected at most %d", (long long)r.top_k,
                               (int)SMP__MOST_TOP_K);
@@ -30,7 +28,7 @@ smp_status smp__infer_combine(smp_infer *infer, bool by_tokens)
         return smp_infer_fail(infer,
                               "'%s' is %s, expected %lld experts of %lld places, as an "
                               "expert_dispatch with the same attributes makes",
-                              infer->in[Y]->name, smp_shape_format(got, sizeof got, y),
+                              infer->in[SMP__ROUTED]->name, smp_shape_format(got, sizeof got, y),
                               (long long)r.own, (long long)r.capacity);
     infer->out_dtype = SMP_F32;
     infer->out_shape = (smp_shape){2, {r.tokens, y->dim[2]}};
@@ -40,21 +38,21 @@ smp_status smp__infer_combine(smp_infer *infer, bool by_tokens)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
-    *needs = (smp_op_needs){.input_grad_in = 1u << Y | 1u << LOGITS,
+    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    *needs = (smp_op_needs){.input_grad_in = 1u << SMP__ROUTED | 1u << SMP__ROUTER,
                             .workspace_bytes = smp__route_bytes(&r)};
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
-    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
     needs(graph, op, batch, out);
     out->workspace_bytes = smp__device_route_bytes(&r, batch, true);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
     double rows = (double)(batch * r.tokens * r.top_k);
     double values = rows * (double)smp__columns(smp__out(graph, op));
     smp__work_bytes(graph, op, batch, work);
@@ -64,7 +62,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 
 static smp__routing routing_of(const smp_op_call *call)
 {
-    return smp__routing_of(call->graph, call->op, &smp__in(call->graph, call->op, LOGITS)->shape);
+    return smp__routing_of(call->graph, call->op,
+                           &smp__in(call->graph, call->op, SMP__ROUTER)->shape);
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -74,9 +73,9 @@ static smp_status forward(const smp_op_call *call)
     smp__route route = smp__route_at(&r, call->workspace);
     memset(call->out[0], 0, (size_t)(call->batch * r.tokens * d) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++) {
-        const float *y = (const float *)call->in[Y] + b * r.own * r.capacity * d;
+        const float *y = (const float *)call->in[SMP__ROUTED] + b * r.own * r.capacity * d;
         float *out = (float *)call->out[0] + b * r.tokens * d;
-        smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, true,
+        smp__route_sample(&r, (const float *)call->in[SMP__ROUTER] + b * r.tokens * r.experts, true,
                           &route);
         for (int64_t i = 0; i < choices; i++) {
             const int64_t row = smp__route_row(&r, &route, i);
@@ -114,14 +113,14 @@ static smp_status backward_input(const smp_op_call *call)
     const int64_t d = smp__columns(smp__out(call->graph, call->op));
     const int64_t rows = r.own * r.capacity * d, logits = r.tokens * r.experts;
     smp__route route = smp__route_at(&r, call->workspace);
-    if (call->din[Y])
-        memset(call->din[Y], 0, (size_t)(call->batch * rows) * sizeof(float));
+    if (call->din[SMP__ROUTED])
+        memset(call->din[SMP__ROUTED], 0, (size_t)(call->batch * rows) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++)
-        backward_sample(&r, &route, d, (const float *)call->in[Y] + b * rows,
-                        (const float *)call->in[LOGITS] + b * logits,
+        backward_sample(&r, &route, d, (const float *)call->in[SMP__ROUTED] + b * rows,
+                        (const float *)call->in[SMP__ROUTER] + b * logits,
                         call->dout[0] + b * r.tokens * d,
-                        call->din[Y] ? call->din[Y] + b * rows : NULL,
-                        call->din[LOGITS] ? call->din[LOGITS] + b * logits : NULL);
+                        call->din[SMP__ROUTED] ? call->din[SMP__ROUTED] + b * rows : NULL,
+                        call->din[SMP__ROUTER] ? call->din[SMP__ROUTER] + b * logits : NULL);
     return SMP_OK;
 }
 

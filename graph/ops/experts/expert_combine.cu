@@ -4,8 +4,6 @@
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/experts/routing.cuh"
 
-enum { Y, LOGITS };
-
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     combine_backward_rows(const T *dout, T *dy, smp__routing r, smp__device_route route,
@@ -28,7 +26,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 
 static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 {
-    return smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    return smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
 }
 
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
@@ -43,10 +41,11 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp__routing r = routing_of(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, true, call->workspace);
-    const int64_t features = smp__columns(smp__in(call->graph, call->op, Y));
-    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
-    return smp_choices_sum(call, static_cast<const T *>(call->in[Y]), smp_rows_of_experts{r, route},
-                           r, route.gate, features, static_cast<T *>(call->out[0]));
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
+    SMP_TRY(smp_route<T>(call, r, call->in[SMP__ROUTER], route));
+    return smp_choices_sum(call, static_cast<const T *>(call->in[SMP__ROUTED]),
+                           smp_rows_of_experts{r, route}, r, route.gate, features,
+                           static_cast<T *>(call->out[0]));
 }
 
 template <typename T>
@@ -59,8 +58,8 @@ static smp_status rows_gradient(const smp_op_call *call, const smp__routing &r,
     const auto kernel =
         width > 1 ? combine_backward_rows<smp_pack<T>::N, T> : combine_backward_rows<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, rows * (features / width)), SMP_BLOCK, 0, cuda->stream,
-               reinterpret_cast<const T *>(call->dout[0]), reinterpret_cast<T *>(call->din[Y]), r,
-               route, rows, features);
+               reinterpret_cast<const T *>(call->dout[0]),
+               reinterpret_cast<T *>(call->din[SMP__ROUTED]), r, route, rows, features);
     return smp__cuda_launched("expert_combine");
 }
 
@@ -68,15 +67,15 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     const smp__routing r = routing_of(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, true, call->workspace);
-    const int64_t features = smp__columns(smp__in(call->graph, call->op, Y));
-    if (!call->din[Y] && !call->din[LOGITS])
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
+    if (!call->din[SMP__ROUTED] && !call->din[SMP__ROUTER])
         return SMP_OK;
-    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
-    if (call->din[Y])
+    SMP_TRY(smp_route<T>(call, r, call->in[SMP__ROUTER], route));
+    if (call->din[SMP__ROUTED])
         SMP_TRY(rows_gradient<T>(call, r, route, features));
-    if (!call->din[LOGITS])
+    if (!call->din[SMP__ROUTER])
         return SMP_OK;
-    return smp_gates_gradient(call, static_cast<const T *>(call->in[Y]),
+    return smp_gates_gradient(call, static_cast<const T *>(call->in[SMP__ROUTED]),
                               smp_rows_of_experts{r, route}, r, route, features);
 }
 

@@ -8,8 +8,6 @@
 
 #include "graph/math/vector.h"
 
-enum { X, LOGITS };
-
 static smp_status infer(smp_infer *infer)
 {
     return smp__infer_dispatch(infer, false);
@@ -19,13 +17,13 @@ smp_status smp__infer_dispatch(smp_infer *infer, bool by_tokens)
 {
     smp__routing r;
     char got[128];
-    SMP_TRY(smp_infer_float(infer, X));
-    SMP_TRY(smp_infer_dims(infer, X, 2, 2));
+    SMP_TRY(smp_infer_float(infer, SMP__ROUTED));
+    SMP_TRY(smp_infer_dims(infer, SMP__ROUTED, 2, 2));
     SMP_TRY(smp__infer_routing(infer, by_tokens, &r));
-    const smp_shape *x = &infer->in[X]->shape;
+    const smp_shape *x = &infer->in[SMP__ROUTED]->shape;
     if (x->dim[0] != r.tokens)
         return smp_infer_fail(infer, "'%s' is %s, expected %lld rows, as the logits have",
-                              infer->in[X]->name, smp_shape_format(got, sizeof got, x),
+                              infer->in[SMP__ROUTED]->name, smp_shape_format(got, sizeof got, x),
                               (long long)r.tokens);
     infer->out_dtype = SMP_F32;
     infer->out_shape = (smp_shape){3, {r.own, r.capacity, x->dim[1]}};
@@ -35,40 +33,41 @@ smp_status smp__infer_dispatch(smp_infer *infer, bool by_tokens)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
-    *needs = (smp_op_needs){.input_grad_in = 1u << LOGITS, .workspace_bytes = smp__route_bytes(&r)};
+    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    *needs =
+        (smp_op_needs){.input_grad_in = 1u << SMP__ROUTER, .workspace_bytes = smp__route_bytes(&r)};
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
-    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
     needs(graph, op, batch, out);
     out->workspace_bytes = smp__device_route_bytes(&r, batch, false);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
     double rows = (double)(batch * r.tokens * r.top_k);
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = smp__route_flops(&r, false, batch);
     work->backward_input_flops =
-        work->forward_flops + rows * (double)smp__columns(smp__in(graph, op, X));
+        work->forward_flops + rows * (double)smp__columns(smp__in(graph, op, SMP__ROUTED));
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    const smp_shape *x = &smp__in(call->graph, call->op, X)->shape;
+    const smp_shape *x = &smp__in(call->graph, call->op, SMP__ROUTED)->shape;
     const smp__routing r =
-        smp__routing_of(call->graph, call->op, &smp__in(call->graph, call->op, LOGITS)->shape);
+        smp__routing_of(call->graph, call->op, &smp__in(call->graph, call->op, SMP__ROUTER)->shape);
     const int64_t d = x->dim[1], choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
     memset(call->out[0], 0, (size_t)smp__count(smp__out(call->graph, call->op), call->batch) * 4);
     for (int64_t b = 0; b < call->batch; b++) {
-        const float *in = (const float *)call->in[X] + b * r.tokens * d;
+        const float *in = (const float *)call->in[SMP__ROUTED] + b * r.tokens * d;
         float *out = (float *)call->out[0] + b * r.own * r.capacity * d;
-        smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, false,
-                          &route);
+        smp__route_sample(&r, (const float *)call->in[SMP__ROUTER] + b * r.tokens * r.experts,
+                          false, &route);
         for (int64_t i = 0; i < choices; i++) {
             const int64_t row = smp__route_row(&r, &route, i);
             if (row >= 0)
@@ -80,21 +79,21 @@ static smp_status forward(const smp_op_call *call)
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const smp_tensor *x = smp__in(call->graph, call->op, X);
-    const smp_tensor *logits = smp__in(call->graph, call->op, LOGITS);
+    const smp_tensor *x = smp__in(call->graph, call->op, SMP__ROUTED);
+    const smp_tensor *logits = smp__in(call->graph, call->op, SMP__ROUTER);
     const smp__routing r = smp__routing_of(call->graph, call->op, &logits->shape);
     const int64_t d = x->shape.dim[1], choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
-    if (call->din[LOGITS])
-        memset(call->din[LOGITS], 0, (size_t)smp__count(logits, call->batch) * sizeof(float));
-    if (!call->din[X])
+    if (call->din[SMP__ROUTER])
+        memset(call->din[SMP__ROUTER], 0, (size_t)smp__count(logits, call->batch) * sizeof(float));
+    if (!call->din[SMP__ROUTED])
         return SMP_OK;
-    memset(call->din[X], 0, (size_t)smp__count(x, call->batch) * sizeof(float));
+    memset(call->din[SMP__ROUTED], 0, (size_t)smp__count(x, call->batch) * sizeof(float));
     for (int64_t b = 0; b < call->batch; b++) {
-        float *dx = call->din[X] + b * r.tokens * d;
+        float *dx = call->din[SMP__ROUTED] + b * r.tokens * d;
         const float *dout = call->dout[0] + b * r.own * r.capacity * d;
-        smp__route_sample(&r, (const float *)call->in[LOGITS] + b * r.tokens * r.experts, false,
-                          &route);
+        smp__route_sample(&r, (const float *)call->in[SMP__ROUTER] + b * r.tokens * r.experts,
+                          false, &route);
         for (int64_t i = 0; i < choices; i++) {
             const int64_t row = smp__route_row(&r, &route, i);
             if (row >= 0)

@@ -3,8 +3,6 @@
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/experts/routing.cuh"
 
-enum { X, LOGITS };
-
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     dispatch_forward(const T *x, T *out, const int32_t *choice, smp__routing r, int64_t rows,
@@ -25,7 +23,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 
 static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 {
-    return smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    return smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
 }
 
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
@@ -41,13 +39,13 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const smp__routing r = routing_of(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, false, call->workspace);
-    const int64_t features = smp__columns(smp__in(call->graph, call->op, X));
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
     const int64_t rows = call->batch * r.own * r.capacity;
     const int width = smp_width<T>(features);
     const auto kernel = width > 1 ? dispatch_forward<smp_pack<T>::N, T> : dispatch_forward<1, T>;
-    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
+    SMP_TRY(smp_route<T>(call, r, call->in[SMP__ROUTER], route));
     SMP_LAUNCH(kernel, smp_grid(cuda, rows * (features / width)), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(call->in[X]), static_cast<T *>(call->out[0]),
+               static_cast<const T *>(call->in[SMP__ROUTED]), static_cast<T *>(call->out[0]),
                static_cast<const int32_t *>(route.choice), r, rows, features);
     return smp__cuda_launched("expert_dispatch");
 }
@@ -57,17 +55,17 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const smp__routing r = routing_of(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, false, call->workspace);
-    const int64_t features = smp__columns(smp__in(call->graph, call->op, X));
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
     const int64_t tokens = call->batch * r.tokens;
-    if (call->din[LOGITS])
-        SMP_TRY(SMP_CUDA(cudaMemsetAsync, call->din[LOGITS], 0,
+    if (call->din[SMP__ROUTER])
+        SMP_TRY(SMP_CUDA(cudaMemsetAsync, call->din[SMP__ROUTER], 0,
                          (size_t)(tokens * r.experts) * sizeof(T), cuda->stream));
-    if (!call->din[X])
+    if (!call->din[SMP__ROUTED])
         return SMP_OK;
-    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
+    SMP_TRY(smp_route<T>(call, r, call->in[SMP__ROUTER], route));
     return smp_choices_sum(call, reinterpret_cast<const T *>(call->dout[0]),
                            smp_rows_of_experts{r, route}, r, NULL, features,
-                           reinterpret_cast<T *>(call->din[X]));
+                           reinterpret_cast<T *>(call->din[SMP__ROUTED]));
 }
 
 SMP_CUDA_KERNELS(expert_dispatch) = {

@@ -11,8 +11,6 @@
 
 #include "graph/math/vector.h"
 
-enum { Y, LOGITS };
-
 static smp_status infer(smp_infer *infer)
 {
     return smp__infer_combine(infer, true);
@@ -25,14 +23,14 @@ static int64_t columns_of(const smp_graph *graph, const smp_op *op)
 
 static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 {
-    return smp__routing_by_tokens(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    return smp__routing_by_tokens(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp__routing r = routing_of(graph, op);
     const int64_t d = columns_of(graph, op);
-    *needs = (smp_op_needs){.input_grad_in = 1u << LOGITS,
+    *needs = (smp_op_needs){.input_grad_in = 1u << SMP__ROUTER,
                             .input_grad_aux = true,
                             .aux_bytes = smp__experts_saved(graph, op) +
                                          r.tokens * r.top_k * d * (int64_t)sizeof(float),
@@ -72,7 +70,7 @@ static smp_status forward(const smp_op_call *call)
     float *rows = saved_rows(call), *out = call->out[0];
     const int64_t d = columns_of(call->graph, call->op);
     SMP_TRY(smp__experts_begin(call, d, true, true, &x));
-    SMP_TRY(smp__experts_return(&x, call->in[Y], false, rows));
+    SMP_TRY(smp__experts_return(&x, call->in[SMP__ROUTED], false, rows));
     memset(out, 0, (size_t)(call->batch * x.r.tokens * d) * sizeof *out);
     for (int64_t i = 0; i < call->batch * x.r.tokens * x.r.top_k; i++) {
         float *to = out + i / x.r.top_k * d;
@@ -97,8 +95,8 @@ static void logits_gradient(const smp_op_call *call, const smp__expert_exchange 
                            ? smp__dot(call->dout[0] + token * x->d, rows + i * x->d, x->d)
                            : 0;
         }
-        smp__route_gradient(r, (const float *)call->in[LOGITS] + token * r->experts, &route, t,
-                            dgate, call->din[LOGITS] + token * r->experts);
+        smp__route_gradient(r, (const float *)call->in[SMP__ROUTER] + token * r->experts, &route, t,
+                            dgate, call->din[SMP__ROUTER] + token * r->experts);
     }
 }
 
@@ -106,9 +104,11 @@ static smp_status backward_input(const smp_op_call *call)
 {
     smp__expert_exchange x;
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), true, false, &x));
-    for (int64_t b = 0; call->din[LOGITS] && b < call->batch; b++)
+    for (int64_t b = 0; call->din[SMP__ROUTER] && b < call->batch; b++)
         logits_gradient(call, &x, b);
-    return call->din[Y] ? smp__experts_send(&x, call->dout[0], true, call->din[Y]) : SMP_OK;
+    return call->din[SMP__ROUTED]
+               ? smp__experts_send(&x, call->dout[0], true, call->din[SMP__ROUTED])
+               : SMP_OK;
 }
 
 const smp_op_kind smp__op_expert_return = {

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { X, LOGITS };
-
 static smp_status infer(smp_infer *infer)
 {
     return smp__infer_dispatch(infer, true);
@@ -15,12 +13,12 @@ static smp_status infer(smp_infer *infer)
 
 static int64_t columns_of(const smp_graph *graph, const smp_op *op)
 {
-    return smp__columns(smp__in(graph, op, X));
+    return smp__columns(smp__in(graph, op, SMP__ROUTED));
 }
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    *needs = (smp_op_needs){.input_grad_in = 1u << LOGITS,
+    *needs = (smp_op_needs){.input_grad_in = 1u << SMP__ROUTER,
                             .input_grad_aux = true,
                             .aux_bytes = smp__experts_saved(graph, op),
                             .workspace_bytes =
@@ -37,7 +35,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__routing r = smp__routing_by_tokens(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    smp__routing r = smp__routing_by_tokens(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
     double rows = (double)(batch * r.tokens * r.top_k);
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = smp__route_flops(&r, false, batch);
@@ -51,21 +49,21 @@ static smp_status forward(const smp_op_call *call)
 {
     smp__expert_exchange x;
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, true, &x));
-    return smp__experts_send(&x, call->in[X], false, call->out[0]);
+    return smp__experts_send(&x, call->in[SMP__ROUTED], false, call->out[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const smp_tensor *logits = smp__in(call->graph, call->op, LOGITS);
-    const smp_tensor *in = smp__in(call->graph, call->op, X);
+    const smp_tensor *logits = smp__in(call->graph, call->op, SMP__ROUTER);
+    const smp_tensor *in = smp__in(call->graph, call->op, SMP__ROUTED);
     smp__expert_exchange x;
-    if (call->din[LOGITS])
-        memset(call->din[LOGITS], 0, (size_t)smp__count(logits, call->batch) * sizeof(float));
-    if (!call->din[X])
+    if (call->din[SMP__ROUTER])
+        memset(call->din[SMP__ROUTER], 0, (size_t)smp__count(logits, call->batch) * sizeof(float));
+    if (!call->din[SMP__ROUTED])
         return SMP_OK;
-    memset(call->din[X], 0, (size_t)smp__count(in, call->batch) * sizeof(float));
+    memset(call->din[SMP__ROUTED], 0, (size_t)smp__count(in, call->batch) * sizeof(float));
     SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, false, &x));
-    return smp__experts_return(&x, call->dout[0], true, call->din[X]);
+    return smp__experts_return(&x, call->dout[0], true, call->din[SMP__ROUTED]);
 }
 
 const smp_op_kind smp__op_expert_send = {

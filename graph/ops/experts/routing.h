@@ -4,6 +4,8 @@
 
 #include "graph/ops/collective/collective.h"
 
+/* Inputs of all that route: the rows of tokens or of experts, and the logits. */
+enum { SMP__ROUTED, SMP__ROUTER };
 /* Attributes that both have, in this order. */
 enum {
     SMP__TOP_K,

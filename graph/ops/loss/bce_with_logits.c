@@ -13,7 +13,6 @@
 
 #include "graph/math/vector.h"
 
-enum { LOGITS, TARGETS };
 enum { BLOCK = 4096 }; /* a lane's product, at most 2 ^ (BLOCK / SMP_LANES), is a double */
 
 static const smp_attr_desc ATTRS[] = {{0}};
@@ -65,7 +64,7 @@ SMP_VECTOR static void scaled(float *restrict y, const float *restrict x, float 
 
 static smp_status forward(const smp_op_call *call)
 {
-    const float *x = call->in[LOGITS], *t = call->in[TARGETS];
+    const float *x = call->in[SMP__LOGITS], *t = call->in[SMP__TARGETS];
     int64_t n = smp__pair_loss_counted(call);
     float e[BLOCK];
     double sum = 0;
@@ -80,10 +79,10 @@ static smp_status forward(const smp_op_call *call)
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const float *x = call->in[LOGITS], *t = call->in[TARGETS];
-    float *dx = call->din[LOGITS], *dt = call->din[TARGETS];
+    const float *x = call->in[SMP__LOGITS], *t = call->in[SMP__TARGETS];
+    float *dx = call->din[SMP__LOGITS], *dt = call->din[SMP__TARGETS];
     int64_t n = smp__pair_loss_counted(call);
-    int64_t all = smp__count(smp__in(call->graph, call->op, LOGITS), call->batch);
+    int64_t all = smp__count(smp__in(call->graph, call->op, SMP__LOGITS), call->batch);
     float scale = *call->dout[0] / (float)(n > 0 ? n : 1);
     if (dx) {
         smp__sigmoid(dx, x, n);

@@ -23,8 +23,6 @@
 
 #include "graph/math/vector.h"
 
-enum { LOGITS, TARGETS };
-
 typedef struct row_stats {
     float max, sum;
 } row_stats;
@@ -45,9 +43,9 @@ static const smp_attr_desc ATTRS[] = {
 
 static smp_status infer(smp_infer *infer)
 {
-    SMP_TRY(smp_infer_float(infer, LOGITS));
-    SMP_TRY(smp_infer_dims(infer, LOGITS, 1, SMP_MAX_DIMS));
-    const smp_tensor *logits = infer->in[LOGITS], *targets = infer->in[TARGETS];
+    SMP_TRY(smp_infer_float(infer, SMP__LOGITS));
+    SMP_TRY(smp_infer_dims(infer, SMP__LOGITS, 1, SMP_MAX_DIMS));
+    const smp_tensor *logits = infer->in[SMP__LOGITS], *targets = infer->in[SMP__TARGETS];
     if (targets->dtype != SMP_I32)
         return smp_infer_fail(infer, "input '%s' is float, expected int32 targets", targets->name);
     smp_shape expected = logits->shape;
@@ -70,12 +68,12 @@ static smp_status infer(smp_infer *infer)
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
+    const int64_t rows = smp__count(smp__in(graph, op, SMP__TARGETS), batch);
     const int64_t devices = op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
     *needs = (smp_op_needs){
-        .input_grad_in = 1u << LOGITS | 1u << TARGETS,
+        .input_grad_in = 1u << SMP__LOGITS | 1u << SMP__TARGETS,
         .input_grad_aux = true,
-        .aux_bytes = smp__in(graph, op, TARGETS)->elements * (int64_t)sizeof(row_stats),
+        .aux_bytes = smp__in(graph, op, SMP__TARGETS)->elements * (int64_t)sizeof(row_stats),
         .workspace_bytes = devices > 1 ? (1 + devices) * rows * (int64_t)sizeof(row_share) : 0,
     };
 }
@@ -85,7 +83,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
  * there, and the targets' logits; with smoothing the means of the rows. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
-    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
+    const int64_t rows = smp__count(smp__in(graph, op, SMP__TARGETS), batch);
     const int64_t parts = (rows + 1023) / 1024;
     needs(graph, op, batch, out);
     out->aux_bytes += (int64_t)sizeof(double);
@@ -98,7 +96,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
+    const int64_t rows = smp__count(smp__in(graph, op, SMP__TARGETS), batch);
     smp__work_elementwise(graph, op, batch, 20, 20, work);
     work->forward_exchange =
         smp_op_exchange_each(op->attr[SMP__CROSS_ENTROPY_DEVICES].i, rows * SHARE);
@@ -107,10 +105,11 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
                         int64_t *max)
 {
-    if (slot != TARGETS)
+    if (slot != SMP__TARGETS)
         return false;
     *min = SMP__IGNORED_TARGET;
-    *max = smp__columns(smp__in(graph, op, LOGITS)) * op->attr[SMP__CROSS_ENTROPY_DEVICES].i - 1;
+    *max =
+        smp__columns(smp__in(graph, op, SMP__LOGITS)) * op->attr[SMP__CROSS_ENTROPY_DEVICES].i - 1;
     return true;
 }
 
@@ -125,7 +124,7 @@ static int64_t rows_counted(const int32_t *target, int64_t n)
 /* Those of samples; the rest is padding. */
 static int64_t counted_rows(const smp_op_call *call)
 {
-    return smp__count(smp__in(call->graph, call->op, TARGETS), call->batch - call->padding);
+    return smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch - call->padding);
 }
 
 /* What the loss has for the target's logit. */
@@ -183,8 +182,8 @@ static smp_status check_target(const smp_op_call *call, int64_t row, int32_t tar
 static smp_status own_shares(const smp_op_call *call, int64_t first, int64_t classes,
                              row_share *out)
 {
-    const float *logits = call->in[LOGITS];
-    const int32_t *target = call->in[TARGETS];
+    const float *logits = call->in[SMP__LOGITS];
+    const int32_t *target = call->in[SMP__TARGETS];
     const int64_t rows = counted_rows(call);
     const bool smooth = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f > 0;
     for (int64_t r = 0; r < rows; r++, logits += classes) {
@@ -223,8 +222,8 @@ static row_share join_shares(const row_share *all, int64_t rows, int64_t devices
 static smp_status count_hits(const smp_op_call *call, const smp_op_group *group, int64_t first,
                              int64_t classes, float *target_logit)
 {
-    const float *logits = call->in[LOGITS];
-    const int32_t *target = call->in[TARGETS];
+    const float *logits = call->in[SMP__LOGITS];
+    const int32_t *target = call->in[SMP__TARGETS];
     const int64_t rows = counted_rows(call);
     float *before = target_logit;
     for (int64_t r = 0; r < rows; r++, logits += classes)
@@ -240,10 +239,10 @@ static smp_status count_hits(const smp_op_call *call, const smp_op_group *group,
 
 static smp_status forward_split(const smp_op_call *call)
 {
-    const int32_t *target = call->in[TARGETS];
+    const int32_t *target = call->in[SMP__TARGETS];
     row_stats *stats = call->aux;
     const int64_t rows = counted_rows(call), devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
-    const int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    const int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
     const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     const smp_op_group *group;
     SMP_TRY(smp__group_of(call, devices, &group));
@@ -274,11 +273,11 @@ static smp_status forward(const smp_op_call *call)
 {
     if (call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1)
         return forward_split(call);
-    const float *logits = call->in[LOGITS];    /* (B, .., V) */
-    const int32_t *target = call->in[TARGETS]; /* (B, ..) */
-    row_stats *stats = call->aux;              /* (B, ..) */
+    const float *logits = call->in[SMP__LOGITS];    /* (B, .., V) */
+    const int32_t *target = call->in[SMP__TARGETS]; /* (B, ..) */
+    row_stats *stats = call->aux;                   /* (B, ..) */
     int64_t rows = counted_rows(call);
-    int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
     double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     double loss = 0;
     int64_t count = 0, hits[SMP_OP_HITS] = {0};
@@ -304,13 +303,13 @@ static smp_status forward(const smp_op_call *call)
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const float *logits = call->in[LOGITS];
-    const int32_t *target = call->in[TARGETS];
+    const float *logits = call->in[SMP__LOGITS];
+    const int32_t *target = call->in[SMP__TARGETS];
     const row_stats *stats = call->aux;
-    float *dlogits = call->din[LOGITS];
+    float *dlogits = call->din[SMP__LOGITS];
     int64_t rows = counted_rows(call);
-    int64_t all = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
-    int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    int64_t all = smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch);
+    int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
     const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
     if (!dlogits)
         return SMP_OK;
@@ -368,6 +367,6 @@ const smp_op_kind smp__op_cross_entropy = {
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
     .rows_counted = rows_counted,
-    .rows_in = TARGETS,
+    .rows_in = SMP__TARGETS,
     .counts_hits = true,
 };

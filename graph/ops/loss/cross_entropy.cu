@@ -20,8 +20,6 @@ extern "C" {
 
 namespace
 {
-enum { LOGITS, TARGETS };
-
 struct alignas(8) row_stats {
     float max, sum;
 };
@@ -313,9 +311,10 @@ static layout layout_of(const smp_op_call *call)
     smp_op_needs needs;
     smp_op_needs_get(call->graph, call->op, call->batch, &needs);
     layout l;
-    l.rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
-    l.counted = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch - call->padding);
-    l.classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    l.rows = smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch);
+    l.counted =
+        smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch - call->padding);
+    l.classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
     l.stats = static_cast<row_stats *>(call->aux);
     l.count = reinterpret_cast<double *>(l.stats + l.rows);
     const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
@@ -346,8 +345,8 @@ template <typename T> static smp_status count_hits(const smp_op_call *call, cons
         lanes == SMP_WARP ? cross_entropy_hits<T, true> : cross_entropy_hits<T, false>;
     SMP_TRY(SMP_CUDA(cudaMemsetAsync, hits, 0, SMP_OP_HITS * sizeof *hits, stream));
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
-               static_cast<const T *>(call->in[LOGITS]),
-               static_cast<const int32_t *>(call->in[TARGETS]), hits, l.counted, l.classes);
+               static_cast<const T *>(call->in[SMP__LOGITS]),
+               static_cast<const int32_t *>(call->in[SMP__TARGETS]), hits, l.counted, l.classes);
     return SMP_OK;
 }
 
@@ -362,8 +361,8 @@ static smp_status count_hits_together(const smp_op_call *call, const layout &l,
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_before<T, true> : cross_entropy_before<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
-               static_cast<const T *>(call->in[LOGITS]),
-               static_cast<const int32_t *>(call->in[TARGETS]),
+               static_cast<const T *>(call->in[SMP__LOGITS]),
+               static_cast<const int32_t *>(call->in[SMP__TARGETS]),
                static_cast<const float *>(l.target_logit), before, l.counted, l.classes, l.first);
     SMP_TRY(smp__cuda_launched("cross_entropy hits"));
     SMP_TRY(group->all_reduce(group->context, before, l.counted));
@@ -379,12 +378,12 @@ static smp_status make_rows_together(const smp_op_call *call, const layout &l,
                                      const smp_op_group *group)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const int32_t *target = static_cast<const int32_t *>(call->in[TARGETS]);
+    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_shares<T, true> : cross_entropy_shares<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, cuda->stream,
-               static_cast<const T *>(call->in[LOGITS]), target, l.own, l.counted, l.classes,
+               static_cast<const T *>(call->in[SMP__LOGITS]), target, l.own, l.counted, l.classes,
                l.first, l.mean != NULL);
     SMP_TRY(smp__cuda_launched("cross_entropy shares"));
     SMP_TRY(group->all_gather(group->context, reinterpret_cast<const float *>(l.own),
@@ -399,8 +398,8 @@ static smp_status make_rows_together(const smp_op_call *call, const layout &l,
 template <typename T> static smp_status make_rows(const smp_op_call *call, const layout &l)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
-    const T *logits = static_cast<const T *>(call->in[LOGITS]);
-    const int32_t *target = static_cast<const int32_t *>(call->in[TARGETS]);
+    const T *logits = static_cast<const T *>(call->in[SMP__LOGITS]);
+    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_rows<T, true> : cross_entropy_rows<T, false>;
@@ -419,8 +418,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
     const layout l = layout_of(call);
-    const T *logits = static_cast<const T *>(call->in[LOGITS]);
-    const int32_t *target = static_cast<const int32_t *>(call->in[TARGETS]);
+    const T *logits = static_cast<const T *>(call->in[SMP__LOGITS]);
+    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
     const row_stats *stats = l.stats;
     partial *part = static_cast<partial *>(call->workspace);
     const smp_op_group *group;
@@ -438,17 +437,17 @@ template <typename T> static smp_status forward(const smp_op_call *call)
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    if (!call->din[LOGITS])
+    if (!call->din[SMP__LOGITS])
         return SMP_OK;
     const layout l = layout_of(call);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_backward<T, true> : cross_entropy_backward<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0,
-               smp_cuda_of(call)->stream, static_cast<const T *>(call->in[LOGITS]),
-               static_cast<const int32_t *>(call->in[TARGETS]),
+               smp_cuda_of(call)->stream, static_cast<const T *>(call->in[SMP__LOGITS]),
+               static_cast<const int32_t *>(call->in[SMP__TARGETS]),
                static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
-               call->dout[0], reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted,
+               call->dout[0], reinterpret_cast<T *>(call->din[SMP__LOGITS]), l.rows, l.counted,
                l.classes, l.first, l.all, l.smoothing);
     return smp__cuda_launched("cross_entropy backward");
 }

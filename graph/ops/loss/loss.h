@@ -8,6 +8,7 @@
 extern "C" {
 #endif
 
+enum { SMP__LOGITS, SMP__TARGETS }; /* inputs of those that have logits */
 enum { SMP__CROSS_ENTROPY_SMOOTHING, SMP__CROSS_ENTROPY_DEVICES };
 enum { SMP__IGNORED_TARGET = -1 }; /* of cross_entropy: the row does not count */
 
