@@ -38,21 +38,21 @@ smp_status smp__infer_combine(smp_infer *infer, bool by_tokens)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    smp__routing r = smp__experts_routing(graph, op);
     *needs = (smp_op_needs){.input_grad_in = 1u << SMP__ROUTED | 1u << SMP__ROUTER,
                             .workspace_bytes = smp__route_bytes(&r)};
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
-    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    const smp__routing r = smp__experts_routing(graph, op);
     needs(graph, op, batch, out);
     out->workspace_bytes = smp__device_route_bytes(&r, batch, true);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    smp__routing r = smp__experts_routing(graph, op);
     double rows = (double)(batch * r.tokens * r.top_k);
     double values = rows * (double)smp__columns(smp__out(graph, op));
     smp__work_bytes(graph, op, batch, work);
@@ -60,15 +60,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->backward_input_flops = 3 * values + 3 * rows + smp__route_flops(&r, true, batch);
 }
 
-static smp__routing routing_of(const smp_op_call *call)
-{
-    return smp__routing_of(call->graph, call->op,
-                           &smp__in(call->graph, call->op, SMP__ROUTER)->shape);
-}
-
 static smp_status forward(const smp_op_call *call)
 {
-    const smp__routing r = routing_of(call);
+    const smp__routing r = smp__experts_routing(call->graph, call->op);
     const int64_t d = smp__columns(smp__out(call->graph, call->op)), choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
     memset(call->out[0], 0, (size_t)(call->batch * r.tokens * d) * sizeof(float));
@@ -109,7 +103,7 @@ static void backward_sample(const smp__routing *r, smp__route *route, int64_t d,
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const smp__routing r = routing_of(call);
+    const smp__routing r = smp__experts_routing(call->graph, call->op);
     const int64_t d = smp__columns(smp__out(call->graph, call->op));
     const int64_t rows = r.own * r.capacity * d, logits = r.tokens * r.experts;
     smp__route route = smp__route_at(&r, call->workspace);

@@ -24,22 +24,9 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
-{
-    return smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
-}
-
-static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
-                          void **state)
-{
-    (void)batch, (void)device;
-    *state = NULL;
-    return smp_route_check(graph, op, routing_of(graph, op));
-}
-
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    const smp__routing r = routing_of(call->graph, call->op);
+    const smp__routing r = smp__experts_routing(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, true, call->workspace);
     const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
     SMP_TRY(smp_route<T>(call, r, call->in[SMP__ROUTER], route));
@@ -65,7 +52,7 @@ static smp_status rows_gradient(const smp_op_call *call, const smp__routing &r,
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    const smp__routing r = routing_of(call->graph, call->op);
+    const smp__routing r = smp__experts_routing(call->graph, call->op);
     const smp__device_route route = smp__device_route_at(&r, call->batch, true, call->workspace);
     const int64_t features = smp__columns(smp__in(call->graph, call->op, SMP__ROUTED));
     if (!call->din[SMP__ROUTED] && !call->din[SMP__ROUTER])
@@ -80,7 +67,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(expert_combine) = {
-    .prepare = prepare,
+    .prepare = smp_experts_check,
     .forward = SMP_TYPED(forward),
     .backward_input = SMP_TYPED(backward_input),
 };

@@ -33,21 +33,21 @@ smp_status smp__infer_dispatch(smp_infer *infer, bool by_tokens)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    smp__routing r = smp__experts_routing(graph, op);
     *needs =
         (smp_op_needs){.input_grad_in = 1u << SMP__ROUTER, .workspace_bytes = smp__route_bytes(&r)};
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
-    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    const smp__routing r = smp__experts_routing(graph, op);
     needs(graph, op, batch, out);
     out->workspace_bytes = smp__device_route_bytes(&r, batch, false);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+    smp__routing r = smp__experts_routing(graph, op);
     double rows = (double)(batch * r.tokens * r.top_k);
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = smp__route_flops(&r, false, batch);
@@ -58,8 +58,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static smp_status forward(const smp_op_call *call)
 {
     const smp_shape *x = &smp__in(call->graph, call->op, SMP__ROUTED)->shape;
-    const smp__routing r =
-        smp__routing_of(call->graph, call->op, &smp__in(call->graph, call->op, SMP__ROUTER)->shape);
+    const smp__routing r = smp__experts_routing(call->graph, call->op);
     const int64_t d = x->dim[1], choices = r.tokens * r.top_k;
     smp__route route = smp__route_at(&r, call->workspace);
     memset(call->out[0], 0, (size_t)smp__count(smp__out(call->graph, call->op), call->batch) * 4);

@@ -266,5 +266,13 @@ static inline smp_status smp_route_check(const smp_graph *graph, const smp_op *o
                        op->name, op->kind->name, (long long)(r.tokens * r.top_k),
                        (int)SMP_ROUTE_MOST_TOKENS);
 }
+/* `prepare` of expert_dispatch and expert_combine. */
+static inline smp_status smp_experts_check(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                           void *device, void **state)
+{
+    (void)batch, (void)device;
+    *state = NULL;
+    return smp_route_check(graph, op, smp__experts_routing(graph, op));
+}
 
 #endif

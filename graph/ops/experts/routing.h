@@ -30,6 +30,10 @@ typedef struct smp__routing {
 
 /* logits: [tokens, experts]. */
 smp__routing smp__routing_of(const smp_graph *graph, const smp_op *op, const smp_shape *logits);
+static inline smp__routing smp__experts_routing(const smp_graph *graph, const smp_op *op)
+{
+    return smp__routing_of(graph, op, &smp__in(graph, op, SMP__ROUTER)->shape);
+}
 /* The same where every device has a part of the tokens, too, [tokens, experts] of the logits. */
 smp__routing smp__routing_by_tokens(const smp_graph *graph, const smp_op *op,
                                     const smp_shape *logits);
