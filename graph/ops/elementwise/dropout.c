@@ -43,16 +43,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 25, 25, work);
 }
 
-typedef struct mask {
-    uint64_t key, counter_high;
-    uint32_t threshold; /* an element is dropped if the upper 24 bits of its word lie below */
-    float scale;
-} mask;
-
-static mask mask_of(const smp_op_call *call)
+smp__dropout_mask smp__dropout_mask_of(const smp_op_call *call)
 {
     double p = call->op->attr[SMP__DROPOUT_P].f;
-    return (mask){
+    return (smp__dropout_mask){
         .key = smp__random_key(call),
         .counter_high = call->step.turn,
         .threshold = (uint32_t)ceil(p * 0x1p24),
@@ -63,8 +57,8 @@ static mask mask_of(const smp_op_call *call)
 /* Elements `first` to first + n - 1 of the mask. Every x[i] is loaded and multiplied, by 0 if it is
  * dropped: a load under the condition is what gcc 12 vectorises wrongly for AVX2
  * (graph/math/vector.h). */
-SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, int64_t first,
-                            int64_t n)
+SMP_VECTOR static void drop(float *restrict y, const float *restrict x, smp__dropout_mask m,
+                            int64_t first, int64_t n)
 {
     uint32_t word[WORDS][SMP_LANES];
     for (int64_t begin = 0, width; begin < n; begin += width) {
@@ -102,7 +96,8 @@ static smp_status apply(const smp_op_call *call, float *y, const float *x)
     const int64_t run = parts.run, device = devices > 1 ? call->graph->device : 0;
     parts.devices = devices;
     for (int64_t i = 0; i * run < n; i++)
-        drop(y + i * run, x + i * run, mask_of(call), smp__run_of(parts, i, device) * run, run);
+        drop(y + i * run, x + i * run, smp__dropout_mask_of(call),
+             smp__run_of(parts, i, device) * run, run);
     return SMP_OK;
 }
 

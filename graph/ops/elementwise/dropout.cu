@@ -8,20 +8,12 @@
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/cuda/cuda_philox.cuh"
 
-#include <math.h>
-
 extern "C" {
 #include "graph/ops/collective/collective.h"
 #include "graph/ops/elementwise/elementwise.h"
 }
 
 enum { WORDS = 4, LANES = 16, GROUP = WORDS * LANES };
-
-struct dropout_mask {
-    uint64_t key, counter_high;
-    uint32_t threshold; /* an element is dropped if the upper 24 bits of its word lie below */
-    float scale;
-};
 
 /* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole;
  * in a zigzag every second run counted from the last device. groups: that a run may touch. */
@@ -32,7 +24,7 @@ struct dropout_part {
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    dropout_apply(const T *x, T *y, dropout_mask m, dropout_part of) // each [runs * run]
+    dropout_apply(const T *x, T *y, smp__dropout_mask m, dropout_part of) // each [runs * run]
 {
     constexpr int W = smp_pack<T>::N, PARTS = LANES / W;
     const int64_t items = of.runs * of.groups * PARTS;
@@ -67,17 +59,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-static dropout_mask mask_of(const smp_op_call *call)
-{
-    const double p = call->op->attr[SMP__DROPOUT_P].f;
-    dropout_mask m;
-    m.key = smp__random_key(call);
-    m.counter_high = call->step.turn;
-    m.threshold = (uint32_t)ceil(p * 16777216.0);
-    m.scale = (float)(1.0 / (1.0 - p));
-    return m;
-}
-
 static dropout_part part_of(const smp_op_call *call)
 {
     const smp_attr_value *attr = call->op->attr;
@@ -105,7 +86,7 @@ template <typename T> static smp_status apply(const smp_op_call *call, void *y, 
     if (!call->step.training || !(call->op->attr[SMP__DROPOUT_P].f > 0))
         return smp_copy_tensor(call, call->op->out, y, x);
     SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), of);
+               static_cast<const T *>(x), static_cast<T *>(y), smp__dropout_mask_of(call), of);
     return smp__cuda_launched("dropout");
 }
 
