@@ -16,6 +16,8 @@
 
 #include <stdlib.h>
 
+#include "exec/state/progress.h"
+
 const smp_op *smp__counting_loss(const smp *s)
 {
     int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
@@ -170,7 +172,8 @@ smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
     for (int i = 0; i < n; i++)
         all += s->rows[i];
     for (int mb = 0; mb < s->microbatches; mb++)
-        *share(s, mb) = all > 0.0 ? (float)(own[mb] / all) * s->loss_scale.scale : 0.0f;
+        *share(s, mb) =
+            all > 0.0 ? (float)(own[mb] / all) * smp__progress_scale(s->progress) : 0.0f;
     return s->device->upload(s->device_context, s->loss_gradient, s->share,
                              (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
 }

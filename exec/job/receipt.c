@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/state/handle.h"
+#include "exec/state/progress.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "schedule/plan/split_patterns.h"
 
@@ -79,29 +80,29 @@ smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
         status = smp_data_mark(data, &bytes, &hash);
         smp_text_append(&text, "data %" PRId64 " %016" PRIx64 "\n", bytes, hash);
     }
-    if (status == SMP_OK && text.length + splits.length < sizeof s->receipt)
+    if (status == SMP_OK && text.length + splits.length < SMP__RECEIPT_BYTES)
         smp_text_append(&text, "%s", splits.data ? splits.data : ""); /* else the hash alone */
     if (status == SMP_OK && (text.failed || splits.failed))
         status = SMP_ERR_NO_MEMORY;
-    if (status == SMP_OK && text.length >= sizeof s->receipt)
+    if (status == SMP_OK && text.length >= SMP__RECEIPT_BYTES)
         status = smp_fail(SMP_ERR_INPUT,
                           "the options of training take %zu bytes, a checkpoint has room for %zu",
-                          text.length, sizeof s->receipt - 1);
+                          text.length, (size_t)SMP__RECEIPT_BYTES - 1);
     if (status == SMP_OK)
-        memcpy(s->receipt, text.data, text.length + 1);
+        memcpy(smp__progress_receipts(s->progress)->own, text.data, text.length + 1);
     smp_text_free(&text);
     smp_text_free(&splits);
     return status;
 }
 
-static void say_bits(const smp *s)
+static void say_bits(const smp__receipts *of)
 {
     static const char *const words[] = {"microbatch-size", "gradient-blocks", "tensor",
                                         "splitting",       "precision",       "state-precision",
                                         "gradient-wire"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char had[VALUE_BYTES], has[VALUE_BYTES];
-        if (!is_other(s->loaded_receipt, s->receipt, words[i], had, has))
+        if (!is_other(of->loaded, of->own, words[i], had, has))
             continue;
         if (strcmp(words[i], "splitting") == 0)
             fprintf(stderr, "smp-run: other splitting than the checkpoint's: bits will differ\n");
@@ -114,7 +115,8 @@ static void say_bits(const smp *s)
 smp_status smp__receipt_compare(const smp *s, bool another_batch)
 {
     const bool prints = s->comm->world_rank == 0;
-    const char *const had_all = s->loaded_receipt, *const has_all = s->receipt;
+    const smp__receipts *of = smp__progress_receipts(s->progress);
+    const char *const had_all = of->loaded, *const has_all = of->own;
     char had[VALUE_BYTES], has[VALUE_BYTES];
     if (is_other(had_all, has_all, "batch", had, has)) {
         if (!another_batch)
@@ -126,7 +128,7 @@ smp_status smp__receipt_compare(const smp *s, bool another_batch)
             fprintf(stderr, "smp-run: global batch %s, the run that is resumed had %s\n", has, had);
     }
     if (prints)
-        say_bits(s);
+        say_bits(of);
     if (prints && is_other(had_all, has_all, "data", had, has))
         fprintf(stderr, "smp-run: --data is not what the run that is resumed had\n");
     return SMP_OK;

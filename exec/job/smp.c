@@ -9,6 +9,7 @@
 #include "exec/job/job.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/state/checkpoint_save.h"
+#include "exec/state/progress.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/verify/verify.h"
 
@@ -219,10 +220,7 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
         SMP_TRY(smp__comm_agree(s->comm, verify(s)));
     }
     s->plan->target = s->target;
-    SMP_TRY(smp_loss_scaling_read(&s->options->optimizer, s->target.precision, &s->loss_scaling));
-    if (!s->graph->training)
-        s->loss_scaling = (smp_loss_scaling){.init = 1.0f};
-    s->loss_scale = smp_loss_scale_begin(&s->loss_scaling);
+    SMP_TRY(smp__comm_agree(s->comm, smp__progress_open(s)));
     return smp__comm_agree(s->comm, split_ranks(s));
 }
 

@@ -1,7 +1,6 @@
 /* What smp-run asks of a job; see the header. */
 #include "exec/job/training.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,44 +11,6 @@
 smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data **out)
 {
     return smp__comm_agree(s->comm, smp_data_open(s->graph, options, out));
-}
-
-int64_t smp__job_position(const smp *s)
-{
-    return s->samples;
-}
-
-void smp__job_set_position(smp *s, int64_t samples)
-{
-    s->samples = samples;
-}
-
-smp__sample_order smp__job_order(const smp *s)
-{
-    return s->order;
-}
-
-void smp__job_set_order(smp *s, smp__sample_order order)
-{
-    s->order = order;
-}
-
-smp__skips smp__job_skips(const smp *s)
-{
-    return (smp__skips){s->skipped, s->skipped_in_row};
-}
-
-void smp__job_set_skips(smp *s, smp__skips skips)
-{
-    s->skipped = skips.all;
-    s->skipped_in_row = skips.in_row;
-}
-
-void smp__job_note_evaluation(smp *s, int64_t step, double loss)
-{
-    s->evaluated = isfinite(loss);
-    s->evaluated_step = step;
-    s->eval_loss = loss;
 }
 
 static void put_note(smp_text *text, const char *note)
@@ -145,7 +106,7 @@ void smp_job_describe(const smp *s, smp_job_description *out)
                                      loss && strcmp(loss->kind->name, "cross_entropy") == 0,
                                  .classes = classes_of(s),
                                  .global_batch = smp__job_global_batch(s),
-                                 .scales_loss = s->loss_scaling.on};
+                                 .scales_loss = smp__job_scales_loss(s)};
     for (int i = 0; i < s->graph->n_input && out->tokens == 0; i++) {
         const smp_tensor *input = &s->graph->tensor[i];
         if (input->dtype == SMP_I32 && input->shape.n_dim == 1)

@@ -3,32 +3,12 @@
 #ifndef SMP_EXEC_JOB_TRAINING_H
 #define SMP_EXEC_JOB_TRAINING_H
 
-#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/data/data.h"
 #include "exec/state/drift.h"
+#include "exec/state/progress.h"
 
 /* Data for the model of the job. Collective; every rank returns the same. */
 smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data **out);
-
-/* Position in the data of what comes next, in samples; -1: the checkpoint does not say. */
-int64_t smp__job_position(const smp *s);
-void smp__job_set_position(smp *s, int64_t samples);
-/* The order of the data: what was loaded, or set. It is saved with the weights. */
-smp__sample_order smp__job_order(const smp *s);
-void smp__job_set_order(smp *s, smp__sample_order order);
-
-/* Steps that were skipped, all of them and the last ones in a row; set where steps are done again.
- */
-typedef struct smp__skips {
-    int64_t all;
-    int in_row;
-} smp__skips;
-smp__skips smp__job_skips(const smp *s);
-void smp__job_set_skips(smp *s, smp__skips skips);
-
-/* The weights of a step had this loss over all held-out data: the next save says so, if it is
- * finite. */
-void smp__job_note_evaluation(smp *s, int64_t step, double loss);
 
 /* "cuda (H100), bf16, transport nccl", and lines of what was not possible; "": nothing that would
  * surprise. */

@@ -14,6 +14,7 @@
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/progress.h"
 #include "exec/state/regroup.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
@@ -232,11 +233,7 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     SMP_TRY(status);
     if (s->graph->training) { /* one for inference counts its own */
         s->step = step;
-        s->samples = header.samples;
-        s->order = header.order;
-        memcpy(s->loaded_receipt, header.receipt, sizeof s->loaded_receipt);
-        if (s->loss_scaling.dynamic && header.scaled)
-            s->loss_scale = smp_loss_scale_resume(&s->loss_scaling, header.loss_scale);
+        smp__progress_load(s->progress, &header);
     }
     *whole = true;
     return SMP_OK;

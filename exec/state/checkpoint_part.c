@@ -20,7 +20,7 @@
 
 static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 {
-    smp__checkpoint_part_path(path, s->saving->directory, s->saving->job, s->saving->step);
+    smp__checkpoint_part_path(path, s->saving->directory, s->saving->job, s->saving->says.step);
 }
 
 /* What this rank writes of a weight that is not split: of the own part, which every group of shards
@@ -199,15 +199,7 @@ static smp_status write_header(const smp *s, int fd, const smp_text *head,
                                smp__checkpoint_header header, const char *path)
 {
     header.fingerprint = s->graph->weights_fingerprint;
-    header.step = s->saving->step;
-    header.samples = s->saving->samples;
-    header.order = s->order;
-    header.evaluated = s->saving->evaluated;
-    header.eval_loss = s->saving->eval_loss;
-    header.scaled = s->loss_scaling.dynamic;
-    header.loss_scale = s->saving->loss_scale;
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
-    memcpy(header.receipt, s->receipt, sizeof header.receipt);
     SMP_TRY(smp__checkpoint_next(s->saving->directory, &header.saved));
     const smp_graph *whole = smp_graph_whole(s->graph);
     if (head->data)
@@ -242,7 +234,9 @@ smp_status smp__part_write(const smp *s)
     char path[SMP__CHECKPOINT_PATH_BYTES];
     smp_text head = {0};
     temporary_path(s, path);
-    smp__checkpoint_header header = {.states = smp__job_states(s), .keeps = smp__job_keeps(s)};
+    smp__checkpoint_header header = s->saving->says;
+    header.states = smp__job_states(s);
+    header.keeps = smp__job_keeps(s);
     int fd;
     SMP_TRY(open_part(s, path, &fd));
     smp_status status =
@@ -265,7 +259,7 @@ smp_status smp__part_name(const smp *s)
     char temporary[SMP__CHECKPOINT_PATH_BYTES], path[SMP__CHECKPOINT_PATH_BYTES];
     const char *directory = s->saving->directory;
     temporary_path(s, temporary);
-    smp__checkpoint_path(path, directory, s->saving->step);
+    smp__checkpoint_path(path, directory, s->saving->says.step);
     SMP_TRY(smp__folder_lock_check(s->saving->lock));
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "exec/optimizer/loss_scale.h"
+#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/folder_lock.h"
 #include "smp.h"
@@ -28,10 +28,7 @@ struct smp__saving {
     char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
     int file;                     /* rank 0's: the new file, or -1 and why there is none: */
     int file_error;               /* an errno */
-    int64_t step, samples;        /* of the state that is saved */
-    bool evaluated;               /* `eval_loss` is that of the state */
-    double eval_loss;
-    smp_loss_scale loss_scale; /* likewise */
+    smp__checkpoint_header says;  /* of the state that is saved: smp__progress_save */
     char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
     const char *part; /* what is written: `staging`, or NULL: what stands in the arena */
     double *kept;     /* [memory->n_param], what the optimizer keeps, or NULL */

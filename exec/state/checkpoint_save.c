@@ -15,6 +15,7 @@
 
 #include "exec/state/checkpoint_part.h"
 #include "exec/state/drift.h"
+#include "exec/state/progress.h"
 #include "exec/state/weights.h"
 #include "exec/state/weights_state.h"
 #include "exec/transport/own_core.h"
@@ -171,11 +172,7 @@ smp_status smp__save_lock(smp *s, const char *path)
 static smp_status prepare(smp *s, const char *path)
 {
     struct smp__saving *v = s->saving;
-    v->step = s->step;
-    v->samples = s->samples;
-    v->evaluated = s->evaluated && s->evaluated_step == s->step;
-    v->eval_loss = s->eval_loss;
-    v->loss_scale = s->loss_scale;
+    smp__progress_save(s->progress, s->step, &v->says);
     v->part = NULL;
     SMP_TRY(copy_kept(s));
     snprintf(v->directory, sizeof(v->directory), "%s", path);
@@ -230,8 +227,8 @@ smp__save_state smp__save_look(const smp *s)
     const struct smp__saving *v = s->saving;
     return (smp__save_state){.goes_on = v->phase != SMP__SAVE_NONE,
                              .failed = v->failed,
-                             .evaluated = v->evaluated,
-                             .step = v->step};
+                             .evaluated = v->says.evaluated,
+                             .step = v->says.step};
 }
 
 void smp__save_drop_lock(const smp *s)

@@ -12,9 +12,7 @@
 #include "exec/transport/comm.h"
 #include "exec/data/index_range.h"
 #include "exec/device/device.h"
-#include "exec/optimizer/loss_scale.h"
 #include "exec/optimizer/optimizer.h"
-#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/record/rank_place.h"
 #include "exec/record/step_record.h"
 #include "exec/transport/transport.h"
@@ -99,7 +97,6 @@ struct smp {
     struct smp__lanes *lanes; /* exec/step/message_lanes.h */
     const smp_optimizer *optimizer;
     struct smp__weights *weights; /* exec/state/weights.h */
-    smp_loss_scaling loss_scaling;
 
     smp_graph *graph;
     smp_plan *plan;
@@ -135,15 +132,8 @@ struct smp {
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */
-    int64_t skipped;      /* ... of which so many changed nothing */
-    int skipped_in_row;   /* the last ones, without those that a lower loss scale may mend */
-    smp_loss_scale loss_scale; /* alike on all ranks */
-    int64_t samples;           /* position in the data behind them; -1: not known */
-    smp__sample_order
-        order; /* of the data: smp-run's, or what was loaded; saved with the weights */
-    char receipt[SMP__RECEIPT_BYTES];        /* exec/job/receipt.h, or "": saved with the weights */
-    char loaded_receipt[SMP__RECEIPT_BYTES]; /* of the checkpoint that was loaded */
-    bool training_call;                      /* false while evaluating */
+    struct smp__progress *progress; /* exec/state/progress.h */
+    bool training_call;             /* false while evaluating */
     bool stale;  /* weights have been updated, each rank its part, and not gathered since */
     bool broken; /* a step failed */
     char load_note[1024];     /* see smp_load_note */
@@ -156,10 +146,6 @@ struct smp {
     smp__record *record;   /* of the last step; times are known after smp__trace_collect. NULL: not
                             record_trace */
     int64_t samples_given; /* of the global batch, by the call in progress */
-
-    bool evaluated;         /* the next save says so, if it is of this step: */
-    int64_t evaluated_step; /* whose weights had, over all of the held-out data, */
-    double eval_loss;       /* this loss, finite */
 
     struct smp__saving *saving; /* exec/state/checkpoint_save.h */
 

@@ -30,6 +30,7 @@
 #include "exec/offload/travel.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/progress.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
@@ -174,36 +175,23 @@ static smp_status find_unsound(smp *s, double *norm, bool *overflowed, bool *uns
     smp__step_sums_count(s, &sum[WRONG], &sum[ROWS]);
     SMP_TRY(smp__weights_norm(s, sum, norm));
     bool no_target = s->graph->loss >= 0 && sum[ROWS] == 0.0;
-    *norm /= (double)s->loss_scale.scale;
+    *norm /= (double)smp__progress_scale(s->progress);
     *overflowed = !isfinite(*norm) || sum[WRONG] > 0.0;
     *unsound = *overflowed || no_target;
     return SMP_OK;
-}
-
-/* What a step has done to the counts of skipped ones, and to the loss scale. One that a lower scale
- * may mend is no sign of weights that get nowhere. */
-static void count_skipped(smp *s, bool overflowed, bool unsound)
-{
-    const bool mends = overflowed && smp_loss_scale_can_fall(&s->loss_scaling, s->loss_scale);
-    s->skipped += unsound;
-    if (!mends)
-        s->skipped_in_row = unsound ? s->skipped_in_row + 1 : 0;
-    if (overflowed || !unsound) /* without a target there is nothing to learn about the scale */
-        smp_loss_scale_next(&s->loss_scaling, overflowed, &s->loss_scale);
 }
 
 /* After the reductions: take the loss scale out, clip, then update the weights. A step with a loss
  * or a gradient that is not finite, or without any target, changes nothing. */
 static smp_status update(smp *s, smp_step_result *result)
 {
-    const float scaled = s->loss_scale.scale, limit = s->options->optimizer.clip_norm;
+    const float scaled = smp__progress_scale(s->progress), limit = s->options->optimizer.clip_norm;
     float scale = 1.0f / scaled;
     bool overflowed = false, unsound = false;
     result->lr = smp_learning_rate(&s->options->optimizer, s->step + 1);
     result->loss_scale = (double)scaled;
     SMP_TRY(find_unsound(s, &result->grad_norm, &overflowed, &unsound));
-    count_skipped(s, overflowed, unsound);
-    result->skipped = s->skipped;
+    result->skipped = smp__progress_count(s->progress, overflowed, unsound);
     if (limit > 0.0f && result->grad_norm > (double)limit)
         scale = (float)((double)limit / result->grad_norm) / scaled;
     SMP_TRY(smp__stamp_begin(s));
@@ -212,20 +200,6 @@ static smp_status update(smp *s, smp_step_result *result)
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
     SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_UPDATE));
     return smp__stamp_end(s);
-}
-
-/* Every rank finds the same, so there is nobody to tell. */
-static smp_status check_skipped(smp *s, const smp_step_result *done)
-{
-    if (s->options->runtime.max_skipped == 0 || s->skipped_in_row < s->options->runtime.max_skipped)
-        return SMP_OK;
-    s->broken = true;
-    return smp_fail(
-        SMP_ERR_FAILED,
-        "%d steps in a row changed nothing, the last one step %" PRId64 ": loss %g over %" PRId64
-        " targets, gradient norm %g: lower the learning rate, "
-        "clip the gradient, look at the data, or go on for longer (--max-skipped)",
-        s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
 static smp_status check_call(const smp *s, const void *const *inputs, int64_t samples,
@@ -292,11 +266,11 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
         return fail_step(s, status);
     smp__place_doing(s->place, smp__between_steps);
     s->step++;
-    if (s->samples >= 0)
-        s->samples += samples;
-    SMP_TRY(check_skipped(s, &done));
-    *result = done;
-    return SMP_OK;
+    status = smp__progress_advance(s->progress, samples, s->options->runtime.max_skipped, &done);
+    s->broken = status != SMP_OK;
+    if (status == SMP_OK)
+        *result = done;
+    return status;
 }
 
 smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)

@@ -1,5 +1,6 @@
 /* Batches of fewer samples than a global batch: loss and gradients are the mean over what is there,
  * however it is cut into micro-batches, replicas and stages. On four ranks. */
+#include "exec/state/progress.h"
 #include "tests/mpi/ranks.h"
 
 enum { FULL = 8, T = 6, VOCABULARY = 32, STEPS = 6, INPUTS = 2 };
@@ -201,7 +202,7 @@ static void test_short_batches_counted(void **state)
     assert_int_equal(smp_evaluate(NULL, inputs, &result), SMP_ERR_INPUT);
     must(smp_step_short(job, inputs, 3, &result));
     must(smp_step(job, inputs, &result));
-    assert_int_equal(job->samples, 3 + FULL); /* the position in the data */
+    assert_int_equal(smp__job_position(job), 3 + FULL); /* the position in the data */
     smp_finalize(job);
 }
 

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "exec/state/handle.h"
+#include "exec/state/progress.h"
 
 enum { FEATURES = 3, SAMPLES = 2, HEADER = 4096 };
 

@@ -75,9 +75,9 @@ static void test_checkpoint_any_bit(void **state)
     assert_true(step(job) == losses[2]);
     must(smp_load(job, saved));
     assert_string_equal(smp_load_note(job), "");
-    assert_int_equal(job->samples, 3 * SAMPLES);
+    assert_int_equal(smp__job_position(job), 3 * SAMPLES);
     assert_true(step(job) == losses[3]);
-    assert_int_equal(job->samples, 4 * SAMPLES);
+    assert_int_equal(smp__job_position(job), 4 * SAMPLES);
     smp_finalize(job);
 }
 

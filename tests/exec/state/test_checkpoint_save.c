@@ -124,7 +124,7 @@ static void test_checkpoint_behind(void **state)
     assert_false(there(part_of(1)));
     must(smp_load(job, saved));
     assert_int_equal(job->step, 1);
-    assert_int_equal(job->samples, SAMPLES);
+    assert_int_equal(smp__job_position(job), SAMPLES);
     assert_true(step(job) == second);
     smp_finalize(job);
 }
