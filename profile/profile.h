@@ -5,7 +5,7 @@
 #define SMP_PROFILE_PROFILE_H
 
 #include "graph/base/text.h"
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 #include "graph/model/graph.h"
 #include "graph/yaml/yaml.h"
 #include "profile/cluster.h"
@@ -42,7 +42,7 @@ typedef struct smp_profile {
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
     double core_switch_us;              /* a rank gets its core from another one; 0: not measured */
-    smp_product_choices products;       /* of the device's matrix products */
+    smp_gemm_choices products;          /* of the device's matrix products */
     smp_arena *arena;
 } smp_profile;
 
@@ -56,8 +56,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml);
 void smp_profile_destroy(smp_profile *profile);
 
 /* `products:` of a profile or a plan; absent: none. */
-smp_status smp_product_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
-                                    smp_product_choices *out);
+smp_status smp_gemm_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
+                                 smp_gemm_choices *out);
 
 /* What it was measured on: the CPU if the device is called "cpu", else CUDA. */
 smp_target smp_profile_target(const smp_profile *profile);
@@ -111,7 +111,7 @@ typedef struct smp_probe {
     smp_status (*time_core_switch)(void *context, int turns, double *us);
     /* How this rank computes the matrix products of the ops that were open so far, in the fastest
      * way that it has found for each. NULL: in one way. */
-    smp_status (*products)(void *context, smp_arena *arena, smp_product_choices *out);
+    smp_status (*products)(void *context, smp_arena *arena, smp_gemm_choices *out);
     /* Rank 0's bytes to every rank; NULL with a single rank. Collective. */
     smp_status (*share)(void *context, void *data, int64_t bytes);
     /* Waits for all ranks and gives every rank the same status: the first failure, if any. NULL

@@ -162,7 +162,7 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
     return SMP_OK;
 }
 
-static smp_status read_choice(const smp_yaml_node *map, smp_arena *arena, smp_product_choice *out)
+static smp_status read_choice(const smp_yaml_node *map, smp_arena *arena, smp_gemm_choice *out)
 {
     static const char *const keys[] = {"product", "algorithm", "us"};
     const char *what = "products: chosen";
@@ -186,8 +186,7 @@ static int compare_named(const void *left, const void *right)
 }
 
 /* A product is chosen for once. O(n log n). */
-static smp_status check_different(const smp_yaml_node *list, const smp_product_choice *choice,
-                                  int n)
+static smp_status check_different(const smp_yaml_node *list, const smp_gemm_choice *choice, int n)
 {
     named_choice *named = calloc((size_t)n + 1, sizeof *named);
     if (!named)
@@ -209,23 +208,23 @@ static smp_status check_different(const smp_yaml_node *list, const smp_product_c
     return status;
 }
 
-smp_status smp_product_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
-                                    smp_product_choices *out)
+smp_status smp_gemm_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
+                                 smp_gemm_choices *out)
 {
     static const char *const keys[] = {"format", "device", "library", "chosen"};
     const smp_yaml_node *map, *list;
     int format;
-    *out = (smp_product_choices){0};
+    *out = (smp_gemm_choices){0};
     if (!smp_yaml_get(top, "products"))
         return SMP_OK;
     SMP_TRY(smp__field_map(top, what, "products", keys, SMP__COUNT(keys), &map));
     what = "products";
-    SMP_TRY(smp__field_int(map, what, "format", SMP_PRODUCTS_FORMAT, SMP_PRODUCTS_FORMAT, &format));
+    SMP_TRY(smp__field_int(map, what, "format", SMP_GEMMS_FORMAT, SMP_GEMMS_FORMAT, &format));
     SMP_TRY(smp__field_text(map, what, "device", arena, &out->device));
     SMP_TRY(smp__field_text(map, what, "library", arena, &out->library));
     SMP_TRY(smp__field_list(map, what, "chosen", &list));
     const int n = smp_yaml_list_size(list);
-    smp_product_choice *choice = SMP_ARENA_NEW(arena, smp_product_choice, (size_t)n);
+    smp_gemm_choice *choice = SMP_ARENA_NEW(arena, smp_gemm_choice, (size_t)n);
     if (!choice)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < n; i++)
@@ -259,7 +258,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
     SMP_TRY(read_ops(top, of, profile));
-    SMP_TRY(smp_product_choices_read(top, "profile", profile->arena, &profile->products));
+    SMP_TRY(smp_gemm_choices_read(top, "profile", profile->arena, &profile->products));
     return read_links(top, profile);
 }
 
@@ -357,11 +356,11 @@ static void put_links(smp_text *yaml, const smp_link_spec *link)
     }
 }
 
-static void put_products(smp_text *yaml, const smp_product_choices *products)
+static void put_products(smp_text *yaml, const smp_gemm_choices *products)
 {
     if (!products->device)
         return;
-    smp_text_append(yaml, "products:\n  format: %d\n  device: ", SMP_PRODUCTS_FORMAT);
+    smp_text_append(yaml, "products:\n  format: %d\n  device: ", SMP_GEMMS_FORMAT);
     smp_text_append_quoted(yaml, products->device);
     smp_text_append(yaml, "\n  library: ");
     smp_text_append_quoted(yaml, products->library);

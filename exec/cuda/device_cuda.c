@@ -42,7 +42,7 @@ typedef struct cuda_travel {
 typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
     smp__choices choices;
-    smp_products products;
+    smp_gemms products;
     char text[320];
     char id[64];
     cudaEvent_t reference[REFERENCES];
@@ -239,7 +239,7 @@ static void cuda_close(void *context)
         smp__blas.cublasLtDestroy(c->cuda.blas);
     if (c->cuda.stream)
         cudaStreamDestroy(c->cuda.stream);
-    smp_products_free(&c->products);
+    smp_gemms_free(&c->products);
     free(c);
 }
 
@@ -362,7 +362,7 @@ static smp__choices *cuda_choices(void *context)
     return &((cuda_context *)context)->choices;
 }
 
-static smp_products *cuda_products(void *context)
+static smp_gemms *cuda_products(void *context)
 {
     return &((cuda_context *)context)->products;
 }

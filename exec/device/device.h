@@ -8,7 +8,7 @@
 #define SMP_EXEC_DEVICE_DEVICE_H
 
 #include "exec/optimizer/optimizer.h"
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 #include "graph/model/choice.h"
 #include "graph/model/op.h"
 
@@ -66,7 +66,7 @@ typedef struct smp_device {
     smp__choices *(*choices)(void *context);
     /* How its matrix products are computed, of the context's life; filled by `prepare` of kernels.
      * NULL: in one way, and there is nothing to choose. */
-    smp_products *(*products)(void *context);
+    smp_gemms *(*products)(void *context);
 
     /* In the order of the compute stream. Targets and sources are device memory, `host` is from
      * reserve_host and belongs to the device until it is idle. */

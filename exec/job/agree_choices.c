@@ -8,7 +8,7 @@
  * is one. */
 #include "exec/job/agree_choices.h"
 
-#include "exec/job/agree_products.h"
+#include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
 #include "graph/model/choice.h"
 
@@ -104,11 +104,11 @@ static smp_status agree(smp *s, bool *changed)
 smp_status smp__agree_kernels(smp *s, smp_status (*run)(smp *))
 {
     bool again;
-    SMP_TRY(smp__products_list(s));
+    SMP_TRY(smp__gemms_list(s));
     do {
         SMP_TRY(run(s));
         SMP_TRY(agree(s, &again));
-        SMP_TRY(smp__products_settle(s, &again));
+        SMP_TRY(smp__gemms_settle(s, &again));
     } while (again);
     return note(s);
 }

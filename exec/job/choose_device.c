@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
@@ -108,7 +108,8 @@ smp_status smp__device_open(smp *s)
     smp_device_options options = {.precision = s->target.precision,
                                   .node_rank = s->comm->node_rank,
                                   .stamps = smp__device_stamps(s, smp__cost_marks(s)),
-                                  .travels = smp__travel_slots(s) + smp__updates_travels(s)};
+                                  .travels =
+                                      smp__stash_copies_slots(s) + smp__updates_copies_weights(s)};
     smp_status status = smp__device_queue_open(s);
     if (status == SMP_OK)
         status = s->device->open(&options, &s->device_context);

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 
 #include "exec/job/agree_choices.h"
-#include "exec/job/agree_products.h"
+#include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
 #include "exec/job/group_calls.h"
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
@@ -222,10 +222,10 @@ static smp_status build_memory(smp *s)
 {
     SMP_TRY(s->device->reserve(s->device_context, s->memory->arena_bytes, &s->arena));
     SMP_TRY(build_device_buffers(s));
-    SMP_TRY(smp__travel_open(s));
+    SMP_TRY(smp__stash_copies_open(s));
     SMP_TRY(build_tensor_group(s));
     SMP_TRY(build_calls(s));
-    SMP_TRY(smp__updates_open(s, smp__travel_slots(s)));
+    SMP_TRY(smp__updates_open(s, smp__stash_copies_slots(s)));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
     SMP_TRY(smp__gather_build(s));
@@ -279,7 +279,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__device_open(s));
     SMP_TRY(open_transport(s));
     SMP_TRY(smp__device_check_memory(s));
-    SMP_TRY(smp__products_ask(s));
+    SMP_TRY(smp__gemms_ask(s));
     SMP_TRY(smp__comm_agree(s->comm, build_memory(s)));
     SMP_TRY(smp__agree_kernels(s, run_kernels));
     SMP_TRY(smp__comm_agree(s->comm, smp__device_note_libraries(s)));
@@ -330,7 +330,7 @@ void smp__job_free(smp *s)
 {
     wait_for_work(s);
     smp__updates_close(s);
-    smp__travel_close(s);
+    smp__stash_copies_close(s);
     if (s->comm->failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);

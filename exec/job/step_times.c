@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include "exec/state/handle.h"
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
@@ -88,7 +88,8 @@ static void add_gap(const smp *s, const smp_trace_event *e, int64_t position, do
     t->us[SMP_TIME_MESSAGES] += waited_us;
     if (peer >= 0)
         t->peer_us[peer] += waited_us;
-    const double ready_us = fmin(fmax(smp__travel_ready_us(s, position) - from_us, 0.0), gap_us);
+    const double ready_us =
+        fmin(fmax(smp__stash_copies_ready_us(s, position) - from_us, 0.0), gap_us);
     const double travel_us = fmax(ready_us - waited_us, 0.0);
     t->us[SMP_TIME_OFFLOAD] += travel_us;
     t->us[gathers ? SMP_TIME_SUMS : SMP_TIME_REST] += gap_us - waited_us - travel_us;

@@ -23,7 +23,7 @@ static void put_products(const smp *s, smp_text *text)
 {
     char chosen[640] = "";
     if (s->device->products)
-        smp_products_describe(s->device->products(s->device_context), chosen, sizeof chosen);
+        smp_gemms_describe(s->device->products(s->device_context), chosen, sizeof chosen);
     if (chosen[0] == '\0')
         return;
     smp_text_append(text, "\n%s", chosen);

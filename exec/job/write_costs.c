@@ -280,8 +280,8 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     smp_status status = profile.arena ? set_ops(s, m, &profile) : SMP_ERR_NO_MEMORY;
     smp_device_profile_name(s->device, s->device_context, device);
     if (status == SMP_OK && s->device->products)
-        status = smp_products_choices(s->device->products(s->device_context), device, profile.arena,
-                                      &profile.products);
+        status = smp_gemms_choices(s->device->products(s->device_context), device, profile.arena,
+                                   &profile.products);
     set_memory(s, &profile);
     if (s->plan->cluster && s->plan->cluster->cores_per_node > 0 &&
         s->plan->cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)

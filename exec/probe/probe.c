@@ -111,11 +111,10 @@ static smp_status measure_libraries(void *context, int64_t *bytes)
     return SMP_OK;
 }
 
-static smp_status list_products(void *context, smp_arena *arena, smp_product_choices *out)
+static smp_status list_products(void *context, smp_arena *arena, smp_gemm_choices *out)
 {
     const smp__probe_state *p = context;
-    return smp_products_choices(p->device->products(p->device_context), p->probe.device, arena,
-                                out);
+    return smp_gemms_choices(p->device->products(p->device_context), p->probe.device, arena, out);
 }
 
 static smp_status sync_ranks(void *context, smp_status status)
@@ -189,7 +188,7 @@ static smp_status open_device(smp__probe_state *p, const smp_target *target, int
     const smp_device_options options = {.precision = target->precision,
                                         .node_rank = rank,
                                         .stamps = SMP__PROBE_STAMPS,
-                                        .travels = SMP_FAR_WAYS};
+                                        .travels = SMP_COPY_DIRECTIONS};
     SMP_TRY(smp_target_check(*target));
     p->precision = target->precision;
     p->device = smp_device_find(smp_backend_name(target->backend));

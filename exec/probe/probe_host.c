@@ -12,43 +12,45 @@ static smp_status open_far(smp__probe_state *p, smp__probe_host *host, int64_t b
 {
     if (bytes <= host->bytes)
         return SMP_OK;
-    const smp_far_options options = {.device = p->device,
-                                     .device_context = p->device_context,
-                                     .bytes = SMP_FAR_WAYS * bytes,
-                                     .slots = SMP_FAR_WAYS,
-                                     .folder = host->folder};
+    const smp_offload_area_options options = {.device = p->device,
+                                              .device_context = p->device_context,
+                                              .bytes = SMP_COPY_DIRECTIONS * bytes,
+                                              .slots = SMP_COPY_DIRECTIONS,
+                                              .folder = host->folder};
     smp__probe_host_close(host);
-    SMP_TRY(smp_far_open(&options, &host->far));
+    SMP_TRY(smp_offload_area_open(&options, &host->far));
     host->bytes = bytes;
     return SMP_OK;
 }
 
 typedef struct copy_wait {
-    smp_far *far;
+    smp_offload_area *far;
     int slot;
 } copy_wait;
 
 static smp_status test_copy(void *context, bool *done)
 {
     const copy_wait *w = context;
-    return smp_far_join(w->far, w->slot, done);
+    return smp_offload_area_join(w->far, w->slot, done);
 }
 
 static void describe_copy(const void *context, char *buffer, size_t size)
 {
     const copy_wait *w = context;
-    snprintf(buffer, size, "a copy %s host memory (%s)", w->slot == SMP_FAR_OUT ? "to" : "from",
-             smp_far_name(w->far));
+    snprintf(buffer, size, "a copy %s host memory (%s)",
+             w->slot == SMP_COPY_TO_HOST ? "to" : "from", smp_offload_area_name(w->far));
 }
 
 /* Waits as a rank does, which leaves the cores to the threads that copy. */
-static smp_status copy_both(smp__probe_state *p, smp_far *far, char *const *values, int64_t bytes)
+static smp_status copy_both(smp__probe_state *p, smp_offload_area *far, char *const *values,
+                            int64_t bytes)
 {
     smp_comm alone = {.crowded = true, .notice = MPI_COMM_NULL};
     smp_comm *comm = p->parallel ? &p->comm : &alone;
-    for (int way = 0; way < SMP_FAR_WAYS; way++)
-        SMP_TRY(smp_far_begin(far, way, (smp_far_way)way, values[way], way * bytes, bytes));
-    for (int way = 0; way < SMP_FAR_WAYS; way++)
+    for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
+        SMP_TRY(smp_offload_area_begin(far, way, (smp_copy_direction)way, values[way], way * bytes,
+                                       bytes));
+    for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
         SMP_TRY(smp__comm_wait_until(comm, &(smp_wait){0}, test_copy, describe_copy,
                                      &(copy_wait){far, way}));
     return SMP_OK;
@@ -57,13 +59,13 @@ static smp_status copy_both(smp__probe_state *p, smp_far *far, char *const *valu
 static smp_status copies(smp__probe_state *p, const smp__probe_host *host, int64_t bytes,
                          int repeat, double *us)
 {
-    int64_t at[SMP_FAR_WAYS], total = 0;
-    char *values[SMP_FAR_WAYS];
-    for (int way = 0; way < SMP_FAR_WAYS; way++)
+    int64_t at[SMP_COPY_DIRECTIONS], total = 0;
+    char *values[SMP_COPY_DIRECTIONS];
+    for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
         if (!smp__probe_place(&total, bytes, &at[way]))
             return smp_fail(SMP_ERR_INPUT, "link to the host: %lld bytes", (long long)bytes);
     SMP_TRY(smp__probe_pool(p, total));
-    for (int way = 0; way < SMP_FAR_WAYS; way++)
+    for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
         values[way] = p->pool + at[way];
     SMP_TRY(copy_both(p, host->far, values, bytes)); /* warm-up */
     SMP_TRY(smp__probe_idle(p));
@@ -99,7 +101,7 @@ smp_status smp__probe_host_time(smp__probe_state *p, smp__probe_host *host, int6
 
 void smp__probe_host_close(smp__probe_host *host)
 {
-    smp_far_close(host->far);
+    smp_offload_area_close(host->far);
     host->far = NULL;
     host->bytes = 0;
 }

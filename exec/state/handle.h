@@ -19,7 +19,7 @@
 #include "schedule/memory/memory.h"
 #include "schedule/plan/plan.h"
 
-typedef struct smp__travel smp__travel;
+typedef struct smp__stash_copies smp__stash_copies;
 
 /* A message of this rank: one transfer, with a request per micro-batch. */
 typedef struct smp__channel {
@@ -110,8 +110,9 @@ struct smp {
     smp__chunk *chunk; /* [chunks] */
     smp_memory_rank *memory;
     char *arena;
-    struct smp__travel *travel; /* exec/offload/travel.h; NULL: the rank has no host area */
-    char *far; /* the host area as this process sees it, where states lie in it; else NULL */
+    struct smp__stash_copies
+        *travel; /* exec/offload/stash_copies.h; NULL: the rank has no host area */
+    char *far;   /* the host area as this process sees it, where states lie in it; else NULL */
     struct smp__updates *updates; /* exec/state/updates.h; NULL: states are in the arena */
     char *extra;                  /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;

@@ -77,14 +77,14 @@ bool smp__weights_in_parts(const smp *s)
     return s->memory->part_weight;
 }
 
-bool smp__weight_is_far(const smp *s, int32_t index)
+bool smp__weight_is_in_host(const smp *s, int32_t index)
 {
     return region_of(s, index)->far;
 }
 
 smp__range smp__held_range_of(const smp *s, int32_t index, int member)
 {
-    if (smp__weights_in_parts(s) || smp__weight_is_far(s, index))
+    if (smp__weights_in_parts(s) || smp__weight_is_in_host(s, index))
         return smp__range_of(s, index, member);
     return (smp__range){0, s->graph->param[s->memory->param[index].param].elements};
 }

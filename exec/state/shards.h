@@ -34,7 +34,7 @@ bool smp__weights_in_parts(const smp *s);
 
 /* Does memory->param[index] lie in the host area, of which the device has a copy in 16 bits alone?
  * What is there is this rank's part, whatever is sharded. */
-bool smp__weight_is_far(const smp *s, int32_t index);
+bool smp__weight_is_in_host(const smp *s, int32_t index);
 /* What is here of its values: all, or the part. */
 smp__range smp__held_range(const smp *s, int32_t index);
 smp__range smp__held_range_of(const smp *s, int32_t index, int member); /* at a member */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "exec/device/far_values.h"
+#include "exec/device/host_values.h"
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 #include "exec/transport/own_core.h"
@@ -56,14 +56,14 @@ struct smp__updates {
         end_s; /* on the host, of the list under way, as far as it is known to be made */
 };
 
-bool smp__updates_are_far(const smp *s)
+bool smp__updates_are_in_host(const smp *s)
 {
     return s->plan->sharding.offload_states && s->graph->training;
 }
 
-int smp__updates_travels(const smp *s)
+int smp__updates_copies_weights(const smp *s)
 {
-    return smp__updates_are_far(s) && !s->device->host_memory ? PLACES * TRAVELS : 0;
+    return smp__updates_are_in_host(s) && !s->device->host_memory ? PLACES * TRAVELS : 0;
 }
 
 static int travel_of(const smp__updates *u, int64_t number, int what)
@@ -82,7 +82,7 @@ static smp_status make(void *of, int64_t number)
         nanosleep(&delay, NULL);
     const smp_status status = smp_device_find("cpu")->update(NULL, u->optimizer, &p->update);
     if (status == SMP_OK && p->rounded)
-        smp__far_round(p->update.half, p->rounded, p->update.weight, p->update.elements);
+        smp__host_round(p->update.half, p->rounded, p->update.weight, p->update.elements);
     p->end_s = smp_clock_s();
     return status;
 }
@@ -146,7 +146,7 @@ static smp_status reserve(smp *s, smp__updates *u)
 
 smp_status smp__updates_open(smp *s, int first_travel)
 {
-    if (!smp__updates_are_far(s))
+    if (!smp__updates_are_in_host(s))
         return SMP_OK;
     smp__updates *u = s->updates = calloc(1, sizeof *u);
     if (!u)
@@ -209,7 +209,7 @@ static smp_status bring_down(smp *s, const smp__updates *u, int64_t number, piec
     const int64_t bytes = there.elements * (int64_t)sizeof(float);
     float *here = (float *)(void *)s->piece + number % u->places * (2 * PIECE_FLOATS);
     float *grad = here + PIECE_FLOATS;
-    const bool far = smp__weight_is_far(s, u->index[u->bringing]);
+    const bool far = smp__weight_is_in_host(s, u->index[u->bringing]);
     p->rounded = far && !there.direction ? (uint16_t *)here : NULL;
     p->target = there.direction ? there.direction : far ? there.weight16 : there.weight;
     p->made = there.direction ? grad : here;
@@ -310,7 +310,7 @@ static smp_status join(smp *s, smp__updates *u)
     for (; u->joined < u->made; u->joined++) {
         const smp_update *update = &u->list[u->joined];
         if (!s->device->host_memory && update->weight16 && !update->direction &&
-            !smp__weight_is_far(s, u->index[u->joined]))
+            !smp__weight_is_in_host(s, u->index[u->joined]))
             SMP_TRY(s->device->round16(s->device_context, update->half, update->weight16,
                                        update->weight, update->elements));
     }

@@ -19,9 +19,9 @@
 typedef struct smp__updates smp__updates;
 
 /* Does the job have such? */
-bool smp__updates_are_far(const smp *s);
+bool smp__updates_are_in_host(const smp *s);
 /* Slots of the device's travels that they need. */
-int smp__updates_travels(const smp *s);
+int smp__updates_copies_weights(const smp *s);
 /* When layouts and the host area are there. first_travel: the number of the first such slot. Fills
  * in smp__call.updates and smp__chunk.updates. The environment variables SMP_UPDATE_THREAD (0 or 1)
  * and SMP_UPDATE_DELAY (microseconds that each update takes longer) are for tests. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/device/far_values.h"
+#include "exec/device/host_values.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
@@ -75,9 +75,9 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
         return smp__device_pace(s); /* it is 1 */
     const smp_squares both[] = {{update.weight, update.elements, square},
                                 {update.direction, update.elements, square + n_piece(s)}};
-    const bool far = smp__weight_is_far(s, index);
+    const bool far = smp__weight_is_in_host(s, index);
     if (far)
-        smp__far_squares(update.weight, update.elements, square);
+        smp__host_squares(update.weight, update.elements, square);
     SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both + far, 2 - far));
     return smp__device_pace(s);
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/device/far_values.h"
+#include "exec/device/host_values.h"
 #include "exec/state/device_wait.h"
 #include "exec/parts/initial_values.h"
 #include "exec/state/shards.h"
@@ -31,7 +31,7 @@ static smp_status init_param(smp *s, int32_t index)
     const uint64_t seed = s->options->runtime.seed;
     if (here.begin == here.end)
         return SMP_OK;
-    if (s->device->host_memory || smp__weight_is_far(s, index)) {
+    if (s->device->host_memory || smp__weight_is_in_host(s, index)) {
         smp__initial_values(p, seed, here.begin, here.end, smp__weight_at(s, index, here.begin));
         return SMP_OK;
     }
@@ -115,7 +115,7 @@ static smp_status round_far(smp *s, const smp_memory_region *region, int64_t beg
     SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
     for (int64_t at = begin, m; at < end; at += m) {
         m = end - at < piece ? end - at : piece;
-        smp__far_round(half, s->piece, values + at, m);
+        smp__host_round(half, s->piece, values + at, m);
         SMP_TRY(s->device->upload(s->device_context, s->arena + region->weight16 + 2 * at, s->piece,
                                   2 * m));
         SMP_TRY(smp__device_idle(s));
@@ -169,7 +169,7 @@ static void *array_at(const smp *s, int32_t index, int k, int64_t element)
 
 static bool is_far(const smp *s, int32_t index, int k)
 {
-    return k == 0 ? smp__weight_is_far(s, index) : k > 0 && s->far;
+    return k == 0 ? smp__weight_is_in_host(s, index) : k > 0 && s->far;
 }
 
 /* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a

@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
@@ -54,7 +54,7 @@ static smp_status run_action(smp *s, const smp_action *action)
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
-        SMP_TRY(smp__travel_loaded(s, chunk, mb));
+        SMP_TRY(smp__stash_copies_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
@@ -62,7 +62,7 @@ static smp_status run_action(smp *s, const smp_action *action)
         return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_I:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
-        SMP_TRY(smp__travel_loaded(s, chunk, mb));
+        SMP_TRY(smp__stash_copies_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_input(s, chunk, mb);
@@ -80,8 +80,8 @@ static smp_status run_action(smp *s, const smp_action *action)
         return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
     case SMP_ACTION_STORE:
     case SMP_ACTION_LOAD:
-        return smp__travel_begin(s, chunk, mb,
-                                 action->kind == SMP_ACTION_STORE ? SMP_FAR_OUT : SMP_FAR_BACK);
+        return smp__stash_copies_begin(
+            s, chunk, mb, action->kind == SMP_ACTION_STORE ? SMP_COPY_TO_HOST : SMP_COPY_TO_DEVICE);
     case SMP_ACTION_GATHER:
         return smp__gather_start(s, chunk, s->at);
     case SMP_ACTION_DROP:
@@ -133,7 +133,7 @@ static smp_status run_program(smp *s)
         smp__place_action(s->place, action);
         s->at = i;
         SMP_TRY(wait_sends(s, i));
-        SMP_TRY(smp__travel_stored(s, i));
+        SMP_TRY(smp__stash_copies_stored(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
         SMP_TRY(smp__stamp_begin(s));
@@ -158,7 +158,7 @@ static smp_status finish_device_work(smp *s, bool training)
         SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
                                     (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
     SMP_TRY(smp__device_idle(s));
-    smp__travel_note_ends(s);
+    smp__stash_copies_note_ends(s);
     double beside_s[2];
     smp__updates_times(s, beside_s);
     smp__record_beside(s->record, beside_s);

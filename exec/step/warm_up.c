@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
@@ -24,10 +24,10 @@ static smp_status run_stages(smp *s, int microbatch)
             s->training_call = training;
             SMP_TRY(smp__stage_forward(s, chunk, microbatch));
             if (training)
-                SMP_TRY(smp__travel_at_once(s, chunk, microbatch, SMP_FAR_OUT));
+                SMP_TRY(smp__stash_copies_at_once(s, chunk, microbatch, SMP_COPY_TO_HOST));
         }
     for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--) {
-        SMP_TRY(smp__travel_at_once(s, chunk, microbatch, SMP_FAR_BACK));
+        SMP_TRY(smp__stash_copies_at_once(s, chunk, microbatch, SMP_COPY_TO_DEVICE));
         SMP_TRY(smp__stage_backward(s, chunk, microbatch));
     }
     return SMP_OK;

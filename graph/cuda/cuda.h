@@ -13,9 +13,10 @@
 
 typedef struct smp_cuda {
     cudaStream_t stream;
-    void *blas;                    /* cublasLtHandle_t */
-    struct smp_products *products; /* how matrix products are computed (graph/math/products.h) */
-    void *dnn;                     /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
+    void *blas; /* cublasLtHandle_t */
+    struct smp_gemms
+        *products;          /* how matrix products are computed (graph/math/gemm_algorithms.h) */
+    void *dnn;              /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
     const char *dnn_device; /* without a handle: plans are made, not run, for the device that this
                                describes, in cuDNN's JSON; NULL: none */
     void *workspace;        /* of cuBLASLt and cuDNN, 256-byte aligned */

@@ -169,11 +169,11 @@ template <typename T, int W> struct query_sums {
             for (int n = 0; n < 2; n++, at += 4 * of::THREADS) {
                 float before[4] = {};
                 if (value > 0)
-                    smp_load_far(before, at);
+                    smp_load_from_host(before, at);
                 for (int e = 0; e < 4; e++)
                     sum[p][n][e] += before[e];
                 if (own > 0)
-                    smp_store_far(at, sum[p][n]);
+                    smp_store_to_host(at, sum[p][n]);
                 else
                     finish(args, sample, head, row + lane / 4,
                            column + p * SIDES * 16 + n * 8 + lane % 4 * 2, sum[p][n]);

@@ -8,8 +8,8 @@
  *
  * Results have the same bits in every run. The library's heuristic gives algorithms for the shape,
  * the device and buffers aligned to 64 bytes (or as the shape says), once for each product; they
- * stand in the device's book (graph/math/products.h), which says which one is taken, and after
- * them that the epilogue may be apart. Where an algorithm splits k, the parts are kept in the
+ * stand in the device's list (graph/math/gemm_algorithms.h), which says which one is taken, and
+ * after them that the epilogue may be apart. Where an algorithm splits k, the parts are kept in the
  * workspace in fp32 and added by a second kernel in one order; excluded is the addition in the
  * output buffer, whose order is that in which blocks finish, and parts in an output type narrower
  * than fp32, which would be rounded more than once.
@@ -34,13 +34,13 @@
 
 #include "graph/cuda/cuda_blas.h"
 extern "C" {
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 }
 
 struct smp__gemm {
     smp__gemm_shape shape;
-    smp_product *product; /* the book's */
-    smp__gemm *apart;     /* with the last part of the epilogue left out; NULL: there is none */
+    smp_gemm *product; /* the list's */
+    smp__gemm *apart;  /* with the last part of the epilogue left out; NULL: there is none */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t first, second, result; /* B, A and C, as columns */
     int chosen, version;                          /* of the product, that `algorithm` is */
@@ -243,7 +243,7 @@ static smp_status ask(const smp_cuda *cuda, smp__gemm *gemm, cublasLtMatmulPrefe
     for (int i = 0; i < n; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS) {
             write_algorithm(&result[i].algo, text);
-            smp_product_add(gemm->product, text);
+            smp_gemm_add(gemm->product, text);
         }
     return SMP_OK;
 }
@@ -266,7 +266,7 @@ static smp_status list_algorithms(const smp_cuda *cuda, smp__gemm *gemm)
     smp__blas.cublasLtMatmulPreferenceDestroy(wish);
     SMP_TRY(status);
     if (gemm->apart)
-        smp_product_add(gemm->product, SMP_PRODUCT_APART);
+        smp_gemm_add(gemm->product, SMP_GEMM_APART);
     if (gemm->product->n_algorithm == 0)
         return fail_empty(cuda, gemm);
     gemm->product->here = true;
@@ -295,11 +295,11 @@ static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
                         (long long)s->step[0], (long long)s->step[1], (long long)s->step[2]);
     if (s->alignment > 0 && s->alignment != ALIGNMENT)
         smp_text_append(&name, " aligned %lld", (long long)s->alignment);
-    smp_status status = name.failed ? smp_fail_memory(SMP_PRODUCT_NAME_BYTES) : SMP_OK;
-    if (status == SMP_OK && name.length >= SMP_PRODUCT_NAME_BYTES)
+    smp_status status = name.failed ? smp_fail_memory(SMP_GEMM_NAME_BYTES) : SMP_OK;
+    if (status == SMP_OK && name.length >= SMP_GEMM_NAME_BYTES)
         status = smp_fail(SMP_ERR_FAILED, "the name of a product is too long: %s", name.data);
     if (status == SMP_OK)
-        status = smp_products_get(cuda->products, name.data, &gemm->product);
+        status = smp_gemms_get(cuda->products, name.data, &gemm->product);
     smp_text_free(&name);
     return status;
 }
@@ -357,12 +357,12 @@ void smp__gemm_destroy(smp__gemm *gemm)
 
 bool smp__gemm_is_apart(const smp__gemm *gemm)
 {
-    return smp_product_is_apart(gemm->product);
+    return smp_gemm_is_apart(gemm->product);
 }
 
 /* The library refuses the algorithm: the next one, if there is one and it is the time for that. A
  * device that has failed refuses everything, and says so here. */
-static smp_status refuse(const smp_cuda *cuda, smp_product *product, const char *why)
+static smp_status refuse(const smp_cuda *cuda, smp_gemm *product, const char *why)
 {
     (void)cudaGetLastError(); /* not one of a kernel */
     const cudaError_t device = cudaStreamQuery(cuda->stream);
@@ -382,7 +382,7 @@ static smp_status refuse(const smp_cuda *cuda, smp_product *product, const char 
 /* The algorithm that is chosen, out of its text; *why: it cannot be taken, or NULL. */
 static void take_algorithm(const smp_cuda *cuda, smp__gemm *gemm, const char **why)
 {
-    const smp_product *product = gemm->product;
+    const smp_gemm *product = gemm->product;
     cublasLtMatmulHeuristicResult_t result;
     *why = NULL;
     if (gemm->chosen == product->chosen && gemm->version == product->version)

@@ -1,8 +1,8 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
- * and an entry in the device's book of products) and run any number of times; a run allocates
+ * and an entry in the device's list of products) and run any number of times; a run allocates
  * nothing and returns when its kernel is enqueued. Which of the library's algorithms it takes the
- * book says (graph/math/products.h); one that the library refuses is followed by the next, as long
- * as the book is not settled, and the last resort is the epilogue apart. All matrices are
+ * list says (graph/math/gemm_algorithms.h); one that the library refuses is followed by the next,
+ * as long as the list is not settled, and the last resort is the epilogue apart. All matrices are
  * row-major, and start at multiples of 64 bytes unless a shape says otherwise. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH

@@ -115,7 +115,7 @@ template <int left> __device__ __forceinline__ void smp_cp_async_wait()
 }
 
 /* Blocks that take turns: one thread waits until *turn is `value`, and after the next barrier its
- * block sees what was written, by smp_store_far, before that turn was passed on by one thread
+ * block sees what was written, by smp_store_to_host, before that turn was passed on by one thread
  * after a barrier. Whom a block waits for must have begun before it. */
 __device__ __forceinline__ void smp_await_turn(const int *turn, int value)
 {
@@ -129,14 +129,14 @@ __device__ __forceinline__ void smp_pass_turn(int *turn, int value)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(value) : "memory");
 }
 /* Past the cache of the multiprocessor, which knows nothing of the others' writes. */
-__device__ __forceinline__ void smp_load_far(float (&x)[4], const float *from)
+__device__ __forceinline__ void smp_load_from_host(float (&x)[4], const float *from)
 {
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                  : "l"(from)
                  : "memory");
 }
-__device__ __forceinline__ void smp_store_far(float *to, const float (&x)[4])
+__device__ __forceinline__ void smp_store_to_host(float *to, const float (&x)[4])
 {
     asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
                  "f"(x[2]), "f"(x[3])
@@ -282,12 +282,12 @@ static inline void smp_pass_turn(int *turn, int value)
 {
     *turn = value;
 }
-static inline void smp_load_far(float (&x)[4], const float *from)
+static inline void smp_load_from_host(float (&x)[4], const float *from)
 {
     const smp_pack<float> pack = smp_load16(from);
     memcpy(x, pack.v, sizeof x);
 }
-static inline void smp_store_far(float *to, const float (&x)[4])
+static inline void smp_store_to_host(float *to, const float (&x)[4])
 {
     smp_pack<float> pack;
     memcpy(pack.v, x, sizeof x);

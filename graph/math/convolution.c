@@ -11,7 +11,7 @@
 
 #include "graph/math/convolution_direct.h"
 #include "graph/math/convolution_planes.h"
-#include "graph/math/convolution_product.h"
+#include "graph/math/convolution_gemm.h"
 #include "graph/math/half.h"
 
 struct smp_convolution {
@@ -94,8 +94,8 @@ static int64_t copies_place(const smp_convolution_shape *wide)
 /* The most that any way takes, where it is the machine that decides. */
 int64_t smp_convolution_workspace(const smp_convolution_shape *shape)
 {
-    int64_t bytes =
-        smp__planes_fit(shape) ? smp__planes_workspace(shape) : smp__product_workspace(shape);
+    int64_t bytes = smp__planes_fit(shape) ? smp__planes_workspace(shape)
+                                           : smp__convolution_gemm_workspace(shape);
     if (shape->half) {
         const smp_convolution_shape wide = widened(shape);
         bytes = copies_place(&wide) + copy_bytes(shape->in) + copy_bytes(shape->out);
@@ -197,7 +197,7 @@ smp_status smp_convolution_forward(smp_convolution *c, const void *x, smp_convol
     if (c->wide)
         return forward_wide(c, x, w, bias, y, workspace);
     if (!smp__planes_fit(&c->shape))
-        return smp__product_forward(&c->shape, x, w.fp32, bias, y, workspace);
+        return smp__convolution_gemm_forward(&c->shape, x, w.fp32, bias, y, workspace);
     smp__planes_forward(&c->shape, x, w.fp32, bias, y, workspace);
     return SMP_OK;
 }
@@ -223,7 +223,7 @@ smp_status smp_convolution_backward_input(smp_convolution *c, const void *dy,
     if (c->wide)
         return backward_input_wide(c, dy, w, dx, workspace);
     if (!smp__planes_fit(&c->shape))
-        return smp__product_backward_input(&c->shape, dy, w.fp32, dx, workspace);
+        return smp__convolution_gemm_backward_input(&c->shape, dy, w.fp32, dx, workspace);
     smp__planes_backward_input(&c->shape, dy, w.fp32, dx, workspace);
     return SMP_OK;
 }
@@ -249,7 +249,7 @@ smp_status smp_convolution_backward_weight(smp_convolution *c, const void *x, co
     if (c->wide)
         return backward_weight_wide(c, x, dy, dw, workspace);
     if (!smp__planes_fit(&c->shape))
-        return smp__product_backward_weight(&c->shape, x, dy, dw, workspace);
+        return smp__convolution_gemm_backward_weight(&c->shape, x, dy, dw, workspace);
     smp__planes_backward_weight(&c->shape, x, dy, dw, workspace);
     return SMP_OK;
 }

@@ -193,7 +193,7 @@ void smp__add_half(smp_dtype half, void *restrict target, const void *restrict s
     }
 }
 
-struct smp_math_product16 {
+struct smp_math_gemm16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
@@ -201,7 +201,7 @@ struct smp_math_product16 {
     void *scratch_data;
 };
 
-void smp_math_product16_destroy(smp_math_product16 *p)
+void smp_math_gemm16_destroy(smp_math_gemm16 *p)
 {
     if (!p)
         return;
@@ -218,7 +218,7 @@ void smp_math_product16_destroy(smp_math_product16 *p)
 
 /* A row-major matrix, or one whose transpose is; dense, or as many as there are, with strides. */
 static smp_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t columns, bool transposed,
-                           dnnl_data_type_t type, const smp_product16 *shape, int which)
+                           dnnl_data_type_t type, const smp_gemm16 *shape, int which)
 {
     const smp_strides16 at = shape->at[which];
     const int64_t row = shape->outer > 0 ? at.row : transposed ? rows : columns;
@@ -250,14 +250,14 @@ static smp_status set_attributes(dnnl_primitive_attr_t attr, float scale, bool a
     return smp__dnnl_check(made, "a product that is added");
 }
 
-static smp_status make_memory(smp_math_product16 *p, dnnl_memory_t *memory,
+static smp_status make_memory(smp_math_gemm16 *p, dnnl_memory_t *memory,
                               const dnnl_memory_desc_t *desc, void *data)
 {
     return smp__dnnl_check(dnnl_memory_create(memory, desc, p->engine, data),
                            "making a memory object");
 }
 
-static smp_status make_scratch(smp_math_product16 *p, const_dnnl_primitive_desc_t desc)
+static smp_status make_scratch(smp_math_gemm16 *p, const_dnnl_primitive_desc_t desc)
 {
     const dnnl_memory_desc_t *scratch =
         dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
@@ -271,7 +271,7 @@ static smp_status make_scratch(smp_math_product16 *p, const_dnnl_primitive_desc_
     return make_memory(p, &p->scratch, scratch, p->scratch_data);
 }
 
-static smp_status make_primitive(smp_math_product16 *p, const smp_product16 *shape,
+static smp_status make_primitive(smp_math_gemm16 *p, const smp_gemm16 *shape,
                                  const dnnl_matmul_desc_t *operation)
 {
     dnnl_primitive_attr_t attr = NULL;
@@ -294,7 +294,7 @@ static smp_status make_primitive(smp_math_product16 *p, const smp_product16 *sha
     return status;
 }
 
-static smp_status make(smp_math_product16 *p, const smp_product16 *shape)
+static smp_status make(smp_math_gemm16 *p, const smp_gemm16 *shape)
 {
     dnnl_memory_desc_t a, b, bias, c;
     dnnl_matmul_desc_t operation;
@@ -316,24 +316,24 @@ static smp_status make(smp_math_product16 *p, const smp_product16 *shape)
     return make_memory(p, &p->c, &c, DNNL_MEMORY_NONE);
 }
 
-smp_status smp_math_product16_create(const smp_product16 *shape, smp_math_product16 **out)
+smp_status smp_math_gemm16_create(const smp_gemm16 *shape, smp_math_gemm16 **out)
 {
-    smp_math_product16 *p = calloc(1, sizeof(*p));
+    smp_math_gemm16 *p = calloc(1, sizeof(*p));
     if (!p)
         return smp_fail_memory(sizeof(*p));
     const int threads = smp__dnnl_limit_threads();
     smp_status status = make(p, shape);
     omp_set_num_threads(threads);
     if (status != SMP_OK) {
-        smp_math_product16_destroy(p);
+        smp_math_gemm16_destroy(p);
         return status;
     }
     *out = p;
     return SMP_OK;
 }
 
-smp_status smp_math_product16_run(smp_math_product16 *p, const void *a, const void *b,
-                                  const float *bias, void *c)
+smp_status smp_math_gemm16_run(smp_math_gemm16 *p, const void *a, const void *b, const float *bias,
+                               void *c)
 {
     dnnl_exec_arg_t args[5];
     int n = 0;

@@ -29,7 +29,7 @@ typedef struct smp_strides16 {
 } smp_strides16;
 
 /* C[m,n] = op(A)[m,k] * op(B)[k,n] of bf16, all row-major and dense, with sums in fp32. */
-typedef struct smp_product16 {
+typedef struct smp_gemm16 {
     bool trans_a, trans_b;
     int64_t m, n, k;
     float scale;     /* of the product; 0: 1 */
@@ -39,13 +39,13 @@ typedef struct smp_product16 {
     /* So many products at once, where they lie in A, B and C; outer 0: one. */
     int64_t outer, inner;
     smp_strides16 at[3];
-} smp_product16;
+} smp_gemm16;
 
 /* Made once per operator, with the scratch it needs. */
-typedef struct smp_math_product16 smp_math_product16;
-smp_status smp_math_product16_create(const smp_product16 *shape, smp_math_product16 **out);
-void smp_math_product16_destroy(smp_math_product16 *product); /* accepts NULL */
-smp_status smp_math_product16_run(smp_math_product16 *product, const void *a, const void *b,
-                                  const float *bias, void *c);
+typedef struct smp_math_gemm16 smp_math_gemm16;
+smp_status smp_math_gemm16_create(const smp_gemm16 *shape, smp_math_gemm16 **out);
+void smp_math_gemm16_destroy(smp_math_gemm16 *product); /* accepts NULL */
+smp_status smp_math_gemm16_run(smp_math_gemm16 *product, const void *a, const void *b,
+                               const float *bias, void *c);
 
 #endif

@@ -113,7 +113,7 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
-    r->sharding.offload_states = smp__states_away(r);
+    r->sharding.offload_states = smp__states_in_host(r);
     b->shape.sharding = r->sharding;
     b->other_memory = r->sharding.offload_states != sketch->sharding.offload_states;
     if (r->loading_horizon == 0)

@@ -51,7 +51,7 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
                       .active = b->shape.active,
                       .lag = b->shape.lag,
                       .sharding = sharding,
-                      .state_factor = 0.25 * smp_memory_far_bytes(b->request.graph, sharding),
+                      .state_factor = 0.25 * smp_memory_host_bytes(b->request.graph, sharding),
                       .idle_factor = 0.25 * smp_memory_idle_bytes(b->request.graph, sharding),
                       .recompute = b->request.recompute};
     return SMP_OK;

@@ -93,7 +93,7 @@ static bool same_splitting(comparison *c)
 /* Where the plan says nothing the library chooses, by what it finds. */
 static bool same_products(comparison *c)
 {
-    const smp_product_choices *a = &c->a->products, *b = &c->b->products;
+    const smp_gemm_choices *a = &c->a->products, *b = &c->b->products;
     bool same = c->a->target.backend == SMP_BACKEND_CPU ||
                 (!a->device == !b->device && a->n == b->n &&
                  (!a->device ||

@@ -148,16 +148,17 @@ typedef struct smp_memory_input {
     int horizon;          /* of loads and stores (schedule/rules/offload.h); 0: there are none */
 } smp_memory_input;
 
-/* Has a job weights whose fp32 values lie beside their states, in the host area (smp_weights_away)?
- * Does a use of a weight leave it there: is it trained, and is what the use reads rounded? */
-bool smp_memory_far_weights(const smp_graph *graph, smp_sharding sharding);
-bool smp_memory_use_is_far(const smp_graph *graph, int32_t use);
+/* Has a job weights whose fp32 values lie beside their states, in the host area
+ * (smp_weights_in_host)? Does a use of a weight leave it there: is it trained, and is what the use
+ * reads rounded? */
+bool smp_memory_host_weights(const smp_graph *graph, smp_sharding sharding);
+bool smp_memory_use_is_in_host(const smp_graph *graph, int32_t use);
 
 /* Bytes that a rank keeps for ever on its device for each element of a weight, in the mean over its
  * shard group. */
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
 /* The same of a weight that may be far, in a job that has such; else as above. */
-double smp_memory_far_bytes(const smp_graph *graph, smp_sharding sharding);
+double smp_memory_host_bytes(const smp_graph *graph, smp_sharding sharding);
 /* The same of an idle weight, which has neither gradient nor states. */
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);
 

@@ -29,15 +29,15 @@ unsigned smp__border_leaves(const smp_flow *flow, const int *chunk_of_stage, int
                             const smp_border *border);
 
 /* Positions in the program of what travels of one (chunk, micro-batch); -1: never. */
-typedef struct smp__travel {
+typedef struct smp__stash_copies {
     int64_t store, load;
     int64_t stored_by; /* complete before this one */
     int64_t backward;  /* B or I */
-} smp__travel;
+} smp__stash_copies;
 
 /* Places all that travels in the host area above build->far_top and lists the stores; *travel:
  * [chunks * microbatches] in scratch. */
-smp_status smp__memory_place_far(smp__memory_build *build, smp__travel **travel);
+smp_status smp__memory_place_in_host(smp__memory_build *build, smp__stash_copies **travel);
 
 /* Places stash blocks and borders above build->top; fills post and wait and the totals. */
 smp_status smp__memory_place_lives(smp__memory_build *build);

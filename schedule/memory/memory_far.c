@@ -12,14 +12,15 @@ static int64_t away_bytes(const smp__memory_build *build, int chunk)
 }
 
 /* When a (chunk, micro-batch) is stored, is loaded, and is read by the backward. */
-static smp_status scan(const smp__memory_build *build, smp__travel *travel, int64_t *n_store)
+static smp_status scan(const smp__memory_build *build, smp__stash_copies *travel, int64_t *n_store)
 {
     const smp_memory_input *input = build->input;
     for (int64_t i = 0; i < input->program->n; i++) {
         const smp_action *action = &input->program->action[i];
         if (!smp_action_has_microbatch(action->kind))
             continue;
-        smp__travel *t = &travel[(int64_t)action->chunk * input->microbatches + action->microbatch];
+        smp__stash_copies *t =
+            &travel[(int64_t)action->chunk * input->microbatches + action->microbatch];
         const bool store = action->kind == SMP_ACTION_STORE;
         if (action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I)
             t->backward = i;
@@ -38,7 +39,8 @@ static smp_status scan(const smp__memory_build *build, smp__travel *travel, int6
 }
 
 /* Stored, complete before it is loaded, and loaded before it is read. */
-static smp_status check(const smp__memory_build *build, const smp__travel *t, int chunk, int64_t mb)
+static smp_status check(const smp__memory_build *build, const smp__stash_copies *t, int chunk,
+                        int64_t mb)
 {
     const int64_t n = build->input->program->n;
     if (t->store < 0 && t->load < 0)
@@ -51,7 +53,7 @@ static smp_status check(const smp__memory_build *build, const smp__travel *t, in
                     build->input->rank, (long long)mb, chunk);
 }
 
-static smp_status pack(smp__memory_build *build, const smp__travel *travel, size_t n_store,
+static smp_status pack(smp__memory_build *build, const smp__stash_copies *travel, size_t n_store,
                        int64_t *far)
 {
     const smp_memory_input *input = build->input;
@@ -64,7 +66,7 @@ static smp_status pack(smp__memory_build *build, const smp__travel *travel, size
         return SMP_ERR_NO_MEMORY;
     for (int c = 0; c < input->chunks; c++)
         for (int64_t m = 0; m < input->microbatches; m++) {
-            const smp__travel *t = &travel[(int64_t)c * input->microbatches + m];
+            const smp__stash_copies *t = &travel[(int64_t)c * input->microbatches + m];
             SMP_TRY(check(build, t, c, m));
             far[(int64_t)c * input->microbatches + m] = t->store >= 0 ? n : -1;
             if (t->store < 0)
@@ -82,7 +84,8 @@ static smp_status pack(smp__memory_build *build, const smp__travel *travel, size
 }
 
 /* A later store is complete later: the list has the order of the program. */
-static smp_status list_stores(smp__memory_build *build, const smp__travel *travel, size_t n_store)
+static smp_status list_stores(smp__memory_build *build, const smp__stash_copies *travel,
+                              size_t n_store)
 {
     const smp_memory_input *input = build->input;
     const int64_t n = input->program->n;
@@ -106,17 +109,17 @@ static smp_status list_stores(smp__memory_build *build, const smp__travel *trave
     return SMP_OK;
 }
 
-smp_status smp__memory_place_far(smp__memory_build *build, smp__travel **out)
+smp_status smp__memory_place_in_host(smp__memory_build *build, smp__stash_copies **out)
 {
     const smp_memory_input *input = build->input;
     const size_t n_pair = (size_t)input->chunks * (size_t)input->microbatches;
-    smp__travel *travel = SMP_ARENA_NEW(build->scratch, smp__travel, n_pair);
+    smp__stash_copies *travel = SMP_ARENA_NEW(build->scratch, smp__stash_copies, n_pair);
     int64_t *far = SMP_ARENA_NEW(build->rank->arena, int64_t, n_pair);
     int64_t n_store = 0;
     if (!travel || !far)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n_pair; i++)
-        travel[i] = (smp__travel){-1, -1, -1, -1};
+        travel[i] = (smp__stash_copies){-1, -1, -1, -1};
     SMP_TRY(scan(build, travel, &n_store));
     SMP_TRY(pack(build, travel, (size_t)n_store, far));
     build->rank->far = far;

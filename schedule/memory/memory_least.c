@@ -24,12 +24,12 @@ static void add_states(const smp_graph *graph, smp_sharding sharding, int64_t *s
 {
     const int64_t element = (int64_t)smp_memory_state_bytes(graph, sharding);
     const int64_t idle = (int64_t)smp_memory_idle_bytes(graph, sharding);
-    const int64_t far = (int64_t)smp_memory_far_bytes(graph, sharding);
+    const int64_t far = (int64_t)smp_memory_host_bytes(graph, sharding);
     const int64_t opaque = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         int64_t n_use = param->use_end - param->use_begin;
-        int64_t each = smp_memory_use_is_far(graph, param->use_begin) ? far : element;
+        int64_t each = smp_memory_use_is_in_host(graph, param->use_begin) ? far : element;
         each += graph->training && n_use > 1 ? 4 * n_use : 0;
         each = param->idle ? idle : each;
         int64_t *bytes = &state_bytes[graph->use[param->use_begin].op];

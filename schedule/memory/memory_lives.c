@@ -39,8 +39,8 @@ typedef struct buffer_list {
 typedef struct lives {
     smp__memory_build *build;
     const smp_memory_input *input;
-    pair_times *pair;    /* [chunks * microbatches] */
-    smp__travel *travel; /* [chunks * microbatches] */
+    pair_times *pair;          /* [chunks * microbatches] */
+    smp__stash_copies *travel; /* [chunks * microbatches] */
     message_list post, wait;
     buffer_list buffer;
     int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] buffer, or -1 */
@@ -284,7 +284,7 @@ static void add_blocks(lives *l, int chunk, int64_t m)
     const pair_times *pair = pair_at(l, chunk, m);
     const smp_layout *layout = l->input->layout[chunk];
     const int64_t at = (int64_t)chunk * l->input->microbatches + m;
-    const smp__travel *travel = &l->travel[at];
+    const smp__stash_copies *travel = &l->travel[at];
     const bool stays = travel->store < 0;
     const int64_t begin[SMP_N_BLOCK] = {pair->forward, pair->forward, pair->backward, pair->forward,
                                         stays ? pair->forward : travel->load};
@@ -489,7 +489,7 @@ static smp_status place_lives(lives *l)
     SMP_TRY(allocate(l, n_pair, (size_t)n_border * (size_t)input->microbatches));
     SMP_TRY(scan_forward(l));
     SMP_TRY(scan_backward(l));
-    SMP_TRY(smp__memory_place_far(l->build, &l->travel));
+    SMP_TRY(smp__memory_place_in_host(l->build, &l->travel));
     SMP_TRY(add_buffers(l));
     SMP_TRY(add_shards(l));
     SMP_TRY(pack(l, n_pair));

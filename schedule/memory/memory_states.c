@@ -80,10 +80,10 @@ static bool is_far(const smp__memory_build *build, int32_t index)
 {
     const smp_graph *graph = build->input->graph;
     const smp_param *param = graph_param(build, index);
-    if (!smp_memory_far_weights(graph, build->input->sharding))
+    if (!smp_memory_host_weights(graph, build->input->sharding))
         return false;
     for (int32_t u = param->use_begin; u < param->use_end; u++)
-        if (chunk_of_use(build, u) >= 0 && !smp_memory_use_is_far(graph, u))
+        if (chunk_of_use(build, u) >= 0 && !smp_memory_use_is_in_host(graph, u))
             return false;
     return true;
 }
@@ -476,12 +476,12 @@ smp_status smp__memory_place_states(smp__memory_build *build)
     return place_gradients(build);
 }
 
-bool smp_memory_far_weights(const smp_graph *graph, smp_sharding sharding)
+bool smp_memory_host_weights(const smp_graph *graph, smp_sharding sharding)
 {
-    return smp_weights_away(sharding, graph->target, graph->training);
+    return smp_weights_in_host(sharding, graph->target, graph->training);
 }
 
-bool smp_memory_use_is_far(const smp_graph *graph, int32_t use)
+bool smp_memory_use_is_in_host(const smp_graph *graph, int32_t use)
 {
     const smp_use *u = &graph->use[use];
     const uint32_t rounded = graph->op[u->op].kind->rounded;
@@ -506,8 +506,8 @@ double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding)
     return bytes + smp_memory_idle_bytes(graph, sharding);
 }
 
-double smp_memory_far_bytes(const smp_graph *graph, smp_sharding sharding)
+double smp_memory_host_bytes(const smp_graph *graph, smp_sharding sharding)
 {
     const double near = smp_memory_state_bytes(graph, sharding);
-    return smp_memory_far_weights(graph, sharding) ? near - 4.0 : near;
+    return smp_memory_host_weights(graph, sharding) ? near - 4.0 : near;
 }

@@ -2,7 +2,7 @@
 #ifndef SMP_SCHEDULE_PLAN_PLAN_H
 #define SMP_SCHEDULE_PLAN_PLAN_H
 
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 #include "graph/split/splitting.h"
 #include "partition/problem/flow.h"
 #include "partition/problem/problem.h"
@@ -89,7 +89,7 @@ typedef struct smp_plan {
     const smp_cluster *cluster;      /* `cluster:`, what the prediction assumed; NULL if absent */
     double optimizer_bytes_per_s;    /* with it */
     const double *backward_input_us; /* [n_stage] of backward_us, what I takes; NULL: half of it */
-    smp_product_choices products;    /* how matrix products are computed; device NULL: not said */
+    smp_gemm_choices products;       /* how matrix products are computed; device NULL: not said */
     smp_freezing freezing;           /* weights by name, in the plan's own model */
     smp_plan_places place;
     smp_arena *arena;

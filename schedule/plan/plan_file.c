@@ -551,7 +551,7 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     SMP_TRY(read_stages(r, top));
     SMP_TRY(read_programs(r, top));
     SMP_TRY(read_predicted(r, top));
-    SMP_TRY(smp_product_choices_read(top, "plan", r->arena, &sketch->products));
+    SMP_TRY(smp_gemm_choices_read(top, "plan", r->arena, &sketch->products));
     return smp__plan_read_cluster(top, r->whole ? r->devices : 1, sketch->splitting.devices,
                                   r->arena, &sketch->cluster, &sketch->optimizer_bytes_per_s);
 }

@@ -432,11 +432,11 @@ static void put_cluster(writer *w, const smp_plan *plan)
     close_with(w, '}');
 }
 
-static void put_products(writer *w, const smp_product_choices *products)
+static void put_products(writer *w, const smp_gemm_choices *products)
 {
     put_top_key(w, "products", false);
     open_with(w, '{');
-    put_int(w, "format", SMP_PRODUCTS_FORMAT);
+    put_int(w, "format", SMP_GEMMS_FORMAT);
     put_text(w, "device", products->device);
     put_text(w, "library", products->library);
     put_key(w, "chosen");

@@ -66,7 +66,7 @@ typedef struct smp_sketch {
     int n_peak, n_host;
     const smp_cluster *cluster;
     double optimizer_bytes_per_s;
-    smp_product_choices products;
+    smp_gemm_choices products;
     smp_where fingerprint_where, parallel_where, batch_where, schedule_where, stages_where,
         programs_where, predicted_where, host_where;
     const smp_where *program_where; /* [n_program] */

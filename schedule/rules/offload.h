@@ -24,7 +24,7 @@ static inline bool smp_updates_beside(bool offload_states, smp_target target)
 
 /* Do the fp32 values of weights that a GPU reads in 16 bits alone lie there too, where the update
  * is made? Where weights are sharded all stay on the device: they are gathered in fp32. */
-static inline bool smp_weights_away(smp_sharding sharding, smp_target target, bool training)
+static inline bool smp_weights_in_host(smp_sharding sharding, smp_target target, bool training)
 {
     return training && smp_updates_beside(sharding.offload_states, target) &&
            smp_precision_is_half(target.precision) &&

@@ -59,7 +59,7 @@ static const char *plural(int64_t n, const char *more)
 const char *smp_show_offloaded_states(const smp_plan *plan)
 {
     const smp_sharding sharding = plan->sharding;
-    if (smp_weights_away(sharding, plan->target, plan->training))
+    if (smp_weights_in_host(sharding, plan->target, plan->training))
         return "the optimizer's states, with weights in fp32 that are read in 16 bits alone";
     return sharding.offload_states ? "the optimizer's states" : "";
 }

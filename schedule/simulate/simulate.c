@@ -206,8 +206,8 @@ static double update_us(const smp__sim *sim, int64_t bytes, int64_t far)
         (double)(bytes - far) * smp_update_us_per_byte(input->cluster, target, input->sharding,
                                                        input->optimizer_bytes_per_s);
     return far == 0 ? near_us
-                    : near_us + (double)far * smp_far_update_us_per_byte(input->cluster, target,
-                                                                         input->sharding);
+                    : near_us + (double)far * smp_host_update_us_per_byte(input->cluster, target,
+                                                                          input->sharding);
 }
 
 /* A weight that several chunks have is made for the first of them. */

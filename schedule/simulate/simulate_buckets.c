@@ -19,8 +19,8 @@ static int stage_of(const smp_simulation_input *input, int32_t param)
 /* Are the fp32 values of a weight, which has a stage, in host memory? */
 static bool is_far(const smp_simulation_input *input, int32_t param)
 {
-    return smp_memory_far_weights(input->graph, input->sharding) &&
-           smp_memory_use_is_far(input->graph, input->graph->param[param].use_begin);
+    return smp_memory_host_weights(input->graph, input->sharding) &&
+           smp_memory_use_is_in_host(input->graph, input->graph->param[param].use_begin);
 }
 
 /* Goes through the weights as backwards finish them, first through those that are far. bucket: NULL

@@ -135,7 +135,7 @@ static bool is_far(const smp__sim *sim, const smp_param *param, int32_t stage)
     for (int32_t u = param->use_begin; u < param->use_end; u++) {
         if (sim->crossing.flow->stage_of_op[input->graph->use[u].op] != stage)
             continue;
-        if (!smp_memory_use_is_far(input->graph, u))
+        if (!smp_memory_use_is_in_host(input->graph, u))
             return false;
         reads = true;
     }
@@ -176,7 +176,7 @@ smp_status smp__sim_count_trained(smp__sim *sim)
         }
     for (size_t s = 0; s < n_stage; s++) /* the file may say less of a stage */
         sim->trained_bytes[s] = sim->trained_bytes[s] > 0 ? sim->trained_bytes[s] : 0;
-    if (smp_memory_far_weights(g, sim->input->sharding))
+    if (smp_memory_host_weights(g, sim->input->sharding))
         count_far(sim, seen);
     return SMP_OK;
 }

@@ -21,8 +21,8 @@ double smp_update_us_per_byte(const smp_cluster *cluster, smp_target target, smp
     return sharding.shard > 1 ? us / sharding.shard : us;
 }
 
-double smp_far_update_us_per_byte(const smp_cluster *cluster, smp_target target,
-                                  smp_sharding sharding)
+double smp_host_update_us_per_byte(const smp_cluster *cluster, smp_target target,
+                                   smp_sharding sharding)
 {
     const double us = by_host_us(cluster, target, 1.0);
     return sharding.shard > 1 ? us / sharding.shard : us;

@@ -14,9 +14,9 @@
  * host's. */
 double smp_update_us_per_byte(const smp_cluster *cluster, smp_target target, smp_sharding sharding,
                               double bytes_per_s);
-/* The same of weights that lie there too, in a job that has such (smp_memory_far_weights): only
+/* The same of weights that lie there too, in a job that has such (smp_memory_host_weights): only
  * gradients come down, and copies in 16 bits go up. */
-double smp_far_update_us_per_byte(const smp_cluster *cluster, smp_target target,
-                                  smp_sharding sharding);
+double smp_host_update_us_per_byte(const smp_cluster *cluster, smp_target target,
+                                   smp_sharding sharding);
 
 #endif

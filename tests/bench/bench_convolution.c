@@ -11,7 +11,7 @@
 
 #include "graph/base/random.h"
 #include "graph/math/convolution.h"
-#include "graph/math/convolution_product.h"
+#include "graph/math/convolution_gemm.h"
 #include "graph/math/half.h"
 #include "graph/math/math.h"
 
@@ -93,11 +93,11 @@ static smp_status run(const work *k, int way)
     case 3:
         return smp_convolution_backward_weight(k->convolution, k->x, k->y, k->dw, k->workspace);
     case 4:
-        return smp__product_forward(s, k->x, k->w, NULL, k->y, k->workspace);
+        return smp__convolution_gemm_forward(s, k->x, k->w, NULL, k->y, k->workspace);
     case 5:
-        return smp__product_backward_input(s, k->y, k->w, k->dx, k->workspace);
+        return smp__convolution_gemm_backward_input(s, k->y, k->w, k->dx, k->workspace);
     case 6:
-        return smp__product_backward_weight(s, k->x, k->y, k->dw, k->workspace);
+        return smp__convolution_gemm_backward_weight(s, k->x, k->y, k->dw, k->workspace);
     case COPY:
         memcpy(k->copied[1], k->copied[0], COPY_BYTES / 2);
         return SMP_OK;
@@ -134,7 +134,7 @@ static void bench(const layer *l, int64_t batch, int repeats, float *const squar
     smp_convolution_shape half = k.shape;
     half.half = true;
     const int64_t bytes[] = {smp_convolution_workspace(&k.shape), smp_convolution_workspace(&half),
-                             smp__product_workspace(&k.shape)};
+                             smp__convolution_gemm_workspace(&k.shape)};
     const int64_t most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
     k.workspace = make((most > bytes[2] ? most : bytes[2]) / (int64_t)sizeof(float) + 1);
     check(smp_convolution_create(&k.shape, false, true, &k.convolution));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Stashes that travel over a slow link: one rank of a GPT whose stashes all go to host memory, over a link
-# of 1, 4 and 16 GB/s (SMP_THROTTLE_HOST, exec/offload/far.h), each against what its plan predicts with
+# of 1, 4 and 16 GB/s (SMP_THROTTLE_HOST, exec/offload/offload_area.h), each against what its plan predicts with
 # the costs of a run just before that has none of it; and the share of the optimizer in a step.
 #   tests/bench/bench_offload.sh [STEPS [MODEL [SIZE]]]
 # STEPS: measured ones of each case, after two to warm up (default 8). MODEL: default gpt-tiny.yaml, in

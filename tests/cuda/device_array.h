@@ -18,11 +18,11 @@
 #include "graph/model/op.h"
 #include "graph/cuda/cuda.h"
 #include "graph/cuda/cuda_blas.h"
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 
 enum { SKIPPED = 77 };
 
-static smp_products products;
+static smp_gemms products;
 static smp_cuda cuda;
 static smp__choices choices; /* its own */
 
@@ -64,7 +64,7 @@ static inline int close_device(void **state)
 {
     (void)state;
     smp__choices_free(&choices);
-    smp_products_free(&products);
+    smp_gemms_free(&products);
     bool closed = smp__blas.cublasLtDestroy(cuda.blas) == CUBLAS_STATUS_SUCCESS &&
                   cudaFree(cuda.workspace) == cudaSuccess &&
                   cudaStreamDestroy(cuda.stream) == cudaSuccess;

@@ -13,7 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "exec/cuda/cuda_kernels.h"
-#include "exec/device/far_values.h"
+#include "exec/device/host_values.h"
 #include "graph/base/random.h"
 
 enum { MOST = 2 * SMP_SQUARE_PIECE + 1027 };
@@ -60,11 +60,11 @@ static void test_cuda_far_round(void **state)
         done(smp__cuda_round16(stream, halves[k], target, device, MOST));
         ok(cudaStreamSynchronize(stream));
         ok(cudaMemcpy(want, target, sizeof want, cudaMemcpyDeviceToHost));
-        smp__far_round(halves[k], got, values, MOST);
+        smp__host_round(halves[k], got, values, MOST);
         assert_memory_equal(got, want, sizeof got);
     }
     const float nan = NAN;
-    smp__far_round(SMP_BF16, got, &nan, 1);
+    smp__host_round(SMP_BF16, got, &nan, 1);
     assert_true((got[0] & 0x7fffu) > 0x7f80u);
     ok(cudaFree(target));
 }
@@ -82,7 +82,7 @@ static void test_cuda_far_squares(void **state)
             want[k] = got[k] = -1.0;
         done(smp__cuda_square_sums(stream, SMP_F32, &(smp_squares){device, LENGTHS[i], want}, 1));
         ok(cudaStreamSynchronize(stream));
-        smp__far_squares(values, LENGTHS[i], got);
+        smp__host_squares(values, LENGTHS[i], got);
         assert_memory_equal(got, want, sizeof got);
     }
     ok(cudaFreeHost(want));

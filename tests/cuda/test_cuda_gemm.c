@@ -267,25 +267,25 @@ enum { LONG_BYTES = 24 * 40 * sizeof(float) };
 
 /* Its result with a book of its own, in which `choices`, or NULL, are asked for; name, algorithm:
  * what was taken. */
-static void run_long(const smp_product_choices *choices, float *result, char *name, char *algorithm)
+static void run_long(const smp_gemm_choices *choices, float *result, char *name, char *algorithm)
 {
     smp__gemm *gemm;
     cuda.precision = SMP_PRECISION_FP32;
-    smp_products_free(&products);
+    smp_gemms_free(&products);
     products.choices = choices;
     check(smp__gemm_create(&cuda, &LONG, &gemm));
     product p = make_product(&LONG, 1, 0, 0);
     run_product(&p, gemm);
     check_product(&p);
     memcpy(result, p.of[C].host, LONG_BYTES);
-    const smp_product *taken = products.product[0];
+    const smp_gemm *taken = products.product[0];
     if (name)
         strcpy(name, taken->name);
     if (algorithm)
         strcpy(algorithm, taken->algorithm[taken->chosen]);
     drop_product(&p);
     smp__gemm_destroy(gemm);
-    smp_products_free(&products);
+    smp_gemms_free(&products);
 }
 
 /* The text of an algorithm is the algorithm, in another book too: asked for it gives its bits. */
@@ -293,13 +293,13 @@ static void test_cuda_gemm_repeats_a_choice(void **state)
 {
     (void)state;
     float by_first[24 * 40], by_second[24 * 40], again[24 * 40];
-    char name[SMP_PRODUCT_NAME_BYTES], first[SMP_ALGORITHM_BYTES], second[SMP_ALGORITHM_BYTES];
+    char name[SMP_GEMM_NAME_BYTES], first[SMP_ALGORITHM_BYTES], second[SMP_ALGORITHM_BYTES];
     run_long(NULL, by_first, name, first);
     setenv("SMP_EMULATE_BLAS_REFUSE", "run-first", 1);
     run_long(NULL, by_second, name, second);
     unsetenv("SMP_EMULATE_BLAS_REFUSE");
-    const smp_product_choice choice = {.product = name, .algorithm = second};
-    run_long(&(smp_product_choices){.n = 1, .choice = &choice}, again, NULL, NULL);
+    const smp_gemm_choice choice = {.product = name, .algorithm = second};
+    run_long(&(smp_gemm_choices){.n = 1, .choice = &choice}, again, NULL, NULL);
     assert_memory_equal(again, by_second, LONG_BYTES);
 #ifdef SMP_EMULATED
     assert_string_equal(name, "nn 24x40x999 float32 float32 bias");
@@ -315,7 +315,7 @@ static void test_cuda_gemm_checks_what_is_asked_for(void **state)
 {
     (void)state;
     float want[24 * 40], got[24 * 40];
-    char name[SMP_PRODUCT_NAME_BYTES], first[SMP_ALGORITHM_BYTES], taken[SMP_ALGORITHM_BYTES];
+    char name[SMP_GEMM_NAME_BYTES], first[SMP_ALGORITHM_BYTES], taken[SMP_ALGORITHM_BYTES];
     run_long(NULL, want, name, first);
     char other[SMP_ALGORITHM_BYTES], unordered[SMP_ALGORITHM_BYTES];
     strcpy(other, first);
@@ -324,8 +324,8 @@ static void test_cuda_gemm_checks_what_is_asked_for(void **state)
     unordered[strlen(unordered) - 1] = '9';
     const char *const texts[] = {"", "id 1", "id 1: 0", "id 1: xy", other, unordered};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        const smp_product_choice choice = {.product = name, .algorithm = texts[i]};
-        run_long(&(smp_product_choices){.n = 1, .choice = &choice}, got, NULL, taken);
+        const smp_gemm_choice choice = {.product = name, .algorithm = texts[i]};
+        run_long(&(smp_gemm_choices){.n = 1, .choice = &choice}, got, NULL, taken);
         assert_string_equal(taken, first);
         assert_memory_equal(got, want, LONG_BYTES);
     }
@@ -340,7 +340,7 @@ static void test_cuda_gemm_goes_on_where_the_library_refuses(void **state)
     char taken[SMP_ALGORITHM_BYTES];
     setenv("SMP_EMULATE_BLAS_REFUSE", "run-bias,run-first", 1);
     run_long(NULL, result, NULL, taken);
-    assert_string_equal(taken, SMP_PRODUCT_APART);
+    assert_string_equal(taken, SMP_GEMM_APART);
     for (int settled = 0; settled < 2; settled++) {
         smp__gemm *gemm;
         setenv("SMP_EMULATE_BLAS_REFUSE", settled ? "run-first" : "run", 1);
@@ -356,7 +356,7 @@ static void test_cuda_gemm_goes_on_where_the_library_refuses(void **state)
                                                            "algorithm 3 of 3 (id "));
         drop_product(&p);
         smp__gemm_destroy(gemm);
-        smp_products_free(&products);
+        smp_gemms_free(&products);
     }
     unsetenv("SMP_EMULATE_BLAS_REFUSE");
 }

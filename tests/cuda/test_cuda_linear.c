@@ -62,7 +62,7 @@ static layer open_layer(smp_precision precision, int64_t rows, int64_t in, int64
                         bool bias)
 {
     layer l = {.rows = rows, .in = in, .features = features, .bias = bias};
-    smp_products_free(&products); /* what the library was asked before says nothing now */
+    smp_gemms_free(&products); /* what the library was asked before says nothing now */
     const smp_dtype type = smp_precision_dtype(precision);
     smp_op_needs needs;
     l.half = smp_dtype_is_half(type);

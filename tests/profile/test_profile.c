@@ -49,8 +49,8 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
     static const int64_t bytes[N_POINT] = {8, 4096, 1 << 20, (int64_t)1 << 40};
     static const double us[N_POINT] = {0.1, 1.0 / 3, 1e2 / 7, 1e9 / 11};
     static const double spread[N_OP] = {0, -1, 1.0 / 3}; /* not known of b */
-    static const smp_product_choice choice[] = {{"nt 1x2x3 fp32 \"quoted\"", "id 6: 42", 1e2 / 3},
-                                                {"tn 1x1x1 fp32", "apart", 0}};
+    static const smp_gemm_choice choice[] = {{"nt 1x2x3 fp32 \"quoted\"", "id 6: 42", 1e2 / 3},
+                                             {"tn 1x1x1 fp32", "apart", 0}};
     fill_costs(cost);
     smp_profile profile = {.model = "mlp \"quoted\"",
                            .fingerprint = graph->fingerprint,
@@ -66,7 +66,7 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .reduce_bytes_per_s = 1e10 / 7,
                            .core_switch_us = link ? 1e3 / 7 : 0};
     if (link)
-        profile.products = (smp_product_choices){"A GPU", "a library", 2, choice};
+        profile.products = (smp_gemm_choices){"A GPU", "a library", 2, choice};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
         profile.link[kind] = (smp_link_spec){.latency_us = 0.1 + kind,
                                              .bytes_per_s = 1e10 / 9,
@@ -120,7 +120,7 @@ static void round_trip(bool link)
     }
     assert_int_equal(read->products.n, written.products.n);
     for (int i = 0; i < read->products.n; i++) {
-        const smp_product_choice *a = &read->products.choice[i], *b = &written.products.choice[i];
+        const smp_gemm_choice *a = &read->products.choice[i], *b = &written.products.choice[i];
         assert_string_equal(a->product, b->product);
         assert_string_equal(a->algorithm, b->algorithm);
         assert_true(a->us == b->us);

@@ -18,7 +18,7 @@ enum { SCORES, OUT, DP, DQ, DK, DV, PRODUCTS };
 /* A block of queries and the keys that it may look at. */
 typedef struct block {
     int64_t begin, rows, low, keys;
-    smp_math_product16 *product[PRODUCTS];
+    smp_math_gemm16 *product[PRODUCTS];
 } block;
 
 typedef struct attention16 {
@@ -77,7 +77,7 @@ static void release(void *state)
     attention16 *a = state;
     for (int64_t i = 0; a->block && i < a->n_block; i++)
         for (int p = 0; p < PRODUCTS; p++)
-            smp_math_product16_destroy(a->block[i].product[p]);
+            smp_math_gemm16_destroy(a->block[i].product[p]);
     free(a->block);
     free(a);
 }
@@ -101,7 +101,7 @@ static smp_status make_block(const attention16 *a, block *b, bool training)
                              at->keys};
     const smp_strides16 s = {heads * rows * keys, rows * keys, keys};
     const smp_strides16 sum = {heads * at->keys * w, at->keys * w, w};
-    const smp_product16 products[PRODUCTS] = {
+    const smp_gemm16 products[PRODUCTS] = {
         [SCORES] = {.trans_b = true,
                     .m = rows,
                     .n = keys,
@@ -123,10 +123,10 @@ static smp_status make_block(const attention16 *a, block *b, bool training)
             {.trans_a = true, .m = keys, .n = w, .k = rows, .accumulate = true, .at = {p, o, sum}},
     };
     for (int i = 0; i < (training ? PRODUCTS : DP); i++) {
-        smp_product16 product = products[i];
+        smp_gemm16 product = products[i];
         product.outer = a->samples;
         product.inner = heads;
-        SMP_TRY(smp_math_product16_create(&product, &b->product[i]));
+        SMP_TRY(smp_math_gemm16_create(&product, &b->product[i]));
     }
     return SMP_OK;
 }
@@ -207,7 +207,7 @@ static uint16_t *probabilities(const run *r, int64_t sample, int64_t h, int64_t 
 
 static smp_status multiply(const run *r, int product, const void *a, const void *b, void *c)
 {
-    return smp_math_product16_run(r->b->product[product], a, b, NULL, c);
+    return smp_math_gemm16_run(r->b->product[product], a, b, NULL, c);
 }
 
 typedef smp_status step(const run *r);

@@ -155,35 +155,35 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
-void smp__release_products16(void *state)
+void smp__release_gemms16(void *state)
 {
-    smp__products16 *p = state;
-    smp_math_product16_destroy(p->forward);
-    smp_math_product16_destroy(p->input);
-    smp_math_product16_destroy(p->weight);
+    smp__gemms16 *p = state;
+    smp_math_gemm16_destroy(p->forward);
+    smp_math_gemm16_destroy(p->input);
+    smp_math_gemm16_destroy(p->weight);
     free(p);
 }
 
-smp_status smp__prepare_products16(const smp__linear16 *s, void **state)
+smp_status smp__prepare_gemms16(const smp__linear16 *s, void **state)
 {
-    smp__products16 *p = calloc(1, sizeof(*p));
+    smp__gemms16 *p = calloc(1, sizeof(*p));
     if (!p)
         return smp_fail_memory(sizeof(*p));
     *state = p;
-    const smp_product16 forward = {.trans_b = true,
-                                   .m = s->rows,
-                                   .n = s->features,
-                                   .k = s->in,
-                                   .bias = s->bias,
-                                   .wide = s->wide_forward};
-    SMP_TRY(smp_math_product16_create(&forward, &p->forward));
+    const smp_gemm16 forward = {.trans_b = true,
+                                .m = s->rows,
+                                .n = s->features,
+                                .k = s->in,
+                                .bias = s->bias,
+                                .wide = s->wide_forward};
+    SMP_TRY(smp_math_gemm16_create(&forward, &p->forward));
     if (!s->training)
         return SMP_OK;
-    const smp_product16 input = {.m = s->rows, .n = s->in, .k = s->features, .wide = s->wide_input};
-    SMP_TRY(smp_math_product16_create(&input, &p->input));
-    const smp_product16 weight = {
+    const smp_gemm16 input = {.m = s->rows, .n = s->in, .k = s->features, .wide = s->wide_input};
+    SMP_TRY(smp_math_gemm16_create(&input, &p->input));
+    const smp_gemm16 weight = {
         .trans_a = true, .m = s->features, .n = s->in, .k = s->all, .accumulate = true};
-    return smp_math_product16_create(&weight, &p->weight);
+    return smp_math_gemm16_create(&weight, &p->weight);
 }
 
 static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
@@ -197,22 +197,22 @@ static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t ba
                                  .features = op->attr[FEATURES].i,
                                  .bias = op->attr[BIAS].i,
                                  .training = graph->training};
-    return smp__prepare_products16(&shape, state);
+    return smp__prepare_gemms16(&shape, state);
 }
 
 static smp_status forward16(const smp_op_call *call)
 {
-    const smp__products16 *p = call->state;
-    return smp_math_product16_run(p->forward, call->in[0], call->param16[0],
-                                  call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0]);
+    const smp__gemms16 *p = call->state;
+    return smp_math_gemm16_run(p->forward, call->in[0], call->param16[0],
+                               call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0]);
 }
 
 static smp_status backward_input16(const smp_op_call *call)
 {
-    const smp__products16 *p = call->state;
+    const smp__gemms16 *p = call->state;
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_product16_run(p->input, call->dout[0], call->param16[0], NULL, call->din[0]);
+    return smp_math_gemm16_run(p->input, call->dout[0], call->param16[0], NULL, call->din[0]);
 }
 
 /* A block of columns is widened row by row. */
@@ -231,15 +231,15 @@ void smp__add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int
 
 static smp_status backward_weight16(const smp_op_call *call)
 {
-    const smp__products16 *p = call->state;
+    const smp__gemms16 *p = call->state;
     if (call->op->attr[BIAS].i)
         smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout[0],
                         row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
-    return smp_math_product16_run(p->weight, call->dout[0], call->in[0], NULL, call->dparam[0]);
+    return smp_math_gemm16_run(p->weight, call->dout[0], call->in[0], NULL, call->dparam[0]);
 }
 
 static const smp_op_kernels HALF = {.prepare = prepare16,
-                                    .release = smp__release_products16,
+                                    .release = smp__release_gemms16,
                                     .forward = forward16,
                                     .backward_input = backward_input16,
                                     .backward_weight = backward_weight16};

@@ -29,13 +29,13 @@ typedef struct smp__linear16 {
     bool bias, wide_forward, wide_input, training;
 } smp__linear16;
 
-typedef struct smp__products16 {
-    smp_math_product16 *forward, *input, *weight; /* the last two in training */
-} smp__products16;
+typedef struct smp__gemms16 {
+    smp_math_gemm16 *forward, *input, *weight; /* the last two in training */
+} smp__gemms16;
 
 /* A kernel's state; released too where this fails. */
-smp_status smp__prepare_products16(const smp__linear16 *shape, void **state);
-void smp__release_products16(void *state);
+smp_status smp__prepare_gemms16(const smp__linear16 *shape, void **state);
+void smp__release_gemms16(void *state);
 
 /* total[c] += sum over n rows of bf16, in order, as in fp32. */
 void smp__add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns);

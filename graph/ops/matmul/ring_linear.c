@@ -270,10 +270,10 @@ static smp_status multiply_rows(const pass *s, int64_t rows, const float *a, flo
 static smp_status multiply_rows16(const pass *s, const void *a, void *c)
 {
     const smp_op_call *call = s->call;
-    const smp__products16 *p = call->state;
+    const smp__gemms16 *p = call->state;
     const bool bias = call->op->attr[SMP__LINEAR_BIAS].i && s->forward && !s->r.scatters;
-    return smp_math_product16_run(s->forward ? p->forward : p->input, a, call->param16[0],
-                                  bias ? call->param[1] : NULL, c);
+    return smp_math_gemm16_run(s->forward ? p->forward : p->input, a, call->param16[0],
+                               bias ? call->param[1] : NULL, c);
 }
 
 /* A block; a summand is fp32. */
@@ -409,8 +409,8 @@ static smp_status backward_weight(const smp_op_call *call)
     else if (call->op->attr[SMP__LINEAR_BIAS].i)
         smp__column_sums(call->dparam[1], call->dout[0], own, features, features);
     if (half)
-        return smp_math_product16_run(((const smp__products16 *)call->state)->weight, dy, x, NULL,
-                                      call->dparam[0]);
+        return smp_math_gemm16_run(((const smp__gemms16 *)call->state)->weight, dy, x, NULL,
+                                   call->dparam[0]);
     return smp_math_gemm(true, false, features, in, all, 1, dy, features, x, in, 1, call->dparam[0],
                          in);
 }
@@ -428,11 +428,11 @@ static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t ba
                                  .wide_forward = r.scatters,
                                  .wide_input = r.devices > 1 && !r.scatters,
                                  .training = graph->training};
-    return smp__prepare_products16(&shape, state);
+    return smp__prepare_gemms16(&shape, state);
 }
 
 static const smp_op_kernels HALF = {.prepare = prepare16,
-                                    .release = smp__release_products16,
+                                    .release = smp__release_gemms16,
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight};

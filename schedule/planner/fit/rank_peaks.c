@@ -76,7 +76,7 @@ static void put_weights(const smp_memory_input *input, const int *chunk_of, int 
             int32_t n_use = param->use_end - param->use_begin;
             put(key, param->elements);
             put(key, n_use);
-            put(key, param->idle + 2 * smp_memory_use_is_far(graph, op->use[k]));
+            put(key, param->idle + 2 * smp_memory_use_is_in_host(graph, op->use[k]));
             for (int32_t u = param->use_begin; n_use > 1 && u < param->use_end; u++) {
                 int home = flow->stage_of_op[graph->use[u].op];
                 put(key, chunk_of[home]);
@@ -275,12 +275,12 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
     const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
-    const double far = smp_memory_far_bytes(graph, candidate->sharding);
+    const double far = smp_memory_host_bytes(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         const double elements = (double)graph->param[p].elements;
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
-            const int near = 2 * (p + 1), mark = near + smp_memory_use_is_far(graph, u);
+            const int near = 2 * (p + 1), mark = near + smp_memory_use_is_in_host(graph, u);
             const double each = graph->param[p].idle ? idle : mark == near ? sharded : far;
             if (seen[r] / 2 != p + 1) /* the first use there; or the first that keeps it there */
                 bytes[r] += (int64_t)(each * elements);

@@ -41,7 +41,7 @@ typedef struct smp_search_request {
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
     /* What a plan that is kept says of its GPUs, for one without a profile; NULL, 0: nothing. */
-    const smp_product_choices *products;
+    const smp_gemm_choices *products;
     int64_t library_bytes;
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
     bool advise;       /* where nothing fits: plan changes of the request and name those that do */
@@ -50,7 +50,7 @@ typedef struct smp_search_request {
 } smp_search_request;
 
 /* Whether the optimizer's states lie in host memory, for what is not searched. */
-static inline bool smp__states_away(const smp_search_request *request)
+static inline bool smp__states_in_host(const smp_search_request *request)
 {
     return request->offload_states == SMP_OFFLOAD_ALL ||
            (request->offload_states == SMP_OFFLOAD_AUTO && request->sharding.offload_states);

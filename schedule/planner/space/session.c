@@ -134,8 +134,8 @@ static smp_status check_host_link(const smp_search_request *request)
         return SMP_OK;
     const char *asks = request->offload == SMP_OFFLOAD_ALL          ? "--offload all"
                        : request->offload_states == SMP_OFFLOAD_ALL ? "--offload-states all"
-                       : smp__states_away(request) ? "a plan with `offload_states: true`"
-                                                   : NULL;
+                       : smp__states_in_host(request) ? "a plan with `offload_states: true`"
+                                                      : NULL;
     return !asks ? SMP_OK
                  : smp_fail(SMP_ERR_INPUT,
                             "%s: cluster '%s' has no link to host memory, expected `links: "
@@ -156,7 +156,7 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     if (planner->any_prefetch)
         planner->request.sharding.prefetch =
             request->optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
-    planner->request.sharding.offload_states = smp__states_away(request);
+    planner->request.sharding.offload_states = smp__states_in_host(request);
     planner->any_states = request->offload_states == SMP_OFFLOAD_AUTO && request->graph->training &&
                           request->cluster->host.bytes_per_s > 0.0 &&
                           !planner->request.sharding.offload_states;

@@ -14,7 +14,7 @@
 #include "graph/math/convolution.h"
 #include "graph/math/convolution_direct.h"
 #include "graph/math/convolution_planes.h"
-#include "graph/math/convolution_product.h"
+#include "graph/math/convolution_gemm.h"
 #include "graph/math/half.h"
 
 enum { GUARD = 16 };
@@ -160,13 +160,14 @@ static void check_values(const char *what, const float *got, const double *want,
 static void check_products(arrays *a, const sums *want, float *y)
 {
     const smp_convolution_shape *s = &a->shape;
-    provide(a, smp__product_workspace(s));
-    assert_int_equal(smp__product_backward_input(s, a->y, a->w, a->dx, poison(a)), SMP_OK);
+    provide(a, smp__convolution_gemm_workspace(s));
+    assert_int_equal(smp__convolution_gemm_backward_input(s, a->y, a->w, a->dx, poison(a)), SMP_OK);
     check_guard(a);
     memcpy(a->dw, a->w, (size_t)a->n_w * sizeof(float));
-    assert_int_equal(smp__product_backward_weight(s, a->x, a->y, a->dw, poison(a)), SMP_OK);
+    assert_int_equal(smp__convolution_gemm_backward_weight(s, a->x, a->y, a->dw, poison(a)),
+                     SMP_OK);
     check_guard(a);
-    assert_int_equal(smp__product_forward(s, a->x, a->w, a->bias, y, poison(a)), SMP_OK);
+    assert_int_equal(smp__convolution_gemm_forward(s, a->x, a->w, a->bias, y, poison(a)), SMP_OK);
     check_guard(a);
     check_values("y by products", y, want->y, a->n_y);
     check_values("dx by products", a->dx, want->dx, a->n_x);

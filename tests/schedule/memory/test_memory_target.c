@@ -216,9 +216,9 @@ static void test_memory_target_far(void **state)
         assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[t]));
         const bool has = t < 2;
         const smp_sharding offload = {.offload_states = true};
-        assert_int_equal(has, smp_memory_far_weights(graph, offload));
-        assert_false(smp_memory_far_weights(graph, (smp_sharding){0}));
-        assert_true(smp_memory_far_bytes(graph, offload) ==
+        assert_int_equal(has, smp_memory_host_weights(graph, offload));
+        assert_false(smp_memory_host_weights(graph, (smp_sharding){0}));
+        assert_true(smp_memory_host_bytes(graph, offload) ==
                     smp_memory_state_bytes(graph, offload) - (has ? 4 : 0));
         smp_memory_rank *memory = far_memory(graph, 1, SMP_SHARD_OPTIMIZER);
         assert_int_equal(memory->far_bytes, 8 * (far + near) + (has ? 4 * far : 0));

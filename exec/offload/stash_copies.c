@@ -1,13 +1,13 @@
-/* Stashes that travel, of one rank: exec/offload/travel.h. Which, where to and when stands in the
+/* Copies of one rank's stashes: exec/offload/stash_copies.h. Which, where to and when stands in the
  * memory plan. Slots: two for each (chunk, micro-batch). */
-#include "exec/offload/travel.h"
+#include "exec/offload/stash_copies.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-struct smp__travel {
-    smp_far *far;
+struct smp__stash_copies {
+    smp_offload_area *far;
     int64_t *begun; /* [slots] position of the S or L; -1: never */
 };
 
@@ -16,9 +16,9 @@ static int64_t pair_of(const smp *s, int chunk, int microbatch)
     return (int64_t)chunk * s->microbatches + microbatch;
 }
 
-static int slot_of(const smp *s, int chunk, int microbatch, smp_far_way way)
+static int slot_of(const smp *s, int chunk, int microbatch, smp_copy_direction way)
 {
-    return (int)(pair_of(s, chunk, microbatch) * SMP_FAR_WAYS) + (int)way;
+    return (int)(pair_of(s, chunk, microbatch) * SMP_COPY_DIRECTIONS) + (int)way;
 }
 
 static bool travels(const smp *s, int chunk, int microbatch)
@@ -26,23 +26,23 @@ static bool travels(const smp *s, int chunk, int microbatch)
     return s->memory->far[pair_of(s, chunk, microbatch)] >= 0;
 }
 
-int smp__travel_slots(const smp *s)
+int smp__stash_copies_slots(const smp *s)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int mb = 0; mb < s->microbatches; mb++)
             if (travels(s, chunk, mb))
-                return (int)pair_of(s, s->chunks, 0) * SMP_FAR_WAYS;
+                return (int)pair_of(s, s->chunks, 0) * SMP_COPY_DIRECTIONS;
     return 0;
 }
 
 static smp_status open(smp *s)
 {
-    smp__travel *t = s->travel = calloc(1, sizeof *t);
-    const smp_far_options options = {.device = s->device,
-                                     .device_context = s->device_context,
-                                     .bytes = s->memory->far_bytes,
-                                     .slots = smp__travel_slots(s),
-                                     .folder = s->options->runtime.offload_to};
+    smp__stash_copies *t = s->travel = calloc(1, sizeof *t);
+    const smp_offload_area_options options = {.device = s->device,
+                                              .device_context = s->device_context,
+                                              .bytes = s->memory->far_bytes,
+                                              .slots = smp__stash_copies_slots(s),
+                                              .folder = s->options->runtime.offload_to};
     if (!t)
         return smp_fail_memory(sizeof *t);
     t->begun = malloc(((size_t)options.slots + 1) * sizeof *t->begun);
@@ -50,42 +50,43 @@ static smp_status open(smp *s)
         return smp_fail_memory((size_t)options.slots * sizeof *t->begun);
     for (int i = 0; i < options.slots; i++)
         t->begun[i] = -1;
-    SMP_TRY(smp_far_open(&options, &t->far));
-    return s->plan->sharding.offload_states ? smp_far_base(t->far, &s->far) : SMP_OK;
+    SMP_TRY(smp_offload_area_open(&options, &t->far));
+    return s->plan->sharding.offload_states ? smp_offload_area_base(t->far, &s->far) : SMP_OK;
 }
 
-smp_status smp__travel_open(smp *s)
+smp_status smp__stash_copies_open(smp *s)
 {
     if (s->memory->far_bytes == 0)
         return SMP_OK;
     return smp_fail_context(open(s), "rank %d", s->comm->world_rank);
 }
 
-void smp__travel_close(smp *s)
+void smp__stash_copies_close(smp *s)
 {
     if (!s->travel)
         return;
     if (s->comm->failed) {
-        smp_far_abandon(s->travel->far);
+        smp_offload_area_abandon(s->travel->far);
         return;
     }
-    smp_far_close(s->travel->far);
+    smp_offload_area_close(s->travel->far);
     free(s->travel->begun);
     free(s->travel);
     s->travel = NULL;
 }
 
-smp_status smp__travel_begin(smp *s, int chunk, int microbatch, smp_far_way way)
+smp_status smp__stash_copies_begin(smp *s, int chunk, int microbatch, smp_copy_direction way)
 {
     const smp_ref block = {
         .space = SMP_SPACE_STASH,
-        .index = way == SMP_FAR_OUT ? SMP_BLOCK_AWAY : SMP_BLOCK_BACK,
+        .index = way == SMP_COPY_TO_HOST ? SMP_BLOCK_AWAY : SMP_BLOCK_BACK,
     };
     const int slot = slot_of(s, chunk, microbatch, way);
     s->travel->begun[slot] = s->at;
-    return smp_far_begin(s->travel->far, slot, way, smp__job_address(s, chunk, block, microbatch),
-                         s->memory->far[pair_of(s, chunk, microbatch)],
-                         s->chunk[chunk].layout->block_bytes[block.index]);
+    return smp_offload_area_begin(s->travel->far, slot, way,
+                                  smp__job_address(s, chunk, block, microbatch),
+                                  s->memory->far[pair_of(s, chunk, microbatch)],
+                                  s->chunk[chunk].layout->block_bytes[block.index]);
 }
 
 typedef struct travel_wait {
@@ -101,22 +102,22 @@ static void describe(const void *context, char *buffer, size_t size)
     snprintf(buffer, size, "the stash of micro-batch %d of stage %d on its way %s (%s)",
              (int)w->action.microbatch, w->job->stage_of_chunk[w->action.chunk],
              w->action.kind == SMP_ACTION_STORE ? "out" : "back",
-             smp_far_name(w->job->travel->far));
+             smp_offload_area_name(w->job->travel->far));
 }
 
 static smp_status test(void *context, bool *done)
 {
     travel_wait *w = context;
     const smp *s = w->job;
-    const smp_status joined = smp_far_join(s->travel->far, w->slot, done);
+    const smp_status joined = smp_offload_area_join(s->travel->far, w->slot, done);
     w->failed = joined != SMP_OK;
     SMP_TRY(joined);
     return *done || !s->transport_context ? SMP_OK : s->transport->progress(s->transport_context);
 }
 
-static smp_status wait_for(smp *s, int chunk, int microbatch, smp_far_way way)
+static smp_status wait_for(smp *s, int chunk, int microbatch, smp_copy_direction way)
 {
-    const smp_action_kind kind = way == SMP_FAR_OUT ? SMP_ACTION_STORE : SMP_ACTION_LOAD;
+    const smp_action_kind kind = way == SMP_COPY_TO_HOST ? SMP_ACTION_STORE : SMP_ACTION_LOAD;
     travel_wait w = {s, slot_of(s, chunk, microbatch, way), {kind, microbatch, chunk}, false};
     const smp_status status = smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, &w);
     if (status != SMP_OK && status != SMP_ERR_PEER)
@@ -124,44 +125,46 @@ static smp_status wait_for(smp *s, int chunk, int microbatch, smp_far_way way)
     return status;
 }
 
-smp_status smp__travel_stored(smp *s, int64_t position)
+smp_status smp__stash_copies_stored(smp *s, int64_t position)
 {
     const smp_memory_rank *memory = s->memory;
     for (int64_t i = memory->stored_begin[position]; i < memory->stored_begin[position + 1]; i++)
-        SMP_TRY(wait_for(s, memory->stored[i].chunk, memory->stored[i].microbatch, SMP_FAR_OUT));
+        SMP_TRY(
+            wait_for(s, memory->stored[i].chunk, memory->stored[i].microbatch, SMP_COPY_TO_HOST));
     return SMP_OK;
 }
 
-smp_status smp__travel_loaded(smp *s, int chunk, int microbatch)
+smp_status smp__stash_copies_loaded(smp *s, int chunk, int microbatch)
 {
-    return travels(s, chunk, microbatch) ? wait_for(s, chunk, microbatch, SMP_FAR_BACK) : SMP_OK;
+    return travels(s, chunk, microbatch) ? wait_for(s, chunk, microbatch, SMP_COPY_TO_DEVICE)
+                                         : SMP_OK;
 }
 
-smp_status smp__travel_at_once(smp *s, int chunk, int microbatch, smp_far_way way)
+smp_status smp__stash_copies_at_once(smp *s, int chunk, int microbatch, smp_copy_direction way)
 {
     if (!travels(s, chunk, microbatch))
         return SMP_OK;
-    SMP_TRY(smp__travel_begin(s, chunk, microbatch, way));
+    SMP_TRY(smp__stash_copies_begin(s, chunk, microbatch, way));
     return wait_for(s, chunk, microbatch, way);
 }
 
-void smp__travel_note_ends(smp *s)
+void smp__stash_copies_note_ends(smp *s)
 {
     double *ended_us = smp__record_ended_us(s->record);
-    for (int i = 0; s->travel && ended_us && i < smp__travel_slots(s); i++) {
+    for (int i = 0; s->travel && ended_us && i < smp__stash_copies_slots(s); i++) {
         const int64_t at = s->travel->begun[i];
         double begin_s, end_s;
-        if (at >= 0 && smp_far_times(s->travel->far, i, &begin_s, &end_s))
+        if (at >= 0 && smp_offload_area_times(s->travel->far, i, &begin_s, &end_s))
             ended_us[at] = smp__record_us(s->record, end_s);
     }
 }
 
-static double ended_us_of(const smp *s, int chunk, int microbatch, smp_far_way way)
+static double ended_us_of(const smp *s, int chunk, int microbatch, smp_copy_direction way)
 {
     return smp__record_ended_us(s->record)[s->travel->begun[slot_of(s, chunk, microbatch, way)]];
 }
 
-double smp__travel_ready_us(const smp *s, int64_t position)
+double smp__stash_copies_ready_us(const smp *s, int64_t position)
 {
     const smp_memory_rank *memory = s->memory;
     const smp_action *a = &s->program->action[position];
@@ -170,8 +173,8 @@ double smp__travel_ready_us(const smp *s, int64_t position)
         return 0.0;
     for (int64_t i = memory->stored_begin[position]; i < memory->stored_begin[position + 1]; i++)
         ready_us = fmax(ready_us, ended_us_of(s, memory->stored[i].chunk,
-                                              memory->stored[i].microbatch, SMP_FAR_OUT));
+                                              memory->stored[i].microbatch, SMP_COPY_TO_HOST));
     if ((a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I) && travels(s, a->chunk, a->microbatch))
-        ready_us = fmax(ready_us, ended_us_of(s, a->chunk, a->microbatch, SMP_FAR_BACK));
+        ready_us = fmax(ready_us, ended_us_of(s, a->chunk, a->microbatch, SMP_COPY_TO_DEVICE));
     return ready_us;
 }

@@ -4,7 +4,7 @@
  * and dx is dU folded back: every place adds its window's gradients to the pixels they were read
  * from. As many lines at once as BLOCK_BYTES of U hold. Pointwise convolutions need no U: it is
  * x. */
-#include "graph/math/convolution_product.h"
+#include "graph/math/convolution_gemm.h"
 
 #include <string.h>
 
@@ -32,7 +32,7 @@ static int64_t block_lines(const smp_convolution_shape *s)
     return most < 1 ? 1 : most < s->out[SMP_HEIGHT] ? most : s->out[SMP_HEIGHT];
 }
 
-int64_t smp__product_workspace(const smp_convolution_shape *s)
+int64_t smp__convolution_gemm_workspace(const smp_convolution_shape *s)
 {
     if (smp_convolution_is_pointwise(s))
         return 0;
@@ -170,8 +170,9 @@ static smp_status for_each_block(const smp_convolution_shape *s, block_function 
     return SMP_OK;
 }
 
-smp_status smp__product_forward(const smp_convolution_shape *s, const float *x, const float *w,
-                                const float *bias, float *y, float *workspace)
+smp_status smp__convolution_gemm_forward(const smp_convolution_shape *s, const float *x,
+                                         const float *w, const float *bias, float *y,
+                                         float *workspace)
 {
     const int64_t places = smp_convolution_places(s);
     float *plane = y;
@@ -182,16 +183,16 @@ smp_status smp__product_forward(const smp_convolution_shape *s, const float *x, 
     return for_each_block(s, forward_block, (float *)x, (float *)w, y, workspace);
 }
 
-smp_status smp__product_backward_input(const smp_convolution_shape *s, const float *dy,
-                                       const float *w, float *dx, float *workspace)
+smp_status smp__convolution_gemm_backward_input(const smp_convolution_shape *s, const float *dy,
+                                                const float *w, float *dx, float *workspace)
 {
     const int64_t pixels = s->in[SMP_CHANNELS] * s->in[SMP_HEIGHT] * s->in[SMP_WIDTH];
     memset(dx, 0, (size_t)(s->batch * pixels) * sizeof *dx);
     return for_each_block(s, input_block, dx, (float *)w, (float *)dy, workspace);
 }
 
-smp_status smp__product_backward_weight(const smp_convolution_shape *s, const float *x,
-                                        const float *dy, float *dw, float *workspace)
+smp_status smp__convolution_gemm_backward_weight(const smp_convolution_shape *s, const float *x,
+                                                 const float *dy, float *dw, float *workspace)
 {
     return for_each_block(s, weight_block, (float *)x, dw, (float *)dy, workspace);
 }

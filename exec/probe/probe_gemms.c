@@ -25,7 +25,7 @@ static smp_status sample(smp__probe_state *p, smp_probe_part part, double *least
     return SMP_OK;
 }
 
-static smp_status choose(smp__probe_state *p, smp_probe_part part, smp_product *product)
+static smp_status choose(smp__probe_state *p, smp_probe_part part, smp_gemm *product)
 {
     int best = -1;
     for (int i = 0; i < product->n_algorithm; i++) {
@@ -48,9 +48,9 @@ static smp_status choose(smp__probe_state *p, smp_probe_part part, smp_product *
 }
 
 /* One that a run of the part uses and that was not chosen yet; NULL: there is none. */
-static smp_status find(smp__probe_state *p, smp_probe_part part, smp_product **out)
+static smp_status find(smp__probe_state *p, smp_probe_part part, smp_gemm **out)
 {
-    const smp_products *products = p->device->products(p->device_context);
+    const smp_gemms *products = p->device->products(p->device_context);
     double us;
     *out = NULL;
     for (int i = 0; i < products->n; i++)
@@ -64,7 +64,7 @@ static smp_status find(smp__probe_state *p, smp_probe_part part, smp_product **o
 
 smp_status smp__probe_choose(smp__probe_state *p)
 {
-    smp_product *product;
+    smp_gemm *product;
     for (int part = 0; p->device->products && part < SMP__PROBE_PARTS; part++)
         do {
             SMP_TRY(find(p, (smp_probe_part)part, &product));

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "exec/offload/far.h"
+#include "exec/offload/offload_area.h"
 #include "graph/base/text.h"
 
 typedef struct far_file {
@@ -20,7 +20,7 @@ typedef struct far_file {
     char folder[];
 } far_file;
 
-static bool file_suits(const smp_far_options *options)
+static bool file_suits(const smp_offload_area_options *options)
 {
     return options->device->host_memory && options->folder;
 }
@@ -54,7 +54,7 @@ static smp_status open_unlinked(far_file *f)
     return status;
 }
 
-static smp_status file_open(const smp_far_options *options, void **context)
+static smp_status file_open(const smp_offload_area_options *options, void **context)
 {
     const size_t length = strlen(options->folder) + 1;
     far_file *f = malloc(sizeof *f + length);
@@ -90,22 +90,24 @@ static smp_status file_base(void *context, char **base)
 }
 
 /* n: what the call returned. */
-static smp_status bad_move(const far_file *f, smp_far_way way, int64_t at, int64_t bytes, ssize_t n)
+static smp_status bad_move(const far_file *f, smp_copy_direction way, int64_t at, int64_t bytes,
+                           ssize_t n)
 {
     const int error = errno;
     return smp_fail(SMP_ERR_FAILED, "offload to '%s': %s %lld bytes at %lld of its file: %s",
-                    f->folder, way == SMP_FAR_OUT ? "writing" : "reading", (long long)bytes,
+                    f->folder, way == SMP_COPY_TO_HOST ? "writing" : "reading", (long long)bytes,
                     (long long)at, n < 0 ? strerror(error) : "it ends before them");
 }
 
-static smp_status file_move(void *context, smp_far_way way, void *values, int64_t at, int64_t bytes)
+static smp_status file_move(void *context, smp_copy_direction way, void *values, int64_t at,
+                            int64_t bytes)
 {
     const far_file *f = context;
     for (int64_t done = 0; done < bytes;) {
         char *from = (char *)values + done;
         const size_t left = (size_t)(bytes - done);
-        const ssize_t n = way == SMP_FAR_OUT ? pwrite(f->fd, from, left, (off_t)(at + done))
-                                             : pread(f->fd, from, left, (off_t)(at + done));
+        const ssize_t n = way == SMP_COPY_TO_HOST ? pwrite(f->fd, from, left, (off_t)(at + done))
+                                                  : pread(f->fd, from, left, (off_t)(at + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -115,7 +117,7 @@ static smp_status file_move(void *context, smp_far_way way, void *values, int64_
     return SMP_OK;
 }
 
-const smp_far_kind smp__far_file = {
+const smp_offload_area_kind smp__area_file = {
     .name = "file",
     .suits = file_suits,
     .open = file_open,

@@ -1,10 +1,10 @@
 /* The kinds of far sides, and links to them that are slower than the machine. */
-#include "exec/offload/far.h"
+#include "exec/offload/offload_area.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "exec/offload/far_threads.h"
+#include "exec/offload/copy_threads.h"
 #include "graph/base/clock.h"
 
 /* far_<name>.c defines smp__far_<name>. The first that suits is taken. */
@@ -13,29 +13,29 @@
     X(file)                                                                                        \
     X(memory)
 
-#define DECLARE(name) extern const smp_far_kind smp__far_##name;
+#define DECLARE(name) extern const smp_offload_area_kind smp__area_##name;
 KINDS(DECLARE)
-#define ENTRY(name) &smp__far_##name,
-static const smp_far_kind *const kinds[] = {KINDS(ENTRY) NULL};
+#define ENTRY(name) &smp__area_##name,
+static const smp_offload_area_kind *const kinds[] = {KINDS(ENTRY) NULL};
 
 /* What a link of `bytes_per_s` would have of a copy. */
 typedef struct late_copy {
     double begin_s, due_s;
 } late_copy;
 
-struct smp_far {
-    const smp_far_kind *kind;
+struct smp_offload_area {
+    const smp_offload_area_kind *kind;
     void *context;
     const smp_device *device;
     void *device_context;
-    char *base;                /* of what the device copies by itself */
-    smp__far_threads *threads; /* NULL: it does */
-    double bytes_per_s;        /* 0: as fast as it goes */
-    double free_s[SMP_FAR_WAYS];
+    char *base;                 /* of what the device copies by itself */
+    smp__copy_threads *threads; /* NULL: it does */
+    double bytes_per_s;         /* 0: as fast as it goes */
+    double free_s[SMP_COPY_DIRECTIONS];
     late_copy *late; /* [slots] */
 };
 
-static smp_status open_throttle(smp_far *far, int slots)
+static smp_status open_throttle(smp_offload_area *far, int slots)
 {
     const char *text = getenv("SMP_THROTTLE_HOST");
     char *end = NULL;
@@ -49,7 +49,7 @@ static smp_status open_throttle(smp_far *far, int slots)
     return far->late ? SMP_OK : smp_fail_memory((size_t)slots * sizeof *far->late);
 }
 
-static smp_status open_kind(smp_far *far, const smp_far_options *options)
+static smp_status open_kind(smp_offload_area *far, const smp_offload_area_options *options)
 {
     for (int i = 0; kinds[i] && !far->kind; i++)
         if (kinds[i]->suits(options))
@@ -61,13 +61,13 @@ static smp_status open_kind(smp_far *far, const smp_far_options *options)
                         options->device->name, options->folder ? options->folder : "");
     SMP_TRY(far->kind->open(options, &far->context));
     if (far->kind->move)
-        return smp__far_threads_start(far->kind, far->context, options->slots, &far->threads);
+        return smp__copy_threads_start(far->kind, far->context, options->slots, &far->threads);
     return far->kind->base(far->context, &far->base);
 }
 
-smp_status smp_far_open(const smp_far_options *options, smp_far **out)
+smp_status smp_offload_area_open(const smp_offload_area_options *options, smp_offload_area **out)
 {
-    smp_far *far = calloc(1, sizeof *far);
+    smp_offload_area *far = calloc(1, sizeof *far);
     if (!far)
         return smp_fail_memory(sizeof *far);
     far->device = options->device;
@@ -79,43 +79,43 @@ smp_status smp_far_open(const smp_far_options *options, smp_far **out)
         status = smp_fail(SMP_ERR_INPUT, "SMP_THROTTLE_HOST: device %s copies by itself",
                           options->device->name);
     if (status != SMP_OK) {
-        smp_far_close(far);
+        smp_offload_area_close(far);
         return status;
     }
     *out = far;
     return SMP_OK;
 }
 
-void smp_far_close(smp_far *far)
+void smp_offload_area_close(smp_offload_area *far)
 {
     if (!far)
         return;
-    smp__far_threads_stop(far->threads);
+    smp__copy_threads_stop(far->threads);
     if (far->context)
         far->kind->close(far->context);
     free(far->late);
     free(far);
 }
 
-void smp_far_abandon(smp_far *far)
+void smp_offload_area_abandon(smp_offload_area *far)
 {
     if (far)
-        smp__far_threads_leave(far->threads);
+        smp__copy_threads_leave(far->threads);
 }
 
-const char *smp_far_name(const smp_far *far)
+const char *smp_offload_area_name(const smp_offload_area *far)
 {
     return far->kind->name;
 }
 
-smp_status smp_far_base(smp_far *far, char **base)
+smp_status smp_offload_area_base(smp_offload_area *far, char **base)
 {
     return far->kind->base(far->context, base);
 }
 
 /* A link takes copies one after the other; the data itself moves as always, and counts as arrived
  * when the link would have brought it. */
-static void throttle(smp_far *far, int slot, smp_far_way way, int64_t bytes)
+static void throttle(smp_offload_area *far, int slot, smp_copy_direction way, int64_t bytes)
 {
     if (!far->late)
         return;
@@ -124,36 +124,36 @@ static void throttle(smp_far *far, int slot, smp_far_way way, int64_t bytes)
     late->due_s = far->free_s[way] = late->begin_s + (double)bytes / far->bytes_per_s;
 }
 
-smp_status smp_far_begin(smp_far *far, int slot, smp_far_way way, void *values, int64_t at,
-                         int64_t bytes)
+smp_status smp_offload_area_begin(smp_offload_area *far, int slot, smp_copy_direction way,
+                                  void *values, int64_t at, int64_t bytes)
 {
     throttle(far, slot, way, bytes);
     if (far->threads) {
-        smp__far_threads_ask(far->threads, slot, way, values, at, bytes);
+        smp__copy_threads_ask(far->threads, slot, way, values, at, bytes);
         return SMP_OK;
     }
     char *place = far->base + at;
-    SMP_TRY(far->device->travel_here(far->device_context, way == SMP_FAR_BACK));
-    return way == SMP_FAR_OUT
+    SMP_TRY(far->device->travel_here(far->device_context, way == SMP_COPY_TO_DEVICE));
+    return way == SMP_COPY_TO_HOST
                ? far->device->travel_out(far->device_context, slot, place, values, bytes)
                : far->device->travel_back(far->device_context, slot, values, place, bytes);
 }
 
-smp_status smp_far_join(smp_far *far, int slot, bool *done)
+smp_status smp_offload_area_join(smp_offload_area *far, int slot, bool *done)
 {
     *done = true;
     if (!far->threads)
         return far->device->travel_join(far->device_context, slot);
-    SMP_TRY(smp__far_threads_test(far->threads, slot, done));
+    SMP_TRY(smp__copy_threads_test(far->threads, slot, done));
     *done = *done && (!far->late || smp_clock_s() >= far->late[slot].due_s);
     return SMP_OK;
 }
 
-bool smp_far_times(const smp_far *far, int slot, double *begin_s, double *end_s)
+bool smp_offload_area_times(const smp_offload_area *far, int slot, double *begin_s, double *end_s)
 {
     if (!far->threads)
         return far->device->travel_times(far->device_context, slot, begin_s, end_s);
-    smp__far_threads_times(far->threads, slot, begin_s, end_s);
+    smp__copy_threads_times(far->threads, slot, begin_s, end_s);
     if (far->late) {
         *begin_s = far->late[slot].begin_s;
         *end_s = fmax(*end_s, far->late[slot].due_s);

@@ -1,5 +1,5 @@
 /* Values in host memory as a GPU sees them; see the header. */
-#include "exec/device/far_values.h"
+#include "exec/device/host_values.h"
 
 #include <string.h>
 
@@ -14,7 +14,7 @@ static uint16_t to_bf16(float value)
     return (uint16_t)(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : nearest) >> 16);
 }
 
-void smp__far_round(smp_dtype half, void *target16, const float *source, int64_t elements)
+void smp__host_round(smp_dtype half, void *target16, const float *source, int64_t elements)
 {
     uint16_t *restrict target = target16;
     if (half != SMP_BF16) {
@@ -49,7 +49,7 @@ static double squares_of_piece(const float *values, int64_t n)
     return thread[0];
 }
 
-void smp__far_squares(const float *values, int64_t elements, double *sum)
+void smp__host_squares(const float *values, int64_t elements, double *sum)
 {
     for (int64_t at = 0; at < elements; at += SMP_SQUARE_PIECE) {
         const int64_t left = elements - at;

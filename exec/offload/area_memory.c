@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/offload/far.h"
+#include "exec/offload/offload_area.h"
 
 typedef struct far_memory {
     const smp_device *device;
@@ -10,12 +10,12 @@ typedef struct far_memory {
     char *base;
 } far_memory;
 
-static bool memory_suits(const smp_far_options *options)
+static bool memory_suits(const smp_offload_area_options *options)
 {
     return options->device->host_memory && !options->folder;
 }
 
-static bool pinned_suits(const smp_far_options *options)
+static bool pinned_suits(const smp_offload_area_options *options)
 {
     return !options->device->host_memory && !options->folder;
 }
@@ -28,7 +28,7 @@ static void memory_close(void *context)
     free(m);
 }
 
-static smp_status memory_open(const smp_far_options *options, void **context)
+static smp_status memory_open(const smp_offload_area_options *options, void **context)
 {
     far_memory *m = calloc(1, sizeof *m);
     if (!m)
@@ -45,18 +45,18 @@ static smp_status memory_base(void *context, char **base)
     return SMP_OK;
 }
 
-static smp_status memory_move(void *context, smp_far_way way, void *values, int64_t at,
+static smp_status memory_move(void *context, smp_copy_direction way, void *values, int64_t at,
                               int64_t bytes)
 {
     char *place = ((const far_memory *)context)->base + at;
-    if (way == SMP_FAR_OUT)
+    if (way == SMP_COPY_TO_HOST)
         memcpy(place, values, (size_t)bytes);
     else
         memcpy(values, place, (size_t)bytes);
     return SMP_OK;
 }
 
-const smp_far_kind smp__far_memory = {
+const smp_offload_area_kind smp__area_memory = {
     .name = "memory",
     .suits = memory_suits,
     .open = memory_open,
@@ -66,7 +66,7 @@ const smp_far_kind smp__far_memory = {
 };
 
 /* The same, from which a GPU copies at full speed, by itself. */
-const smp_far_kind smp__far_pinned = {
+const smp_offload_area_kind smp__area_pinned = {
     .name = "pinned",
     .suits = pinned_suits,
     .open = memory_open,

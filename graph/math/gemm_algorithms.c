@@ -1,6 +1,6 @@
-/* The book of a device's matrix products: graph/math/products.h. Jobs have some dozens of different
+/* The GEMM algorithms of a device: graph/math/gemm_algorithms.h. Jobs have some dozens of different
  * products, so names are looked for one by one. */
-#include "graph/math/products.h"
+#include "graph/math/gemm_algorithms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +8,15 @@
 
 #include "graph/base/arena.h"
 
-void smp_products_free(smp_products *products)
+void smp_gemms_free(smp_gemms *products)
 {
     for (int i = 0; i < products->n; i++)
         free(products->product[i]);
     free(products->product);
-    *products = (smp_products){0};
+    *products = (smp_gemms){0};
 }
 
-static smp_product *find(const smp_products *products, const char *name)
+static smp_gemm *find(const smp_gemms *products, const char *name)
 {
     for (int i = 0; i < products->n; i++)
         if (strcmp(products->product[i]->name, name) == 0)
@@ -24,91 +24,90 @@ static smp_product *find(const smp_products *products, const char *name)
     return NULL;
 }
 
-static const char *asked_for(const smp_products *products, const char *name)
+static const char *asked_for(const smp_gemms *products, const char *name)
 {
-    const smp_product_choices *choices = products->choices;
+    const smp_gemm_choices *choices = products->choices;
     for (int i = 0; choices && i < choices->n; i++)
         if (strcmp(choices->choice[i].product, name) == 0)
             return choices->choice[i].algorithm;
     return NULL;
 }
 
-smp_status smp_products_get(smp_products *products, const char *name, smp_product **out)
+smp_status smp_gemms_get(smp_gemms *products, const char *name, smp_gemm **out)
 {
     *out = find(products, name);
     if (*out)
         return SMP_OK;
-    SMP_TRY(smp_array_reserve(&products->product, &products->capacity, sizeof(smp_product *),
+    SMP_TRY(smp_array_reserve(&products->product, &products->capacity, sizeof(smp_gemm *),
                               (size_t)products->n + 1));
-    smp_product *product = calloc(1, sizeof *product);
+    smp_gemm *product = calloc(1, sizeof *product);
     if (!product)
         return smp_fail_memory(sizeof *product);
     snprintf(product->name, sizeof product->name, "%s", name);
     const char *asked = asked_for(products, name);
-    product->asked = asked && smp_product_add(product, asked);
+    product->asked = asked && smp_gemm_add(product, asked);
     products->product[products->n++] = product;
     *out = product;
     return SMP_OK;
 }
 
-bool smp_product_add(smp_product *product, const char *algorithm)
+bool smp_gemm_add(smp_gemm *product, const char *algorithm)
 {
     for (int i = 0; i < product->n_algorithm; i++)
         if (strcmp(product->algorithm[i], algorithm) == 0)
             return false;
-    if (product->n_algorithm == SMP_PRODUCT_ALGORITHMS ||
-        strlen(algorithm) >= SMP_ALGORITHM_BYTES || algorithm[strcspn(algorithm, "\t\n")])
+    if (product->n_algorithm == SMP_GEMM_ALGORITHMS || strlen(algorithm) >= SMP_ALGORITHM_BYTES ||
+        algorithm[strcspn(algorithm, "\t\n")])
         return false;
     strcpy(product->algorithm[product->n_algorithm++], algorithm);
     return true;
 }
 
-bool smp_product_is_apart(const smp_product *product)
+bool smp_gemm_is_apart(const smp_gemm *product)
 {
-    return strcmp(product->algorithm[product->chosen], SMP_PRODUCT_APART) == 0;
+    return strcmp(product->algorithm[product->chosen], SMP_GEMM_APART) == 0;
 }
 
-static smp_status copy_choice(const smp_product_choice *choice, smp_arena *arena,
-                              smp_product_choice *out)
+static smp_status copy_choice(const smp_gemm_choice *choice, smp_arena *arena, smp_gemm_choice *out)
 {
-    *out = (smp_product_choice){.product = smp_arena_strdup(arena, choice->product),
-                                .algorithm = smp_arena_strdup(arena, choice->algorithm),
-                                .us = choice->us};
+    *out = (smp_gemm_choice){.product = smp_arena_strdup(arena, choice->product),
+                             .algorithm = smp_arena_strdup(arena, choice->algorithm),
+                             .us = choice->us};
     return out->product && out->algorithm ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
 static smp_status open_choices(const char *device, const char *library, int n, smp_arena *arena,
-                               smp_product_choices *out, smp_product_choice **choice)
+                               smp_gemm_choices *out, smp_gemm_choice **choice)
 {
-    *choice = SMP_ARENA_NEW(arena, smp_product_choice, (size_t)n);
-    *out = (smp_product_choices){.device = smp_arena_strdup(arena, device),
-                                 .library = smp_arena_strdup(arena, library),
-                                 .n = n,
-                                 .choice = *choice};
+    *choice = SMP_ARENA_NEW(arena, smp_gemm_choice, (size_t)n);
+    *out = (smp_gemm_choices){.device = smp_arena_strdup(arena, device),
+                              .library = smp_arena_strdup(arena, library),
+                              .n = n,
+                              .choice = *choice};
     return out->device && out->library && *choice ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
-smp_status smp_products_choices(const smp_products *products, const char *device, smp_arena *arena,
-                                smp_product_choices *out)
+smp_status smp_gemms_choices(const smp_gemms *products, const char *device, smp_arena *arena,
+                             smp_gemm_choices *out)
 {
-    smp_product_choice *choice;
+    smp_gemm_choice *choice;
     SMP_TRY(open_choices(device, products->library, products->n, arena, out, &choice));
     out->n = 0;
     for (int i = 0; i < products->n; i++) {
-        const smp_product *product = products->product[i];
-        const smp_product_choice own = {product->name, product->algorithm[product->chosen],
-                                        product->us};
+        const smp_gemm *product = products->product[i];
+        const smp_gemm_choice own = {product->name, product->algorithm[product->chosen],
+                                     product->us};
         if (product->used)
             SMP_TRY(copy_choice(&own, arena, &choice[out->n++]));
     }
     return SMP_OK;
 }
 
-smp_status smp_product_choices_copy(const smp_product_choices *choices, smp_arena *arena,
-                                    smp_product_choices *out)
+smp_status smp_gemm_choices_copy(const smp_gemm_choices *choices, smp_arena *arena,
+                                 smp_gemm_choices *out)
 {
-    smp_product_choice *choice;
-    *out = (smp_product_choices){0};
+    smp_gemm_choice *choice;
+    *out = (smp_gemm_choices){0};
     if (!choices->device)
         return SMP_OK;
     SMP_TRY(open_choices(choices->device, choices->library, choices->n, arena, out, &choice));
@@ -117,10 +116,10 @@ smp_status smp_product_choices_copy(const smp_product_choices *choices, smp_aren
     return SMP_OK;
 }
 
-void smp_products_list(const smp_products *products, smp_text *text)
+void smp_gemms_list(const smp_gemms *products, smp_text *text)
 {
     for (int i = 0; i < products->n; i++) {
-        const smp_product *product = products->product[i];
+        const smp_gemm *product = products->product[i];
         if (!product->here)
             continue;
         smp_text_append(text, "%s", product->name);
@@ -142,11 +141,11 @@ static char *cut(char **rest, char at)
     return begin;
 }
 
-static void take_list(smp_product *product, char *words)
+static void take_list(smp_gemm *product, char *words)
 {
-    smp_product taken = {.asked = product->asked};
+    smp_gemm taken = {.asked = product->asked};
     for (char *word; (word = cut(&words, '\t'));)
-        (void)smp_product_add(&taken, word);
+        (void)smp_gemm_add(&taken, word);
     if (taken.n_algorithm == product->n_algorithm &&
         memcmp(taken.algorithm, product->algorithm, sizeof taken.algorithm) == 0)
         return;
@@ -156,11 +155,11 @@ static void take_list(smp_product *product, char *words)
     product->version++;
 }
 
-smp_status smp_products_take(smp_products *products, char *lines)
+smp_status smp_gemms_take(smp_gemms *products, char *lines)
 {
     for (char *line; (line = cut(&lines, '\n'));) {
-        smp_product *product;
-        SMP_TRY(smp_products_get(products, cut(&line, '\t'), &product));
+        smp_gemm *product;
+        SMP_TRY(smp_gemms_get(products, cut(&line, '\t'), &product));
         if (!product->listed)
             take_list(product, line);
         product->listed = true;
@@ -168,20 +167,20 @@ smp_status smp_products_take(smp_products *products, char *lines)
     return SMP_OK;
 }
 
-void smp_products_say(const smp_products *products, smp_text *text)
+void smp_gemms_say(const smp_gemms *products, smp_text *text)
 {
     for (int i = 0; i < products->n; i++) {
-        const smp_product *product = products->product[i];
+        const smp_gemm *product = products->product[i];
         if (product->runs > 0)
             smp_text_append(text, "%s\t%d\t%s\n", product->name, product->chosen, product->refusal);
     }
 }
 
-bool smp_products_agree(smp_products *products, char *lines)
+bool smp_gemms_agree(smp_gemms *products, char *lines)
 {
     bool changed = false;
     for (char *line; (line = cut(&lines, '\n'));) {
-        smp_product *product = find(products, cut(&line, '\t'));
+        smp_gemm *product = find(products, cut(&line, '\t'));
         const int chosen = (int)strtol(cut(&line, '\t'), NULL, 10);
         product->used = true;
         if (chosen <= product->chosen)
@@ -194,12 +193,12 @@ bool smp_products_agree(smp_products *products, char *lines)
     return changed;
 }
 
-void smp_products_describe(const smp_products *products, char *text, size_t size)
+void smp_gemms_describe(const smp_gemms *products, char *text, size_t size)
 {
     int n = 0, asked = 0, other = 0;
-    const smp_product *refused = NULL;
+    const smp_gemm *refused = NULL;
     for (int i = 0; i < products->n; i++) {
-        const smp_product *product = products->product[i];
+        const smp_gemm *product = products->product[i];
         if (!product->used)
             continue;
         n++;

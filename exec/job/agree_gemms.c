@@ -7,21 +7,21 @@
  * everybody's, who did not try it before tries it then, and so on: choices only rise, so there are
  * at most as many rounds as algorithms in all lists, and commonly one. Nothing changes after
  * that. */
-#include "exec/job/agree_products.h"
+#include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static smp_products *products_of(const smp *s)
+static smp_gemms *products_of(const smp *s)
 {
     return s->device->products ? s->device->products(s->device_context) : NULL;
 }
 
-static smp_status check_origin(const smp *s, const smp_products *products)
+static smp_status check_origin(const smp *s, const smp_gemms *products)
 {
-    const smp_product_choices *choices = &s->plan->products;
+    const smp_gemm_choices *choices = &s->plan->products;
     char device[SMP_DEVICE_NAME_BYTES];
     smp_device_profile_name(s->device, s->device_context, device);
     if (strcmp(device, choices->device) == 0 && strcmp(products->library, choices->library) == 0)
@@ -30,9 +30,9 @@ static smp_status check_origin(const smp *s, const smp_products *products)
                     products->library, choices->device, choices->library);
 }
 
-smp_status smp__products_ask(smp *s)
+smp_status smp__gemms_ask(smp *s)
 {
-    smp_products *products = products_of(s);
+    smp_gemms *products = products_of(s);
     if (!products || !s->plan->products.device)
         return SMP_OK;
     smp_status status = smp__comm_agree(s->comm, check_origin(s, products));
@@ -46,8 +46,8 @@ smp_status smp__products_ask(smp *s)
     return SMP_OK;
 }
 
-static smp_status gather(smp *s, const smp_products *products,
-                         void (*write)(const smp_products *, smp_text *), char **all)
+static smp_status gather(smp *s, const smp_gemms *products,
+                         void (*write)(const smp_gemms *, smp_text *), char **all)
 {
     smp_text own = {0};
     size_t total;
@@ -59,26 +59,26 @@ static smp_status gather(smp *s, const smp_products *products,
     return status;
 }
 
-smp_status smp__products_list(smp *s)
+smp_status smp__gemms_list(smp *s)
 {
-    smp_products *products = products_of(s);
+    smp_gemms *products = products_of(s);
     char *all;
     if (!products)
         return SMP_OK;
-    SMP_TRY(gather(s, products, smp_products_list, &all));
-    smp_status status = smp_products_take(products, all);
+    SMP_TRY(gather(s, products, smp_gemms_list, &all));
+    smp_status status = smp_gemms_take(products, all);
     free(all);
     return smp__comm_agree(s->comm, status);
 }
 
-smp_status smp__products_settle(smp *s, bool *again)
+smp_status smp__gemms_settle(smp *s, bool *again)
 {
-    smp_products *products = products_of(s);
+    smp_gemms *products = products_of(s);
     char *all;
     if (!products)
         return SMP_OK;
-    SMP_TRY(gather(s, products, smp_products_say, &all));
-    int changed = smp_products_agree(products, all);
+    SMP_TRY(gather(s, products, smp_gemms_say, &all));
+    int changed = smp_gemms_agree(products, all);
     free(all);
     SMP_TRY(smp__comm_max(s->comm, &changed));
     *again = *again || changed;
