@@ -119,7 +119,7 @@ static void test_means_that_the_planner_takes(void **state)
     write_cluster(path, "6MiB");
     snprintf(line, sizeof line,
              "%s/examples/gpt-tiny.yaml --cluster %s -n 4 --stages 2 --ddp 2 --shard 2 "
-             "--microbatches 4 --microbatch-size 2 --explain",
+             "--microbatches 4 --microbatch-size 2 --explain --time-limit 100",
              SMP_SOURCE_DIR, path);
     assert_int_equal(run(line, shown, sizeof shown), 0);
     for (int m = 0; m < MEANS; m++)
