@@ -623,6 +623,7 @@ static void test_failure(const smp_device *device)
                                   .n_lane = world_rank < 2 ? 2 : 0,
                                   .lane = lane};
     OK(b.transport->open(&open, &b.transport_context));
+    MPI_Barrier(b.comm.world); /* the failure is to come when all have opened theirs */
     smp_request request[6] = {{0}};
     emulate_nccl_fail(world_rank == 1 ? 2 : -1);
     for (int i = 0; i < 5 && world_rank < 2; i++) {
