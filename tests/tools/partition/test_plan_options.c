@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "graph/base/text.h"
-#include "tests/case_count.h"
 #include "tools/partition/partition_options.h"
 
 enum { MAX_WORDS = 64, MAX_TEXT = 1 << 20 };
@@ -33,6 +32,7 @@ static void set_shape(smp_plan_options *p)
     p->schedule = "interleaved";
     p->group = 2;
     p->placement = "spread";
+    p->partitioner = "linear";
 }
 
 static void set_tensor(smp_plan_options *p)
@@ -46,6 +46,7 @@ static void set_tensor(smp_plan_options *p)
     p->n_split = 1;
     p->microbatches = 4;
     p->schedule = "1f1b";
+    p->partitioner = "linear";
 }
 
 static void set_shards(smp_plan_options *p)
@@ -61,6 +62,7 @@ static void set_shards(smp_plan_options *p)
     p->microbatches = 4;
     p->state_precision = "bf16";
     p->schedule = "1f1b";
+    p->partitioner = "linear";
 }
 
 static void set_memory(smp_plan_options *p)
@@ -78,6 +80,7 @@ static void set_memory(smp_plan_options *p)
     p->loading_horizon = 2;
     p->freeze = freeze;
     p->n_freeze = 1;
+    p->partitioner = "linear";
 }
 
 static void set_search(smp_plan_options *p)
@@ -104,6 +107,7 @@ static void set_lag(smp_plan_options *p)
     p->active_microbatches = 4;
     p->weight_lag = 2;
     p->microbatches = 8;
+    p->partitioner = "linear";
 }
 
 static void set_fixed(smp_plan_options *p)
@@ -111,6 +115,8 @@ static void set_fixed(smp_plan_options *p)
     p->fix = fixed;
     p->fix_stages = "0";
     p->microbatches = 8;
+    p->partitioner = "linear";
+    p->schedule = "1f1b";
 }
 
 static void set_split_from(smp_plan_options *p)
@@ -120,6 +126,7 @@ static void set_split_from(smp_plan_options *p)
     p->split_from = fixed;
     p->microbatches = 4;
     p->schedule = "1f1b";
+    p->partitioner = "linear";
 }
 
 /* fixed: what the case before it wrote. */
@@ -128,27 +135,28 @@ static const struct {
     void (*set)(smp_plan_options *planning);
 } cases[] = {
     {"--stages 2 --ddp 2 --chunks 2 --microbatches 4 --microbatch-size 2 --gradient-blocks 4 "
-     "--pipeline interleaved --group 2 --placement spread",
+     "--pipeline interleaved --group 2 --placement spread --partitioner linear",
      set_shape},
     {"--stages 1 --ddp 4 --shard 4 --shard-what weights --prefetch 2 --node-replicas 2 "
      "--bucket-bytes 1MiB --gradient-wire bf16 --microbatches 4 --state-precision bf16 --pipeline "
-     "1f1b",
+     "1f1b --partitioner linear",
      set_shards},
     {"--stages 2 --ddp 1 -n 2 --microbatches 4 --pipeline 1f1b --memory 16MiB --recompute none "
      "--offload all --offload-states all "
-     "--loading-horizon 2 --freeze wte.*",
+     "--loading-horizon 2 --freeze wte.* --partitioner linear",
      set_memory},
     {"--stages 2 -n 2 --cut-at layers --objective bottleneck --optimize memory --partitioner "
      "linear --time-limit 1000 --seed 7 --microbatches 6",
      set_search},
     {"--stages 4 -n 4 --pipeline zero-bubble --active-microbatches 4 --weight-lag 2 "
-     "--microbatches 8",
+     "--microbatches 8 --partitioner linear",
      set_lag},
     {"-n 4 --stages 2 --tensor 2 --tensor-overlap no --split h*.mlp.fc:columns --microbatches 4 "
-     "--pipeline 1f1b",
+     "--pipeline 1f1b --partitioner linear",
      set_tensor},
-    {"--fix FIXED:0 --microbatches 8", set_fixed},
-    {"-n 4 --stages 2 --split-from FIXED --microbatches 4 --pipeline 1f1b", set_split_from},
+    {"--fix FIXED:0 --microbatches 8 --pipeline 1f1b --partitioner linear", set_fixed},
+    {"-n 4 --stages 2 --split-from FIXED --microbatches 4 --pipeline 1f1b --partitioner linear",
+     set_split_from},
 };
 
 static int run_program(const char *line, const char *plan)
@@ -193,8 +201,6 @@ static void test_plan_options_of_library_and_program(void **state)
     snprintf(by_program, sizeof by_program, "%s/program.yaml", folder);
     snprintf(by_library, sizeof by_library, "%s/library.yaml", folder);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (SANITIZED && i < 4) /* time: what they read is read in the others, too */
-            continue;
         smp_options options = smp_options_default();
         options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
         options.planning.cluster = cluster;
