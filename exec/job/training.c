@@ -30,10 +30,10 @@ static void put_products(const smp *s, smp_text *text)
     put_note(text, s->found->products_note);
 }
 
-smp_status smp__job_target_text(const smp *s, smp_text *text)
+void smp__job_target_text(const smp *s, smp_text *text)
 {
     if (s->device->host_memory && s->found->device_note[0] == '\0')
-        return SMP_OK;
+        return;
     smp_text_append(text, "device %s (%s), %s", s->device->name,
                     s->device->describe(s->device_context),
                     smp_precision_name(s->target.precision));
@@ -43,7 +43,6 @@ smp_status smp__job_target_text(const smp *s, smp_text *text)
         put_note(text, s->found->transport_note);
     }
     put_products(s, text);
-    return text->failed ? SMP_ERR_NO_MEMORY : SMP_OK;
 }
 
 void smp__job_place_of(const smp *s, int rank, int *replica, int *pipeline_rank)
@@ -85,11 +84,10 @@ void smp__job_explain(const smp *s, smp_status status)
         smp__job_context(s, status);
 }
 
-/* Those of a loss that counts hits. */
-static int64_t classes_of(const smp *s)
+static int64_t classes_of(const smp *s, const smp_op *loss)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    if (whole->loss < 0)
+    if (!loss || !loss->kind->counts_hits)
         return 0;
     const smp_shape *logits =
         &whole->tensor[whole->op[whole->tensor[whole->loss].producer].in[0]].shape;
@@ -104,7 +102,7 @@ void smp_job_describe(const smp *s, smp_job_description *out)
                                  .has_loss = s->graph->loss >= 0,
                                  .has_perplexity =
                                      loss && strcmp(loss->kind->name, "cross_entropy") == 0,
-                                 .classes = classes_of(s),
+                                 .classes = classes_of(s, loss),
                                  .global_batch = smp__job_global_batch(s),
                                  .scales_loss = smp__job_scales_loss(s)};
     for (int i = 0; i < s->graph->n_input && out->tokens == 0; i++) {
@@ -134,5 +132,7 @@ int64_t smp_steps_done(const smp *s)
 
 smp_status smp_agree(smp *s, smp_status status)
 {
+    if (!s)
+        return smp_fail(SMP_ERR_INPUT, "smp_agree: a NULL argument");
     return smp__comm_agree(s->comm, status);
 }

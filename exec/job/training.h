@@ -12,7 +12,7 @@ smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data 
 
 /* "cuda (H100), bf16, transport nccl", and lines of what was not possible; "": nothing that would
  * surprise. */
-smp_status smp__job_target_text(const smp *s, smp_text *text);
+void smp__job_target_text(const smp *s, smp_text *text);
 /* Where a rank of the world stands. */
 void smp__job_place_of(const smp *s, int rank, int *replica, int *pipeline_rank);
 /* The first process of a replica. */

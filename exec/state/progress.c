@@ -12,7 +12,7 @@ struct smp__progress {
     smp_loss_scaling loss_scaling;
     smp_loss_scale loss_scale;
     smp__skips skips;
-    int64_t samples; /* position in the data behind the steps done; -1: not known */
+    int64_t samples; /* position in the data after the steps done; -1: not known */
     smp__sample_order order;
     smp__receipts receipts;
     bool evaluated;         /* the next save says so, if it is of this step: */

@@ -8,7 +8,7 @@
 
 typedef struct smp__progress smp__progress;
 
-/* Of a job that begins, once its graph and precision are known. */
+/* Begins a job, once its graph and precision are known. */
 smp_status smp__progress_open(smp *s);
 
 /* What the loss is multiplied by in the step that comes next or is under way. */

@@ -445,6 +445,9 @@ static smp_status add_up(smp *s, uint64_t *hash, int n, MPI_Comm group, const ch
 
 smp_status smp_weights_hash(smp *s, uint64_t *hash)
 {
+    if (!s || !hash)
+        return smp_fail(SMP_ERR_INPUT, "smp_weights_hash: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
     const int n = s->graph->n_param;
     uint64_t *all = calloc(2 * (size_t)n + 1, sizeof(*all));
     smp_status status =
@@ -570,6 +573,9 @@ static smp_status compare_totals(smp *s, const uint64_t *own, uint64_t *total, i
 
 smp_status smp_replicas_check(smp *s)
 {
+    if (!s)
+        return smp_fail(SMP_ERR_INPUT, "smp_replicas_check: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
     const int n = s->memory->n_param, copies = s->comm->ddp_size / s->comm->shard_size;
     const size_t numbers = (size_t)n * ((size_t)copies + 1) + 2;
     int differ = 0;

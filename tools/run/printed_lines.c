@@ -10,15 +10,14 @@
 #include "tools/run/watch.h"
 #include "profile/measure.h"
 
-smp_status smp__print_target(const smp *s)
+void smp__print_target(const smp *s)
 {
     smp_text text = {0};
-    const smp_status status = smp__job_target_text(s, &text);
+    smp__job_target_text(s, &text);
     char *rest = text.data;
-    for (char *line; status == SMP_OK && rest && (line = strsep(&rest, "\n"));)
+    for (char *line; rest && (line = strsep(&rest, "\n"));)
         fprintf(stderr, "smp-run: %s\n", line);
     smp_text_free(&text);
-    return status;
 }
 
 /* No line after the bar. */

@@ -6,7 +6,7 @@
 #include "tools/run/trainer.h"
 
 /* What the job runs on, unless that goes without saying. */
-smp_status smp__print_target(const smp *s);
+void smp__print_target(const smp *s);
 void smp__print_step(const smp__trainer *t, const smp_step_result *r);
 /* Why a save has failed. */
 void smp__print_unsaved(const smp__trainer *t);

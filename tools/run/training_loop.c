@@ -70,8 +70,9 @@ static smp_status name_wrong(smp__trainer *t, const float *kept, char *text, siz
     const int replicas = smp_size(t->job, SMP_DDP);
     double *off = calloc((size_t)replicas, sizeof *off), others = 0.0;
     int worst = 0;
-    SMP_TRY(smp_agree(t->job, off ? SMP_OK : smp_fail_memory(sizeof *off)));
-    smp_status status = smp__drift_measure(t->job, kept, off);
+    smp_status status = smp_agree(t->job, off ? SMP_OK : smp_fail_memory(sizeof *off));
+    if (status == SMP_OK)
+        status = smp__drift_measure(t->job, kept, off);
     if (status != SMP_OK) {
         if (!smp__job_failed(t->job)) /* MPI may still add to it */
             free(off);
@@ -239,7 +240,7 @@ static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (t->prints)
-        SMP_TRY(smp__print_target(t->job));
+        smp__print_target(t->job);
     t->global_batch = t->about.global_batch;
     if (o->resume)
         SMP_TRY(resume(t));

@@ -575,6 +575,38 @@ static void test_job_trace_too_long(void **state)
     smp_finalize(job);
 }
 
+/* What a program may ask: of the plan, and whether all ranks are well. */
+static void test_job_tells_what_it_is(void **state)
+{
+    (void)state;
+    smp_job_description about;
+    smp_prediction predicted;
+    uint64_t hash = 0, others = 0;
+    smp *job = open_plain();
+    smp_job_describe(job, &about);
+    smp_plan_prediction(job, &predicted);
+    assert_true(about.trains && about.has_loss && !about.scales_loss);
+    assert_int_equal(about.global_batch, smp_step_samples(job) * smp_size(job, SMP_DDP));
+    assert_string_equal(about.model, job->plan->model_path);
+    assert_true(predicted.step_us == job->plan->predicted.step_us && predicted.step_us > 0.0);
+    assert_int_equal(predicted.peak_bytes, job->memory->arena_bytes);
+    assert_int_equal(smp_steps_done(job), 0);
+    must(smp_weights_hash(job, &hash));
+    others = hash;
+    must(smp_broadcast(job, SMP_WORLD, 0, &others, sizeof others));
+    assert_true(hash == others && hash != 0);
+    must(smp_replicas_check(job));
+    must(smp_agree(job, SMP_OK));
+    const int last = world_size - 1;
+    const smp_status own = world_rank == last ? smp_fail(SMP_ERR_NO_FIT, "too much of it") : SMP_OK;
+    assert_int_equal(smp_agree(job, own), SMP_ERR_NO_FIT);
+    assert_non_null(strstr(smp_last_error(), "too much of it"));
+    smp_finalize(job);
+    assert_int_equal(smp_agree(NULL, SMP_OK), SMP_ERR_INPUT);
+    assert_int_equal(smp_weights_hash(NULL, &hash), SMP_ERR_INPUT);
+    assert_int_equal(smp_replicas_check(NULL), SMP_ERR_INPUT);
+}
+
 static void test_job_refuses_bad_options(void **state)
 {
     (void)state;
@@ -607,6 +639,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_checkpoint),
         cmocka_unit_test(test_job_weights_by_name),
         cmocka_unit_test(test_job_trace_too_long),
+        cmocka_unit_test(test_job_tells_what_it_is),
         cmocka_unit_test(test_job_refuses_bad_options),
     };
     return close_ranks(cmocka_run_group_tests(tests, NULL, NULL));
