@@ -481,7 +481,7 @@ SMP_API smp_status smp_export_weights(smp *s, const char *path);
 /* Weights in files of other programs, and under their names. Zeroed: those of the model. */
 typedef struct smp_weights_options {
     const char *names; /* a family such as "hf-gpt2" (smp-run --help), or NULL */
-    const char *map;   /* a file of rules (graph/safetensors/README.md), which go before those of
+    const char *map;   /* a file of rules (docs/weights.md), which go before those of
                           `names`; or NULL */
     /* When loading: [n_only] patterns ("h*.attn.*") of the weights to load; the others stay. None:
      * every weight of the model has to be in the file. */

@@ -1,6 +1,6 @@
 /* How often memory is passed over: the kernels that the calls of an operator launch and the bytes
  * that these read and write, and those of a transformer's block in a step, as the emulator sees
- * them. The table in graph/cuda/README.md is what this test makes: a count that differs from it
+ * them. The table in docs/cuda.md is what this test makes: a count that differs from it
  * fails. `least` is what the call's contract asks for: every array that it gets, once. */
 #include <stdio.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ static void say(const char *row)
 {
     if (strstr(readme, row))
         return;
-    fprintf(stderr, "not in the table of graph/cuda/README.md:\n%s", row);
+    fprintf(stderr, "not in the table of docs/cuda.md:\n%s", row);
     wrong++;
 }
 
@@ -341,7 +341,7 @@ static const char cluster[] =
 
 static int begin(void **state)
 {
-    FILE *file = fopen(SMP_SOURCE_DIR "/graph/cuda/README.md", "r");
+    FILE *file = fopen(SMP_SOURCE_DIR "/docs/cuda.md", "r");
     readme = calloc(1, 1 << 16);
     if (!file || !readme || fread(readme, 1, (1 << 16) - 1, file) == 0 || fclose(file) != 0)
         return -1;

@@ -61,7 +61,7 @@ measure() {
 }
 
 # By the shortest steps: a loaded machine takes longer now and then. What an idle one takes, against what is
-# predicted, stands in schedule/simulate/README.md.
+# predicted, stands in docs/simulation.md.
 shorter() { # fast slow share
     expect_equal "$1 takes less than $3 of $2" "$(awk -v fast="$(cat "$1.least")" -v slow="$(cat "$2.least")" \
         'BEGIN { print (fast < '"$3"' * slow) ? "yes" : fast " of " slow }')" yes
