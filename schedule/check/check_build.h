@@ -3,7 +3,7 @@
 #define SMP_SCHEDULE_CHECK_CHECK_BUILD_H
 
 #include "schedule/check/check.h"
-#include "schedule/planner/fit/fit.h"
+#include "schedule/planner/fit/given_plan.h"
 
 /* A plan of the planner's, and what it was asked for. Kept until the check is done. */
 typedef struct smp__planned {
@@ -46,21 +46,6 @@ static inline bool smp__check_fits(const smp__check_build *b)
 {
     return smp__check_is_legal(b) && b->out->findings.n_level[SMP_FINDING_UNFIT] == 0;
 }
-
-/* A plan as the only configuration of a planner. */
-typedef struct smp__scoring {
-    smp__check_build *b;
-    smp__planner planner;
-    smp__configs configs; /* of one: */
-    smp__arrangement arrangement;
-    smp__config config;
-} smp__scoring;
-
-/* Closed with smp__planner_close, also where it fails. */
-smp_status smp__scoring_open(smp__check_build *b, smp__scoring *out);
-/* From now on with these devices and ranks of stages, rank: [n_stage], borrowed. */
-smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *listed,
-                              const int *rank);
 
 /* What the planner makes of a request of this check; NULL: nothing fits, the last error says why.
  * Searched for only where no plan made before answers it (schedule/check/check_plans.c). trial: it

@@ -30,7 +30,7 @@ typedef struct version {
 } version;
 
 typedef struct parts {
-    smp__scoring scoring;
+    smp_given_plan given;
     smp__check_build *b;
     version now;
     double samples; /* that `us` of a version is for */
@@ -81,8 +81,8 @@ static smp_status state(parts *p, const version *v, const int32_t *stage, const 
                         smp_partition **out)
 {
     smp_problem problem;
-    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, p->b->request.device, v->rank));
-    SMP_TRY(smp__config_problem(&p->scoring.configs, &p->scoring.config, &problem));
+    SMP_TRY(smp_given_plan_place(&p->given, v->placement, p->b->request.device, v->rank));
+    SMP_TRY(smp_given_plan_problem(&p->given, &problem));
     problem.recomputes = recompute;
     return smp_partition_evaluate(&problem, stage, out);
 }
@@ -111,36 +111,23 @@ static smp_status make_version(parts *p, const int32_t *stage, const bool *recom
 static smp_status judge(parts *p, version *v)
 {
     const smp__check_build *b = p->b;
-    smp__planner *planner = &p->scoring.planner;
+    smp__planner *planner = &p->given.planner;
     smp__evaluation evaluation;
     int tight_rank;
-    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, p->b->request.device, v->rank));
-    smp_candidate candidate = {.pipeline = b->shape.pipeline,
-                               .ddp = b->request.ddp,
-                               .chunks = b->shape.chunks,
-                               .microbatches = b->shape.microbatches,
-                               .microbatch_size = b->request.microbatch_size,
-                               .schedule = b->kind->name,
-                               .active = b->shape.active,
-                               .lag = b->shape.lag,
-                               .sharding = planner->request.sharding,
-                               .placement = v->placement,
-                               .device = p->scoring.config.mapping->device,
-                               .stage_rank = v->rank,
-                               .partition = v->partition,
-                               .offload = b->offload,
-                               .horizon = b->horizon};
+    SMP_TRY(smp_given_plan_place(&p->given, v->placement, p->b->request.device, v->rank));
+    const smp_candidate candidate =
+        smp_given_plan_candidate(&p->given, v->partition, b->offload, b->horizon);
     smp_program *program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
     if (!program)
         return SMP_ERR_NO_MEMORY;
     v->us = INFINITY;
     SMP_TRY(smp__planner_hold(planner, v->partition, b->offload));
     const smp_schedule_shape shape = smp__held_shape(planner, &candidate);
-    smp_status status = smp_lower_orders(&shape, v->rank, planner->flow, v->order, program);
+    smp_status status = smp_lower_orders(&shape, v->rank, planner->held.flow, v->order, program);
     if (status == SMP_ERR_FAILED) /* an order that these ranks cannot have */
         return SMP_OK;
     if (status == SMP_OK)
-        status = smp__planner_evaluate(planner, &candidate, program, false, &evaluation);
+        status = smp_plan_evaluate(&p->given, &candidate, program, false, &evaluation);
     for (int r = 0; r < b->shape.pipeline; r++)
         smp_program_free(&program[r]);
     SMP_TRY(status);
@@ -354,7 +341,7 @@ static smp_status open_parts(parts *p)
     const smp_partition *partition = b->out->partition;
     size_t n = (size_t)partition->n_stage;
     version *now = &p->now;
-    SMP_TRY(smp__scoring_open(b, &p->scoring));
+    SMP_TRY(smp_given_plan_open(&b->request, b->kind, &b->shape, b->arena, &p->given));
     now->placement = b->request.placement;
     now->rank = calloc(n, sizeof *now->rank);
     if (!now->rank)
@@ -457,6 +444,6 @@ smp_status smp__check_parts(smp__check_build *b)
     if (status == SMP_OK)
         qsort(b->out->part, SMP_N_PART, sizeof b->out->part[0], by_saving);
     free_version(&p, &p.now);
-    smp__planner_close(&p.scoring.planner);
+    smp_given_plan_close(&p.given);
     return status;
 }

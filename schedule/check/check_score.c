@@ -1,6 +1,5 @@
-/* What a plan costs: it becomes a configuration of the planner, whose partition and programs are
- * given, and is evaluated and written down as any other; then the planner's plans to compare
- * with. */
+/* What a plan costs: evaluated and written down as any that the planner makes; then the planner's
+ * plans to compare with. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,59 +10,22 @@
 #include "schedule/lower/lower.h"
 #include "schedule/lower/offload_actions.h"
 #include "schedule/memory/recompute_choice.h"
-#include "schedule/planner/fit/fit.h"
+#include "schedule/planner/search/search.h"
 #include "schedule/verify/verify.h"
 
-smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
-{
-    const smp_search_request *request = &b->request;
-    *s = (smp__scoring){.b = b};
-    SMP_TRY(smp__planner_open(request, &s->planner));
-    s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
-    s->configs = (smp__configs){.planner = &s->planner,
-                                .request = &s->planner.request,
-                                .costs = s->planner.costs,
-                                .arrangement = &s->arrangement,
-                                .arena = b->arena};
-    return smp__scoring_place(s, request->placement, request->device, b->rank);
-}
-
-smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *listed,
-                              const int *rank)
-{
-    const smp__check_build *b = s->b;
-    int p = b->shape.pipeline, v = b->shape.chunks;
-    const smp__mapping *mapping;
-    const smp_sharding sharding = s->planner.request.sharding;
-    int64_t *limit = SMP_ARENA_NEW(b->arena, int64_t, (size_t)b->sketch->n_stage);
-    if (!limit)
-        return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__mapping_get(&s->configs, p, placement, listed, &mapping));
-    for (int i = 0; i < b->sketch->n_stage; i++)
-        limit[i] = mapping->memory[rank[i]] / v;
-    s->arrangement =
-        (smp__arrangement){.mapping = mapping, .chunks = v, .stage_rank = rank, .limit = limit};
-    s->config =
-        (smp__config){.mapping = mapping,
-                      .chunks = v,
-                      .microbatches = b->shape.microbatches,
-                      .schedule = b->kind,
-                      .active = b->shape.active,
-                      .lag = b->shape.lag,
-                      .sharding = sharding,
-                      .state_factor = 0.25 * smp_memory_host_bytes(b->request.graph, sharding),
-                      .idle_factor = 0.25 * smp_memory_idle_bytes(b->request.graph, sharding),
-                      .recompute = b->request.recompute};
-    return SMP_OK;
-}
+/* The plan at hand. */
+typedef struct scoring {
+    smp__check_build *b;
+    smp_given_plan given;
+} scoring;
 
 /* What a stage is said to recompute and to offload. Of ops to recompute those that are really made
  * again, so that their times are what the plan counts. `recomputes` [n_op]: the stage's are set. */
-static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int64_t *work,
+static smp_status obey_stage(scoring *s, const smp_sketch_stage *stage, int64_t *work,
                              bool *recomputes)
 {
     const smp_graph *graph = s->b->request.graph;
-    const smp_flow *flow = s->planner.flow;
+    const smp_flow *flow = s->given.planner.held.flow;
     const int32_t *op = &flow->op_list[flow->op_begin[stage->stage]];
     int32_t n = flow->op_begin[stage->stage + 1] - flow->op_begin[stage->stage], n_named = 0;
     const char **name = SMP_ARENA_NEW(s->b->arena, const char *, (size_t)n);
@@ -91,7 +53,7 @@ static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int
 
 /* Stages for which the sketch says what to recompute, or to offload, obey; others offload where all
  * are asked to. */
-static smp_status obey_flags(smp__scoring *s, smp_problem problem)
+static smp_status obey_flags(scoring *s, smp_problem problem)
 {
     smp__check_build *b = s->b;
     int64_t work = 0;
@@ -104,7 +66,7 @@ static smp_status obey_flags(smp__scoring *s, smp_problem problem)
     memset(b->offload, b->request.graph->training && b->request.offload == SMP_OFFLOAD_ALL,
            (size_t)n_op);
     memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
-    SMP_TRY(smp__planner_hold(&s->planner, *partition, NULL));
+    SMP_TRY(smp__planner_hold(&s->given.planner, *partition, NULL));
     for (int i = 0; i < b->sketch->n_listed; i++)
         SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
     for (int32_t op = 0; op < n_op; op++)
@@ -116,11 +78,11 @@ static smp_status obey_flags(smp__scoring *s, smp_problem problem)
     return smp_partition_evaluate(&problem, b->stage, partition);
 }
 
-static smp_status score_stages(smp__scoring *s)
+static smp_status score_stages(scoring *s)
 {
     const smp__check_build *b = s->b;
     smp_problem problem;
-    SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
+    SMP_TRY(smp_given_plan_problem(&s->given, &problem));
     SMP_TRY(smp_partition_evaluate(&problem, b->stage, &b->out->partition));
     SMP_TRY(obey_flags(s, problem));
     smp_partition *partition = b->out->partition;
@@ -129,7 +91,7 @@ static smp_status score_stages(smp__scoring *s)
     partition->lower_bound_us = fmin(bound_us, partition->bottleneck_us);
     partition->solver = "the plan";
     b->out->bound = "what no pipeline can avoid";
-    return smp__planner_hold(&s->planner, partition, b->offload);
+    return smp__planner_hold(&s->given.planner, partition, b->offload);
 }
 
 /* The sketch's programs, as many as there are ranks; the verifier looks at what they name. */
@@ -164,13 +126,13 @@ static smp_status order_plainly(const smp__check_build *b, smp_program *order)
     return SMP_OK;
 }
 
-static smp_status lower_programs(const smp__scoring *s, smp_program *program)
+static smp_status lower_programs(const scoring *s, smp_program *program)
 {
     const smp__check_build *b = s->b;
-    const smp_flow *flow = s->planner.flow;
+    const smp_flow *flow = s->given.planner.held.flow;
     smp_schedule_shape shape = b->shape;
-    if (s->planner.any_travels)
-        shape.offloading = (smp_offloading){b->horizon, s->planner.travels};
+    if (s->given.planner.held.any_travels)
+        shape.offloading = (smp_offloading){b->horizon, s->given.planner.held.travels};
     if (b->by_rule)
         return smp_lower(b->kind, &shape, flow, program);
     smp_program *order = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
@@ -185,7 +147,7 @@ static smp_status lower_programs(const smp__scoring *s, smp_program *program)
 }
 
 /* The plan as far as the verifier looks at it. */
-static smp_status verify_programs(const smp__scoring *s, const smp_program *program)
+static smp_status verify_programs(const scoring *s, const smp_program *program)
 {
     const smp__check_build *b = s->b;
     smp_plan plan = {.pipeline = b->shape.pipeline,
@@ -196,7 +158,8 @@ static smp_status verify_programs(const smp__scoring *s, const smp_program *prog
                      .training = b->shape.training,
                      .schedule = b->kind->name,
                      .n_stage = b->sketch->n_stage,
-                     .travels = s->planner.any_travels ? s->planner.travels : NULL,
+                     .travels =
+                         s->given.planner.held.any_travels ? s->given.planner.held.travels : NULL,
                      .loading_horizon = b->horizon,
                      .program = program};
     smp_plan_stage *stage = SMP_ARENA_NEW(b->arena, smp_plan_stage, (size_t)plan.n_stage);
@@ -205,18 +168,18 @@ static smp_status verify_programs(const smp__scoring *s, const smp_program *prog
     for (int i = 0; i < plan.n_stage; i++)
         stage[i].rank = b->rank[i];
     plan.stage = stage;
-    return smp_verify_programs(&plan, s->planner.flow);
+    return smp_verify_programs(&plan, s->given.planner.held.flow);
 }
 
 /* Programs that were written for what stays: with what travels now. */
-static smp_status add_transfers(const smp__scoring *s, smp_program *program)
+static smp_status add_transfers(const scoring *s, smp_program *program)
 {
     smp__check_build *b = s->b;
     smp_schedule_shape shape = b->shape;
     int *stage = SMP_ARENA_NEW(b->arena, int, (size_t)b->shape.chunks);
     if (!stage)
         return SMP_ERR_NO_MEMORY;
-    shape.offloading = (smp_offloading){b->horizon, s->planner.travels};
+    shape.offloading = (smp_offloading){b->horizon, s->given.planner.held.travels};
     for (int r = 0; r < b->shape.pipeline; r++)
         for (int64_t i = 0; i < program[r].n; i++)
             if (program[r].action[i].kind == SMP_ACTION_STORE)
@@ -231,7 +194,7 @@ static smp_status add_transfers(const smp__scoring *s, smp_program *program)
     return SMP_OK;
 }
 
-static smp_status make_programs(const smp__scoring *s, smp_program *program)
+static smp_status make_programs(const scoring *s, smp_program *program)
 {
     const smp__check_build *b = s->b;
     const smp_sketch *sketch = b->sketch;
@@ -241,7 +204,7 @@ static smp_status make_programs(const smp__scoring *s, smp_program *program)
         return SMP__FIND(&b->out->findings, ILLEGAL, "programs", sketch->programs_where,
                          "programs: got %d, expected one per rank: %d", sketch->n_program, p);
     SMP_TRY(written ? copy_programs(sketch, program) : lower_programs(s, program));
-    if (written && s->planner.any_travels && b->request.offload == SMP_OFFLOAD_ALL)
+    if (written && s->given.planner.held.any_travels && b->request.offload == SMP_OFFLOAD_ALL)
         SMP_TRY(add_transfers(s, program));
     smp_status status = verify_programs(s, program);
     if (status == SMP_OK)
@@ -310,8 +273,7 @@ static smp_status check_predicted(const smp__check_build *b)
 }
 
 /* Where a plan does not say what its stages recompute, that is chosen as in planning. */
-static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
-                                   smp_candidate *candidate)
+static smp_status choose_recompute(scoring *s, const smp_program *program, smp_candidate *candidate)
 {
     smp__check_build *b = s->b;
     smp_problem problem;
@@ -329,8 +291,8 @@ static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
         n_said += is_said[b->sketch->stage[i].stage] = b->sketch->stage[i].recompute.what >= 0;
     if (n_said == b->sketch->n_stage)
         return SMP_OK;
-    SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
-    SMP_TRY(smp__fit_memory(&s->planner, &problem, candidate, program,
+    SMP_TRY(smp_given_plan_problem(&s->given, &problem));
+    SMP_TRY(smp__fit_memory(&s->given.planner, &problem, candidate, program,
                             (smp__means){.recompute = true}, INT64_MAX, true));
     for (size_t op = 0; op < n_op; op++)
         recompute[op] = is_said[candidate->partition->stage[op]] ? said[op] : recompute[op];
@@ -342,44 +304,31 @@ static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
 }
 
 /* Takes the programs over. */
-static smp_status make_plan(smp__scoring *s, smp_program *program)
+static smp_status make_plan(scoring *s, smp_program *program)
 {
     smp__check_build *b = s->b;
     smp__evaluation evaluation;
-    const smp__mapping *mapping = s->config.mapping;
-    smp_candidate candidate = {.pipeline = b->shape.pipeline,
-                               .ddp = b->request.ddp,
-                               .chunks = b->shape.chunks,
-                               .microbatches = b->shape.microbatches,
-                               .active = b->shape.active,
-                               .lag = b->shape.lag,
-                               .sharding = s->planner.request.sharding,
-                               .microbatch_size = b->request.microbatch_size,
-                               .schedule = b->kind->name,
-                               .placement = b->request.placement,
-                               .device = mapping->device,
-                               .stage_rank = b->rank,
-                               .partition = b->out->partition,
-                               .offload = b->offload,
-                               .horizon = b->horizon};
+    const int64_t *memory = s->given.config.mapping->memory;
+    smp_candidate candidate =
+        smp_given_plan_candidate(&s->given, b->out->partition, b->offload, b->horizon);
     SMP_TRY(choose_recompute(s, program, &candidate));
-    SMP_TRY(smp__planner_hold(&s->planner, candidate.partition, candidate.offload));
+    SMP_TRY(smp__planner_hold(&s->given.planner, candidate.partition, candidate.offload));
     for (int r = 0; r < candidate.pipeline && b->sketch->n_program == 0; r++)
-        SMP_TRY(smp__drop_transfers(&s->planner, &candidate, r, &program[r]));
-    SMP_TRY(smp__planner_evaluate(&s->planner, &candidate, program, true, &evaluation));
-    smp_status status = smp__planner_write(&s->planner, b->request.graph->path, &candidate,
+        SMP_TRY(smp__drop_transfers(&s->given.planner, &candidate, r, &program[r]));
+    SMP_TRY(smp_plan_evaluate(&s->given, &candidate, program, true, &evaluation));
+    smp_status status = smp__planner_write(&s->given.planner, b->request.graph->path, &candidate,
                                            &evaluation, &b->out->plan);
     smp__evaluation_free(&evaluation);
     SMP_TRY(status);
     const int64_t *peak = b->out->plan->predicted.peak_bytes;
     b->out->time_us = smp_plan_sample_us(&b->request, b->out->plan);
     for (int r = 0; r < candidate.pipeline; r++)
-        if (peak[r] > mapping->memory[r])
-            SMP_TRY(find_unfit(b, r, peak[r], mapping->memory[r]));
+        if (peak[r] > memory[r])
+            SMP_TRY(find_unfit(b, r, peak[r], memory[r]));
     return check_predicted(b);
 }
 
-static smp_status score_programs(smp__scoring *s)
+static smp_status score_programs(scoring *s)
 {
     const smp__check_build *b = s->b;
     smp_program *program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
@@ -454,15 +403,19 @@ static smp_status compare(smp__check_build *b)
 
 smp_status smp__check_score(smp__check_build *b)
 {
-    smp__scoring s;
-    smp_status status = smp__scoring_open(b, &s);
+    const smp_search_request *request = &b->request;
+    scoring s = {.b = b};
+    smp_status status = smp_given_plan_open(request, b->kind, &b->shape, b->arena, &s.given);
+    if (status == SMP_OK)
+        status = smp_given_plan_place(&s.given, request->placement, request->device, b->rank);
     if (status == SMP_OK) {
-        snprintf(b->out->cost_source, sizeof b->out->cost_source, "%s", s.planner.costs->source);
+        snprintf(b->out->cost_source, sizeof b->out->cost_source, "%s",
+                 s.given.planner.costs->source);
         status = score_stages(&s);
     }
     if (status == SMP_OK)
         status = score_programs(&s);
-    smp__planner_close(&s.planner);
+    smp_given_plan_close(&s.given);
     if (status == SMP_OK && smp__check_is_legal(b))
         status = compare(b);
     if (status == SMP_OK && b->out->plan && smp__check_fits(b))

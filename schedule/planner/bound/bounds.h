@@ -3,8 +3,8 @@
 #define SMP_SCHEDULE_PLANNER_BOUND_BOUNDS_H
 
 #include "schedule/planner/space/configs.h"
-#include "schedule/rules/path_bound.h"
-#include "schedule/rules/segment.h"
+#include "schedule/order_bound/path_bound.h"
+#include "schedule/order_bound/segment.h"
 
 /* Bounds (config_bounds.c). No step of any partition, of this partition, takes
  * less. */

@@ -42,8 +42,8 @@
 #include "partition/problem/longest_chain.h"
 #include "partition/problem/message.h"
 #include "partition/prove/prove.h"
-#include "schedule/rules/path_bound.h"
-#include "schedule/rules/segment.h"
+#include "schedule/order_bound/path_bound.h"
+#include "schedule/order_bound/segment.h"
 #include "schedule/planner/bound/bounds.h"
 
 #define LARGE_OPS 20000 /* beyond: without the prover */
@@ -252,7 +252,7 @@ static smp_status bound_paths(const step_bound *b, int stage, const beside *most
     }
     const smp__path_problem problem = {.kind = b->config->schedule,
                                        .shape = &b->shape,
-                                       .deadline_s = b->configs->request->deadline_s,
+                                       .deadline_s = b->configs->planner->budget.part_s,
                                        .slowdown = slowdown,
                                        .n_op = b->costs.n_op,
                                        .op = b->op,
@@ -341,7 +341,7 @@ static smp_problem bottleneck_problem(step_bound *b, bool occupied)
     b->costs.tensor_bytes = occupied ? b->way_ns : b->no_ns;
     problem.recompute = SMP_RECOMPUTE_NONE;
     problem.first_look = true;
-    problem.deadline_s = b->configs->request->deadline_s;
+    problem.deadline_s = b->configs->planner->budget.part_s;
     return problem;
 }
 

@@ -1,6 +1,5 @@
 /* What a configuration costs: by lowering, simulation and the memory planner, the same that make
  * the plan. */
-#include "graph/base/clock.h"
 #include "profile/overlap_costs.h"
 #include "schedule/planner/fit/fit.h"
 
@@ -111,8 +110,8 @@ smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_c
 smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candidate *candidate)
 {
     smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
-    if (planner->any_travels)
-        shape.offloading = (smp_offloading){candidate->horizon, planner->travels};
+    if (planner->held.any_travels)
+        shape.offloading = (smp_offloading){candidate->horizon, planner->held.travels};
     return shape;
 }
 
@@ -129,7 +128,7 @@ smp_status smp__drop_transfers(const smp__planner *planner, const smp_candidate 
     for (int64_t i = 0; i < program->n; i++) {
         const smp_action a = program->action[i];
         const bool host = a.kind == SMP_ACTION_STORE || a.kind == SMP_ACTION_LOAD;
-        if (!host || planner->travels[stage[a.chunk]])
+        if (!host || planner->held.travels[stage[a.chunk]])
             program->action[kept++] = a;
     }
     program->n = kept;
@@ -171,10 +170,10 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .backward_input_us = backward_input_us,
                                   .recompute_us = recompute_us,
                                   .weight_bytes = weight_bytes,
-                                  .offload_bytes = planner->offload_bytes,
+                                  .offload_bytes = planner->held.offload_bytes,
                                   .horizon = candidate->horizon,
                                   .gradient_blocks = planner->request.gradient_blocks,
-                                  .flow = planner->flow,
+                                  .flow = planner->held.flow,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
                                   .device = candidate->device,
@@ -251,8 +250,8 @@ static smp_status run(smp__planner *planner, const smp_candidate *candidate, smp
     SMP_TRY(smp__planner_hold(planner, candidate->partition, candidate->offload));
     const smp_schedule_shape shape = smp__held_shape(planner, candidate);
     if (!program)
-        SMP_TRY(
-            smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, out->program));
+        SMP_TRY(smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->held.flow,
+                          out->program));
     for (size_t r = 0; program && r < n; r++) {
         out->program[r] = program[r];
         program[r] = (smp_program){0};
@@ -285,13 +284,6 @@ smp_status smp__planner_step_us(smp__planner *planner, const smp_candidate *cand
         *step_us = evaluation.simulation->step_us;
     smp__evaluation_free(&evaluation);
     return status;
-}
-
-bool smp__planner_loses_patience(smp__planner *planner)
-{
-    bool past = smp_clock_past(planner->patience_s);
-    planner->lost_patience |= past;
-    return past;
 }
 
 void smp__evaluation_free(smp__evaluation *evaluation)

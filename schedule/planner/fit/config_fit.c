@@ -200,7 +200,8 @@ static smp_status choose_means(smp__configs *configs, const smp_problem *problem
     smp_status status = smp__planner_hold(planner, candidate->partition, candidate->offload);
     const smp_schedule_shape shape = smp__held_shape(planner, candidate);
     if (status == SMP_OK)
-        status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, program);
+        status =
+            smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->held.flow, program);
     if (status == SMP_OK)
         status = smp__fit_memory(planner, problem, candidate, program, means, cap, exactly);
     for (size_t r = 0; r < n; r++)
@@ -332,7 +333,7 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         keep_roomier(best, best_known, candidate, known);
         bool fits = *best_known && (*best)->fits;
         if (fits || !was_to_fit || attempt == max_shrink || spare >= 1.0 ||
-            smp__planner_loses_patience(configs->planner))
+            smp__budget_loses_patience(&configs->planner->budget))
             return SMP_OK;
         SMP_TRY(smp__config_partition(configs, config, spare, &partition));
     }
@@ -417,7 +418,7 @@ smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
     bool *kept = malloc(2 * (size_t)request->graph->n_op + 1);
     smp_status status = kept ? SMP_OK : smp_fail_memory(2 * (size_t)request->graph->n_op);
     for (int horizon = 1; status == SMP_OK && horizon <= 4; horizon *= 2)
-        if (horizon != candidate->horizon && !smp__planner_loses_patience(configs->planner))
+        if (horizon != candidate->horizon && !smp__budget_loses_patience(&configs->planner->budget))
             status = try_horizon(configs, config, horizon, candidate, kept);
     free(kept);
     return status;

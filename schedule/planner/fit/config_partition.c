@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/base/clock.h"
 #include "schedule/planner/fit/fit.h"
 
 /* Of the time that is left one solver may take this share. */
@@ -43,11 +42,7 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
 /* Until when one solver may run. */
 static double solver_deadline_s(const smp__configs *configs)
 {
-    double deadline_s = configs->request->deadline_s;
-    if (deadline_s <= 0.0)
-        return 0.0;
-    double now_s = smp_clock_s();
-    return now_s < deadline_s ? now_s + SOLVER_SHARE * (deadline_s - now_s) : deadline_s;
+    return smp__budget_share(&configs->planner->budget, SOLVER_SHARE);
 }
 
 smp_status smp__arrangement_solve(smp__configs *configs, smp__config *config, bool *exists)

@@ -51,8 +51,6 @@ smp_status smp__planner_expose(const smp__planner *planner, const smp_candidate 
 smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out);
-/* Whether the configuration at work has had its time; notes it. */
-bool smp__planner_loses_patience(smp__planner *planner);
 /* The shape in which a candidate's programs are lowered, whose partition the planner holds: until
  * it holds another. */
 smp_schedule_shape smp__held_shape(const smp__planner *planner, const smp_candidate *candidate);

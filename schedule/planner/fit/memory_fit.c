@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/base/clock.h"
 #include "graph/model/op.h"
 #include "schedule/lower/offload_actions.h"
 #include "schedule/memory/recompute_choice.h"
@@ -93,7 +92,7 @@ static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
 {
     smp_program program = {0};
     SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition, f->candidate->offload));
-    if (f->means.offload && !f->planner->any_travels)
+    if (f->means.offload && !f->planner->held.any_travels)
         return find_missing_in(f, rank, &f->program[rank], missing);
     smp_status status = add_transfers(f, rank, &program);
     if (status == SMP_OK)
@@ -109,11 +108,11 @@ static smp_status choose(const fitting *f, int rank, double share)
     for (int s = 0; s < partition->n_stage; s++) {
         if (f->candidate->stage_rank[s] != rank)
             continue;
-        SMP_TRY(smp_recompute_choose(f->problem->graph, f->planner->flow, s, NULL, f->forward_us,
-                                     share * (double)partition->load[s].stash_bytes, f->recompute,
-                                     NULL));
-        SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->flow, s, f->recompute, NULL,
-                                      f->recompute));
+        SMP_TRY(smp_recompute_choose(f->problem->graph, f->planner->held.flow, s, NULL,
+                                     f->forward_us, share * (double)partition->load[s].stash_bytes,
+                                     f->recompute, NULL));
+        SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->held.flow, s, f->recompute,
+                                      NULL, f->recompute));
     }
     return SMP_OK;
 }
@@ -167,7 +166,7 @@ static smp_status find_us(const fitting *f, int rank, double *us)
 {
     for (int s = 0; s < f->problem->n_stage; s++)
         if (f->candidate->stage_rank[s] == rank)
-            SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->flow, s, f->recompute,
+            SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->held.flow, s, f->recompute,
                                           NULL, f->recompute));
     *us = 0.0;
     for (int32_t i = 0; i < f->n_op; i++)
@@ -183,8 +182,8 @@ static double stall_us(const fitting *f, int rank)
     for (int s = 0; s < partition->n_stage; s++) {
         if (f->candidate->stage_rank[s] != rank)
             continue;
-        if (f->planner->travels[s])
-            link_us += smp_link_us(&f->problem->cluster->host, f->planner->offload_bytes[s]);
+        if (f->planner->held.travels[s])
+            link_us += smp_link_us(&f->problem->cluster->host, f->planner->held.offload_bytes[s]);
         compute_us += partition->load[s].forward_us + partition->load[s].backward_us;
     }
     return fmax(link_us - compute_us, 0.0);
@@ -244,8 +243,7 @@ static bool is_second(const fitting *f, int32_t op)
 static smp_status take_back(const fitting *f, int rank)
 {
     int64_t work = DROP_WORK;
-    double deadline_s = f->planner->request.deadline_s;
-    for (int32_t i = 0; i < f->n_op && work > 0 && !smp_clock_past(deadline_s); i++) {
+    for (int32_t i = 0; i < f->n_op && work > 0 && !smp__budget_is_over(&f->planner->budget); i++) {
         int32_t op = f->op[i];
         int64_t missing;
         if (!f->recompute[op] || is_second(f, op))
@@ -393,7 +391,7 @@ smp_status smp__fit_memory(smp__planner *planner, const smp_problem *problem,
     smp_status status = arena ? open_fitting(&f, arena) : SMP_ERR_NO_MEMORY;
     for (int r = 0; r < candidate->pipeline && status == SMP_OK; r++) {
         int64_t missing;
-        if (smp__planner_loses_patience(planner))
+        if (smp__budget_loses_patience(&planner->budget))
             break; /* this rank and those after it may miss */
         status = find_missing(&f, r, &missing);
         if (status == SMP_OK && missing > 0)

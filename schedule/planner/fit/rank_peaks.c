@@ -205,7 +205,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
     const smp_graph *graph = planner->request.graph;
     int v = candidate->chunks;
     smp_memory_input input = {.graph = graph,
-                              .flow = planner->flow,
+                              .flow = planner->held.flow,
                               .program = program,
                               .stage_of_chunk = stage_of,
                               .stage_rank = candidate->stage_rank,
@@ -217,7 +217,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .sharding = smp__candidate_sharding(planner, candidate),
                               .blocks = smp__planner_blocks(planner, candidate->ddp),
                               .optimizer_states = smp_planned_states(graph->training),
-                              .horizon = planner->any_travels ? candidate->horizon : 0};
+                              .horizon = planner->held.any_travels ? candidate->horizon : 0};
     for (int c = 0; c < v; c++) {
         chunk_of[stage_of[c]] = c;
         SMP_TRY(smp__planner_layout(planner, stage_of[c], program, c, &layout[c]));
@@ -235,7 +235,7 @@ static smp_status peaks_of(smp__planner *planner, const smp_candidate *candidate
                            int64_t *peak_bytes, int64_t *host_bytes)
 {
     int64_t ignored;
-    int v = candidate->chunks, n_stage = planner->n_stage;
+    int v = candidate->chunks, n_stage = planner->held.n_stage;
     smp_arena *arena = smp_arena_create();
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
     int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
@@ -271,7 +271,7 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
                        int64_t *bytes)
 {
     const smp_graph *graph = planner->request.graph;
-    const smp_flow *flow = planner->flow;
+    const smp_flow *flow = planner->held.flow;
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
     const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
@@ -362,7 +362,7 @@ smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate 
         status = smp__planner_layout(planner, stage_of[rank * v + c], order, c, &layout);
         if (status != SMP_OK)
             break;
-        kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
+        kept[c] = kept_of(layout, planner->held.flow, planner->request.graph, candidate);
         int64_t area = smp_layout_work_bytes(layout);
         work = area > work ? area : work;
     }

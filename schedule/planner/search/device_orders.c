@@ -31,7 +31,7 @@ static smp_status judge_order(ordering *o, const int *listed, bool *better)
     smp__config *config = &s->configs.config[index];
     if (request->optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
         smp__config_least_us_of_any(&s->configs, config) >= s->least[0]) {
-        config->outcome = SMP__TOO_SLOW;
+        config->standing = SMP__TOO_SLOW;
         return SMP_OK;
     }
     SMP_TRY(smp__search_try(s, index));
@@ -209,7 +209,7 @@ static smp_status list_others(smp__search *s, int32_t index)
             config->microbatches == tried->microbatches && config->active == tried->active &&
             config->lag == tried->lag &&
             smp__compare_shardings(config->sharding, tried->sharding) == 0) {
-            config->outcome = SMP__UNNEEDED;
+            config->standing = SMP__UNNEEDED;
             config->binds = tried->binds; /* those that it is the `wholer` one of ask */
         }
     }
@@ -223,12 +223,10 @@ smp_status smp__search_orders(smp__search *s)
 {
     smp__configs *configs = &s->configs;
     const smp_search_request *request = configs->request;
-    double now_s = smp_clock_s(), limit_s = request->deadline_s;
     bool few = request->devices <= FEW_DEVICES;
     int most = few ? MOST_ORDERS : ORDER_WORK / request->graph->n_op;
     most = most < LEAST_ORDERS ? LEAST_ORDERS : most > MOST_ORDERS ? MOST_ORDERS : most;
-    if (limit_s > now_s)
-        limit_s = now_s + ORDER_SHARE * (limit_s - now_s);
+    const double limit_s = smp__budget_share(&configs->planner->budget, ORDER_SHARE);
     for (int p = 1; p <= request->devices; p++) {
         ordering o = best_of_pipeline(s, p, limit_s);
         if (o.index < 0)

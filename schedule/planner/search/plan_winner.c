@@ -152,10 +152,10 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
-    if (planner->any_travels)
+    if (planner->held.any_travels)
         plan->loading_horizon = best->horizon;
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,
-                                planner->offload_bytes));
+                                planner->held.offload_bytes));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     SMP_TRY(expose(plan, planner, best));
@@ -233,7 +233,7 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     set_step_bound(&plan->predicted,
                    result->search.best->step_bound_us[result->order.taken ? 1 : 0]);
     smp_status status = sum_hidden(planner, plan, result);
-    if (status == SMP_OK && !planner->is_trial)
+    if (status == SMP_OK && !planner->trial)
         status = smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)
         result->plan = plan;
@@ -287,7 +287,7 @@ static smp_status lower_again(const smp__planner *planner, const smp_candidate *
                 status = smp_program_push(&order[r], a->kind, a->microbatch, a->chunk);
         }
     if (status == SMP_OK)
-        status = smp_lower_orders(&shape, candidate->stage_rank, planner->flow, order, to);
+        status = smp_lower_orders(&shape, candidate->stage_rank, planner->held.flow, order, to);
     for (size_t r = 0; order && r < n; r++)
         smp_program_free(&order[r]);
     free(order);
@@ -351,7 +351,7 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
     int n_means = 0;
     for (int m = 0; m < SMP_N_MEANS; m++)
         n_means += has[m];
-    if (planner->is_trial || n_means == 1)
+    if (planner->trial || n_means == 1)
         return SMP_OK;
     kept.recompute = calloc((size_t)planner->request.graph->n_op + 1, sizeof *kept.recompute);
     kept.load = calloc(n_stage, sizeof *kept.load);
@@ -423,9 +423,7 @@ smp_status smp__plan_search(const smp_search_request *request, const char *model
     double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
-    planner.is_trial = trial != NULL;
-    planner.gives_up = trial && !trial->patient;
-    planner.most = trial ? trial->most : 0.0;
+    planner.trial = trial;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
         if (status != SMP_OK) {

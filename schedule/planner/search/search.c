@@ -81,7 +81,7 @@ static bool cannot_win(const smp__search *s, const smp__config *config, double l
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
     double least = for_memory ? least_peak : least_time;
     smp__planner *planner = s->configs.planner;
-    if (planner->most > 0.0 && least >= planner->most) {
+    if (planner->trial && planner->trial->most > 0.0 && least >= planner->trial->most) {
         planner->left_out = true;
         return true;
     }
@@ -129,11 +129,6 @@ static smp_status add_entry(smp__search *s, int32_t index, smp_candidate *candid
     return SMP_OK;
 }
 
-static void set_outcome(smp__search *s, int32_t index, smp__outcome outcome)
-{
-    s->configs.config[index].outcome = outcome;
-}
-
 static bool far_off(const smp__search *s, const smp__config *config, int64_t room_bytes)
 {
     double memory = (double)config->mapping->memory_all / config->mapping->pipeline;
@@ -146,17 +141,14 @@ static bool far_off(const smp__search *s, const smp__config *config, int64_t roo
  * nothing: under other counts another partition is made, which may pack better. */
 static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
 {
-    set_outcome(s, index, SMP__TOO_LARGE);
+    smp__config *config = &s->configs.config[index];
+    const bool far = far_off(s, config, room_bytes);
+    config->standing = far ? SMP__FAR_MISS : SMP__NEAR_MISS;
     if (s->missed < 0 || room_bytes > s->missed_room) {
         s->missed = index;
         s->missed_room = room_bytes;
     }
-    smp__config *config = &s->configs.config[index];
-    config->misses = far_off(s, config, room_bytes);
-    config->nearly = !config->misses;
-    if (config->nearly)
-        return SMP_OK;
-    return smp__search_try(s, config->smallest);
+    return far ? smp__search_try(s, config->smallest) : SMP_OK;
 }
 
 /* A step that takes longer is not listed; 0: all are. */
@@ -235,8 +227,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
     if (out->room_bytes >= 0 || far_off(s, config, out->room_bytes) ||
-        configs->request->optimize == SMP_OPTIMIZE_MEMORY ||
-        smp__planner_loses_patience(configs->planner))
+        configs->request->optimize == SMP_OPTIMIZE_MEMORY || smp__budget_loses_patience(s->budget))
         return SMP_OK;
     return attempt_least_memory(s, config, out);
 }
@@ -413,7 +404,7 @@ static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
     if (!config->schedule->tries_active || request->active_microbatches > 0 ||
         config->lag != request->weight_lag)
         return SMP_OK;
-    if (config->smallest != index && configs->config[config->smallest].misses)
+    if (config->smallest != index && configs->config[config->smallest].standing == SMP__FAR_MISS)
         return SMP_OK; /* not even the fewest micro-batches fit */
     bool own = config->active == 0, for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
     int most = own && !for_memory ? most_bound(configs, config) : 0;
@@ -433,33 +424,33 @@ static smp_status is_needed(smp__search *s, int32_t index, bool *needed)
     *needed = true;
     if (wholer < 0)
         return SMP_OK;
-    if (!s->configs.config[wholer].doubtful)
+    if (!smp__config_is_doubtful(&s->configs.config[wholer]))
         SMP_TRY(smp__search_try(s, wholer));
     const smp__config *config = &s->configs.config[wholer];
-    *needed = config->outcome == SMP__OPEN || config->binds;
+    *needed = smp__config_is_open(config) || config->binds;
     return SMP_OK;
 }
 
 /* What can be said of a configuration before it has a partition; SMP__OPEN: nothing. */
-static smp_status judge_unseen(smp__search *s, int32_t index, smp__outcome *outcome)
+static smp_status judge_unseen(smp__search *s, int32_t index, smp__standing *standing)
 {
     smp__configs *configs = &s->configs;
     bool exists, needed;
     SMP_TRY(is_needed(s, index, &needed));
     smp__config *config = &configs->config[index];
-    *outcome = SMP__OPEN;
+    *standing = SMP__OPEN;
     if (!needed || is_too_large(s, config))
-        *outcome = SMP__UNNEEDED;
-    else if (configs->config[config->smallest].misses)
-        *outcome = SMP__TOO_LARGE;
+        *standing = SMP__UNNEEDED;
+    else if (configs->config[config->smallest].standing == SMP__FAR_MISS)
+        *standing = SMP__TOO_LARGE;
     else if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
                         smp__config_least_bytes_of_any(configs, config)))
-        *outcome = SMP__TOO_SLOW;
-    if (*outcome != SMP__OPEN)
+        *standing = SMP__TOO_SLOW;
+    if (*standing != SMP__OPEN)
         return SMP_OK;
     double overload = smp__config_overload(configs, config);
     if (overload > 1.0) {
-        *outcome = SMP__TOO_LARGE;
+        *standing = SMP__TOO_LARGE;
         if (overload < s->least_overload) {
             s->least_overload = overload;
             s->overloaded = index;
@@ -467,7 +458,7 @@ static smp_status judge_unseen(smp__search *s, int32_t index, smp__outcome *outc
         return SMP_OK;
     }
     SMP_TRY(smp__arrangement_solve(configs, config, &exists));
-    *outcome = exists ? SMP__OPEN : SMP__NO_PIPELINE;
+    *standing = exists ? SMP__OPEN : SMP__NO_PIPELINE;
     return SMP_OK;
 }
 
@@ -485,22 +476,23 @@ smp_status smp__search_try(smp__search *s, int32_t index)
 {
     smp__configs *configs = &s->configs;
     attempt tried;
-    smp__outcome outcome;
-    if (configs->config[index].outcome != SMP__OPEN)
+    smp__standing standing;
+    const smp__standing before = configs->config[index].standing;
+    if (!smp__config_is_open(&configs->config[index]))
         return SMP_OK;
-    set_outcome(s, index, SMP__SIMULATED);
-    SMP_TRY(judge_unseen(s, index, &outcome));
+    configs->config[index].standing = SMP__SIMULATED;
+    SMP_TRY(judge_unseen(s, index, &standing));
     smp__config *config = &configs->config[index];
-    if (outcome != SMP__OPEN) {
-        config->binds = outcome == SMP__TOO_LARGE || outcome == SMP__NO_PIPELINE;
-        config->outcome = outcome;
+    if (standing != SMP__OPEN) {
+        config->binds = standing == SMP__TOO_LARGE || standing == SMP__NO_PIPELINE;
+        config->standing = standing;
         return SMP_OK;
     }
-    configs->planner->lost_patience = false;
+    s->budget->lost_patience = false;
     SMP_TRY(attempt_all(s, config, &tried));
-    if (configs->planner->lost_patience && !(tried.candidate && tried.candidate->fits)) {
+    if (s->budget->lost_patience && !(tried.candidate && tried.candidate->fits)) {
         smp_candidate_destroy(tried.candidate);
-        config->outcome = SMP__OPEN;
+        config->standing = before;
         return SMP_OK;
     }
     smp_status status = tune(s, config, tried.candidate);
@@ -513,7 +505,7 @@ smp_status smp__search_try(smp__search *s, int32_t index)
     if (tried.candidate)
         SMP_TRY(add_entry(s, index, tried.candidate));
     else if (tried.pruned)
-        config->outcome = SMP__TOO_SLOW;
+        config->standing = SMP__TOO_SLOW;
     else
         SMP_TRY(note_miss(s, index, tried.room_bytes));
     return add_bounds(s, index, binds);
@@ -523,25 +515,25 @@ smp_status smp__search_try(smp__search *s, int32_t index)
  * hundred others: those wait until the others had their turn. */
 static double patience_s(const smp__search *s, double share)
 {
-    double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
-    if (!s->configs.quick || limit_s <= 0.0)
+    if (!s->configs.quick)
         return 0.0;
     if (share >= 1.0)
-        return s->n_least > 0 ? limit_s : 0.0;
-    return now_s < limit_s ? now_s + share * (limit_s - now_s) : 0.0;
+        return s->n_least > 0 ? s->budget->part_s : 0.0;
+    return smp__budget_is_over(s->budget) ? 0.0 : smp__budget_share(s->budget, share);
 }
 
 /* Once the time is over only what is needed to have an answer is tried. */
 static smp_status try_each(smp__search *s, double share)
 {
-    smp__planner *planner = s->configs.planner;
+    const smp__trial *trial = s->configs.planner->trial;
+    const bool gives_up = trial && !trial->patient;
     for (int32_t i = 0; i < s->configs.n; i++) {
-        if ((s->n_least > 0 || planner->gives_up) && smp_clock_past(s->configs.request->deadline_s))
+        if ((s->n_least > 0 || gives_up) && smp__budget_is_over(s->budget))
             break;
-        planner->patience_s = patience_s(s, share);
+        s->budget->patience_s = patience_s(s, share);
         SMP_TRY(smp__search_try(s, i));
     }
-    planner->patience_s = 0.0;
+    s->budget->patience_s = 0.0;
     return SMP_OK;
 }
 
@@ -550,13 +542,13 @@ static smp_status try_each(smp__search *s, double share)
  * before all had a turn. */
 static smp_status try_whole(smp__search *s)
 {
-    smp__planner *planner = s->configs.planner;
+    const smp__planner *planner = s->configs.planner;
     const double share = planner->any_shard ? WHOLE_SHARE : STATES_SHARE;
-    const double now_s = smp_clock_s(), left_s = s->configs.request->deadline_s - now_s;
-    if (!s->configs.quick || s->configs.request->deadline_s <= 0.0)
+    const double end_s = smp__budget_share(s->budget, share);
+    if (!s->configs.quick || end_s <= 0.0)
         return SMP_OK;
-    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(now_s + share * left_s); i++) {
-        planner->patience_s = patience_s(s, PATIENCE * share);
+    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(end_s); i++) {
+        s->budget->patience_s = patience_s(s, PATIENCE * share);
         const smp_sharding *sharding = &s->configs.config[i].sharding;
         const bool whole = !planner->any_shard || sharding->shard == 1;
         if (whole && (!planner->any_states || !sharding->offload_states))
@@ -572,7 +564,7 @@ static smp_status try_all(smp__search *s)
     SMP_TRY(try_each(s, PATIENCE));
     SMP_TRY(try_each(s, 1.0));
     for (int32_t i = 0; i < s->configs.n; i++)
-        s->timed_out |= s->configs.config[i].outcome == SMP__OPEN;
+        s->timed_out |= smp__config_is_open(&s->configs.config[i]);
     return SMP_OK;
 }
 
@@ -583,8 +575,7 @@ static smp_status add_missed(smp__search *s, int32_t index)
     smp__config *config = &configs->config[index];
     smp_partition *partition = NULL;
     smp_candidate *candidate = NULL;
-    config->nearly = false;
-    config->outcome = SMP__SIMULATED;
+    config->standing = SMP__SIMULATED;
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
     SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
     return add_entry(s, index, candidate);
@@ -597,9 +588,9 @@ static smp_status add_near_misses(smp__search *s)
     const smp__configs *configs = &s->configs;
     if (!smp__looks_at_all(configs->request))
         return SMP_OK;
-    for (int32_t i = 0; i < configs->n && !smp_clock_past(configs->request->deadline_s); i++) {
+    for (int32_t i = 0; i < configs->n && !smp__budget_is_over(s->budget); i++) {
         const smp__config *config = &configs->config[i];
-        if (!config->nearly ||
+        if (config->standing != SMP__NEAR_MISS ||
             (s->n_least > 0 && smp__config_least_us_of_any(configs, config) >= s->least[0]))
             continue;
         SMP_TRY(add_missed(s, i));
@@ -635,14 +626,12 @@ static bool no_other(const smp__search *s)
 
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
-    smp__search s = {.least_overload = INFINITY,
-                     .overloaded = -1,
-                     .missed = -1,
-                     .begin_s = smp_clock_s(),
-                     .end_s = planner->request.deadline_s};
+    smp__search s = {
+        .least_overload = INFINITY, .overloaded = -1, .missed = -1, .budget = &planner->budget};
+    smp__budget_open(s.budget, planner->request.deadline_s);
     SMP_TRY(smp__configs_list(planner, &s.configs));
     smp_status status = smp__search_order(&s.configs);
-    smp__search_begin_part(&s, SMP__PART_FIND);
+    smp__budget_begin(s.budget, SMP__PART_FIND, s.configs.quick);
     if (status == SMP_OK)
         status = try_all(&s);
     int32_t n_placed = s.configs.n;
@@ -650,10 +639,10 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
         status = smp__search_orders(&s);
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
-    smp__search_begin_part(&s, SMP__PART_IMPROVE);
+    smp__budget_begin(s.budget, SMP__PART_IMPROVE, s.configs.quick);
     /* Of a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on =
-        !planner->is_trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
+        !planner->trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)
         status =
             goes_on && !no_other(&s) ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");

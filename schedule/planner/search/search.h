@@ -120,16 +120,6 @@ smp_status smp__planner_write(const smp__planner *planner, const char *model_pat
                               const smp_candidate *candidate, smp__evaluation *evaluation,
                               smp_plan **out);
 
-/* A plan that is made to see what a change would bring, not to be used. */
-typedef struct smp__trial {
-    int32_t faster_op; /* takes half the time; -1: none */
-    bool patient;      /* goes on beyond the deadline until something fits */
-    /* Of what is minimised, per sample or a peak: what bounds say is not below that is left out; 0:
-     * nothing is. */
-    double most;
-    bool *left_out; /* set if something was; or NULL */
-} smp__trial;
-
 /* As smp_plan_make, but without advice. *nearest: of a request that nothing fits. trial: NULL for a
  * plan that is to be used (schedule/planner/search/plan_winner.c). */
 smp_status smp__plan_search(const smp_search_request *request, const char *model_path,

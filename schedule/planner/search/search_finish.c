@@ -24,18 +24,6 @@ enum {
 #define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
 #define SMALL_WORK 12e6 /* in small graphs, of which it looks at what does not fit yet, too */
 
-/* By when parts of a search end, in shares of the time. The plan of a large one takes long to make,
- * and an action that is under way when its part ends takes longer, too. */
-static const double part_end[2][3] = {{0.8, 1.0, 1.0}, {0.65, 0.82, 0.89}};
-
-void smp__search_begin_part(smp__search *s, smp__part part)
-{
-    smp_search_request *request = &s->configs.planner->request;
-    if (s->end_s > 0.0)
-        request->deadline_s =
-            s->begin_s + part_end[s->configs.quick][part] * (s->end_s - s->begin_s);
-}
-
 void smp_search_result_destroy(smp_search_result *result)
 {
     smp_candidate_destroy(result->best);
@@ -133,7 +121,7 @@ static smp_status restate(smp__search *s, smp__config *config, const smp_candida
     const smp_search_request *request = s->configs.request;
     const smp_partition *from = best->partition;
     SMP_TRY(smp__config_problem(&s->configs, config, problem));
-    problem->deadline_s = request->deadline_s;
+    problem->deadline_s = s->budget->part_s;
     problem->first_look = false;
     problem->until_deadline =
         request->until_deadline && request->objective == SMP_OBJECTIVE_BOTTLENECK;
@@ -215,7 +203,7 @@ static smp_status polish(smp__search *s, smp__entry *entry, double close, double
         SMP_TRY(challenge(s, config, partition, best));
     bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
     for (size_t i = 0; again && i < sizeof spare / sizeof spare[0]; i++) {
-        if (smp_clock_past(request->deadline_s))
+        if (smp__budget_is_over(s->budget))
             break;
         SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
         SMP_TRY(challenge(s, config, partition, best));
@@ -251,7 +239,7 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
 /* It recomputes no more than it needs, if there is time: one that fits may stay as it is. */
 static smp_status settle(smp__search *s, int32_t index, smp_candidate *candidate)
 {
-    if (candidate->fits && smp_clock_past(s->configs.request->deadline_s))
+    if (candidate->fits && smp__budget_is_over(s->budget))
         return SMP_OK;
     return smp__config_settle(&s->configs, &s->configs.config[index], candidate);
 }
@@ -278,7 +266,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
         n = s->n;
     for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];
-        if ((i > 0 || entry->candidate->fits) && smp_clock_past(request->deadline_s))
+        if ((i > 0 || entry->candidate->fits) && smp__budget_is_over(s->budget))
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
@@ -412,7 +400,7 @@ static bool is_priced(const smp__search *s, const smp_candidate *best)
 {
     const smp_search_request *request = s->configs.request;
     double limit = (double)smp__planner_limit(s->configs.planner, best, best->worst_rank);
-    if (!best->fits || request->graph->n_op > PRICED_OPS || s->configs.planner->is_trial)
+    if (!best->fits || request->graph->n_op > PRICED_OPS || s->configs.planner->trial)
         return false;
     return best->n_recompute > 0 || best->n_offload > 0 ||
            (double)best->room_bytes < NARROW * limit ||
@@ -443,7 +431,7 @@ static smp_status bound_step(const smp__search *s, const rank_key *key, int32_t 
     smp_candidate *candidate = s->entry[key->entry].candidate;
     double *bound_us = candidate->step_bound_us;
     *found = false;
-    if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->is_trial)
+    if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->trial)
         return SMP_OK;
     SMP_TRY(smp__step_bound(&s->configs, &s->configs.config[key->index],
                             candidate->is_least ? 0.0 : candidate->step_us, is_priced(s, candidate),
@@ -489,15 +477,15 @@ static smp_status bound_best(smp__search *s, const rank_key *key)
     return status;
 }
 
-static void count_outcomes(const smp__search *s, smp_search_result *result)
+static void count_standings(const smp__search *s, smp_search_result *result)
 {
     for (int32_t i = 0; i < s->configs.n; i++) {
-        const smp__outcome outcome = s->configs.config[i].outcome;
-        result->n_config += outcome != SMP__UNNEEDED;
-        result->n_pruned_time += outcome == SMP__TOO_SLOW;
-        result->n_pruned_memory += outcome == SMP__TOO_LARGE;
-        result->n_no_pipeline += outcome == SMP__NO_PIPELINE;
-        result->n_skipped += outcome == SMP__OPEN;
+        const smp__config *config = &s->configs.config[i];
+        result->n_config += config->standing != SMP__UNNEEDED;
+        result->n_pruned_time += config->standing == SMP__TOO_SLOW;
+        result->n_pruned_memory += smp__config_is_too_large(config);
+        result->n_no_pipeline += config->standing == SMP__NO_PIPELINE;
+        result->n_skipped += smp__config_is_open(config);
     }
     result->timed_out = s->timed_out;
 }
@@ -507,7 +495,7 @@ static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
                             smp_search_result *out)
 {
     smp_search_result result = {0};
-    count_outcomes(s, &result);
+    count_standings(s, &result);
     if (s->configs.planner->any_shard || s->configs.planner->any_states)
         smp__search_list_shards(s, &result);
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
@@ -560,7 +548,7 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     if (status == SMP_OK && !key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
-    smp__search_begin_part(s, SMP__PART_PROVE);
+    smp__budget_begin(s->budget, SMP__PART_PROVE, s->configs.quick);
     if (status == SMP_OK)
         status = prove_winner(s, &key[0]);
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;

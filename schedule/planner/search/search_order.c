@@ -133,9 +133,7 @@ static bool differ_in_shards(const smp__configs *configs, int32_t a, int32_t b)
 static int compare_configs(const void *left, const void *right)
 {
     const smp__config *a = left, *b = right;
-    int order = a->doubtful - b->doubtful;
-    if (order == 0)
-        order = a->deferred - b->deferred;
+    int order = (int)a->standing - (int)b->standing;
     if (order == 0)
         order = smp__compare_doubles(a->family_estimate, b->family_estimate);
     if (order == 0)
@@ -156,13 +154,14 @@ static void defer_shards(smp__configs *configs)
     for (int32_t i = 0, end; i < configs->n; i = end) {
         int32_t first = i;
         for (end = i; end < configs->n && differ_in_shards(configs, i, end); end++) {
-            smp__config *config = &configs->config[end], *best = &configs->config[first];
-            config->deferred = true;
-            if (config->doubtful < best->doubtful ||
-                (config->doubtful == best->doubtful && config->estimate < best->estimate))
+            const smp__config *config = &configs->config[end], *best = &configs->config[first];
+            if (config->standing < best->standing ||
+                (config->standing == best->standing && config->estimate < best->estimate))
                 first = end;
         }
-        configs->config[first].deferred = false;
+        for (int32_t j = i; j < end; j++)
+            if (j != first)
+                configs->config[j].standing++;
     }
 }
 
@@ -176,11 +175,11 @@ static void sort_configs(smp__configs *configs)
             configs->arrangement[f].estimate = INFINITY;
         for (int32_t i = 0; i < configs->n; i++) {
             smp__arrangement *arrangement = &configs->arrangement[configs->config[i].arrangement];
-            if (configs->config[i].doubtful == (doubtful == 1))
+            if (smp__config_is_doubtful(&configs->config[i]) == (doubtful == 1))
                 arrangement->estimate = fmin(arrangement->estimate, configs->config[i].estimate);
         }
         for (int32_t i = 0; i < configs->n; i++)
-            if (configs->config[i].doubtful == (doubtful == 1))
+            if (smp__config_is_doubtful(&configs->config[i]) == (doubtful == 1))
                 configs->config[i].family_estimate =
                     configs->quick ? configs->config[i].estimate
                                    : configs->arrangement[configs->config[i].arrangement].estimate;
@@ -205,7 +204,7 @@ smp_status smp__search_estimate(smp__configs *configs, int32_t first)
         smp__config *config = &configs->config[i];
         int64_t gathers;
         SMP_TRY(count_gathers(configs, config, &gathers));
-        config->doubtful = is_doubtful(configs, config);
+        config->standing = is_doubtful(configs, config) ? SMP__OPEN_DOUBTFUL : SMP__OPEN;
         config->estimate = estimate_of(configs, config, gathers);
     }
     return SMP_OK;

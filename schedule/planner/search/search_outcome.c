@@ -49,10 +49,10 @@ void smp__search_list_shards(const smp__search *s, smp_search_result *result)
         smp_shard_tried *line = find_line(result, config->sharding);
         if (!line)
             continue;
-        line->n_tried += config->outcome == SMP__SIMULATED;
-        line->n_slow += config->outcome == SMP__TOO_SLOW;
-        line->n_large += config->outcome == SMP__TOO_LARGE;
-        line->n_open += config->outcome == SMP__OPEN;
+        line->n_tried += config->standing == SMP__SIMULATED;
+        line->n_slow += config->standing == SMP__TOO_SLOW;
+        line->n_large += smp__config_is_too_large(config);
+        line->n_open += smp__config_is_open(config);
     }
     for (int32_t i = 0; i < s->n; i++) {
         const smp_candidate *c = s->entry[i].candidate;

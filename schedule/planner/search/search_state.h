@@ -13,10 +13,6 @@ enum { SMP__SMALL_OPS = 64 };
  * partitions with one bottleneck it is. */
 #define SMP__NEAR_STEP 1.2
 
-/* Parts of a search. Each ends by its own share of the time, so that the next has some: what finds
- * configurations, what improves the best, what proves bounds; the rest makes the plan. */
-typedef enum smp__part { SMP__PART_FIND, SMP__PART_IMPROVE, SMP__PART_PROVE } smp__part;
-
 /* A candidate that was simulated, and what it is judged by. */
 typedef struct smp__entry {
     smp_candidate *candidate;
@@ -27,7 +23,7 @@ typedef struct smp__entry {
 
 typedef struct smp__search {
     smp__configs configs;
-    double begin_s, end_s; /* of the time there is for all; end_s 0: no limit */
+    smp__budget *budget; /* the planner's */
     bool timed_out;
     smp__entry *entry;
     int32_t n;
@@ -39,9 +35,6 @@ typedef struct smp__search {
     int32_t overloaded, missed;
     int64_t missed_room;
 } smp__search;
-
-/* From here on the request's deadline is the end of this part. */
-void smp__search_begin_part(smp__search *search, smp__part part);
 
 /* Micro-batches of all replicas. */
 static inline int64_t smp__all_microbatches(int microbatches, int ddp)

@@ -14,7 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/base/clock.h"
 #include "schedule/planner/search/search_state.h"
 
 /* For one configuration: partitions that are simulated, and what they may cost; what is small
@@ -215,7 +214,7 @@ static smp_status try_stand_in(step_search *s, smp_arena *arena)
     smp_partition *found = NULL, *partition = NULL;
     weighed.weight = weight;
     weighed.recomputes = NULL;
-    weighed.deadline_s = s->configs->request->deadline_s;
+    weighed.deadline_s = s->configs->planner->budget.part_s;
     weighed.first_look = s->problem.graph->n_op <= SMP__SMALL_OPS; /* many configurations */
     SMP_TRY(smp_partition_solve(&weighed, NULL, s->config->microbatches, &found));
     smp_status status = smp_partition_evaluate(&s->problem, found->stage, &partition);
@@ -245,7 +244,7 @@ static void range_of(const step_search *s, int32_t u, int32_t *lo, int32_t *hi)
 /* True as long as trials are left. */
 static bool may_go_on(const step_search *s)
 {
-    return s->work_left > 0.0 && !smp_clock_past(s->configs->request->deadline_s);
+    return s->work_left > 0.0 && !smp__budget_is_over(&s->configs->planner->budget);
 }
 
 static void take_best(step_search *s)

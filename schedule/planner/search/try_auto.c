@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "graph/base/clock.h"
 #include "schedule/auto/auto_schedule.h"
 #include "schedule/planner/search/search.h"
 
@@ -37,7 +36,7 @@ static int64_t stash_of(const attempt *a, int stage)
     double again = (double)load->again_bytes / fmax((double)load->stash_bytes, 1.0);
     int64_t bytes =
         load->stash_bytes - load->again_bytes + (int64_t)(again * (double)load->in_bytes);
-    bytes -= a->planner->offload_bytes[stage];
+    bytes -= a->planner->held.offload_bytes[stage];
     return bytes > load->in_bytes ? bytes : load->in_bytes;
 }
 
@@ -92,7 +91,7 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out)
 {
     *out = (smp_auto_outcome){.rule_us = evaluation->simulation->step_us};
-    if (!is_wanted(&planner->request, best) || smp_clock_past(planner->request.deadline_s))
+    if (!is_wanted(&planner->request, best) || smp__budget_is_over(&planner->budget))
         return SMP_OK;
     size_t n_stage = (size_t)best->partition->n_stage, n = (size_t)best->pipeline;
     smp_status status = SMP_ERR_NO_MEMORY;
@@ -101,7 +100,7 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
     smp_program *programs = calloc(n, sizeof *programs);
     attempt a = {planner, best, NULL};
     smp_auto_input input = {
-        .fits = fits, .context = &a, .effort = EFFORT, .deadline_s = planner->request.deadline_s};
+        .fits = fits, .context = &a, .effort = EFFORT, .deadline_s = planner->budget.part_s};
     int64_t *stash_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n_stage) : NULL;
     int64_t *limit_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;
     a.peak_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;

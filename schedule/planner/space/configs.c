@@ -287,8 +287,8 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
     config->horizon = first_horizon(configs->request);
     config->live = NULL;
-    config->outcome = SMP__OPEN;
-    config->binds = config->misses = config->nearly = false;
+    config->standing = SMP__OPEN;
+    config->binds = false;
     config->wholer = -1;
     config->smallest = configs->n++;
     return SMP_OK;

@@ -51,15 +51,20 @@ typedef struct smp__arrangement {
     double estimate; /* best of its configurations */
 } smp__arrangement;
 
-/* What became of a configuration. */
-typedef enum smp__outcome {
-    SMP__OPEN,        /* not looked at yet */
+/* Where a configuration stands: the first ones are open, in the order of their turns. */
+typedef enum smp__standing {
+    SMP__OPEN,
+    SMP__OPEN_DEFERRED, /* after the same with other shards, in a large search */
+    SMP__OPEN_DOUBTFUL, /* memory is probably too small */
+    SMP__OPEN_DOUBTFUL_DEFERRED,
     SMP__SIMULATED,   /* or at work */
     SMP__TOO_SLOW,    /* cannot be among the listed */
-    SMP__TOO_LARGE,   /* cannot fit */
+    SMP__TOO_LARGE,   /* cannot fit, */
+    SMP__FAR_MISS,    /* by far, in the partitions that were found, */
+    SMP__NEAR_MISS,   /* or by little */
     SMP__NO_PIPELINE, /* pins, groups and ties allow none */
     SMP__UNNEEDED     /* one that is no slower does without what this one has besides */
-} smp__outcome;
+} smp__standing;
 
 typedef struct smp__config {
     const smp__mapping *mapping;
@@ -80,12 +85,8 @@ typedef struct smp__config {
     int32_t wholer; /* that which shards less for the same time or less, or by far less than 1 %
                        more (states in host memory), so that this one is only looked at where memory
                        binds there; -1: none */
-    smp__outcome outcome;
+    smp__standing standing;
     bool binds;             /* looked at: memory keeps it from what it might be */
-    bool misses;            /* it does not fit, by far, */
-    bool nearly;            /* or by little */
-    bool doubtful;          /* memory is probably too small: looked at last */
-    bool deferred;          /* after the same with other shards, in a large search */
     double estimate;        /* of what is minimised; orders the search, decides nothing */
     double family_estimate; /* the best of those that it is looked at with */
 } smp__config;
@@ -193,6 +194,23 @@ static inline double smp__live_microbatches(const smp_schedule_kind *schedule,
 static inline int64_t smp__config_memory(const smp__config *config, int rank)
 {
     return config->mapping->memory[rank];
+}
+
+static inline bool smp__config_is_open(const smp__config *config)
+{
+    return config->standing <= SMP__OPEN_DOUBTFUL_DEFERRED;
+}
+
+static inline bool smp__config_is_doubtful(const smp__config *config)
+{
+    return config->standing == SMP__OPEN_DOUBTFUL ||
+           config->standing == SMP__OPEN_DOUBTFUL_DEFERRED;
+}
+
+/* What its ranks must keep exceeds their memory. */
+static inline bool smp__config_is_too_large(const smp__config *config)
+{
+    return config->standing >= SMP__TOO_LARGE && config->standing <= SMP__NEAR_MISS;
 }
 
 /* The problem of an arrangement without live counts. */

@@ -3,6 +3,7 @@
 #define SMP_SCHEDULE_PLANNER_SPACE_SESSION_H
 
 #include "schedule/memory/memory.h"
+#include "schedule/planner/space/budget.h"
 #include "schedule/planner/space/request.h"
 #include "schedule/simulate/simulate.h"
 
@@ -29,13 +30,20 @@ typedef struct smp__nearest {
     int64_t limit_bytes; /* and has */
 } smp__nearest;
 
+/* A plan that is made to see what a change would bring, not to be used: it is not verified, as its
+ * graph may not be the one that was read. */
+typedef struct smp__trial {
+    int32_t faster_op; /* takes half the time; -1: none */
+    bool patient;      /* goes on beyond the deadline until something fits */
+    /* Of what is minimised, per sample or a peak: what bounds say is not below that is left out; 0:
+     * nothing is. */
+    double most;
+    bool *left_out; /* set if something was; or NULL */
+} smp__trial;
+
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
-typedef struct smp__planner {
-    smp_search_request request; /* as asked for, with `together` as below, and as deadline_s that of
-                                   the part of the search at work (search_state.h) */
-    int32_t *together;          /* owned; NULL: the request's */
-    smp_costs *costs;
+typedef struct smp__held {
     int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
     bool *recompute; /* [n_op] and what recomputes in it, */
     bool *offload;   /* [n_op] and what is offloaded: */
@@ -45,19 +53,26 @@ typedef struct smp__planner {
     int n_stage;            /* 0: none */
     smp_flow *flow;
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
+} smp__held;
+
+typedef struct smp__planner {
+    smp_search_request request; /* as asked for, with `together` as below */
+    smp__budget budget;
+    int32_t *together; /* owned; NULL: the request's */
+    smp_costs *costs;
+    smp__held held;
     smp__peaks peaks;
-    bool is_trial;      /* its plan is not verified: its graph may not be the one that was read */
-    double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
-    bool lost_patience; /* set where one did not look any further */
-    bool any_shard;     /* degrees of sharding are searched; the request's is what does without */
-    bool any_states;    /* ... and the optimizer's states with them in host memory or not */
-    bool any_prefetch;  /* it may choose how far ahead weights are gathered */
-    bool gives_up;      /* at the deadline, whether anything fits or not */
-    double most;        /* see smp__trial */
-    bool left_out;
-    smp__nearest nearest; /* of the first search in which nothing fits */
+    bool any_shard;    /* degrees of sharding are searched; the request's is what does without */
+    bool any_states;   /* ... and the optimizer's states with them in host memory or not */
+    bool any_prefetch; /* it may choose how far ahead weights are gathered */
+    const smp__trial *trial; /* NULL: for a plan that is to be used */
+    bool left_out;           /* something, for what the trial has to beat */
+    smp__nearest nearest;    /* of the first search in which nothing fits */
 } smp__planner;
 
+/* The request's `together`, [n_op], with what the target runs as one kernel, owned by the caller;
+ * NULL: nothing is (together.c). */
+smp_status smp__keep_together(const smp_search_request *request, int32_t **out);
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
 void smp__planner_close(smp__planner *planner);
 
@@ -76,6 +91,7 @@ smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_
  * offload: the candidate's, [n_op]; NULL: nothing. */
 smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition,
                              const bool *offload);
+void smp__planner_drop(smp__planner *planner); /* it holds none */
 /* Layout of a stage of that partition under a program; borrowed. */
 smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
                                int chunk, const smp_layout **out);

@@ -14,13 +14,13 @@
  * paths pass often loses work), and the mean of the answers comes as near to the best mean as one
  * likes. Ops are played with in classes of one ratio of forward to backward; what counts in the end
  * is op by op. Where ops are whole, border_bound.c goes on with these paths. */
-#include "schedule/rules/path_bound.h"
+#include "schedule/order_bound/path_bound.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "schedule/rules/border_bound.h"
+#include "schedule/order_bound/border_bound.h"
 
 #define MOST_ACTIONS 400000
 #define LEAST_ROUNDS 40

@@ -1,6 +1,6 @@
-/* The least that the longest path through a rule's order can be (schedule/rules/path_bound.c). */
-#ifndef SMP_SCHEDULE_RULES_PATH_BOUND_H
-#define SMP_SCHEDULE_RULES_PATH_BOUND_H
+/* The least that the longest path through a rule's order can be (schedule/order_bound/path_bound.c). */
+#ifndef SMP_SCHEDULE_ORDER_BOUND_PATH_BOUND_H
+#define SMP_SCHEDULE_ORDER_BOUND_PATH_BOUND_H
 
 #include "partition/problem/longest_chain.h"
 #include "schedule/rules/schedule.h"

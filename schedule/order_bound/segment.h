@@ -1,7 +1,7 @@
 /* What the order of a rule leaves a rank to do between its first backward and its last (inference:
  * forward); what bounds on steps are made of. */
-#ifndef SMP_SCHEDULE_RULES_SEGMENT_H
-#define SMP_SCHEDULE_RULES_SEGMENT_H
+#ifndef SMP_SCHEDULE_ORDER_BOUND_SEGMENT_H
+#define SMP_SCHEDULE_ORDER_BOUND_SEGMENT_H
 
 #include "graph/base/arena.h"
 #include "schedule/rules/schedule.h"

@@ -1,9 +1,9 @@
 /* What a step in a rule's order takes at least where ops are whole
- * (schedule/rules/border_bound.c). */
-#ifndef SMP_SCHEDULE_RULES_BORDER_BOUND_H
-#define SMP_SCHEDULE_RULES_BORDER_BOUND_H
+ * (schedule/order_bound/border_bound.c). */
+#ifndef SMP_SCHEDULE_ORDER_BOUND_BORDER_BOUND_H
+#define SMP_SCHEDULE_ORDER_BOUND_BORDER_BOUND_H
 
-#include "schedule/rules/path_bound.h"
+#include "schedule/order_bound/path_bound.h"
 
 typedef struct smp__border_problem {
     const smp__path_problem *in; /* no stage beside */

@@ -6,7 +6,7 @@
  * first backward needs: so no receive of later forwards can stand before that. And before s has its
  * first backward, s + 1 runs no more backwards than stand in its order before the forward that s
  * runs first after it. */
-#include "schedule/rules/segment.h"
+#include "schedule/order_bound/segment.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
-#include "schedule/rules/path_bound.h"
+#include "schedule/order_bound/path_bound.h"
 #include "tests/chain_model.h"
 
 enum { MAX_OPS = 16, MAX_STAGES = 4, MAX_MICROBATCHES = 8 };

@@ -26,7 +26,7 @@
  * what their runs enclose: if it is above the target it joins the set, otherwise the target
  * stands. A search that ends without any refutes the target, which is a bound then. Targets
  * halve the distance that is left. */
-#include "schedule/rules/border_bound.h"
+#include "schedule/order_bound/border_bound.h"
 
 #include <math.h>
 #include <stdlib.h>
