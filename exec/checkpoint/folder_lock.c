@@ -238,8 +238,16 @@ static smp_status remove_lock(const smp__folder_lock *l, const sight *found, boo
 /* An errno, or 0. */
 static int write_text(int file, const char *text)
 {
-    const ssize_t length = (ssize_t)strlen(text), n = write(file, text, (size_t)length);
-    return n == length ? 0 : n < 0 ? errno : ENOSPC;
+    for (size_t left = strlen(text); left > 0;) {
+        const ssize_t n = write(file, text, left);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : ENOSPC;
+        text += n;
+        left -= (size_t)n;
+    }
+    return 0;
 }
 
 /* Makes the lock where a file cannot have two names: others may see it before it is written. */

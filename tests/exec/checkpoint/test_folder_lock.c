@@ -32,10 +32,22 @@ int linkat(int from_directory, const char *from, int to_directory, const char *t
                : (int)syscall(SYS_linkat, from_directory, from, to_directory, to, flags);
 }
 
+static int disturbed_writes; /* that are interrupted, or write a byte, by turns */
+
+ssize_t write(int file, const void *bytes, size_t n)
+{
+    if (disturbed_writes > 0 && n > 1 && disturbed_writes-- % 2 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return syscall(SYS_write, file, bytes, disturbed_writes > 0 && n > 1 ? 1 : n);
+}
+
 static int set_up(void **state)
 {
     (void)state;
     link_error = 0;
+    disturbed_writes = 0;
     snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
     if (!mkdtemp(folder))
         return -1;
@@ -362,13 +374,26 @@ static void test_lock_old_files(void **state)
     assert_int_equal(unlink(new), 0);
 }
 
+/* The lock is whole: who comes next can read whose it is. */
+static void test_lock_disturbed_writes(void **state)
+{
+    (void)state;
+    disturbed_writes = 8;
+    smp__folder_lock *lock = take();
+    assert_int_equal(disturbed_writes, 0);
+    expect_refused(smp__folder_lock_id(lock));
+    smp__folder_lock_release(lock);
+    assert_false(there());
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_lock_##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(taken_once),    TEST(of_dead_process), TEST(patience), TEST(lease),
-        TEST(unreadable),    TEST(renewed),         TEST(lost),     TEST(many_takers),
-        TEST(without_links), TEST(old_files),
+        TEST(taken_once), TEST(of_dead_process),  TEST(patience),
+        TEST(lease),      TEST(unreadable),       TEST(renewed),
+        TEST(lost),       TEST(many_takers),      TEST(without_links),
+        TEST(old_files),  TEST(disturbed_writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
