@@ -40,7 +40,8 @@ static const double CALL_EVERY = 0.25;
 static const double ENDING_S = 10.0;
 static const double LOOK_EVERY_S = 1e-3; /* for other ranks' messages and the time-out */
 static const double MAX_GAP_S = 0.1;     /* of waiting: in a longer one the process did not run */
-static const double ANSWER_S = 0.5;      /* who waits looks every millisecond */
+static const double ANSWER_S = 0.5;      /* who waits looks every millisecond, */
+static const double LAST_ANSWER_S = 2.0; /* or is back from a busy disk before it is named */
 static const double SPEAK_S = 2.0;       /* for a lower rank that is out of time, too, to speak */
 
 struct smp_comm_notice {
@@ -237,14 +238,14 @@ static void name_missing(const smp_comm *comm, char *text, size_t size)
 }
 
 /* Asks all others how far they have come. */
-static smp_status call_roll(smp_comm *comm, smp_wait *wait, int tag)
+static smp_status call_roll(smp_comm *comm, smp_wait *wait, int tag, double seconds)
 {
     for (int rank = 0; rank < comm->world_size; rank++) {
         comm->peer[rank].came = -1;
         if (rank != comm->world_rank)
             tell(comm, rank, tag, NULL, 0);
     }
-    return listen_for(comm, wait, ANSWER_S, true);
+    return listen_for(comm, wait, seconds, true);
 }
 
 /* Whom a rank that is out of time waits for in the end: written to `text`. SMP_ERR_PEER: somebody
@@ -256,7 +257,7 @@ static smp_status find_missing(smp_comm *comm, char *text, size_t size)
     text[0] = '\0';
     if (!comm->peer)
         return SMP_OK;
-    SMP_TRY(call_roll(comm, &wait, ASK_TAG));
+    SMP_TRY(call_roll(comm, &wait, ASK_TAG, LAST_ANSWER_S));
     name_missing(comm, text, size);
     for (int rank = 0; rank < comm->world_rank; rank++)
         lower = lower || comm->peer[rank].asks;
@@ -292,7 +293,7 @@ static bool has_entered(const smp_comm *comm, int rank)
 /* How far are the others? If all are in the step patience ends, and the clock begins anew. */
 static smp_status call_others(smp_comm *comm, smp_wait *wait)
 {
-    SMP_TRY(call_roll(comm, wait, CALL_TAG));
+    SMP_TRY(call_roll(comm, wait, CALL_TAG, ANSWER_S));
     wait->called_s = wait->waited_s;
     if (!comm->entering)
         return SMP_OK;
@@ -327,8 +328,8 @@ static bool has_moved(smp_comm *comm, smp_wait *wait)
 }
 
 /* What is done a thousand times a second. */
-static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
-                       const void *context)
+static smp_status look_at_request(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
+                                  const void *context)
 {
     SMP_TRY(listen(comm));
     if (wait->waited_s < wait->called_s)
@@ -356,7 +357,7 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
         wait->looked_s = now;
     if (now - wait->looked_s > LOOK_EVERY_S) {
         wait->looked_s = now;
-        SMP_TRY(look(comm, wait, describe, context));
+        SMP_TRY(look_at_request(comm, wait, describe, context));
     }
     if (comm->crowded || wait->waited_s > LONG_WAIT_S)
         nap(wait->waited_s);
