@@ -54,7 +54,7 @@ typedef struct target {
     int64_t size; /* elements */
 } target;
 
-static smp_status run(const smp_probe *probe, const target *what, int repeat, double *us)
+static smp_status time_target(const smp_probe *probe, const target *what, int repeat, double *us)
 {
     *us = 0;
     switch (what->kind) {
@@ -114,7 +114,7 @@ static smp_status calibrate(const session *s, const target *what, int *repeat)
     double us;
     *repeat = 1;
     for (int pass = 0; pass < 2; pass++) {
-        SMP_TRY(run(s->probe, what, *repeat, &us));
+        SMP_TRY(time_target(s->probe, what, *repeat, &us));
         const double wanted = us > 0 ? ceil(s->options->min_sample_us / us) : MAX_REPEAT;
         *repeat = wanted < 1 ? 1 : wanted > MAX_REPEAT ? MAX_REPEAT : (int)wanted;
     }
@@ -125,11 +125,11 @@ static smp_status calibrate(const session *s, const target *what, int *repeat)
 static smp_status take_samples(const session *s, const target *what, series *into)
 {
     double us;
-    SMP_TRY(run(s->probe, what, 1, &us));
+    SMP_TRY(time_target(s->probe, what, 1, &us));
     if (into->repeat == 0)
         SMP_TRY(calibrate(s, what, &into->repeat));
     for (int i = 0; i < s->samples_per_round; i++) {
-        SMP_TRY(run(s->probe, what, into->repeat, &us));
+        SMP_TRY(time_target(s->probe, what, into->repeat, &us));
         into->sample[into->n++] = us;
         if (us * into->repeat > LONG_SAMPLE_US)
             break;

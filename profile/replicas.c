@@ -55,7 +55,7 @@ static bool at_least_as_slow(const comparison *c, int a, int b)
     return splits_nodes(c, a, b) && (c->far_is_slower || splits_nodes(c, b, a));
 }
 
-static void keep(const comparison *c, int replica, int *kept, int *n_kept)
+static void keep_replica(const comparison *c, int replica, int *kept, int *n_kept)
 {
     int n = 0;
     for (int i = 0; i < *n_kept; i++)
@@ -84,7 +84,7 @@ smp_status smp_replicas_that_count(const smp_cluster *cluster, smp_precision pre
         slowdown[i] = smp_device_slowdown(cluster, precision, device[i]);
     *n_kept = 0;
     for (int d = 0; d < ddp; d++)
-        keep(&c, d, kept, n_kept);
+        keep_replica(&c, d, kept, n_kept);
     smp_arena_destroy(scratch);
     return SMP_OK;
 }

@@ -109,7 +109,7 @@ static smp_status import_model(const arguments *a, smp_arena *names)
     return status;
 }
 
-static smp_status run(const arguments *a)
+static smp_status run_import(const arguments *a)
 {
     smp_arena *names = smp_arena_create();
     const smp_status status = names ? import_model(a, names) : SMP_ERR_NO_MEMORY;
@@ -117,7 +117,7 @@ static smp_status run(const arguments *a)
     return status;
 }
 #else
-static smp_status run(const arguments *a)
+static smp_status run_import(const arguments *a)
 {
     return smp_fail(SMP_ERR_INPUT,
                     "%s: this smp-import was built without ONNX (libprotobuf-c-dev, "
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
     if (status == SMP_OK && !smp_options_answer(&table, &a, &status)) {
         status = check_files(&a);
         if (status == SMP_OK)
-            status = run(&a);
+            status = run_import(&a);
     }
     const int code = smp_options_end(&table, status);
     smp_options_close(&a);

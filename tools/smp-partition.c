@@ -224,7 +224,7 @@ static smp_status check(const smp_partition_options *o)
     return run_check(o);
 }
 
-static smp_status run(const smp_partition_options *o)
+static smp_status run_command(const smp_partition_options *o)
 {
     SMP_TRY(smp_plugins_load(o->plugins.item, o->plugins.n));
     return o->check ? check(o) : run_plan(o);
@@ -247,7 +247,7 @@ int main(int argc, char **argv)
     smp_partition_options options;
     smp_status status = smp_partition_options_parse(argc, argv, &options);
     if (status == SMP_OK && !smp_options_answer(&smp__partition_table, &options, &status))
-        status = run(&options);
+        status = run_command(&options);
     const int code = smp_options_end(&smp__partition_table, status);
     smp_partition_options_free(&options);
     return code;

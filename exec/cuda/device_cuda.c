@@ -1,6 +1,6 @@
 /* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on
  * one stream, of the lowest priority that there is: what the transport's streams do goes first.
- * What travels to host memory and back has a stream for each way, so that copies go on beside
+ * What is copied to host memory and back has a stream for each way, so that copies go on beside
  * kernels and beside each other; events order them with the compute stream, no wait of the host's.
  *
  * Stamps are events. Their times are counted from a reference event whose time the host knows
@@ -35,9 +35,9 @@ typedef struct cuda_stamp {
     int64_t reference; /* number of the last reference before it; -1: never recorded */
 } cuda_stamp;
 
-typedef struct cuda_travel {
+typedef struct host_copy {
     cuda_stamp begin, end;
-} cuda_travel;
+} host_copy;
 
 typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
@@ -49,10 +49,10 @@ typedef struct cuda_context {
     double reference_s[REFERENCES];
     int64_t n_reference;
     bool stamped;           /* since the last reference */
-    cudaStream_t way[WAYS]; /* out, back; NULL: nothing travels */
+    cudaStream_t way[WAYS]; /* out, back; NULL: nothing is copied */
     cudaEvent_t here;       /* where the compute stream is */
-    int travels;
-    cuda_travel *travel; /* [travels] */
+    int host_copies;
+    host_copy *host_copy; /* [host_copies] */
     int stamps;
     cuda_stamp stamp[];
 } cuda_context;
@@ -184,34 +184,34 @@ static smp_status open_events(cuda_context *c)
     return take_reference(c);
 }
 
-static smp_status open_travels(cuda_context *c, int travels)
+static smp_status open_host_copies(cuda_context *c, int host_copies)
 {
-    if (travels == 0)
+    if (host_copies == 0)
         return SMP_OK;
-    c->travel = calloc((size_t)travels, sizeof *c->travel);
-    if (!c->travel)
-        return smp_fail_memory((size_t)travels * sizeof *c->travel);
-    c->travels = travels;
+    c->host_copy = calloc((size_t)host_copies, sizeof *c->host_copy);
+    if (!c->host_copy)
+        return smp_fail_memory((size_t)host_copies * sizeof *c->host_copy);
+    c->host_copies = host_copies;
     SMP_TRY(smp__make_event(&c->here));
     for (int i = 0; i < WAYS; i++)
         SMP_TRY(smp__make_urgent_stream(&c->way[i]));
-    for (int i = 0; i < travels; i++) {
-        c->travel[i].begin.reference = c->travel[i].end.reference = -1;
-        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->travel[i].begin.event));
-        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->travel[i].end.event));
+    for (int i = 0; i < host_copies; i++) {
+        c->host_copy[i].begin.reference = c->host_copy[i].end.reference = -1;
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->host_copy[i].begin.event));
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->host_copy[i].end.event));
     }
     return SMP_OK;
 }
 
-static void close_travels(cuda_context *c)
+static void close_host_copies(cuda_context *c)
 {
-    for (int i = 0; i < c->travels; i++) {
-        if (c->travel[i].begin.event)
-            cudaEventDestroy(c->travel[i].begin.event);
-        if (c->travel[i].end.event)
-            cudaEventDestroy(c->travel[i].end.event);
+    for (int i = 0; i < c->host_copies; i++) {
+        if (c->host_copy[i].begin.event)
+            cudaEventDestroy(c->host_copy[i].begin.event);
+        if (c->host_copy[i].end.event)
+            cudaEventDestroy(c->host_copy[i].end.event);
     }
-    free(c->travel);
+    free(c->host_copy);
     for (int i = 0; i < WAYS; i++)
         if (c->way[i])
             cudaStreamDestroy(c->way[i]);
@@ -224,7 +224,7 @@ static void cuda_close(void *context)
     cuda_context *c = context;
     if (!c)
         return;
-    close_travels(c);
+    close_host_copies(c);
     for (int i = 0; i < REFERENCES; i++)
         if (c->reference[i])
             cudaEventDestroy(c->reference[i]);
@@ -263,7 +263,7 @@ static smp_status open_device(const smp_device_options *options, void **context)
     if (status == SMP_OK)
         status = open_events(c);
     if (status == SMP_OK)
-        status = open_travels(c, options->travels);
+        status = open_host_copies(c, options->host_copies);
     if (status != SMP_OK) {
         cuda_close(c);
         return status;
@@ -488,46 +488,46 @@ static bool cuda_passed(void *context, int index, double *time_s)
     return has_passed(c, &c->stamp[index], time_s);
 }
 
-static smp_status travel(cuda_context *c, int slot, cudaStream_t way, void *target,
-                         const void *source, int64_t bytes, enum cudaMemcpyKind kind)
+static smp_status begin_host_copy(cuda_context *c, int slot, cudaStream_t way, void *target,
+                                  const void *source, int64_t bytes, enum cudaMemcpyKind kind)
 {
-    SMP_TRY(record(c, &c->travel[slot].begin, way));
+    SMP_TRY(record(c, &c->host_copy[slot].begin, way));
     SMP_TRY(SMP_CUDA(cudaMemcpyAsync, target, source, (size_t)bytes, kind, way));
-    return record(c, &c->travel[slot].end, way);
+    return record(c, &c->host_copy[slot].end, way);
 }
 
-static smp_status cuda_travel_out(void *context, int slot, void *host, const void *source,
-                                  int64_t bytes)
+static smp_status cuda_copy_to_host(void *context, int slot, void *host, const void *source,
+                                    int64_t bytes)
 {
     cuda_context *c = context;
-    return travel(c, slot, c->way[0], host, source, bytes, cudaMemcpyDeviceToHost);
+    return begin_host_copy(c, slot, c->way[0], host, source, bytes, cudaMemcpyDeviceToHost);
 }
 
-static smp_status cuda_travel_back(void *context, int slot, void *target, const void *host,
-                                   int64_t bytes)
+static smp_status cuda_copy_to_device(void *context, int slot, void *target, const void *host,
+                                      int64_t bytes)
 {
     cuda_context *c = context;
-    return travel(c, slot, c->way[1], target, host, bytes, cudaMemcpyHostToDevice);
+    return begin_host_copy(c, slot, c->way[1], target, host, bytes, cudaMemcpyHostToDevice);
 }
 
-static smp_status cuda_travel_here(void *context, bool back)
+static smp_status cuda_copy_from_here(void *context, bool back)
 {
     const cuda_context *c = context;
     SMP_TRY(SMP_CUDA(cudaEventRecord, c->here, c->cuda.stream));
     return SMP_CUDA(cudaStreamWaitEvent, c->way[back], c->here, 0);
 }
 
-static smp_status cuda_travel_join(void *context, int slot)
+static smp_status cuda_copy_join(void *context, int slot)
 {
     cuda_context *c = context;
-    return SMP_CUDA(cudaStreamWaitEvent, c->cuda.stream, c->travel[slot].end.event, 0);
+    return SMP_CUDA(cudaStreamWaitEvent, c->cuda.stream, c->host_copy[slot].end.event, 0);
 }
 
-static bool cuda_travel_times(void *context, int slot, double *begin_s, double *end_s)
+static bool cuda_copy_times(void *context, int slot, double *begin_s, double *end_s)
 {
     const cuda_context *c = context;
-    return has_passed(c, &c->travel[slot].begin, begin_s) &&
-           has_passed(c, &c->travel[slot].end, end_s);
+    return has_passed(c, &c->host_copy[slot].begin, begin_s) &&
+           has_passed(c, &c->host_copy[slot].end, end_s);
 }
 
 static void cuda_before_mpi(void)
@@ -573,9 +573,9 @@ const smp_device smp__device_cuda = {
     .idle = cuda_idle,
     .stamp = cuda_stamp_now,
     .passed = cuda_passed,
-    .travel_out = cuda_travel_out,
-    .travel_back = cuda_travel_back,
-    .travel_here = cuda_travel_here,
-    .travel_join = cuda_travel_join,
-    .travel_times = cuda_travel_times,
+    .copy_to_host = cuda_copy_to_host,
+    .copy_to_device = cuda_copy_to_device,
+    .copy_from_here = cuda_copy_from_here,
+    .copy_join = cuda_copy_join,
+    .copy_times = cuda_copy_times,
 };

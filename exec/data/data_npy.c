@@ -35,7 +35,7 @@ static void skip_blank(scanner *scan)
 }
 
 /* Takes `text`, after blanks, if it stands there. */
-static bool take(scanner *scan, const char *text)
+static bool take_text(scanner *scan, const char *text)
 {
     size_t length = strlen(text);
     skip_blank(scan);
@@ -75,7 +75,7 @@ static smp_status take_dim(scanner *scan, int64_t *dim)
             __builtin_add_overflow(*dim, *scan->at - '0', dim))
             return header_fail(scan, "a dimension below 2^63");
     }
-    take(scan, "L"); /* written by Python 2 */
+    take_text(scan, "L"); /* written by Python 2 */
     return SMP_OK;
 }
 
@@ -83,15 +83,15 @@ static smp_status take_dim(scanner *scan, int64_t *dim)
 static smp_status take_shape(scanner *scan)
 {
     smp_array *array = scan->array;
-    if (!take(scan, "("))
+    if (!take_text(scan, "("))
         return header_fail(scan, "a tuple of dimensions");
-    while (!take(scan, ")")) {
+    while (!take_text(scan, ")")) {
         if (array->n_dim == SMP_ARRAY_MAX_DIMS)
             return header_fail(scan, "7 dimensions at most");
         SMP_TRY(take_dim(scan, &array->dim[array->n_dim++]));
-        if (take(scan, ","))
+        if (take_text(scan, ","))
             continue;
-        if (!take(scan, ")"))
+        if (!take_text(scan, ")"))
             return header_fail(scan, "',' or ')'");
         if (array->n_dim == 1)
             return header_fail(scan, "a tuple of dimensions: (3) is a number, (3,) a tuple");
@@ -102,12 +102,12 @@ static smp_status take_shape(scanner *scan)
 
 static smp_status take_order(scanner *scan)
 {
-    if (take(scan, "True"))
+    if (take_text(scan, "True"))
         return smp_fail(SMP_ERR_INPUT,
                         "%s: the array is in Fortran order, expected C order "
                         "(numpy.ascontiguousarray)",
                         scan->path);
-    return take(scan, "False") ? SMP_OK : header_fail(scan, "True or False");
+    return take_text(scan, "False") ? SMP_OK : header_fail(scan, "True or False");
 }
 
 static smp_status take_entry(scanner *scan)
@@ -122,7 +122,7 @@ static smp_status take_entry(scanner *scan)
     if (!seen || *seen)
         return header_fail(scan, expected);
     *seen = true;
-    if (!take(scan, ":"))
+    if (!take_text(scan, ":"))
         return header_fail(scan, "':'");
     if (seen == &scan->has_descr)
         return take_string(scan, "a plain type such as '<f4' (no structured types)",
@@ -132,13 +132,13 @@ static smp_status take_entry(scanner *scan)
 
 static smp_status take_dictionary(scanner *scan)
 {
-    if (!take(scan, "{"))
+    if (!take_text(scan, "{"))
         return header_fail(scan, "'{'");
-    while (!take(scan, "}")) {
+    while (!take_text(scan, "}")) {
         SMP_TRY(take_entry(scan));
-        if (take(scan, ","))
+        if (take_text(scan, ","))
             continue;
-        if (!take(scan, "}"))
+        if (!take_text(scan, "}"))
             return header_fail(scan, "',' or '}'");
         break;
     }

@@ -24,9 +24,9 @@ typedef struct smp_squares {
 
 typedef struct smp_device_options {
     smp_precision precision;
-    int node_rank; /* of this process among those on its node: which GPU is its own */
-    int stamps;    /* how many time stamps are in use, see `stamp` */
-    int travels;   /* how many slots, see `travel_out` */
+    int node_rank;   /* of this process among those on its node: which GPU is its own */
+    int stamps;      /* how many time stamps are in use, see `stamp` */
+    int host_copies; /* how many slots, see `copy_to_host` */
 } smp_device_options;
 
 struct smp_transport;
@@ -99,20 +99,20 @@ typedef struct smp_device {
     bool (*passed)(void *context, int index, double *time_s);
 
     /* Copies beside the compute stream, those of each direction one after the other. `host` is from
-     * reserve_host. `slot`, below options.travels, is the
+     * reserve_host. `slot`, below options.host_copies, is the
      * copy's number, not used again before it was joined. NULL with host_memory: there it is a
      * thread's work. */
-    smp_status (*travel_out)(void *context, int slot, void *host, const void *source,
-                             int64_t bytes);
-    smp_status (*travel_back)(void *context, int slot, void *target, const void *host,
-                              int64_t bytes);
+    smp_status (*copy_to_host)(void *context, int slot, void *host, const void *source,
+                               int64_t bytes);
+    smp_status (*copy_to_device)(void *context, int slot, void *target, const void *host,
+                                 int64_t bytes);
     /* Those of a direction that are asked for from here on begin when the compute stream gets here;
      * others do not wait for it. */
-    smp_status (*travel_here)(void *context, bool back);
+    smp_status (*copy_from_here)(void *context, bool back);
     /* What is enqueued from here on begins when the slot's copy is done. */
-    smp_status (*travel_join)(void *context, int slot);
+    smp_status (*copy_join)(void *context, int slot);
     /* Is it? When it began and ended, as for `passed`. */
-    bool (*travel_times)(void *context, int slot, double *begin_s, double *end_s);
+    bool (*copy_times)(void *context, int slot, double *begin_s, double *end_s);
 } smp_device;
 
 enum { SMP_DEVICE_NAME_BYTES = 128 };

@@ -132,7 +132,7 @@ smp_status smp__op_group_look(smp__op_group *g)
     return there ? follow(g) : SMP_OK;
 }
 
-static smp_status look(void *context)
+static smp_status look_at_transfers(void *context)
 {
     return smp__op_group_look(context);
 }
@@ -275,7 +275,7 @@ smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, 
                               .shifted = shifted,
                               .begin = begin,
                               .finish = finish,
-                              .look = look};
+                              .look = look_at_transfers};
     MPI_Comm_size(ranks, &g->group.size);
     MPI_Comm_rank(ranks, &g->group.index);
     SMP_TRY(smp__throttle_open(&g->throttle));
@@ -313,7 +313,7 @@ static smp_status bring(smp__op_group *g, const float *from, int64_t n, int64_t 
     return smp__comm_wait_until(g->comm, &(smp_wait){0}, test_staged, describe_staged, g);
 }
 
-static smp_status take(smp__op_group *g, float *to, const char *from, int64_t n)
+static smp_status take_values(smp__op_group *g, float *to, const char *from, int64_t n)
 {
     return g->device->upload(g->device_context, to, from, n * (int64_t)sizeof(float));
 }
@@ -323,7 +323,7 @@ static smp_status all_reduce_staged(void *context, float *values, int64_t n)
     smp__op_group *g = context;
     SMP_TRY(bring(g, values, n, n));
     SMP_TRY(g->host.all_reduce(g, (float *)g->down, n));
-    return take(g, values, g->down, n);
+    return take_values(g, values, g->down, n);
 }
 
 static smp_status all_gather_staged(void *context, const float *own, float *all, int64_t n)
@@ -331,7 +331,7 @@ static smp_status all_gather_staged(void *context, const float *own, float *all,
     smp__op_group *g = context;
     SMP_TRY(bring(g, own, n, n * g->group.size));
     SMP_TRY(g->host.all_gather(g, (float *)g->down, (float *)g->up, n));
-    return take(g, all, g->up, n * g->group.size);
+    return take_values(g, all, g->up, n * g->group.size);
 }
 
 static smp_status reduce_scatter_staged(void *context, const float *all, float *own, int64_t n)
@@ -339,7 +339,7 @@ static smp_status reduce_scatter_staged(void *context, const float *all, float *
     smp__op_group *g = context;
     SMP_TRY(bring(g, all, n * g->group.size, n));
     SMP_TRY(g->host.reduce_scatter(g, (float *)g->down, (float *)g->up, n));
-    return take(g, own, g->up, n);
+    return take_values(g, own, g->up, n);
 }
 
 static smp_status all_to_all_staged(void *context, const float *all, float *got, int64_t n)
@@ -347,7 +347,7 @@ static smp_status all_to_all_staged(void *context, const float *all, float *got,
     smp__op_group *g = context;
     SMP_TRY(bring(g, all, n * g->group.size, n * g->group.size));
     SMP_TRY(g->host.all_to_all(g, (float *)g->down, (float *)g->up, n));
-    return take(g, got, g->up, n * g->group.size);
+    return take_values(g, got, g->up, n * g->group.size);
 }
 
 static smp_status shift_staged(void *context, const float *own, float *got, int64_t n, int32_t by)
@@ -363,7 +363,7 @@ static smp_status shifted_staged(void *context)
 {
     smp__op_group *g = context;
     SMP_TRY(g->host.shifted(g));
-    return take(g, g->coming, g->up, g->n_coming);
+    return take_values(g, g->coming, g->up, g->n_coming);
 }
 
 static smp_status read_staged(void *context, void *host, const void *from, int64_t bytes)

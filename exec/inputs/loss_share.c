@@ -27,7 +27,7 @@ const smp_op *smp__counting_loss(const smp *s)
 static bool reads(const smp *s, int input, int rank)
 {
     for (int64_t c = s->graph->consumer_begin[input]; c < s->graph->consumer_begin[input + 1]; c++)
-        if (s->stage_rank[s->stage_of_op[s->graph->consumer[c].op]] == rank)
+        if (s->work->stage_rank[s->work->stage_of_op[s->graph->consumer[c].op]] == rank)
             return true;
     return false;
 }
@@ -77,7 +77,7 @@ static smp_status find_inputs(smp *s, int32_t tensor)
                 times[op->in[k]] += made;
     }
     for (int i = 0; i < graph->n_input; i++)
-        s->input[i].counted = times[i];
+        s->given->input[i].counted = times[i];
     free(times);
     return status;
 }
@@ -85,58 +85,58 @@ static smp_status find_inputs(smp *s, int32_t tensor)
 /* Who counts, and who has to be told: the rank with the loss in every replica. */
 static void choose_ranks(smp *s, int loss_rank)
 {
-    s->rows_group = MPI_COMM_NULL;
+    s->given->rows_group = MPI_COMM_NULL;
     if (s->comm->ddp_size > 1 && s->comm->pipeline_rank == loss_rank)
-        s->rows_group = s->comm->ddp;
+        s->given->rows_group = s->comm->ddp;
     for (int i = 0; i < s->graph->n_input; i++) {
-        if (s->input[i].counted == 0.0)
+        if (s->given->input[i].counted == 0.0)
             continue;
         int rank = loss_rank;
         if (!reads(s, i, loss_rank)) {
             const smp_consumer *first = &s->graph->consumer[s->graph->consumer_begin[i]];
-            rank = s->stage_rank[s->stage_of_op[first->op]];
-            s->rows_group = s->comm->world;
+            rank = s->work->stage_rank[s->work->stage_of_op[first->op]];
+            s->given->rows_group = s->comm->world;
         }
-        s->input[i].counts_here = rank == s->comm->pipeline_rank;
+        s->given->input[i].counts_here = rank == s->comm->pipeline_rank;
     }
 }
 
 smp_status smp__loss_share_build(smp *s)
 {
-    int n = s->comm->ddp_size * s->microbatches;
-    s->rows_group = MPI_COMM_NULL;
-    s->rows = calloc((size_t)n, sizeof(*s->rows));
-    if (!s->rows)
-        return smp_fail_memory((size_t)n * sizeof(*s->rows));
+    int n = s->comm->ddp_size * s->work->microbatches;
+    s->given->rows_group = MPI_COMM_NULL;
+    s->given->rows = calloc((size_t)n, sizeof(*s->given->rows));
+    if (!s->given->rows)
+        return smp_fail_memory((size_t)n * sizeof(*s->given->rows));
     const smp_op *loss = smp__counting_loss(s);
     if (!loss)
         return SMP_OK;
     SMP_TRY(find_inputs(s, loss->in[loss->kind->rows_in]));
-    choose_ranks(s, s->stage_rank[s->stage_of_op[loss - s->graph->op]]);
+    choose_ranks(s, s->work->stage_rank[s->work->stage_of_op[loss - s->graph->op]]);
     return SMP_OK;
 }
 
 static float *share(smp *s, int mb)
 {
-    return (float *)(s->share + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
+    return (float *)(s->buffers->share + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
 }
 
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
 static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, double *rows)
 {
-    if (s->rows_group == s->comm->world && s->comm->tensor_rank > 0)
+    if (s->given->rows_group == s->comm->world && s->comm->tensor_rank > 0)
         return; /* the first device of a group counts for all */
     for (int i = 0; i < s->graph->n_input; i++) {
-        if (!s->input[i].counts_here)
+        if (!s->given->input[i].counts_here)
             continue;
         const int32_t *value = inputs[i];
-        for (int mb = 0; mb < s->microbatches; mb++) {
+        for (int mb = 0; mb < s->work->microbatches; mb++) {
             int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm->replica, mb);
             if (n == 0)
                 break;
             const bool unsplit = s->graph->tensor[i].unsplit;
             const int64_t each = unsplit ? s->graph->tensor[i].elements : n;
-            rows[mb] += s->input[i].counted * (double)loss->kind->rows_counted(value, each) *
+            rows[mb] += s->given->input[i].counted * (double)loss->kind->rows_counted(value, each) *
                         (double)(n / each);
             value += unsplit ? 0 : n;
         }
@@ -146,36 +146,36 @@ static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, do
 /* All rows that this rank has to know, of all replicas: rows [ddp][microbatches]. */
 static smp_status find_rows(smp *s, const void *const *inputs)
 {
-    int m = s->microbatches, n = s->comm->ddp_size * m;
+    int m = s->work->microbatches, n = s->comm->ddp_size * m;
     const smp_op *loss = smp__counting_loss(s);
     for (int i = 0; i < n; i++)
-        s->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
+        s->given->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
     if (!loss)
         return SMP_OK;
-    count_rows(s, loss, inputs, s->rows + (int64_t)s->comm->replica * m);
+    count_rows(s, loss, inputs, s->given->rows + (int64_t)s->comm->replica * m);
     /* an evaluation has no gradient: the replicas' rows come with their losses */
-    bool replicas_only = s->rows_group == s->comm->ddp;
-    if (s->rows_group == MPI_COMM_NULL || (!s->training_call && replicas_only))
+    bool replicas_only = s->given->rows_group == s->comm->ddp;
+    if (s->given->rows_group == MPI_COMM_NULL || (!s->given->training && replicas_only))
         return SMP_OK;
-    return smp__comm_sum_group(s->comm, s->rows_group, s->rows, n,
+    return smp__comm_sum_group(s->comm, s->given->rows_group, s->given->rows, n,
                                "the other ranks at the start of the step");
 }
 
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
 {
-    int n = s->comm->ddp_size * s->microbatches;
-    const double *own = s->rows + (int64_t)s->comm->replica * s->microbatches;
+    int n = s->comm->ddp_size * s->work->microbatches;
+    const double *own = s->given->rows + (int64_t)s->comm->replica * s->work->microbatches;
     SMP_TRY(find_rows(s, inputs));
-    if (!s->training_call || s->memory->loss < 0)
+    if (!s->given->training || s->memory->loss < 0)
         return SMP_OK;
     double all = 0.0;
     for (int i = 0; i < n; i++)
-        all += s->rows[i];
-    for (int mb = 0; mb < s->microbatches; mb++)
+        all += s->given->rows[i];
+    for (int mb = 0; mb < s->work->microbatches; mb++)
         *share(s, mb) =
             all > 0.0 ? (float)(own[mb] / all) * smp__progress_scale(s->progress) : 0.0f;
-    return s->device->upload(s->device_context, s->loss_gradient, s->share,
-                             (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
+    return s->device->upload(s->device_context, s->buffers->loss_gradient, s->buffers->share,
+                             (int64_t)s->work->microbatches * SMP_LOSS_SLOT_BYTES);
 }
 
 double smp__loss_mean(const double *loss, const double *rows, int n)

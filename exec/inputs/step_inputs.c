@@ -28,20 +28,20 @@ static bool is_copied(const smp *s, int index)
 
 smp_status smp__inputs_build(smp *s)
 {
-    s->input = calloc((size_t)s->graph->n_input + 1, sizeof(*s->input));
-    if (!s->input)
-        return smp_fail_memory((size_t)s->graph->n_input * sizeof(*s->input));
+    s->given->input = calloc((size_t)s->graph->n_input + 1, sizeof(*s->given->input));
+    if (!s->given->input)
+        return smp_fail_memory((size_t)s->graph->n_input * sizeof(*s->given->input));
     for (int i = 0; i < s->graph->n_input; i++) {
-        smp__input *input = &s->input[i];
+        smp__input *input = &s->given->input[i];
         input->needed = smp_input_needed(s, i);
         const bool unsplit = s->graph->tensor[i].unsplit;
-        input->bytes = smp_tensor_bytes(s->graph, i, s->batch);
+        input->bytes = smp_tensor_bytes(s->graph, i, s->work->batch);
         if (is_copied(s, i) || unsplit)
             input->bytes = (input->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         input->stride = unsplit ? 0 : input->bytes;
-        input->places = !is_copied(s, i) ? 1 : s->microbatches;
+        input->places = !is_copied(s, i) ? 1 : s->work->microbatches;
         if (unsplit) /* a full one, and one with padding */
-            input->places = s->microbatches > 1 ? 2 : 1;
+            input->places = s->work->microbatches > 1 ? 2 : 1;
         input->range = smp__index_range_of(s->graph, i);
     }
     return SMP_OK;
@@ -51,14 +51,14 @@ int64_t smp__inputs_bytes(const smp *s)
 {
     int64_t bytes = 0;
     for (int i = 0; i < s->graph->n_input; i++)
-        if (s->input[i].needed && is_copied(s, i))
-            bytes += s->input[i].places * s->input[i].bytes;
+        if (s->given->input[i].needed && is_copied(s, i))
+            bytes += s->given->input[i].places * s->given->input[i].bytes;
     return bytes;
 }
 
 static int64_t host_bytes(const smp *s, int index)
 {
-    const smp__input *input = &s->input[index];
+    const smp__input *input = &s->given->input[index];
     const int64_t bytes = input->places * input->bytes;
     return input->needed ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
@@ -74,7 +74,7 @@ int64_t smp__inputs_host_bytes(const smp *s)
 void smp__inputs_place(smp *s, char *device, char *host)
 {
     for (int i = 0; i < s->graph->n_input; i++) {
-        smp__input *input = &s->input[i];
+        smp__input *input = &s->given->input[i];
         if (!input->needed)
             continue;
         input->host = host;
@@ -89,7 +89,7 @@ void smp__inputs_place(smp *s, char *device, char *host)
 static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *from, int64_t n,
                                int32_t *to)
 {
-    const smp__index_range *range = &s->input[index].range;
+    const smp__index_range *range = &s->given->input[index].range;
     for (int64_t i = 0; i < n; i++) {
         if (from[i] < range->min || from[i] > range->max) {
             const smp_op *op = from[i] < range->min ? range->min_op : range->max_op;
@@ -124,12 +124,12 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
     const smp_tensor *tensor = &s->graph->tensor[index];
     const int64_t samples = smp__job_samples(s, s->comm->replica, mb);
     const int64_t bytes = tensor->elements * smp_dtype_bytes(tensor->dtype); /* of a sample */
-    memset(to + samples * bytes, 0, (size_t)(s->input[index].bytes - samples * bytes));
+    memset(to + samples * bytes, 0, (size_t)(s->given->input[index].bytes - samples * bytes));
     if (samples == 0)
         return SMP_OK;
     if (!tensor->unsplit)
         return copy_values(s, index, mb,
-                           (const char *)values + mb * s->batch * tensor->elements * 4,
+                           (const char *)values + mb * s->work->batch * tensor->elements * 4,
                            samples * tensor->elements, to);
     SMP_TRY(copy_values(s, index, mb, values, tensor->elements, to));
     for (int64_t k = 1; k < samples; k++)
@@ -140,18 +140,18 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
 /* One array for all micro-batches, and its padded one after it where there are both. */
 static smp_status spread_input(smp *s, int index, int full, const void *values)
 {
-    smp__input *input = &s->input[index];
+    smp__input *input = &s->given->input[index];
     const int64_t behind = (input->places - 1) * input->bytes;
     char *const seen = is_copied(s, index) ? input->device : input->host;
     input->data = seen;
     input->padded = seen + behind;
     if (full > 0)
         SMP_TRY(copy_microbatch(s, index, 0, values, input->host));
-    if (full < s->microbatches)
+    if (full < s->work->microbatches)
         SMP_TRY(copy_microbatch(s, index, full, values, input->host + behind));
     if (!is_copied(s, index))
         return SMP_OK;
-    const int64_t begin = full > 0 ? 0 : behind, end = full < s->microbatches ? behind : 0;
+    const int64_t begin = full > 0 ? 0 : behind, end = full < s->work->microbatches ? behind : 0;
     return s->device->upload(s->device_context, seen + begin, input->host + begin,
                              end + input->bytes - begin);
 }
@@ -159,8 +159,8 @@ static smp_status spread_input(smp *s, int index, int full, const void *values)
 /* For a device with memory of its own; the padded micro-batch is the first that is not full. */
 static smp_status copy_input(smp *s, int index, int full, const void *values)
 {
-    smp__input *input = &s->input[index];
-    const int n = full < s->microbatches ? full + 1 : full;
+    smp__input *input = &s->given->input[index];
+    const int n = full < s->work->microbatches ? full + 1 : full;
     for (int mb = 0; mb < n; mb++)
         SMP_TRY(copy_microbatch(s, index, mb, values, input->host + mb * input->bytes));
     input->padded = input->device + full * input->bytes;
@@ -169,20 +169,22 @@ static smp_status copy_input(smp *s, int index, int full, const void *values)
 
 static smp_status use_input(smp *s, int index, int full, const void *values)
 {
-    smp__input *input = &s->input[index];
+    smp__input *input = &s->given->input[index];
     input->data = values;
     input->padded = input->host;
-    return full < s->microbatches ? copy_microbatch(s, index, full, values, input->host) : SMP_OK;
+    return full < s->work->microbatches ? copy_microbatch(s, index, full, values, input->host)
+                                        : SMP_OK;
 }
 
 smp_status smp__inputs_begin(smp *s, const void *const *inputs)
 {
     int full = 0;
-    while (full < s->microbatches && smp__job_samples(s, s->comm->replica, full) == s->batch)
+    while (full < s->work->microbatches &&
+           smp__job_samples(s, s->comm->replica, full) == s->work->batch)
         full++;
     const bool none = smp__job_samples(s, s->comm->replica, 0) == 0;
     for (int i = 0; i < s->graph->n_input; i++) {
-        if (!s->input[i].needed)
+        if (!s->given->input[i].needed)
             continue;
         if (!inputs[i] && !none)
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",

@@ -10,6 +10,7 @@
 
 #include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
+#include "exec/job/setup.h"
 #include "graph/model/choice.h"
 
 static smp__choices *choices_of(const smp *s)
@@ -57,10 +58,10 @@ static smp_status note(smp *s)
     int i = 0;
     while (i < total && all[i].why[0] == '\0')
         i++;
-    const size_t used = strlen(s->found->device_note);
+    const size_t used = strlen(s->setup->found->device_note);
     if (i < total)
-        snprintf(s->found->device_note + used, sizeof s->found->device_note - used, "%s%s: %s",
-                 used > 0 ? "; " : "", all[i].about, all[i].why);
+        snprintf(s->setup->found->device_note + used, sizeof s->setup->found->device_note - used,
+                 "%s%s: %s", used > 0 ? "; " : "", all[i].about, all[i].why);
     free(all);
     return SMP_OK;
 }

@@ -9,6 +9,7 @@
  * that. */
 #include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
+#include "exec/job/setup.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ smp_status smp__gemms_ask(smp *s)
     if (status == SMP_OK)
         products->choices = &s->plan->products;
     else
-        snprintf(s->found->products_note, sizeof s->found->products_note,
+        snprintf(s->setup->found->products_note, sizeof s->setup->found->products_note,
                  "the plan's choice of algorithms is not taken: %s", smp_last_error());
     return SMP_OK;
 }

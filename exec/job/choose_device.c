@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/job/setup.h"
 #include "exec/offload/stash_copies.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
@@ -14,15 +15,15 @@
 /* The precision asked for, else the plan's, else fp32; states as the plan says. */
 static smp_status find_precision(smp *s)
 {
-    s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
+    s->target->precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
     if (s->plan)
-        s->target.bf16_states = s->plan->target.bf16_states;
+        s->target->bf16_states = s->plan->target.bf16_states;
     else
         SMP_TRY(smp_state_precision_read("state_precision", s->options->planning.state_precision,
-                                         &s->target.bf16_states));
+                                         &s->target->bf16_states));
     return s->options->runtime.precision
                ? smp_precision_read((smp_where){0}, "precision", s->options->runtime.precision,
-                                    &s->target.precision)
+                                    &s->target->precision)
                : SMP_OK;
 }
 
@@ -30,7 +31,7 @@ static smp_status check_kernels(const smp *s, const smp_device *device)
 {
     for (int32_t i = 0; i < s->graph->n_op; i++) {
         const smp_op *op = &s->graph->op[i];
-        if (!device->kernels(op->kind, s->target.precision))
+        if (!device->kernels(op->kind, s->target->precision))
             return smp_fail_at(smp_op_where(s->graph, op),
                                "op '%s' (%s): device '%s' has no kernel for it", op->name,
                                op->kind->name, device->name);
@@ -52,7 +53,7 @@ static smp_status check_present(const smp *s, const smp_device *device)
 /* Can this rank run the model on the device? Leaves the graph with that target if so. */
 static smp_status try_device(smp *s, const smp_device *device)
 {
-    smp_target target = {device->backend, s->target.precision, s->target.bf16_states};
+    smp_target target = {device->backend, s->target->precision, s->target->bf16_states};
     smp_status status = smp_target_check(target);
     if (status != SMP_OK && !s->options->runtime.precision && s->plan)
         return smp_fail_context(status,
@@ -80,13 +81,14 @@ static smp_status choose_best(smp *s)
         }
         if (s->comm->failed)
             return status;
-        if (used < sizeof(s->found->device_note)) {
-            int n = snprintf(s->found->device_note + used, sizeof(s->found->device_note) - used,
-                             "%s%s: %s", used > 0 ? "; " : "", device->name, smp_last_error());
+        if (used < sizeof(s->setup->found->device_note)) {
+            int n = snprintf(s->setup->found->device_note + used,
+                             sizeof(s->setup->found->device_note) - used, "%s%s: %s",
+                             used > 0 ? "; " : "", device->name, smp_last_error());
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return smp_fail(status, "no device can run it: %s", s->found->device_note);
+    return smp_fail(status, "no device can run it: %s", s->setup->found->device_note);
 }
 
 smp_status smp__choose_device(smp *s)
@@ -99,16 +101,16 @@ smp_status smp__choose_device(smp *s)
         s->device = smp_device_find(name); /* checked with the options */
         SMP_TRY(smp__comm_agree(s->comm, try_device(s, s->device)));
     }
-    s->target.backend = s->device->backend;
+    s->target->backend = s->device->backend;
     return SMP_OK;
 }
 
 smp_status smp__device_open(smp *s)
 {
-    smp_device_options options = {.precision = s->target.precision,
+    smp_device_options options = {.precision = s->target->precision,
                                   .node_rank = s->comm->node_rank,
                                   .stamps = smp__device_stamps(s, smp__cost_marks(s)),
-                                  .travels =
+                                  .host_copies =
                                       smp__stash_copies_slots(s) + smp__updates_copies_weights(s)};
     smp_status status = smp__device_queue_open(s);
     if (status == SMP_OK)
@@ -140,7 +142,7 @@ static smp_status fail_memory(const smp *s, const memory_need *own, int64_t need
     smp_format_bytes(arena, sizeof(arena), s->memory->arena_bytes);
     smp_format_bytes(planned, sizeof(planned),
                      s->plan->predicted.peak_bytes[s->comm->pipeline_rank]);
-    smp_format_bytes(extra, sizeof(extra), s->extra_bytes);
+    smp_format_bytes(extra, sizeof(extra), s->buffers->extra_bytes);
     smp_format_bytes(taken, sizeof(taken), libraries(s));
     if (sharers > 1) {
         char all[32];
@@ -169,8 +171,8 @@ static smp_status check_shared(smp *s, const memory_need *own, const memory_need
         needed += all[i].needed;
         available = all[i].available < available ? all[i].available : available;
     }
-    s->found->free_bytes = available;
-    s->found->sharers = sharers;
+    s->setup->found->free_bytes = available;
+    s->setup->found->sharers = sharers;
     if (needed <= available)
         return SMP_OK;
     return fail_memory(s, own, needed, available, sharers);
@@ -184,7 +186,7 @@ smp_status smp__device_check_memory(smp *s)
         return SMP_OK; /* it is found out by touching it */
     SMP_TRY(smp__comm_agree(s->comm, s->device->available(s->device_context, &own.available)));
     s->device->identity(s->device_context, own.id);
-    own.needed = s->memory->arena_bytes + s->extra_bytes + libraries(s);
+    own.needed = s->memory->arena_bytes + s->buffers->extra_bytes + libraries(s);
     SMP_TRY(smp__comm_gather_node(s->comm, &own, (int)sizeof(own), &all));
     smp_status status = smp__comm_agree(s->comm, check_shared(s, &own, all));
     free(all);
@@ -194,23 +196,23 @@ smp_status smp__device_check_memory(smp *s)
 smp_status smp__device_note_libraries(smp *s)
 {
     int64_t available = 0;
-    if (s->device->host_memory || s->found->sharers > 1)
+    if (s->device->host_memory || s->setup->found->sharers > 1)
         return SMP_OK;
     SMP_TRY(s->device->available(s->device_context, &available));
     const int64_t taken =
-        s->found->free_bytes - available - s->memory->arena_bytes - s->extra_bytes;
-    s->found->library_bytes = taken > 0 ? taken : 0;
+        s->setup->found->free_bytes - available - s->memory->arena_bytes - s->buffers->extra_bytes;
+    s->setup->found->library_bytes = taken > 0 ? taken : 0;
     return SMP_OK;
 }
 
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options)
 {
-    s->transport =
-        smp_transport_choose(options, s->found->transport_note, sizeof(s->found->transport_note));
-    if (s->transport)
+    s->endpoint->transport = smp_transport_choose(options, s->setup->found->transport_note,
+                                                  sizeof(s->setup->found->transport_note));
+    if (s->endpoint->transport)
         return SMP_OK;
     if (s->comm->failed)
         return SMP_ERR_PEER;
     return smp_fail(SMP_ERR_FAILED, "no transport serves device '%s': %s", s->device->name,
-                    s->found->transport_note);
+                    s->setup->found->transport_note);
 }

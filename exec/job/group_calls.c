@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/job/setup.h"
+
 enum {
     MESSAGE_TAG = 2, /* in comm->world; HAND_TAG of comm_collective.c is another */
     TYPES = SMP_TYPE_INT64 + 1,
@@ -61,7 +63,7 @@ typedef struct member {
 smp_status smp__group_calls_build(smp *s)
 {
     const size_t ranks = (size_t)s->comm->world_size;
-    struct smp__group_memory *memory = s->group_memory = calloc(1, sizeof(*memory));
+    struct smp__group_memory *memory = s->setup->group_calls = calloc(1, sizeof(*memory));
     if (!memory)
         return smp_fail_memory(sizeof(*memory));
     memory->piece_bytes = SMP_SHARE_BYTES + 16 * (int64_t)ranks;
@@ -74,11 +76,11 @@ smp_status smp__group_calls_build(smp *s)
 
 void smp__group_calls_free(smp *s)
 {
-    if (!s->group_memory)
+    if (!s->setup->group_calls)
         return;
-    free(s->group_memory->all);
-    free(s->group_memory->piece);
-    free(s->group_memory);
+    free(s->setup->group_calls->all);
+    free(s->setup->group_calls->piece);
+    free(s->setup->group_calls);
 }
 
 int smp_local_rank(const smp *s)
@@ -103,7 +105,7 @@ static smp_status open_member(smp *s, smp_group group, int kind, member *m)
     SMP_TRY(smp__job_usable(s));
     const MPI_Comm ranks[] = {s->comm->world, s->comm->pipeline, s->comm->ddp, s->comm->tensor};
     *m = (member){.s = s,
-                  .memory = s->group_memory,
+                  .memory = s->setup->group_calls,
                   .ranks = ranks[group],
                   .group = group,
                   .rank = smp_rank(s, group),

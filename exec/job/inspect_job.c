@@ -194,7 +194,7 @@ static bool is_of(const smp *s, const smp__channel *channel, const smp_action *a
 {
     const bool send = action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B;
     const bool forward = action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_RECV_F;
-    const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+    const smp_transfer *transfer = &s->work->flow->transfer[channel->transfer];
     return channel->outgoing == send && (transfer->kind == SMP_TRANSFER_F) == forward;
 }
 
@@ -222,16 +222,18 @@ static void end_receives(const smp *s, double *arrived_us)
     for (int64_t i = 0; i < n; i++) {
         smp_trace_event *event = &events[i];
         const smp_action *a = &event->action;
-        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
+        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->work->chunk[a->chunk];
         if (a->kind != SMP_ACTION_RECV_F && a->kind != SMP_ACTION_RECV_B)
             continue;
         event->end_us = event->start_us;
         for (int k = 0; k < chunk->n_channel; k++) {
             if (!is_of(s, &chunk->channel[k], a))
                 continue;
-            const double us = s->transport->on_device ? reader_begin_us(events, n, i)
-                                                      : chunk->channel[k].arrived_us[a->microbatch];
-            arrived_us[(int64_t)chunk->channel[k].transfer * s->microbatches + a->microbatch] = us;
+            const double us = s->endpoint->transport->on_device
+                                  ? reader_begin_us(events, n, i)
+                                  : chunk->channel[k].arrived_us[a->microbatch];
+            arrived_us[(int64_t)chunk->channel[k].transfer * s->work->microbatches +
+                       a->microbatch] = us;
             event->end_us = us > event->end_us ? us : event->end_us;
         }
     }
@@ -244,7 +246,7 @@ static void end_sends(const smp *s, const double *arrived_us)
     for (int64_t i = 0; i < n; i++) {
         smp_trace_event *event = &events[i];
         const smp_action *a = &event->action;
-        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
+        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->work->chunk[a->chunk];
         if (a->kind != SMP_ACTION_SEND_F && a->kind != SMP_ACTION_SEND_B)
             continue;
         event->end_us = event->start_us;
@@ -252,7 +254,8 @@ static void end_sends(const smp *s, const double *arrived_us)
             if (!is_of(s, &chunk->channel[k], a))
                 continue;
             const double us =
-                arrived_us[(int64_t)chunk->channel[k].transfer * s->microbatches + a->microbatch];
+                arrived_us[(int64_t)chunk->channel[k].transfer * s->work->microbatches +
+                           a->microbatch];
             event->end_us = us > event->end_us ? us : event->end_us;
         }
     }
@@ -262,10 +265,11 @@ static void count_from(smp *s, double begin_s)
 {
     const double later_us = 1e6 * (smp__record_begin_s(s->record) - begin_s);
     smp__record_align(s->record, begin_s);
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++)
-            for (int mb = 0; s->chunk[chunk].channel[i].arrived_us && mb < s->microbatches; mb++)
-                s->chunk[chunk].channel[i].arrived_us[mb] += later_us;
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        for (int i = 0; i < s->work->chunk[chunk].n_channel; i++)
+            for (int mb = 0;
+                 s->work->chunk[chunk].channel[i].arrived_us && mb < s->work->microbatches; mb++)
+                s->work->chunk[chunk].channel[i].arrived_us[mb] += later_us;
 }
 
 /* Times are counted from where the first rank began its step, if all ranks are on one machine, with
@@ -297,7 +301,7 @@ static smp_status align_times(smp *s)
 /* Ends of sends and receives as smp_trace_event says. */
 static smp_status end_messages(smp *s)
 {
-    const int64_t n = (int64_t)s->flow->n_transfer * s->microbatches;
+    const int64_t n = (int64_t)s->work->flow->n_transfer * s->work->microbatches;
     double *all_us = NULL;
     smp_status status = align_times(s);
     if (status != SMP_OK || n == 0 || s->comm->pipeline_size == 1)

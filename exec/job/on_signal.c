@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_save.h"
 #include "exec/state/handle.h"
 
 enum { BYTES = 256 };
@@ -41,9 +41,9 @@ static void put_number(char *line, size_t *used, int number)
 static void put_action(char *line, size_t *used, const smp *s)
 {
     const smp_action at = smp__place_at(s->place);
-    if (at.chunk >= 0 && at.chunk < s->chunks) {
+    if (at.chunk >= 0 && at.chunk < s->work->chunks) {
         put_text(line, used, ", stage ");
-        put_number(line, used, s->stage_of_chunk[at.chunk]);
+        put_number(line, used, s->work->stage_of_chunk[at.chunk]);
     }
     if (at.microbatch >= 0) {
         put_text(line, used, ", micro-batch ");

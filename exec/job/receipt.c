@@ -62,8 +62,8 @@ static void add_bits(smp_text *text, const smp *s)
                     plan->microbatch_size, plan->gradient_blocks, smp_plan_tensor(plan));
     smp_text_append(text, "splitting %016" PRIx64 "\n", hash_splitting(&plan->splitting));
     smp_text_append(text, "precision %s\nstate-precision %s\ngradient-wire %s\n",
-                    smp_precision_name(s->target.precision),
-                    s->target.bf16_states ? "bf16" : "fp32",
+                    smp_precision_name(s->target->precision),
+                    s->target->bf16_states ? "bf16" : "fp32",
                     smp_wire_is_bf16(plan->sharding) ? "bf16" : "fp32");
 }
 

@@ -7,9 +7,11 @@
 
 #include "exec/job/choose_device.h"
 #include "exec/job/job.h"
+#include "exec/job/setup.h"
 #include "exec/optimizer/lr_schedule.h"
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_save.h"
 #include "exec/state/progress.h"
+#include "exec/step/stepping.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/verify/verify.h"
 
@@ -19,13 +21,13 @@ static smp_status copy_string(smp *s, const char **text)
 {
     if (!*text)
         return SMP_OK;
-    *text = smp_arena_strdup(s->strings, *text);
+    *text = smp_arena_strdup(s->setup->strings, *text);
     return *text ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
 static smp_status copy_options(smp *s, const smp_options *options)
 {
-    s->options = SMP_ARENA_NEW(s->strings, smp_options, 1);
+    s->options = SMP_ARENA_NEW(s->setup->strings, smp_options, 1);
     if (!s->options)
         return SMP_ERR_NO_MEMORY;
     *s->options = *options;
@@ -137,7 +139,7 @@ static smp_status share_plan(smp *s, smp__plan_maker *make_plan)
         status = smp_file_read(s->options->plan, MAX_PLAN_BYTES, &text.data, &text.length);
     } else if (s->comm->world_rank == 0) {
         smp_plan *plan = NULL;
-        status = make_plan(s->options, s->comm->world_size, s->target, &plan);
+        status = make_plan(s->options, s->comm->world_size, *s->target, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);
@@ -219,8 +221,8 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
         SMP_TRY(smp__comm_agree(s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(s->comm, verify(s)));
     }
-    s->plan->target = s->target;
-    SMP_TRY(smp__comm_agree(s->comm, smp__progress_open(s)));
+    s->plan->target = *s->target;
+    SMP_TRY(smp__comm_agree(s->comm, smp__progress_open(s, s->setup->strings)));
     return smp__comm_agree(s->comm, split_ranks(s));
 }
 
@@ -235,6 +237,40 @@ static smp_status refuse(smp_status status, smp_comm_limits limit)
     return opened;
 }
 
+/* The handle, and what it points to from its begin to its end. */
+struct parts {
+    smp handle;
+    smp_comm comm;
+    smp__endpoint endpoint;
+    smp_target target;
+    smp__work work;
+    smp__buffers buffers;
+    smp__given given;
+    struct smp__stepping stepping;
+    struct smp__setup setup;
+    struct smp__found found;
+};
+
+static smp *make_handle(void)
+{
+    struct parts *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->handle = (smp){.comm = &p->comm,
+                      .endpoint = &p->endpoint,
+                      .target = &p->target,
+                      .work = &p->work,
+                      .buffers = &p->buffers,
+                      .given = &p->given,
+                      .stepping = &p->stepping,
+                      .setup = &p->setup};
+    p->setup.found = &p->found;
+    if (smp__place_open(&p->handle.place) == SMP_OK)
+        return &p->handle;
+    free(p);
+    return NULL;
+}
+
 smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker *make_plan)
 {
     const smp_runtime_options *runtime = &options->runtime;
@@ -242,19 +278,14 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         .step_s = runtime->timeout_s,
         .start_s = smp__comm_patience(runtime->timeout_start_s, runtime->timeout_s),
         .save_s = smp__comm_patience(runtime->timeout_save_s, runtime->timeout_s)};
-    smp *s = calloc(1, sizeof(*s));
-    if (!s || !(s->comm = calloc(1, sizeof *s->comm)) || smp__place_open(&s->place) != SMP_OK) {
-        free(s ? s->comm : NULL);
-        free(s);
-        return refuse(smp_fail_memory(sizeof(*s)), limit);
-    }
-    s->strings = smp_arena_create();
+    smp *s = make_handle();
+    if (!s)
+        return refuse(smp_fail_memory(sizeof(struct parts)), limit);
+    s->setup->strings = smp_arena_create();
     smp_status status = smp__comm_open(s->comm, limit);
     if (status != SMP_OK)
         goto fail;
-    status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
-    if (status == SMP_OK && !(s->found = SMP_ARENA_NEW(s->strings, struct smp__found, 1)))
-        status = SMP_ERR_NO_MEMORY;
+    status = s->setup->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = smp__save_open(s);
     if (status == SMP_OK)
@@ -289,10 +320,9 @@ void smp_finalize(smp *s)
     smp__comm_close(s->comm);
     if (s->comm->failed)
         return; /* MPI may still use buffers of the handle: they stay until the process ends */
-    smp_arena_destroy(s->strings);
+    smp_arena_destroy(s->setup->strings);
     smp__place_close(s->place);
-    free(s->comm);
-    free(s);
+    free(s); /* the first of its parts */
 }
 
 int smp_rank(const smp *s, smp_group group)

@@ -48,15 +48,15 @@ static bool reduces(smp_action_kind kind)
 static double last_arrival_us(const smp *s, const smp_trace_event *e, int *peer)
 {
     const smp_transfer_kind kind = e->action.kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
-    const smp__chunk *chunk = &s->chunk[e->action.chunk];
+    const smp__chunk *chunk = &s->work->chunk[e->action.chunk];
     double last_us = 0.0;
     *peer = -1;
     for (int i = 0; i < chunk->n_channel && e->action.kind != SMP_ACTION_W; i++) {
         const smp__channel *c = &chunk->channel[i];
-        if (c->outgoing || s->flow->transfer[c->transfer].kind != kind)
+        if (c->outgoing || s->work->flow->transfer[c->transfer].kind != kind)
             continue;
         const double us =
-            s->transport->on_device ? e->start_us : c->arrived_us[e->action.microbatch];
+            s->endpoint->transport->on_device ? e->start_us : c->arrived_us[e->action.microbatch];
         if (*peer < 0 || us > last_us) {
             last_us = us;
             *peer = c->peer;
@@ -107,7 +107,7 @@ static void add_end(const smp *s, double from_us, double sums_us, double begin_u
 }
 
 /* No more than is there. */
-static double take(split *t, smp_time_cause from, smp_time_cause to, double us)
+static double take_time(split *t, smp_time_cause from, smp_time_cause to, double us)
 {
     const double moved_us = fmin(us, fmax(t->us[from], 0.0));
     t->us[from] -= moved_us;
@@ -128,12 +128,12 @@ static void move_inner(const smp *s, split *t)
     t->us[SMP_TIME_RECOMPUTE] += again;
     t->us[SMP_TIME_GROUP] += forward + backward;
     t->us[SMP_TIME_SUMS] += joint + joint_back;
-    (void)take(t, SMP_TIME_REST, SMP_TIME_MESSAGES, spent_us(s, SMP__SPENT_SENDS));
-    (void)take(t, SMP_TIME_FORWARD, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_FORWARD));
-    (void)take(t, SMP_TIME_SUMS, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_OTHER));
+    (void)take_time(t, SMP_TIME_REST, SMP_TIME_MESSAGES, spent_us(s, SMP__SPENT_SENDS));
+    (void)take_time(t, SMP_TIME_FORWARD, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_FORWARD));
+    (void)take_time(t, SMP_TIME_SUMS, SMP_TIME_OFFLOAD, spent_us(s, SMP__SPENT_UPDATE_OTHER));
     const double left_us =
-        take(t, SMP_TIME_END, SMP_TIME_GROUP, spent_us(s, SMP__SPENT_GROUP_OTHER));
-    (void)take(t, SMP_TIME_REST, SMP_TIME_GROUP, left_us);
+        take_time(t, SMP_TIME_END, SMP_TIME_GROUP, spent_us(s, SMP__SPENT_GROUP_OTHER));
+    (void)take_time(t, SMP_TIME_REST, SMP_TIME_GROUP, left_us);
 }
 
 static void split_step(const smp *s, double step_us, double data_us, split *t)

@@ -6,6 +6,7 @@
 
 #include "exec/inputs/loss_share.h"
 #include "exec/job/choose_device.h"
+#include "exec/job/setup.h"
 #include "exec/state/weights.h"
 
 smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data **out)
@@ -27,20 +28,20 @@ static void put_products(const smp *s, smp_text *text)
     if (chosen[0] == '\0')
         return;
     smp_text_append(text, "\n%s", chosen);
-    put_note(text, s->found->products_note);
+    put_note(text, s->setup->found->products_note);
 }
 
 void smp__job_target_text(const smp *s, smp_text *text)
 {
-    if (s->device->host_memory && s->found->device_note[0] == '\0')
+    if (s->device->host_memory && s->setup->found->device_note[0] == '\0')
         return;
     smp_text_append(text, "device %s (%s), %s", s->device->name,
                     s->device->describe(s->device_context),
-                    smp_precision_name(s->target.precision));
-    put_note(text, s->found->device_note);
+                    smp_precision_name(s->target->precision));
+    put_note(text, s->setup->found->device_note);
     if (s->comm->world_size > 1) {
-        smp_text_append(text, ", transport %s", s->transport->name);
-        put_note(text, s->found->transport_note);
+        smp_text_append(text, ", transport %s", s->endpoint->transport->name);
+        put_note(text, s->setup->found->transport_note);
     }
     put_products(s, text);
 }

@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/job/setup.h"
 #include "exec/state/device_wait.h"
 #include "exec/job/choose_device.h"
 #include "exec/record/step_record.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/stepping.h"
 #include "profile/estimate.h"
 #include "profile/measure.h"
 
@@ -59,16 +61,16 @@ static double median_of(const smp__cost_samples *c, const double *us, double *ra
 /* What this rank knows, in the row of its replica. */
 static void fill_own(const smp *s, double *row)
 {
-    const smp__cost_samples *c = s->cost_samples;
+    const smp__cost_samples *c = s->stepping->cost_samples;
     double slower = 1.0;
     if (s->comm->tensor_rank > 0) /* all devices of a group do the same: the first one counts */
         return;
     if (s->plan->cluster)
-        slower = smp_device_slowdown(s->plan->cluster, s->target.precision,
+        slower = smp_device_slowdown(s->plan->cluster, s->target->precision,
                                      s->comm->world_rank / s->comm->tensor_size);
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
-            double *op = &row[(int64_t)COLUMNS * s->chunk[chunk].layout->call[i].op];
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        for (int32_t i = 0; i < s->work->chunk[chunk].layout->n_call; i++) {
+            double *op = &row[(int64_t)COLUMNS * s->work->chunk[chunk].layout->call[i].op];
             for (int part = 0; part < PARTS; part++) {
                 const int64_t series = c->first[chunk] + PARTS * i + part;
                 double range_us;
@@ -95,11 +97,12 @@ static smp_status share_rows(smp *s, merged *m)
 static smp_status add_samples(const smp *s, merged *m, int replica)
 {
     int begin, end;
-    valid_samples(s->cost_samples, &begin, &end);
-    for (int32_t i = 0; i < s->flow->n_transfer; i++) {
-        const smp_transfer *t = &s->flow->transfer[i];
-        const int from = smp_plan_first_process(s->plan, replica, s->stage_rank[t->from_stage]);
-        const int to = smp_plan_first_process(s->plan, replica, s->stage_rank[t->to_stage]);
+    valid_samples(s->stepping->cost_samples, &begin, &end);
+    for (int32_t i = 0; i < s->work->flow->n_transfer; i++) {
+        const smp_transfer *t = &s->work->flow->transfer[i];
+        const int from =
+            smp_plan_first_process(s->plan, replica, s->work->stage_rank[t->from_stage]);
+        const int to = smp_plan_first_process(s->plan, replica, s->work->stage_rank[t->to_stage]);
         if (m->node_of[from] != m->node_of[to])
             continue;
         for (int k = begin; k < end; k++) {
@@ -117,12 +120,12 @@ static smp_status add_samples(const smp *s, merged *m, int replica)
 
 static smp_status share_messages(smp *s, merged *m)
 {
-    const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES;
+    const int64_t n = (int64_t)s->work->flow->n_transfer * SMP__COST_SAMPLES;
     SMP_TRY(smp__comm_nodes(s->comm, &m->node_of));
     for (int replica = 0; replica < s->comm->ddp_size; replica++) {
         smp_status status = SMP_OK;
         for (int64_t i = 0; i < n; i++) {
-            const smp__message_sample *own = &s->cost_samples->message[i];
+            const smp__message_sample *own = &s->stepping->cost_samples->message[i];
             const bool here = replica == s->comm->replica && s->comm->tensor_rank == 0;
             m->number[i * MESSAGE_NUMBERS] = here ? own->sent_s : 0.0;
             m->number[i * MESSAGE_NUMBERS + 1] = here ? own->awaited_s : 0.0;
@@ -149,12 +152,12 @@ static smp_status find_times_messages(smp *s, bool *out)
 static smp_status merge(smp *s, merged *m)
 {
     bool times_messages;
-    const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES * MESSAGE_NUMBERS;
+    const int64_t n = (int64_t)s->work->flow->n_transfer * SMP__COST_SAMPLES * MESSAGE_NUMBERS;
     m->n_row = (int64_t)COLUMNS * s->graph->n_op + 2;
     smp_status status = SMP_OK;
     if (n > INT_MAX || m->n_row > INT_MAX)
         status = smp_fail(SMP_ERR_FAILED, "costs of %d operators and %d transfers: too many",
-                          s->graph->n_op, s->flow->n_transfer);
+                          s->graph->n_op, s->work->flow->n_transfer);
     if (status == SMP_OK) {
         m->row = calloc((size_t)(s->comm->ddp_size * m->n_row), sizeof(*m->row));
         m->number = calloc((size_t)n + 1, sizeof(*m->number));
@@ -230,7 +233,7 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     double *spread = SMP_ARENA_NEW(profile->arena, double, n);
     if (!cost || !name || !scratch || !spread)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__estimate_bytes(s->graph, s->batch, cost));
+    SMP_TRY(smp__estimate_bytes(s->graph, s->work->batch, cost));
     for (int32_t i = 0; i < s->graph->n_op; i++) {
         name[i] = s->graph->op[i].name;
         spread[i] = set_cost(s, m, i, scratch, &cost[i]);
@@ -259,7 +262,7 @@ static void set_memory(const smp *s, smp_profile *profile)
         return;
     if (planned && s->plan->cluster)
         profile->memory_bytes = s->plan->cluster->device[0].memory_bytes;
-    profile->library_bytes = s->found->library_bytes;
+    profile->library_bytes = s->setup->found->library_bytes;
     if (planned && profile->library_bytes == 0)
         profile->library_bytes = s->plan->library_bytes;
 }
@@ -272,9 +275,9 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     smp_profile profile = {.model = s->graph->name,
                            .fingerprint = s->graph->fingerprint,
                            .device = device,
-                           .dtype = smp_precision_name(s->target.precision),
-                           .microbatch_size = s->batch,
-                           .bf16_states = s->target.bf16_states,
+                           .dtype = smp_precision_name(s->target->precision),
+                           .microbatch_size = s->work->batch,
+                           .bf16_states = s->target->bf16_states,
                            .arena = smp_arena_create()};
     smp_link_spec *link = &profile.link[SMP_LINK_INTRA_NODE];
     smp_status status = profile.arena ? set_ops(s, m, &profile) : SMP_ERR_NO_MEMORY;
@@ -302,10 +305,10 @@ static smp_status check_call(const smp *s, const char *path)
 {
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_costs_write: a NULL argument");
-    if (!s->cost_samples)
+    if (!s->stepping->cost_samples)
         return smp_fail(SMP_ERR_INPUT, "smp_costs_write needs options.record_costs");
     SMP_TRY(smp__job_usable(s));
-    if (s->cost_samples->n_step == 0)
+    if (s->stepping->cost_samples->n_step == 0)
         return smp_fail(SMP_ERR_INPUT, "%s: no step was taken, so no cost was measured", path);
     return SMP_OK;
 }

@@ -22,7 +22,7 @@ static void begin(smp_text *out)
     smp_text_append(out, "\n");
 }
 
-static void put(smp_text *out, double value, bool whole)
+static void put_number(smp_text *out, double value, bool whole)
 {
     smp_text_append(out, whole ? "%.0f" : "%.9g", isnan(value) ? (double)NAN : value);
 }
@@ -33,7 +33,7 @@ static void put_row(const smp__log_row *row, smp_text *out)
     for (int i = 0; i < SMP__LOG_N_COLUMNS; i++) {
         smp_text_append(out, ",");
         if (row->known[i])
-            put(out, row->value[i], smp__log_columns[i].whole);
+            put_number(out, row->value[i], smp__log_columns[i].whole);
     }
     smp_text_append(out, "\n");
 }
@@ -73,8 +73,8 @@ static smp_status keep_lines(const char *path, const char *old, size_t bytes, in
     return SMP_OK;
 }
 
-static smp_status keep(const char *path, const char *old, size_t bytes, int64_t step,
-                       smp_text *kept)
+static smp_status keep_rows(const char *path, const char *old, size_t bytes, int64_t step,
+                            smp_text *kept)
 {
     begin(kept);
     if (bytes == 0 || kept->failed)
@@ -85,4 +85,5 @@ static smp_status keep(const char *path, const char *old, size_t bytes, int64_t 
     return keep_lines(path, old + kept->length, bytes - kept->length, step, kept);
 }
 
-const smp__log_kind smp__log_csv = {.locate = locate, .keep = keep, .begin = begin, .row = put_row};
+const smp__log_kind smp__log_csv = {
+    .locate = locate, .keep = keep_rows, .begin = begin, .row = put_row};

@@ -195,8 +195,8 @@ static bool read_step(const char *at, size_t n, uint64_t *step)
     return true;
 }
 
-static smp_status keep(const char *path, const char *old, size_t bytes, int64_t last,
-                       smp_text *kept)
+static smp_status keep_events(const char *path, const char *old, size_t bytes, int64_t last,
+                              smp_text *kept)
 {
     for (size_t at = 0, n; bytes - at >= FRAME_BYTES; at += FRAME_BYTES + n) {
         const char *data = old + at + LENGTH_BYTES + CRC_BYTES;
@@ -222,4 +222,4 @@ static smp_status keep(const char *path, const char *old, size_t bytes, int64_t 
 }
 
 const smp__log_kind smp__log_events = {
-    .locate = locate, .keep = keep, .begin = begin, .row = put_row};
+    .locate = locate, .keep = keep_events, .begin = begin, .row = put_row};

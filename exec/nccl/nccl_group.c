@@ -42,7 +42,7 @@ static smp_status finish_beside(smp__nccl_context *c)
 }
 
 /* Before the first operation of a call. */
-static smp_status enter(smp__nccl_way *w)
+static smp_status enter_call(smp__nccl_way *w)
 {
     return w == &w->of->within ? finish_beside(w->of) : SMP_OK;
 }
@@ -73,7 +73,7 @@ static smp_status copy(smp__nccl_way *w, float *to, const float *from, int64_t n
 static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to, int64_t n)
 {
     const smp__nccl_sums *of = devices_of(w);
-    SMP_TRY(enter(w));
+    SMP_TRY(enter_call(w));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
@@ -132,7 +132,7 @@ static smp_status all_reduce(void *context, float *values, int64_t n)
     float *own = values + begin_of(all, of->own);
     float *came = w->of->came;
     SMP_TRY(check(w, n));
-    SMP_TRY(enter(w));
+    SMP_TRY(enter_call(w));
     SMP_TRY(swap_shares(w, values, all, false));
     SMP_TRY(copy(w, came + of->own * all.each, own, size_of(all, of->own)));
     SMP_TRY(smp__cuda_add_rows(w->stream, own, came, size_of(all, of->own), of->members, all.each));
@@ -180,7 +180,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
 /* Ends a shift, or a call beside. */
 static smp_status finish(void *context)
 {
-    return enter(context);
+    return enter_call(context);
 }
 
 static smp_status beside(void *context, const smp_op_group **group, void **device)

@@ -88,7 +88,7 @@ smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status)
 }
 
 /* *busy: something of it is in progress; else it stays as it is. */
-static smp_status look(ncclComm_t nccl, bool *busy)
+static smp_status look_at_communicator(ncclComm_t nccl, bool *busy)
 {
     ncclResult_t state = ncclSuccess;
     if (!nccl)
@@ -103,9 +103,9 @@ smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet)
 {
     bool busy = false;
     for (int i = 0; i < c->n_lane; i++)
-        SMP_TRY(smp__nccl_blame(&c->lane[i], look(c->lane[i].nccl, &busy)));
+        SMP_TRY(smp__nccl_blame(&c->lane[i], look_at_communicator(c->lane[i].nccl, &busy)));
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(smp_fail_context(look(c->sums[i].nccl, &busy),
+        SMP_TRY(smp_fail_context(look_at_communicator(c->sums[i].nccl, &busy),
                                  i == SMP__NCCL_TENSOR ? "devices that compute layers together"
                                                        : "sums over the replicas"));
     *quiet = !busy;
@@ -127,7 +127,7 @@ static smp_status test_settled(void *context, bool *done)
 {
     const settling *s = context;
     bool busy = false;
-    if (look(s->comm, &busy) != SMP_OK)
+    if (look_at_communicator(s->comm, &busy) != SMP_OK)
         return smp__nccl_look(s->of, done); /* the same, and whose communicator it is */
     *done = !busy;
     return SMP_OK;

@@ -30,7 +30,7 @@ struct smp__copy_threads {
     way way[SMP_COPY_DIRECTIONS];
 };
 
-static smp_status move(void *of, int64_t number)
+static smp_status move_piece(void *of, int64_t number)
 {
     const way *w = of;
     const smp__copy_threads *all = w->all;
@@ -47,7 +47,7 @@ static smp_status start_way(smp__copy_threads *all, way *w)
     w->queue = calloc((size_t)all->slots, sizeof *w->queue);
     if (!w->queue)
         return smp_fail_memory((size_t)all->slots * sizeof *w->queue);
-    return smp_fail_context(smp__worker_start(move, w, &w->worker), "offload");
+    return smp_fail_context(smp__worker_start(move_piece, w, &w->worker), "offload");
 }
 
 smp_status smp__copy_threads_start(const smp_offload_area_kind *kind, void *context, int slots,

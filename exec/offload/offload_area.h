@@ -25,7 +25,7 @@ typedef struct smp_offload_area_options {
 } smp_offload_area_options;
 
 /* How an area is held. One file each, listed in offload_area.c. `move` NULL: the device copies by
- * itself (smp_device.travel), else threads call it. */
+ * itself (smp_device.copy_to_host), else threads call it. */
 typedef struct smp_offload_area_kind {
     const char *name;
     bool (*suits)(const smp_offload_area_options *options);
@@ -48,22 +48,22 @@ typedef struct smp_offload_area smp_offload_area;
  * SMP_ERR_INPUT with it where the device copies by itself. */
 smp_status smp_offload_area_open(const smp_offload_area_options *options, smp_offload_area **out);
 /* Accepts NULL. Waits for the copies that are under way. */
-void smp_offload_area_close(smp_offload_area *far);
+void smp_offload_area_close(smp_offload_area *area);
 /* Instead, where a copy may never end: what it touches stays. */
-void smp_offload_area_abandon(smp_offload_area *far);
+void smp_offload_area_abandon(smp_offload_area *area);
 
-const char *smp_offload_area_name(const smp_offload_area *far);
-smp_status smp_offload_area_base(smp_offload_area *far, char **base);
+const char *smp_offload_area_name(const smp_offload_area *area);
+smp_status smp_offload_area_base(smp_offload_area *area, char **base);
 
 /* Begins to copy `bytes` between `values` in the arena and the area from byte `at` on, when the
  * compute stream gets here. */
-smp_status smp_offload_area_begin(smp_offload_area *far, int slot, smp_copy_direction way,
+smp_status smp_offload_area_begin(smp_offload_area *area, int slot, smp_copy_direction way,
                                   void *values, int64_t at, int64_t bytes);
 /* Does what is enqueued on the compute stream from here on find the slot's last copy done? The
  * error of a copy that failed appears here. */
-smp_status smp_offload_area_join(smp_offload_area *far, int slot, bool *done);
+smp_status smp_offload_area_join(smp_offload_area *area, int slot, bool *done);
 /* When the slot's last copy, which is done, began and ended, in seconds of smp_clock_s; false: not
  * known. */
-bool smp_offload_area_times(const smp_offload_area *far, int slot, double *begin_s, double *end_s);
+bool smp_offload_area_times(const smp_offload_area *area, int slot, double *begin_s, double *end_s);
 
 #endif

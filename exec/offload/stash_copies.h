@@ -1,11 +1,11 @@
-/* Stashes that travel: what S and L do, and who waits for them. */
+/* Stashes that are offloaded: what S and L do, and who waits for them. */
 #ifndef SMP_EXEC_OFFLOAD_STASH_COPIES_H
 #define SMP_EXEC_OFFLOAD_STASH_COPIES_H
 
 #include "exec/offload/offload_area.h"
 #include "exec/state/handle.h"
 
-/* Slots of the rank's far side, which its device is opened for; 0: nothing travels. */
+/* Slots of the rank's host area, which its device is opened for; 0: nothing is offloaded. */
 int smp__stash_copies_slots(const smp *s);
 
 /* Reserves the rank's host area, if it has one. Not collective. */
@@ -20,7 +20,7 @@ smp_status smp__stash_copies_begin(smp *s, int chunk, int microbatch, smp_copy_d
 smp_status smp__stash_copies_stored(smp *s, int64_t position);
 /* Before B or I: what it reads is back. Nothing if it has not been away. */
 smp_status smp__stash_copies_loaded(smp *s, int chunk, int microbatch);
-/* The same begun and waited for, of what travels: for runs that are no step. */
+/* The same begun and waited for, of what is offloaded: for runs that are no step. */
 smp_status smp__stash_copies_at_once(smp *s, int chunk, int microbatch, smp_copy_direction way);
 
 /* Behind the last action, when the device is idle: when copies ended, for a trace. */

@@ -31,7 +31,7 @@ static void update(const smp_update *u)
 }
 
 /* The direction is the gradient before clipping. */
-static double keep(const smp_update *u, double kept, double direction_norm)
+static double keep_norm(const smp_update *u, double kept, double direction_norm)
 {
     const double gradient = direction_norm * u->grad_scale, b2 = u->settings->beta2;
     return kept > 0.0 ? b2 * kept + (1.0 - b2) * gradient * gradient : gradient * gradient;
@@ -51,5 +51,5 @@ const smp_optimizer smp__optimizer_novograd = {
     .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
     .update = update,
     .trust = trust,
-    .keep = keep,
+    .keep = keep_norm,
 };

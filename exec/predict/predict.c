@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/step/stepping.h"
 #include "exec/step/tap.h"
 #include "exec/predict/whole_tensor.h"
 #include "graph/math/half.h"
@@ -28,10 +29,10 @@ static void find_call(prediction *p)
 {
     const smp *s = p->s;
     const int32_t op = s->graph->tensor[p->tensor.here].producer;
-    p->tap.chunk = smp__job_chunk_of_stage(s, s->stage_of_op[op]);
+    p->tap.chunk = smp__job_chunk_of_stage(s, s->work->stage_of_op[op]);
     if (p->tap.chunk < 0)
         return;
-    const smp_layout *layout = s->chunk[p->tap.chunk].layout;
+    const smp_layout *layout = s->work->chunk[p->tap.chunk].layout;
     for (int i = 0; i < layout->n_call; i++)
         if (layout->call[i].op == op)
             p->tap.call = i;
@@ -43,13 +44,13 @@ static smp_status open_prediction(prediction *p)
     const smp *s = p->s;
     const smp_tensor *whole = &smp_graph_whole(s->graph)->tensor[p->tensor.whole];
     const smp_tensor *here = &s->graph->tensor[p->tensor.here];
-    p->rows = whole->batched ? s->batch : 1;
+    p->rows = whole->batched ? s->work->batch : 1;
     p->elements = whole->elements;
     p->part = here->elements;
-    p->tap.bytes = smp_tensor_bytes(s->graph, p->tensor.here, s->batch);
+    p->tap.bytes = smp_tensor_bytes(s->graph, p->tensor.here, s->work->batch);
     find_call(p);
     if (p->tap.chunk >= 0)
-        p->tap.values = malloc((size_t)(p->tap.bytes * s->microbatches));
+        p->tap.values = malloc((size_t)(p->tap.bytes * s->work->microbatches));
     p->piece = malloc((size_t)(p->rows * p->part) * 4);
     bool failed = !p->piece || (p->tap.chunk >= 0 && !p->tap.values);
     if (s->comm->world_rank == 0) {
@@ -58,7 +59,7 @@ static smp_status open_prediction(prediction *p)
         p->sum = calloc(p->how == SMP_OUTPUT_MEAN ? full : 1, sizeof *p->sum);
         failed = failed || !p->full || !p->sum;
     }
-    return failed ? smp_fail_memory((size_t)(p->tap.bytes * s->microbatches)) : SMP_OK;
+    return failed ? smp_fail_memory((size_t)(p->tap.bytes * s->work->microbatches)) : SMP_OK;
 }
 
 static void close_prediction(prediction *p)
@@ -98,8 +99,8 @@ static void add_rows(prediction *p, int64_t rows)
 static smp_status bring_microbatch(prediction *p, int replica, int microbatch, int64_t rows)
 {
     smp *s = p->s;
-    const int stage = s->stage_of_op[s->graph->tensor[p->tensor.here].producer];
-    const int first = smp_plan_first_process(s->plan, replica, s->stage_rank[stage]);
+    const int stage = s->work->stage_of_op[s->graph->tensor[p->tensor.here].producer];
+    const int first = smp_plan_first_process(s->plan, replica, s->work->stage_rank[stage]);
     const bool split = p->tensor.way.way == SMP_SPLIT;
     for (int device = 0; device < (split ? s->comm->tensor_size : 1); device++) {
         if (s->comm->world_rank == first + device)
@@ -121,7 +122,7 @@ static smp_status bring_all(prediction *p)
     const smp *s = p->s;
     const bool batched = p->rows > 1 || smp_graph_whole(s->graph)->tensor[p->tensor.whole].batched;
     for (int replica = 0; replica < s->comm->ddp_size; replica++)
-        for (int mb = 0; mb < s->microbatches; mb++) {
+        for (int mb = 0; mb < s->work->microbatches; mb++) {
             const int64_t samples = smp__job_samples(s, replica, mb);
             if (samples > 0)
                 SMP_TRY(bring_microbatch(p, replica, mb, batched ? samples : 1));
@@ -137,10 +138,10 @@ static smp_status check(const smp *s, int64_t samples, smp_output how, const voi
 {
     if (how != SMP_OUTPUT_CONCAT && how != SMP_OUTPUT_STACK && how != SMP_OUTPUT_MEAN)
         return smp_fail(SMP_ERR_INPUT, "smp_predict: got %d as a form of output", (int)how);
-    if (how != SMP_OUTPUT_CONCAT && samples % s->batch != 0)
+    if (how != SMP_OUTPUT_CONCAT && samples % s->work->batch != 0)
         return smp_fail(SMP_ERR_INPUT,
                         "smp_predict: %" PRId64 " samples are no whole micro-batches of %" PRId64,
-                        samples, s->batch);
+                        samples, s->work->batch);
     if (s->comm->world_rank == 0 && !values)
         return smp_fail(SMP_ERR_INPUT, "smp_predict: a NULL argument");
     return SMP_OK;
@@ -150,9 +151,9 @@ static smp_status predict(prediction *p, const void *const *inputs, int64_t samp
 {
     smp *s = p->s;
     smp_step_result ignored;
-    s->tap = p->tap.chunk >= 0 ? &p->tap : NULL;
+    s->stepping->tap = p->tap.chunk >= 0 ? &p->tap : NULL;
     smp_status status = smp_evaluate_short(s, inputs, samples, &ignored);
-    s->tap = NULL;
+    s->stepping->tap = NULL;
     SMP_TRY(status);
     smp__place_doing(s->place, "bringing a prediction together");
     return smp__job_leave(s, bring_all(p));

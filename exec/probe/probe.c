@@ -188,7 +188,7 @@ static smp_status open_device(smp__probe_state *p, const smp_target *target, int
     const smp_device_options options = {.precision = target->precision,
                                         .node_rank = rank,
                                         .stamps = SMP__PROBE_STAMPS,
-                                        .travels = SMP_COPY_DIRECTIONS};
+                                        .host_copies = SMP_COPY_DIRECTIONS};
     SMP_TRY(smp_target_check(*target));
     p->precision = target->precision;
     p->device = smp_device_find(smp_backend_name(target->backend));

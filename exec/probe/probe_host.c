@@ -1,4 +1,4 @@
-/* The link to host memory, over the far side that a job would take: a copy out and one back, begun
+/* The link to host memory, over the host area that a job would take: a copy out and one back, begun
  * together as S and L are, until the slower one has arrived. That is what a plan may count on in
  * each direction, since in the middle of a step both are busy, and one alone takes no longer. All
  * devices measure at once, as they share their host's memory; rank 0's time counts. */
@@ -18,41 +18,41 @@ static smp_status open_far(smp__probe_state *p, smp__probe_host *host, int64_t b
                                               .slots = SMP_COPY_DIRECTIONS,
                                               .folder = host->folder};
     smp__probe_host_close(host);
-    SMP_TRY(smp_offload_area_open(&options, &host->far));
+    SMP_TRY(smp_offload_area_open(&options, &host->area));
     host->bytes = bytes;
     return SMP_OK;
 }
 
 typedef struct copy_wait {
-    smp_offload_area *far;
+    smp_offload_area *area;
     int slot;
 } copy_wait;
 
 static smp_status test_copy(void *context, bool *done)
 {
     const copy_wait *w = context;
-    return smp_offload_area_join(w->far, w->slot, done);
+    return smp_offload_area_join(w->area, w->slot, done);
 }
 
 static void describe_copy(const void *context, char *buffer, size_t size)
 {
     const copy_wait *w = context;
     snprintf(buffer, size, "a copy %s host memory (%s)",
-             w->slot == SMP_COPY_TO_HOST ? "to" : "from", smp_offload_area_name(w->far));
+             w->slot == SMP_COPY_TO_HOST ? "to" : "from", smp_offload_area_name(w->area));
 }
 
 /* Waits as a rank does, which leaves the cores to the threads that copy. */
-static smp_status copy_both(smp__probe_state *p, smp_offload_area *far, char *const *values,
+static smp_status copy_both(smp__probe_state *p, smp_offload_area *area, char *const *values,
                             int64_t bytes)
 {
     smp_comm alone = {.crowded = true, .notice = MPI_COMM_NULL};
     smp_comm *comm = p->parallel ? &p->comm : &alone;
     for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
-        SMP_TRY(smp_offload_area_begin(far, way, (smp_copy_direction)way, values[way], way * bytes,
+        SMP_TRY(smp_offload_area_begin(area, way, (smp_copy_direction)way, values[way], way * bytes,
                                        bytes));
     for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
         SMP_TRY(smp__comm_wait_until(comm, &(smp_wait){0}, test_copy, describe_copy,
-                                     &(copy_wait){far, way}));
+                                     &(copy_wait){area, way}));
     return SMP_OK;
 }
 
@@ -67,11 +67,11 @@ static smp_status copies(smp__probe_state *p, const smp__probe_host *host, int64
     SMP_TRY(smp__probe_pool(p, total));
     for (int way = 0; way < SMP_COPY_DIRECTIONS; way++)
         values[way] = p->pool + at[way];
-    SMP_TRY(copy_both(p, host->far, values, bytes)); /* warm-up */
+    SMP_TRY(copy_both(p, host->area, values, bytes)); /* warm-up */
     SMP_TRY(smp__probe_idle(p));
     const double begin_s = smp_clock_s();
     for (int i = 0; i < repeat; i++)
-        SMP_TRY(copy_both(p, host->far, values, bytes));
+        SMP_TRY(copy_both(p, host->area, values, bytes));
     SMP_TRY(smp__probe_idle(p));
     *us = 1e6 * (smp_clock_s() - begin_s) / repeat;
     return SMP_OK;
@@ -101,7 +101,7 @@ smp_status smp__probe_host_time(smp__probe_state *p, smp__probe_host *host, int6
 
 void smp__probe_host_close(smp__probe_host *host)
 {
-    smp_offload_area_close(host->far);
-    host->far = NULL;
+    smp_offload_area_close(host->area);
+    host->area = NULL;
     host->bytes = 0;
 }

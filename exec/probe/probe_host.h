@@ -6,11 +6,11 @@
 #include "exec/probe/probe_op.h"
 
 typedef struct smp__probe_host {
-    const char *folder;    /* of a file that is the far side; NULL: memory of the host */
-    bool idles;            /* another rank measures the device that is this one's too */
-    smp_offload_area *far; /* opened when first needed, */
-    int64_t bytes;         /* for so many each way */
-    double took[2];        /* result of the last call: here, since MPI adds it up */
+    const char *folder;     /* of a file that is the host area; NULL: memory of the host */
+    bool idles;             /* another rank measures the device that is this one's too */
+    smp_offload_area *area; /* opened when first needed, */
+    int64_t bytes;          /* for so many each way */
+    double took[2];         /* result of the last call: here, since MPI adds it up */
 } smp__probe_host;
 
 /* See smp_probe.time_link. Collective where there are several ranks. */

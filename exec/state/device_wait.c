@@ -47,7 +47,7 @@ int64_t smp__device_position(const smp *s)
 /* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
 static int mark_stamp(const smp *s, int mark)
 {
-    return (int)(s->program->n * (s->record ? 2 : 1)) + PACE_SLOTS + mark;
+    return (int)(s->work->program->n * (s->record ? 2 : 1)) + PACE_SLOTS + mark;
 }
 
 int smp__device_stamps(const smp *s, int marks)
@@ -57,12 +57,12 @@ int smp__device_stamps(const smp *s, int marks)
 
 static int begin_stamp(const smp *s, int64_t action)
 {
-    return (int)(s->program->n + action);
+    return (int)(s->work->program->n + action);
 }
 
 static int pace_stamp(const smp *s, int64_t mark)
 {
-    return (int)(s->program->n * (s->record ? 2 : 1) + mark % PACE_SLOTS);
+    return (int)(s->work->program->n * (s->record ? 2 : 1) + mark % PACE_SLOTS);
 }
 
 /* True if the device has done an action more than was known. */
@@ -79,7 +79,7 @@ static bool advance(smp *s)
 static const smp_action *first_open(const smp *s)
 {
     for (int64_t i = s->queue->passed; i < s->queue->position; i++) {
-        const smp_action *action = &s->program->action[i];
+        const smp_action *action = &s->work->program->action[i];
         if (action->kind != SMP_ACTION_RECV_F && action->kind != SMP_ACTION_RECV_B)
             return action; /* a receive is nothing on the compute stream */
     }
@@ -104,7 +104,7 @@ static void describe_device(const void *context, char *buffer, size_t size)
     smp_action_format(action, &text);
     snprintf(buffer, size, "its device to finish %s, %lld of %lld actions behind the host",
              text.data ? text.data : "an action",
-             (long long)(s->queue->position - s->queue->passed), (long long)s->program->n);
+             (long long)(s->queue->position - s->queue->passed), (long long)s->work->program->n);
     smp_text_free(&text);
 }
 
@@ -117,8 +117,8 @@ static smp_status test_device(void *context, bool *done)
     *done = *done || (w->stamp >= 0 && s->device->passed(s->device_context, w->stamp, NULL));
     if (*done)
         return SMP_OK;
-    if (s->transport_context)
-        SMP_TRY(s->transport->progress(s->transport_context));
+    if (s->endpoint->context)
+        SMP_TRY(s->endpoint->transport->progress(s->endpoint->context));
     SMP_TRY(smp__updates_look(s));
     if (advance(s))
         w->wait.waited_s = 0.0;
@@ -175,7 +175,7 @@ smp_status smp__stamp_end(smp *s)
 {
     if (s->record || !s->device->host_memory) /* of the host's own steps only a trace asks */
         SMP_TRY(s->device->stamp(s->device_context, (int)s->queue->position));
-    smp__record_action(s->record, &s->program->action[s->queue->position]);
+    smp__record_action(s->record, &s->work->program->action[s->queue->position]);
     s->queue->position++;
     if (!s->device->host_memory)
         advance(s);
@@ -209,7 +209,7 @@ smp_status smp__trace_collect(smp *s)
             return smp_fail(SMP_ERR_FAILED, "the device has no time for action %lld of the step",
                             (long long)i);
         event->world_rank = s->comm->world_rank;
-        event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
+        event->stage = event->action.chunk >= 0 ? s->work->stage_of_chunk[event->action.chunk] : -1;
         event->start_us = smp__record_us(s->record, begin_s);
         event->end_us = fmax(smp__record_us(s->record, end_s), ended_us[i]);
     }
@@ -218,25 +218,26 @@ smp_status smp__trace_collect(smp *s)
 }
 
 /* In the host area of a GPU's rank? */
-static bool is_far(const smp *s, const void *place)
+static bool is_in_host(const smp *s, const void *place)
 {
     const char *at = place;
-    return s->far && at >= s->far && at < s->far + s->memory->far_bytes;
+    return s->buffers->host_area && at >= s->buffers->host_area &&
+           at < s->buffers->host_area + s->memory->host_bytes;
 }
 
 smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes)
 {
     if (s->device->host_memory)
         return s->device->copy(s->device_context, target, values, bytes);
-    if (is_far(s, target)) {
+    if (is_in_host(s, target)) {
         memcpy(target, values, (size_t)bytes);
         return SMP_OK;
     }
     SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
     for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
         int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
-        memcpy(s->piece, (const char *)values + done, (size_t)n);
-        SMP_TRY(s->device->upload(s->device_context, (char *)target + done, s->piece, n));
+        memcpy(s->buffers->piece, (const char *)values + done, (size_t)n);
+        SMP_TRY(s->device->upload(s->device_context, (char *)target + done, s->buffers->piece, n));
         SMP_TRY(smp__device_idle(s));
     }
     return SMP_OK;
@@ -246,15 +247,16 @@ smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes
 {
     if (s->device->host_memory)
         return s->device->copy(s->device_context, values, source, bytes);
-    if (is_far(s, source)) {
+    if (is_in_host(s, source)) {
         memcpy(values, source, (size_t)bytes);
         return SMP_OK;
     }
     for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
         int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
-        SMP_TRY(s->device->download(s->device_context, s->piece, (const char *)source + done, n));
+        SMP_TRY(s->device->download(s->device_context, s->buffers->piece,
+                                    (const char *)source + done, n));
         SMP_TRY(smp__device_idle(s));
-        memcpy((char *)values + done, s->piece, (size_t)n);
+        memcpy((char *)values + done, s->buffers->piece, (size_t)n);
     }
     return SMP_OK;
 }

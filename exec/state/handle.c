@@ -6,21 +6,22 @@
 
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)
 {
-    int64_t left = s->samples_given - ((int64_t)replica * s->microbatches + microbatch) * s->batch;
-    return left < 0 ? 0 : left < s->batch ? left : s->batch;
+    int64_t left = s->given->samples -
+                   ((int64_t)replica * s->work->microbatches + microbatch) * s->work->batch;
+    return left < 0 ? 0 : left < s->work->batch ? left : s->work->batch;
 }
 
 int64_t smp__job_following(const smp *s, int replica, int microbatch)
 {
-    int64_t first = (int64_t)replica * s->microbatches + microbatch + 1;
-    int64_t n = (s->samples_given + s->batch - 1) / s->batch - first;
+    int64_t first = (int64_t)replica * s->work->microbatches + microbatch + 1;
+    int64_t n = (s->given->samples + s->work->batch - 1) / s->work->batch - first;
     return n < 0 ? 0 : n;
 }
 
 static void *input_address(const smp *s, int input, int microbatch)
 {
-    const smp__input *in = &s->input[input];
-    bool full = smp__job_samples(s, s->comm->replica, microbatch) == s->batch;
+    const smp__input *in = &s->given->input[input];
+    bool full = smp__job_samples(s, s->comm->replica, microbatch) == s->work->batch;
     return (char *)(full ? in->data + microbatch * in->stride : in->padded);
 }
 
@@ -31,20 +32,22 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
     case SMP_SPACE_NONE:
         return NULL;
     case SMP_SPACE_INPUT:
-        return input_address(s, ref.index, s->first_microbatch + microbatch);
+        return input_address(s, ref.index, s->given->first_microbatch + microbatch);
     case SMP_SPACE_STASH:
-        return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
+        return s->buffers->arena +
+               memory->stash[ref.index][(int64_t)chunk * s->work->microbatches + microbatch] +
                ref.offset;
     case SMP_SPACE_WORK:
-        return s->arena + memory->work + ref.offset;
+        return s->buffers->arena + memory->work + ref.offset;
     case SMP_SPACE_BORDER:
-        return s->arena +
-               memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) * s->microbatches +
+        return s->buffers->arena +
+               memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) *
+                                  s->work->microbatches +
                               microbatch];
     case SMP_SPACE_LOSS:
-        return s->arena + memory->loss + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
+        return s->buffers->arena + memory->loss + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
     case SMP_SPACE_LOSS_GRADIENT:
-        return s->loss_gradient + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
+        return s->buffers->loss_gradient + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
     }
     return NULL;
 }
@@ -74,8 +77,8 @@ bool smp__job_keeps(const smp *s)
 
 int smp__job_chunk_of_stage(const smp *s, int stage)
 {
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        if (s->stage_of_chunk[chunk] == stage)
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        if (s->work->stage_of_chunk[chunk] == stage)
             return chunk;
     return -1;
 }
@@ -117,19 +120,20 @@ int smp_input_needed(const smp *s, int input)
     if (!has_input(s, input))
         return 0;
     for (int64_t i = s->graph->consumer_begin[input]; i < s->graph->consumer_begin[input + 1]; i++)
-        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm->pipeline_rank)
+        if (s->work->stage_rank[s->work->stage_of_op[s->graph->consumer[i].op]] ==
+            s->comm->pipeline_rank)
             return 1;
     return 0;
 }
 
 int64_t smp_step_samples(const smp *s)
 {
-    return s->batch * s->microbatches;
+    return s->work->batch * s->work->microbatches;
 }
 
 int64_t smp_microbatch_samples(const smp *s)
 {
-    return s->batch;
+    return s->work->batch;
 }
 
 int64_t smp__job_global_batch(const smp *s)
@@ -167,7 +171,7 @@ smp_status smp__job_context(const smp *s, smp_status status)
     smp_text action = {0};
     smp_action_format(&at, &action);
     /* the optimizer step is one of all stages of the rank: the first stands for them */
-    int stage = s->stage_of_chunk[at.chunk >= 0 ? at.chunk : 0];
+    int stage = s->work->stage_of_chunk[at.chunk >= 0 ? at.chunk : 0];
     char where[64];
     snprintf(where, sizeof(where), ", stage %d", stage);
     char mb[64] = "";

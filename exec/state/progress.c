@@ -18,18 +18,24 @@ struct smp__progress {
     bool evaluated;         /* the next save says so, if it is of this step: */
     int64_t evaluated_step; /* whose weights had, over all of the held-out data, */
     double eval_loss;       /* this loss, finite */
+    char load_note[SMP__LOAD_NOTE_BYTES];
 };
 
-smp_status smp__progress_open(smp *s)
+smp_status smp__progress_open(smp *s, smp_arena *arena)
 {
-    smp__progress *p = s->progress = SMP_ARENA_NEW(s->strings, smp__progress, 1);
+    smp__progress *p = s->progress = SMP_ARENA_NEW(arena, smp__progress, 1);
     if (!p)
         return smp_fail_memory(sizeof *p);
-    SMP_TRY(smp_loss_scaling_read(&s->options->optimizer, s->target.precision, &p->loss_scaling));
+    SMP_TRY(smp_loss_scaling_read(&s->options->optimizer, s->target->precision, &p->loss_scaling));
     if (!s->graph->training)
         p->loss_scaling = (smp_loss_scaling){.init = 1.0f};
     p->loss_scale = smp_loss_scale_begin(&p->loss_scaling);
     return SMP_OK;
+}
+
+char *smp__progress_load_note(smp__progress *p)
+{
+    return p->load_note;
 }
 
 float smp__progress_scale(const smp__progress *p)

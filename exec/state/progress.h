@@ -4,12 +4,16 @@
 #define SMP_EXEC_STATE_PROGRESS_H
 
 #include "exec/checkpoint/checkpoint_file.h"
+#include "graph/base/arena.h"
 #include "smp.h"
 
 typedef struct smp__progress smp__progress;
 
-/* Begins a job, once its graph and precision are known. */
-smp_status smp__progress_open(smp *s);
+/* Begins a job, once its graph and precision are known; in the arena. */
+smp_status smp__progress_open(smp *s, smp_arena *arena);
+/* Why checkpoints could not be loaded, for smp_load_note: room to write to. */
+enum { SMP__LOAD_NOTE_BYTES = 1024 };
+char *smp__progress_load_note(smp__progress *p);
 
 /* What the loss is multiplied by in the step that comes next or is under way. */
 float smp__progress_scale(const smp__progress *p);

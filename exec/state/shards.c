@@ -79,7 +79,7 @@ bool smp__weights_in_parts(const smp *s)
 
 bool smp__weight_is_in_host(const smp *s, int32_t index)
 {
-    return region_of(s, index)->far;
+    return region_of(s, index)->in_host;
 }
 
 smp__range smp__held_range_of(const smp *s, int32_t index, int member)
@@ -106,20 +106,21 @@ static char *place(const smp *s, char *base, int32_t index, int64_t offset, smp_
 float *smp__weight_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return (float *)place(s, region->far ? s->far : s->arena, index, region->weight, SMP_F32,
-                          region->far || s->memory->part_weight, at);
+    return (float *)place(s, region->in_host ? s->buffers->host_area : s->buffers->arena, index,
+                          region->weight, SMP_F32, region->in_host || s->memory->part_weight, at);
 }
 
 float *smp__grad_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return (float *)place(s, s->arena, index, region->grad, SMP_F32, region->part_grad, at);
+    return (float *)place(s, s->buffers->arena, index, region->grad, SMP_F32, region->part_grad,
+                          at);
 }
 
 void *smp__state_at(const smp *s, int32_t index, int k, int64_t at)
 {
-    return place(s, s->far ? s->far : s->arena, index, region_of(s, index)->state[k],
-                 smp__saved_dtype(s, k + 1), true, at);
+    return place(s, s->buffers->host_area ? s->buffers->host_area : s->buffers->arena, index,
+                 region_of(s, index)->state[k], smp__saved_dtype(s, k + 1), true, at);
 }
 
 void *smp__saved_at(const smp *s, int32_t index, int k, int64_t at)

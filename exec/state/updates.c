@@ -19,10 +19,10 @@
 enum {
     PLACES = 4,
     PIECE_FLOATS = SMP__PIECE_BYTES / PLACES / 2 / (int)sizeof(float),
-    WEIGHT_DOWN = 0, /* travels of a piece */
+    WEIGHT_DOWN = 0, /* copies of a piece */
     GRAD_DOWN,
     UP,
-    TRAVELS
+    COPIES
 };
 
 typedef struct piece {
@@ -44,7 +44,7 @@ struct smp__updates {
     smp_update *list; /* [n] under way */
     int places;
     piece *piece; /* [places] */
-    int first_travel;
+    int first_copy;
     int bringing;  /* the update that is cut next, */
     int64_t at;    /* ... and from which element on */
     int64_t down;  /* pieces that have been begun to bring */
@@ -63,15 +63,15 @@ bool smp__updates_are_in_host(const smp *s)
 
 int smp__updates_copies_weights(const smp *s)
 {
-    return smp__updates_are_in_host(s) && !s->device->host_memory ? PLACES * TRAVELS : 0;
+    return smp__updates_are_in_host(s) && !s->device->host_memory ? PLACES * COPIES : 0;
 }
 
-static int travel_of(const smp__updates *u, int64_t number, int what)
+static int copy_of(const smp__updates *u, int64_t number, int what)
 {
-    return u->first_travel + (int)(number % u->places) * TRAVELS + what;
+    return u->first_copy + (int)(number % u->places) * COPIES + what;
 }
 
-static smp_status make(void *of, int64_t number)
+static smp_status make_update(void *of, int64_t number)
 {
     const smp__updates *u = of;
     piece *p = &u->piece[number % u->places];
@@ -98,8 +98,8 @@ static bool is_updated(const smp *s, int32_t index)
  * made: chunks come one after the other, so it is all up to its own. */
 static void list_weights(smp *s, smp__updates *u, int *place)
 {
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        smp__chunk *c = &s->chunk[chunk];
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+        smp__chunk *c = &s->work->chunk[chunk];
         for (int32_t i = 0; i < c->layout->n_call; i++) {
             smp__call *call = &c->call[i];
             for (int32_t k = 0; k < call->op->n_param; k++) {
@@ -127,7 +127,7 @@ static double setting(const char *name, double otherwise)
 static bool wants_thread(const smp *s)
 {
     const bool spare = !s->device->host_memory || smp__own_core_spare(s->comm->node_size);
-    return setting("SMP_UPDATE_THREAD", spare) != 0.0 && !s->cost_samples;
+    return setting("SMP_UPDATE_THREAD", spare) != 0.0 && !s->options->runtime.record_costs;
 }
 
 static smp_status reserve(smp *s, smp__updates *u)
@@ -144,7 +144,7 @@ static smp_status reserve(smp *s, smp__updates *u)
     return place && u->index && u->list && u->piece ? SMP_OK : smp_fail_memory(n * sizeof *u->list);
 }
 
-smp_status smp__updates_open(smp *s, int first_travel)
+smp_status smp__updates_open(smp *s, int first_copy)
 {
     if (!smp__updates_are_in_host(s))
         return SMP_OK;
@@ -152,13 +152,13 @@ smp_status smp__updates_open(smp *s, int first_travel)
     if (!u)
         return smp_fail_memory(sizeof *u);
     u->optimizer = s->optimizer;
-    u->first_travel = first_travel;
+    u->first_copy = first_copy;
     u->delay_s = 1e-6 * setting("SMP_UPDATE_DELAY", 0.0);
     SMP_TRY(reserve(s, u));
     u->bringing = u->made = u->joined = u->n;
     if (!wants_thread(s))
         return SMP_OK;
-    return smp_fail_context(smp__worker_start(make, u, &u->worker), "updates of weights");
+    return smp_fail_context(smp__worker_start(make_update, u, &u->worker), "updates of weights");
 }
 
 void smp__updates_close(smp *s)
@@ -207,36 +207,36 @@ static smp_status bring_down(smp *s, const smp__updates *u, int64_t number, piec
 {
     const smp_update there = p->update;
     const int64_t bytes = there.elements * (int64_t)sizeof(float);
-    float *here = (float *)(void *)s->piece + number % u->places * (2 * PIECE_FLOATS);
+    float *here = (float *)(void *)s->buffers->piece + number % u->places * (2 * PIECE_FLOATS);
     float *grad = here + PIECE_FLOATS;
-    const bool far = smp__weight_is_in_host(s, u->index[u->bringing]);
-    p->rounded = far && !there.direction ? (uint16_t *)here : NULL;
-    p->target = there.direction ? there.direction : far ? there.weight16 : there.weight;
+    const bool in_host = smp__weight_is_in_host(s, u->index[u->bringing]);
+    p->rounded = in_host && !there.direction ? (uint16_t *)here : NULL;
+    p->target = there.direction ? there.direction : in_host ? there.weight16 : there.weight;
     p->made = there.direction ? grad : here;
     p->bytes = p->rounded ? bytes / 2 : bytes;
-    p->update.weight = far ? there.weight : here;
+    p->update.weight = in_host ? there.weight : here;
     p->update.weight16 = NULL;
     p->update.grad = grad;
     p->update.direction = there.direction ? grad : NULL;
-    if (!far)
-        SMP_TRY(s->device->travel_out(s->device_context, travel_of(u, number, WEIGHT_DOWN), here,
-                                      there.weight, bytes));
-    return s->device->travel_out(s->device_context, travel_of(u, number, GRAD_DOWN), grad,
-                                 there.grad, bytes);
+    if (!in_host)
+        SMP_TRY(s->device->copy_to_host(s->device_context, copy_of(u, number, WEIGHT_DOWN), here,
+                                        there.weight, bytes));
+    return s->device->copy_to_host(s->device_context, copy_of(u, number, GRAD_DOWN), grad,
+                                   there.grad, bytes);
 }
 
-static bool has_travelled(const smp *s, const smp__updates *u, int64_t number, int what)
+static bool is_copied(const smp *s, const smp__updates *u, int64_t number, int what)
 {
     double begin_s, end_s;
     return s->device->host_memory ||
-           s->device->travel_times(s->device_context, travel_of(u, number, what), &begin_s, &end_s);
+           s->device->copy_times(s->device_context, copy_of(u, number, what), &begin_s, &end_s);
 }
 
 /* A place is free again when what is new has left it. */
 static bool has_place(const smp *s, const smp__updates *u)
 {
     const int64_t before = u->down - u->places;
-    return before < 0 || (before < u->up && has_travelled(s, u, before, UP));
+    return before < 0 || (before < u->up && is_copied(s, u, before, UP));
 }
 
 static smp_status bring_next(smp *s, smp__updates *u)
@@ -259,7 +259,7 @@ static smp_status ask(smp__updates *u)
 {
     u->asked++;
     if (!u->worker)
-        return make(u, u->asked - 1);
+        return make_update(u, u->asked - 1);
     smp__worker_ask(u->worker, u->asked);
     return SMP_OK;
 }
@@ -274,8 +274,8 @@ static smp_status send_back(smp *s, smp__updates *u)
 {
     const piece *p = &u->piece[u->up % u->places];
     if (!s->device->host_memory)
-        SMP_TRY(s->device->travel_back(s->device_context, travel_of(u, u->up, UP), p->target,
-                                       p->made, p->bytes));
+        SMP_TRY(s->device->copy_to_device(s->device_context, copy_of(u, u->up, UP), p->target,
+                                          p->made, p->bytes));
     if (u->begin_s == 0.0)
         u->begin_s = p->begin_s;
     u->end_s = p->end_s;
@@ -291,7 +291,7 @@ smp_status smp__updates_look(smp *s)
         return SMP_OK;
     while (u->bringing < u->n && has_place(s, u))
         SMP_TRY(bring_next(s, u));
-    while (u->asked < u->down && has_travelled(s, u, u->asked, GRAD_DOWN))
+    while (u->asked < u->down && is_copied(s, u, u->asked, GRAD_DOWN))
         SMP_TRY(ask(u));
     for (bool done = true; u->up < u->asked;) {
         SMP_TRY(test_made(u, &done));
@@ -306,7 +306,7 @@ smp_status smp__updates_look(smp *s)
 static smp_status join(smp *s, smp__updates *u)
 {
     if (!s->device->host_memory)
-        SMP_TRY(s->device->travel_join(s->device_context, travel_of(u, u->up - 1, UP)));
+        SMP_TRY(s->device->copy_join(s->device_context, copy_of(u, u->up - 1, UP)));
     for (; u->joined < u->made; u->joined++) {
         const smp_update *update = &u->list[u->joined];
         if (!s->device->host_memory && update->weight16 && !update->direction &&
@@ -341,7 +341,7 @@ static smp_status test(void *context, bool *done)
     if (*done)
         return SMP_OK;
     SMP_TRY(s->device->idle(s->device_context, &idle));
-    return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
+    return s->endpoint->context ? s->endpoint->transport->progress(s->endpoint->context) : SMP_OK;
 }
 
 smp_status smp__updates_wait(smp *s, int n)
@@ -352,7 +352,7 @@ smp_status smp__updates_wait(smp *s, int n)
         return SMP_OK;
     const double begin_s = smp__spent_begin(s->record);
     SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, &w));
-    if (s->training_call && !smp__place_words(s->place))
+    if (s->given->training && !smp__place_words(s->place))
         smp__spent_end(s->record,
                        smp__place_is_forward(s->place) ? SMP__SPENT_UPDATE_FORWARD
                                                        : SMP__SPENT_UPDATE_OTHER,
@@ -384,8 +384,8 @@ static smp_status begin_list(smp *s)
     u->at = 0;
     u->begin_s = u->end_s = 0.0;
     if (!s->device->host_memory) {
-        SMP_TRY(s->device->travel_here(s->device_context, false));
-        SMP_TRY(s->device->travel_here(s->device_context, true));
+        SMP_TRY(s->device->copy_from_here(s->device_context, false));
+        SMP_TRY(s->device->copy_from_here(s->device_context, true));
     }
     return u->worker ? smp__updates_look(s) : smp__updates_finish(s);
 }

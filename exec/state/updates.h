@@ -20,12 +20,12 @@ typedef struct smp__updates smp__updates;
 
 /* Does the job have such? */
 bool smp__updates_are_in_host(const smp *s);
-/* Slots of the device's travels that they need. */
+/* Slots of the device's copies that they need. */
 int smp__updates_copies_weights(const smp *s);
-/* When layouts and the host area are there. first_travel: the number of the first such slot. Fills
+/* When layouts and the host area are there. first_copy: the number of the first such slot. Fills
  * in smp__call.updates and smp__chunk.updates. The environment variables SMP_UPDATE_THREAD (0 or 1)
  * and SMP_UPDATE_DELAY (microseconds that each update takes longer) are for tests. */
-smp_status smp__updates_open(smp *s, int first_travel);
+smp_status smp__updates_open(smp *s, int first_copy);
 /* The memory of a job that failed stays: its thread may still be at work. */
 void smp__updates_close(smp *s);
 

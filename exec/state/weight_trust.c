@@ -75,10 +75,10 @@ static smp_status measure(smp *s, int32_t index, smp_update update)
         return smp__device_pace(s); /* it is 1 */
     const smp_squares both[] = {{update.weight, update.elements, square},
                                 {update.direction, update.elements, square + n_piece(s)}};
-    const bool far = smp__weight_is_in_host(s, index);
-    if (far)
+    const bool in_host = smp__weight_is_in_host(s, index);
+    if (in_host)
         smp__host_squares(update.weight, update.elements, square);
-    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both + far, 2 - far));
+    SMP_TRY(s->device->square_sums(s->device_context, SMP_F32, both + in_host, 2 - in_host));
     return smp__device_pace(s);
 }
 

@@ -38,9 +38,9 @@ static smp_status init_param(smp *s, int32_t index)
     const int64_t piece = SMP__PIECE_BYTES / (int64_t)sizeof(float);
     for (int64_t begin = here.begin; begin < here.end; begin += piece) {
         int64_t n = here.end - begin < piece ? here.end - begin : piece;
-        smp__initial_values(p, seed, begin, begin + n, (float *)s->piece);
-        SMP_TRY(s->device->upload(s->device_context, smp__weight_at(s, index, begin), s->piece,
-                                  n * (int64_t)sizeof(float)));
+        smp__initial_values(p, seed, begin, begin + n, (float *)s->buffers->piece);
+        SMP_TRY(s->device->upload(s->device_context, smp__weight_at(s, index, begin),
+                                  s->buffers->piece, n * (int64_t)sizeof(float)));
         SMP_TRY(smp__device_idle(s));
     }
     return SMP_OK;
@@ -59,6 +59,16 @@ smp_status smp__weights_open(smp *s)
     if (!w->settings || !w->norm)
         return smp_fail_memory(settings * sizeof *w->settings + norms * sizeof *w->norm);
     return smp_weights_like(&s->options->optimizer, s->optimizer, whole, w->settings);
+}
+
+bool smp__weights_are_stale(const smp *s)
+{
+    return s->weights->stale;
+}
+
+void smp__weights_gathered(smp *s)
+{
+    s->weights->stale = false;
 }
 
 void smp__weights_close(smp *s)
@@ -105,22 +115,23 @@ smp_status smp__weights_init(smp *s)
  * part. Of what is sharded the others are gathered: when they are read. */
 static smp_status round_far(smp *s, const smp_memory_region *region, int64_t begin, int64_t end)
 {
-    const smp_dtype half = smp_precision_dtype(s->target.precision);
+    const smp_dtype half = smp_precision_dtype(s->target->precision);
     const int own = s->comm->shard_rank;
     const int64_t first = region->cut[own], behind = region->cut[own + 1];
-    const float *values = (const float *)(s->far + region->weight) + region->at[own] - first;
+    const float *values =
+        (const float *)(s->buffers->host_area + region->weight) + region->at[own] - first;
     const int64_t piece = SMP__PIECE_BYTES / 2;
     begin = begin > first ? begin : first;
     end = end < behind ? end : behind;
     SMP_TRY(smp__device_idle(s)); /* it may still read the pieces of an update */
     for (int64_t at = begin, m; at < end; at += m) {
         m = end - at < piece ? end - at : piece;
-        smp__host_round(half, s->piece, values + at, m);
-        SMP_TRY(s->device->upload(s->device_context, s->arena + region->weight16 + 2 * at, s->piece,
-                                  2 * m));
+        smp__host_round(half, s->buffers->piece, values + at, m);
+        SMP_TRY(s->device->upload(s->device_context, s->buffers->arena + region->weight16 + 2 * at,
+                                  s->buffers->piece, 2 * m));
         SMP_TRY(smp__device_idle(s));
     }
-    s->stale = s->stale || s->comm->shard_size > 1;
+    s->weights->stale |= s->comm->shard_size > 1;
     return SMP_OK;
 }
 
@@ -129,18 +140,19 @@ smp_status smp__region_round(smp *s, int32_t index)
     const smp_memory_region *region = &s->memory->region[index];
     if (region->weight16 < 0 || region->elements == 0)
         return SMP_OK;
-    if (region->far)
+    if (region->in_host)
         return round_far(s, region, 0, region->elements);
-    return s->device->round16(s->device_context, smp_precision_dtype(s->target.precision),
-                              s->arena + region->weight16,
-                              (const float *)(s->arena + region->weight), region->elements);
+    return s->device->round16(s->device_context, smp_precision_dtype(s->target->precision),
+                              s->buffers->arena + region->weight16,
+                              (const float *)(s->buffers->arena + region->weight),
+                              region->elements);
 }
 
 smp_status smp__weight_round(smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
     const smp_memory_region *region = &s->memory->region[param->region];
-    return region->far
+    return region->in_host
                ? round_far(s, region, param->at, param->at + s->graph->param[param->param].elements)
                : smp__region_round(s, param->region);
 }
@@ -167,9 +179,9 @@ static void *array_at(const smp *s, int32_t index, int k, int64_t element)
     return k == GRADIENT ? smp__grad_at(s, index, element) : smp__saved_at(s, index, k, element);
 }
 
-static bool is_far(const smp *s, int32_t index, int k)
+static bool is_in_host(const smp *s, int32_t index, int k)
 {
-    return k == 0 ? smp__weight_is_in_host(s, index) : k > 0 && s->far;
+    return k == 0 ? smp__weight_is_in_host(s, index) : k > 0 && s->buffers->host_area;
 }
 
 /* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a
@@ -187,7 +199,7 @@ static smp_status sum_squares(smp *s, int k)
                                  .sum = s->weights->square + s->weights->piece_begin[i] +
                                         own.begin / SMP_PIECE_ELEMENTS};
         const bool counted = counts(s, i) && one.elements > 0 && (k == 0 || !smp__is_idle(s, i));
-        if (counted && is_far(s, i, k)) /* whether they are finite is all that is asked then */
+        if (counted && is_in_host(s, i, k)) /* whether they are finite is all that is asked then */
             SMP_TRY(smp_device_find("cpu")->square_sums(NULL, dtype, &one, 1));
         else if (counted)
             batch[n++] = one;
@@ -304,8 +316,9 @@ smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, f
                          .settings = settings};
     const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;
     if (weight16 >= 0)
-        update.weight16 = s->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
-    update.half = smp_precision_dtype(s->target.precision);
+        update.weight16 =
+            s->buffers->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
+    update.half = smp_precision_dtype(s->target->precision);
     for (int k = 0; k < s->optimizer->states; k++)
         if (s->graph->target.bf16_states)
             update.state16[k] = smp__state_at(s, index, k, own.begin);
@@ -358,7 +371,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
     if (s->weights->trust.ratio)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     SMP_TRY(update_all(s, step, lr, grad_scale));
-    s->stale = s->comm->shard_size > 1;
+    s->weights->stale = s->comm->shard_size > 1;
     return SMP_OK;
 }
 

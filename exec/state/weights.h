@@ -17,6 +17,9 @@ smp_status smp__weights_init(smp *s);
 /* Enqueued: the copies in 16 bits of all weights, of memory->region[index], or of what holds
  * memory->param[index]. */
 smp_status smp__weights_round(smp *s);
+/* Weights have been updated, each rank its part of them, and not gathered since. */
+bool smp__weights_are_stale(const smp *s);
+void smp__weights_gathered(smp *s);
 smp_status smp__region_round(smp *s, int32_t index);
 smp_status smp__weight_round(smp *s, int32_t index);
 /* Enqueued: the sums of squares of the gradients; then, when the device is idle, the global norm of

@@ -21,6 +21,7 @@ struct smp__weights {
     double *pieces; /* [piece_begin[n_param]] a number for each, of the shard group */
     double *norm;   /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     struct smp__trust trust;
+    bool stale;            /* updated, each rank its part, and not gathered since */
     bool drifted;          /* replicas differ: smp_replicas_check */
     int32_t drifted_param; /* ... first in memory->param[]; -1: not in what this rank has */
 };

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/step/stepping.h"
 
 enum { OPTIMIZER_MARKS = 4 }; /* before and after the norm, before and after the update */
 
 static void count(smp *s, smp__cost_samples *c)
 {
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        const smp_layout *layout = s->chunk[chunk].layout;
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+        const smp_layout *layout = s->work->chunk[chunk].layout;
         c->first[chunk] = c->n_series;
         c->n_series += SMP__COST_PARTS * layout->n_call;
         /* F, B or I, W: each begins with one */
@@ -24,13 +25,13 @@ smp_status smp__cost_samples_build(smp *s)
     if (!s->options->runtime.record_costs)
         return SMP_OK;
     smp__cost_samples *c = calloc(1, sizeof(*c));
-    s->cost_samples = c;
-    if (!c || !(c->first = calloc((size_t)s->chunks, sizeof(*c->first))))
+    s->stepping->cost_samples = c;
+    if (!c || !(c->first = calloc((size_t)s->work->chunks, sizeof(*c->first))))
         return smp_fail_memory(sizeof(*c));
     c->microbatch = -1;
     count(s, c);
     const size_t series = (size_t)c->n_series * SMP__COST_SAMPLES;
-    const size_t messages = (size_t)s->flow->n_transfer * SMP__COST_SAMPLES;
+    const size_t messages = (size_t)s->work->flow->n_transfer * SMP__COST_SAMPLES;
     c->series_of = calloc((size_t)c->max_mark, sizeof(*c->series_of));
     c->own_s = calloc((size_t)smp__cost_marks(s), sizeof(*c->own_s));
     c->away_s = calloc((size_t)smp__cost_marks(s), sizeof(*c->away_s));
@@ -44,7 +45,7 @@ smp_status smp__cost_samples_build(smp *s)
 
 void smp__cost_samples_free(smp *s)
 {
-    smp__cost_samples *c = s->cost_samples;
+    smp__cost_samples *c = s->stepping->cost_samples;
     if (!c)
         return;
     free(c->first);
@@ -59,15 +60,15 @@ void smp__cost_samples_free(smp *s)
 
 int smp__cost_marks(const smp *s)
 {
-    return s->cost_samples ? OPTIMIZER_MARKS + s->cost_samples->max_mark : 0;
+    return s->stepping->cost_samples ? OPTIMIZER_MARKS + s->stepping->cost_samples->max_mark : 0;
 }
 
 void smp__cost_samples_begin(smp *s)
 {
-    smp__cost_samples *c = s->cost_samples;
+    smp__cost_samples *c = s->stepping->cost_samples;
     if (!c)
         return;
-    c->microbatch = (int)(c->n_step % s->microbatches);
+    c->microbatch = (int)(c->n_step % s->work->microbatches);
     c->n_mark = 0;
 }
 
@@ -84,22 +85,22 @@ static double now_s(const smp *s)
 
 void smp__cost_leave(smp *s)
 {
-    if (s->cost_samples)
-        s->cost_samples->away_now_s -= now_s(s);
+    if (s->stepping->cost_samples)
+        s->stepping->cost_samples->away_now_s -= now_s(s);
 }
 
 void smp__cost_back(smp *s)
 {
-    if (s->cost_samples)
-        s->cost_samples->away_now_s += now_s(s);
+    if (s->stepping->cost_samples)
+        s->stepping->cost_samples->away_now_s += now_s(s);
 }
 
 static smp_status set_mark(smp *s, int mark)
 {
-    s->cost_samples->away_s[mark] = s->cost_samples->away_now_s;
+    s->stepping->cost_samples->away_s[mark] = s->stepping->cost_samples->away_now_s;
     if (!shares_core(s))
         return smp__stamp_mark(s, mark);
-    s->cost_samples->own_s[mark] = smp_clock_thread_s();
+    s->stepping->cost_samples->own_s[mark] = smp_clock_thread_s();
     return SMP_OK;
 }
 
@@ -107,31 +108,31 @@ static smp_status mark_time(const smp *s, int mark, double *time_s)
 {
     if (!shares_core(s))
         return smp__mark_time(s, mark, time_s);
-    *time_s = s->cost_samples->own_s[mark];
+    *time_s = s->stepping->cost_samples->own_s[mark];
     return SMP_OK;
 }
 
 smp_status smp__cost_mark_at(smp *s, int chunk, int call, int part)
 {
-    smp__cost_samples *c = s->cost_samples;
+    smp__cost_samples *c = s->stepping->cost_samples;
     c->series_of[c->n_mark] = call < 0 ? -1 : c->first[chunk] + SMP__COST_PARTS * call + part;
     return set_mark(s, OPTIMIZER_MARKS + c->n_mark++);
 }
 
 smp_status smp__cost_optimizer_begin(smp *s, smp__optimizer_part part)
 {
-    return s->cost_samples ? set_mark(s, 2 * (int)part) : SMP_OK;
+    return s->stepping->cost_samples ? set_mark(s, 2 * (int)part) : SMP_OK;
 }
 
 smp_status smp__cost_optimizer_end(smp *s, smp__optimizer_part part)
 {
-    return s->cost_samples ? set_mark(s, 2 * (int)part + 1) : SMP_OK;
+    return s->stepping->cost_samples ? set_mark(s, 2 * (int)part + 1) : SMP_OK;
 }
 
 /* Microseconds from one mark to another; both are passed. */
 static smp_status between(const smp *s, int first, int last, double *us)
 {
-    const double *away_s = s->cost_samples->away_s;
+    const double *away_s = s->stepping->cost_samples->away_s;
     double begin_s, end_s;
     SMP_TRY(mark_time(s, first, &begin_s));
     SMP_TRY(mark_time(s, last, &end_s));
@@ -143,7 +144,7 @@ static smp_status between(const smp *s, int first, int last, double *us)
  * has not begun its own. */
 static smp_status add_update(smp *s)
 {
-    smp__cost_samples *c = s->cost_samples;
+    smp__cost_samples *c = s->stepping->cost_samples;
     double us;
     if (!s->graph->training || c->n_update == c->n_step)
         return SMP_OK;
@@ -154,7 +155,7 @@ static smp_status add_update(smp *s)
 
 smp_status smp__cost_samples_end(smp *s)
 {
-    smp__cost_samples *c = s->cost_samples;
+    smp__cost_samples *c = s->stepping->cost_samples;
     if (!c)
         return SMP_OK;
     const int at = (int)(c->n_step % SMP__COST_SAMPLES);

@@ -11,6 +11,7 @@
 #define SMP_EXEC_STEP_COST_SAMPLES_H
 
 #include "exec/state/handle.h"
+#include "exec/step/stepping.h"
 
 enum {
     SMP__COST_SAMPLES = 64, /* the last so many steps are kept */
@@ -23,7 +24,7 @@ typedef struct smp__message_sample {
     double arrived_s;
 } smp__message_sample;
 
-struct smp__cost_samples {
+typedef struct smp__cost_samples {
     int64_t n_step;   /* looked at; that of number i has its samples at i % SMP__COST_SAMPLES */
     int64_t n_update; /* ... whose update has been looked at, too */
     int microbatch;   /* looked at in the step in progress; -1: none */
@@ -37,7 +38,7 @@ struct smp__cost_samples {
     double *us;                   /* [n_series][SMP__COST_SAMPLES] */
     double *optimizer_us;         /* [SMP__COST_SAMPLES] the gradient's norm, and the update */
     smp__message_sample *message; /* [n_transfer][SMP__COST_SAMPLES] */
-};
+} smp__cost_samples;
 
 /* Before the device is opened, which has to know how many marks there are. */
 smp_status smp__cost_samples_build(smp *s);
@@ -63,7 +64,7 @@ smp_status smp__cost_mark_at(smp *s, int chunk, int call, int part);
 
 static inline bool smp__cost_looks_at(const smp *s, int microbatch)
 {
-    return s->cost_samples && s->cost_samples->microbatch == microbatch;
+    return s->stepping->cost_samples && s->stepping->cost_samples->microbatch == microbatch;
 }
 
 static inline smp_status smp__cost_mark(smp *s, int chunk, int microbatch, int call, int part)
@@ -76,8 +77,9 @@ static inline smp__message_sample *smp__cost_message(const smp *s, int32_t trans
 {
     if (!smp__cost_looks_at(s, microbatch))
         return NULL;
-    return &s->cost_samples->message[(int64_t)transfer * SMP__COST_SAMPLES +
-                                     s->cost_samples->n_step % SMP__COST_SAMPLES];
+    return &s->stepping->cost_samples
+                ->message[(int64_t)transfer * SMP__COST_SAMPLES +
+                          s->stepping->cost_samples->n_step % SMP__COST_SAMPLES];
 }
 
 #endif

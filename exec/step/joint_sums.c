@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "exec/step/cost_samples.h"
+#include "exec/step/stepping.h"
 
 struct smp__joint {
     smp_op_joint call;   /* what the operator in progress gets */
@@ -26,29 +27,31 @@ struct smp__joint {
 static void describe(const void *context, char *buffer, size_t size)
 {
     const smp *s = context;
-    snprintf(buffer, size, "the other replicas in op '%s' (%s)", s->joint->op->name,
-             s->joint->op->kind->name);
+    snprintf(buffer, size, "the other replicas in op '%s' (%s)", s->stepping->joint->op->name,
+             s->stepping->joint->op->kind->name);
 }
 
 static smp_status test(void *context, bool *done)
 {
     smp *s = context;
     int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Test(&s->joint->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    SMP_TRY(smp__comm_check(MPI_Test(&s->stepping->joint->request, &flag, MPI_STATUS_IGNORE),
+                            "MPI_Test"));
     *done = flag;
-    return flag ? SMP_OK : s->transport->progress(s->transport_context);
+    return flag ? SMP_OK : s->endpoint->transport->progress(s->endpoint->context);
 }
 
 static smp_status sum(void *context, double *values, int64_t count)
 {
     smp *s = context;
-    double *all = s->joint->all;
+    double *all = s->stepping->joint->all;
     const double begin_s = smp__spent_begin(s->record);
     smp__cost_leave(s);
     memcpy(all + s->comm->replica * count, values, (size_t)count * sizeof(*values));
-    SMP_TRY(smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
-                                           MPI_DOUBLE, s->comm->joint, &s->joint->request),
-                            "MPI_Iallgather"));
+    SMP_TRY(
+        smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
+                                       MPI_DOUBLE, s->comm->joint, &s->stepping->joint->request),
+                        "MPI_Iallgather"));
     SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){0}, test, describe, s));
     for (int64_t i = 0; i < count; i++) {
         values[i] = all[i];
@@ -66,11 +69,11 @@ static smp_status sum(void *context, double *values, int64_t count)
 static int64_t longest(const smp *s, const smp_op **op)
 {
     int64_t most = 0;
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
-            const smp_op *own = s->chunk[chunk].call[i].op;
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        for (int32_t i = 0; i < s->work->chunk[chunk].layout->n_call; i++) {
+            const smp_op *own = s->work->chunk[chunk].call[i].op;
             smp_op_needs needs;
-            smp_op_needs_get(s->graph, own, s->batch, &needs);
+            smp_op_needs_get(s->graph, own, s->work->batch, &needs);
             if (needs.forward_joint > most || needs.input_grad_joint > most)
                 *op = own;
             most = needs.forward_joint > most ? needs.forward_joint : most;
@@ -90,35 +93,37 @@ smp_status smp__joint_build(smp *s)
                         "op '%s' (%s) adds up over replicas, which device '%s' cannot: leave out "
                         "`sync`, or use no replicas (ddp 1)",
                         op->name, op->kind->name, s->device->name);
-    const size_t bytes = (size_t)s->comm->ddp_size * (size_t)most * sizeof(*s->joint->all);
-    s->joint = calloc(1, sizeof *s->joint);
-    if (!s->joint || !(s->joint->all = malloc(bytes)))
+    const size_t bytes =
+        (size_t)s->comm->ddp_size * (size_t)most * sizeof(*s->stepping->joint->all);
+    s->stepping->joint = calloc(1, sizeof *s->stepping->joint);
+    if (!s->stepping->joint || !(s->stepping->joint->all = malloc(bytes)))
         return smp_fail_memory(bytes);
-    s->joint->call = (smp_op_joint){.replicas = s->comm->ddp_size, .context = s, .sum = sum};
+    s->stepping->joint->call =
+        (smp_op_joint){.replicas = s->comm->ddp_size, .context = s, .sum = sum};
     return SMP_OK;
 }
 
 void smp__joint_free(smp *s)
 {
-    free(s->joint ? s->joint->all : NULL);
-    free(s->joint);
+    free(s->stepping->joint ? s->stepping->joint->all : NULL);
+    free(s->stepping->joint);
 }
 
 const smp_op_joint *smp__joint_of(smp *s, const smp_op *op, int microbatch)
 {
     smp_op_needs needs;
-    if (!s->joint || !s->training_call)
+    if (!s->stepping->joint || !s->given->training)
         return NULL;
-    smp_op_needs_get(s->graph, op, s->batch, &needs);
+    smp_op_needs_get(s->graph, op, s->work->batch, &needs);
     if (needs.forward_joint == 0 && needs.input_grad_joint == 0)
         return NULL;
-    s->joint->op = op;
-    s->joint->call.samples = 0;
+    s->stepping->joint->op = op;
+    s->stepping->joint->call.samples = 0;
     for (int replica = 0; replica < s->comm->ddp_size; replica++)
-        s->joint->call.samples += smp__job_samples(s, replica, microbatch);
+        s->stepping->joint->call.samples += smp__job_samples(s, replica, microbatch);
     /* Counted for replica 0, whose samples come first. */
     const int64_t behind = smp__job_following(s, 0, microbatch),
-                  own = s->microbatches - microbatch - 1;
-    s->joint->call.following = behind < own ? behind : own;
-    return &s->joint->call;
+                  own = s->work->microbatches - microbatch - 1;
+    s->stepping->joint->call.following = behind < own ? behind : own;
+    return &s->stepping->joint->call;
 }

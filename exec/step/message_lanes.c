@@ -26,29 +26,30 @@
 
 #include <stdlib.h>
 
+#include "exec/step/stepping.h"
 #include "schedule/lower/crossing.h"
 
 static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
 {
-    int64_t ranks = s->comm->pipeline_size, stages = s->flow->n_stage;
+    int64_t ranks = s->comm->pipeline_size, stages = s->work->flow->n_stage;
     int64_t from = transfer->from_stage, to = transfer->to_stage;
     if (smp__crossing_is_direct(transfer))
-        return s->stage_rank[from] * ranks + s->stage_rank[to];
+        return s->work->stage_rank[from] * ranks + s->work->stage_rank[to];
     return ranks * ranks + ((int64_t)transfer->kind * stages + from) * stages + to;
 }
 
 static int64_t tie_id(const smp *s, int64_t from_stage, int64_t to_rank)
 {
-    int64_t ranks = s->comm->pipeline_size, stages = s->flow->n_stage;
+    int64_t ranks = s->comm->pipeline_size, stages = s->work->flow->n_stage;
     return ranks * ranks + 2 * stages * stages + from_stage * ranks + to_rank;
 }
 
 static int find(const smp *s, int64_t id)
 {
-    int low = 0, high = s->lanes->n;
+    int low = 0, high = s->stepping->lanes->n;
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (s->lanes->lane[middle].id < id)
+        if (s->stepping->lanes->lane[middle].id < id)
             low = middle + 1;
         else
             high = middle;
@@ -58,7 +59,7 @@ static int find(const smp *s, int64_t id)
 
 int smp__lane_of_transfer(const smp *s, int32_t transfer)
 {
-    return find(s, transfer_id(s, &s->flow->transfer[transfer]));
+    return find(s, transfer_id(s, &s->work->flow->transfer[transfer]));
 }
 
 int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
@@ -70,16 +71,17 @@ int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
 static int add_transfers(const smp *s, smp_lane *lane)
 {
     int n = 0, own = s->comm->pipeline_rank;
-    for (int32_t i = 0; i < s->flow->n_transfer; i++) {
-        const smp_transfer *transfer = &s->flow->transfer[i];
-        int from = s->stage_rank[transfer->from_stage], to = s->stage_rank[transfer->to_stage];
+    for (int32_t i = 0; i < s->work->flow->n_transfer; i++) {
+        const smp_transfer *transfer = &s->work->flow->transfer[i];
+        int from = s->work->stage_rank[transfer->from_stage],
+            to = s->work->stage_rank[transfer->to_stage];
         if (from == to || (from != own && to != own))
             continue;
         if (lane)
             lane[n] = (smp_lane){.id = transfer_id(s, transfer),
                                  .peer = from == own ? to : from,
                                  .outgoing = from == own,
-                                 .messages = s->microbatches,
+                                 .messages = s->work->microbatches,
                                  .max_bytes = transfer->bytes};
         n++;
     }
@@ -89,16 +91,17 @@ static int add_transfers(const smp *s, smp_lane *lane)
 /* One lane for each message of tied weights. */
 static void add_ties(const smp *s, smp_lane *lane)
 {
-    for (int i = 0; i < s->reducer->n_tie; i++) {
-        const smp__tie_message *tie = &s->reducer->tie[i];
+    for (int i = 0; i < s->stepping->reducer->n_tie; i++) {
+        const smp__tie_message *tie = &s->stepping->reducer->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
         bool outgoing = tie->chunk >= 0;
-        lane[i] = (smp_lane){
-            .id = tie_id(s, s->stage_of_op[use->op], outgoing ? tie->peer : s->comm->pipeline_rank),
-            .peer = tie->peer,
-            .outgoing = outgoing,
-            .messages = 1,
-            .max_bytes = s->graph->param[use->param].elements * (int64_t)sizeof(float)};
+        lane[i] =
+            (smp_lane){.id = tie_id(s, s->work->stage_of_op[use->op],
+                                    outgoing ? tie->peer : s->comm->pipeline_rank),
+                       .peer = tie->peer,
+                       .outgoing = outgoing,
+                       .messages = 1,
+                       .max_bytes = s->graph->param[use->param].elements * (int64_t)sizeof(float)};
     }
 }
 
@@ -128,16 +131,17 @@ smp_status smp__messages_lanes(smp *s, smp_transport_options *options)
 {
     SMP_TRY(smp__reduce_ties(s));
     SMP_TRY(smp__reduce_terms(s));
-    int transfers = add_transfers(s, NULL), n = transfers + s->reducer->n_tie;
-    s->lanes = calloc(1, sizeof *s->lanes + ((size_t)n + 1) * sizeof *s->lanes->lane);
-    if (!s->lanes)
-        return smp_fail_memory((size_t)n * sizeof *s->lanes->lane);
-    smp_lane *lane = s->lanes->lane;
+    int transfers = add_transfers(s, NULL), n = transfers + s->stepping->reducer->n_tie;
+    s->stepping->lanes =
+        calloc(1, sizeof *s->stepping->lanes + ((size_t)n + 1) * sizeof *s->stepping->lanes->lane);
+    if (!s->stepping->lanes)
+        return smp_fail_memory((size_t)n * sizeof *s->stepping->lanes->lane);
+    smp_lane *lane = s->stepping->lanes->lane;
     add_transfers(s, lane);
     add_ties(s, lane + transfers);
     qsort(lane, (size_t)n, sizeof *lane, by_id);
-    s->lanes->n = merge(lane, n);
-    options->n_lane = s->lanes->n;
+    s->stepping->lanes->n = merge(lane, n);
+    options->n_lane = s->stepping->lanes->n;
     options->lane = lane;
     return SMP_OK;
 }

@@ -8,16 +8,17 @@
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/message_lanes.h"
+#include "exec/step/stepping.h"
 
 static bool is_incoming(const smp *s, const smp_transfer *transfer)
 {
-    return s->stage_rank[transfer->to_stage] == s->comm->pipeline_rank;
+    return s->work->stage_rank[transfer->to_stage] == s->comm->pipeline_rank;
 }
 
 static int32_t border_of(const smp *s, const smp__channel *channel)
 {
-    const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
-    const smp_layout *layout = s->chunk[channel->chunk].layout;
+    const smp_transfer *transfer = &s->work->flow->transfer[channel->transfer];
+    const smp_layout *layout = s->work->chunk[channel->chunk].layout;
     if (transfer->kind == SMP_TRANSFER_F && channel->outgoing)
         return smp_layout_border(layout, SMP_BORDER_OUT, transfer->tensor);
     smp_border_kind kind = transfer->kind == SMP_TRANSFER_F ? SMP_BORDER_IN
@@ -28,32 +29,32 @@ static int32_t border_of(const smp *s, const smp__channel *channel)
 
 static smp_status add_channel(smp *s, int32_t index)
 {
-    const smp_transfer *transfer = &s->flow->transfer[index];
-    int from = s->stage_rank[transfer->from_stage];
-    int to = s->stage_rank[transfer->to_stage];
+    const smp_transfer *transfer = &s->work->flow->transfer[index];
+    int from = s->work->stage_rank[transfer->from_stage];
+    int to = s->work->stage_rank[transfer->to_stage];
     if (from == to)
         return SMP_OK; /* both ends on this rank (or neither): no message */
     bool outgoing = from == s->comm->pipeline_rank;
     int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
-    smp__chunk *stage = &s->chunk[chunk];
+    smp__chunk *stage = &s->work->chunk[chunk];
     smp__channel *channel = &stage->channel[stage->n_channel];
     *channel = (smp__channel){.transfer = index,
                               .peer = outgoing ? to : from,
                               .lane = smp__lane_of_transfer(s, index),
                               .chunk = chunk,
                               .outgoing = outgoing};
-    if (transfer->bytes > s->transport->max_message_bytes)
+    if (transfer->bytes > s->endpoint->transport->max_message_bytes)
         return smp_fail(SMP_ERR_FAILED,
                         "tensor '%s' is %lld bytes per micro-batch, the transport "
                         "sends %lld at once: use a smaller micro-batch",
                         s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
-                        (long long)s->transport->max_message_bytes);
+                        (long long)s->endpoint->transport->max_message_bytes);
     stage->n_channel++; /* what it gets is freed with it */
-    channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
+    channel->request = calloc((size_t)s->work->microbatches, sizeof(*channel->request));
     if (!outgoing && s->record)
-        channel->arrived_us = calloc((size_t)s->microbatches, sizeof(*channel->arrived_us));
+        channel->arrived_us = calloc((size_t)s->work->microbatches, sizeof(*channel->arrived_us));
     if (!channel->request || (!outgoing && s->record && !channel->arrived_us))
-        return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
+        return smp_fail_memory((size_t)s->work->microbatches * sizeof(*channel->request));
     channel->border = border_of(s, channel);
     if (channel->border < 0)
         return smp_fail(SMP_ERR_FAILED, "stage %d has no border buffer for transfer %d",
@@ -63,46 +64,46 @@ static smp_status add_channel(smp *s, int32_t index)
 
 smp_status smp__messages_build(smp *s)
 {
-    const smp_flow *flow = s->flow;
-    int64_t tags = (int64_t)flow->n_transfer * s->microbatches + s->graph->n_use;
-    int64_t max_tag = s->transport->max_tag(s->transport_context);
+    const smp_flow *flow = s->work->flow;
+    int64_t tags = (int64_t)flow->n_transfer * s->work->microbatches + s->graph->n_use;
+    int64_t max_tag = s->endpoint->transport->max_tag(s->endpoint->context);
     if (tags > max_tag)
         return smp_fail(SMP_ERR_FAILED,
                         "the plan needs %lld message tags, the transport has %lld: use fewer "
                         "micro-batches",
                         (long long)tags, (long long)max_tag);
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = s->stage_of_chunk[chunk];
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+        int stage = s->work->stage_of_chunk[chunk];
         int32_t n = flow->out_begin[stage + 1] - flow->out_begin[stage] +
                     flow->in_begin[stage + 1] - flow->in_begin[stage];
-        s->chunk[chunk].channel = calloc((size_t)n + 1, sizeof(smp__channel));
-        if (!s->chunk[chunk].channel)
+        s->work->chunk[chunk].channel = calloc((size_t)n + 1, sizeof(smp__channel));
+        if (!s->work->chunk[chunk].channel)
             return smp_fail_memory((size_t)n * sizeof(smp__channel));
     }
     for (int32_t i = 0; i < flow->n_transfer; i++)
         if (is_incoming(s, &flow->transfer[i]) ||
-            s->stage_rank[flow->transfer[i].from_stage] == s->comm->pipeline_rank)
+            s->work->stage_rank[flow->transfer[i].from_stage] == s->comm->pipeline_rank)
             SMP_TRY(add_channel(s, i));
     return SMP_OK;
 }
 
 void smp__messages_free(smp *s)
 {
-    for (int chunk = 0; s->chunk && chunk < s->chunks; chunk++) {
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-            free(s->chunk[chunk].channel[i].request);
-            free(s->chunk[chunk].channel[i].arrived_us);
+    for (int chunk = 0; s->work->chunk && chunk < s->work->chunks; chunk++) {
+        for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+            free(s->work->chunk[chunk].channel[i].request);
+            free(s->work->chunk[chunk].channel[i].arrived_us);
         }
-        free(s->chunk[chunk].channel);
+        free(s->work->chunk[chunk].channel);
     }
-    free(s->lanes);
+    free(s->stepping->lanes);
 }
 
 static smp__channel *find_channel(smp *s, int32_t transfer)
 {
-    const smp_transfer *t = &s->flow->transfer[transfer];
+    const smp_transfer *t = &s->work->flow->transfer[transfer];
     int stage = is_incoming(s, t) ? t->to_stage : t->from_stage;
-    smp__chunk *chunk = &s->chunk[smp__job_chunk_of_stage(s, stage)];
+    smp__chunk *chunk = &s->work->chunk[smp__job_chunk_of_stage(s, stage)];
     for (int i = 0; i < chunk->n_channel; i++)
         if (chunk->channel[i].transfer == transfer)
             return &chunk->channel[i];
@@ -124,16 +125,17 @@ static void see_arrival(const smp *s, smp__channel *channel, int microbatch)
 smp_status smp__messages_look(smp *s)
 {
     /* Looking would make the queue of a device wait. */
-    if (!smp__record_is_on(s->record) || !s->transport_context || !s->device->host_memory)
+    if (!smp__record_is_on(s->record) || !s->endpoint->context || !s->device->host_memory)
         return SMP_OK;
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-            smp__channel *channel = &s->chunk[chunk].channel[i];
-            for (int mb = 0; !channel->outgoing && mb < s->microbatches; mb++) {
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+            smp__channel *channel = &s->work->chunk[chunk].channel[i];
+            for (int mb = 0; !channel->outgoing && mb < s->work->microbatches; mb++) {
                 bool done;
                 if (!channel->request[mb].active)
                     continue;
-                SMP_TRY(s->transport->test(s->transport_context, &channel->request[mb], &done));
+                SMP_TRY(s->endpoint->transport->test(s->endpoint->context, &channel->request[mb],
+                                                     &done));
                 if (done)
                     see_arrival(s, channel, mb);
             }
@@ -149,7 +151,7 @@ static void *channel_data(const smp *s, const smp__channel *channel, int microba
 
 static int64_t tag_of(const smp *s, const smp__channel *channel, int microbatch)
 {
-    return (int64_t)channel->transfer * s->microbatches + microbatch;
+    return (int64_t)channel->transfer * s->work->microbatches + microbatch;
 }
 
 smp_status smp__messages_post(smp *s, smp_memory_message message)
@@ -157,24 +159,24 @@ smp_status smp__messages_post(smp *s, smp_memory_message message)
     smp__channel *channel = find_channel(s, message.transfer);
     if (records(s, channel))
         channel->arrived_us[message.microbatch] = 0.0;
-    return s->transport->receive(
-        s->transport_context, channel->lane, tag_of(s, channel, message.microbatch),
-        channel_data(s, channel, message.microbatch), s->flow->transfer[channel->transfer].bytes,
-        &channel->request[message.microbatch]);
+    return s->endpoint->transport->receive(
+        s->endpoint->context, channel->lane, tag_of(s, channel, message.microbatch),
+        channel_data(s, channel, message.microbatch),
+        s->work->flow->transfer[channel->transfer].bytes, &channel->request[message.microbatch]);
 }
 
 smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_kind kind)
 {
-    for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-        smp__channel *channel = &s->chunk[chunk].channel[i];
-        const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+    for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+        smp__channel *channel = &s->work->chunk[chunk].channel[i];
+        const smp_transfer *transfer = &s->work->flow->transfer[channel->transfer];
         if (!channel->outgoing || transfer->kind != kind)
             continue;
         smp__message_sample *sample = smp__cost_message(s, channel->transfer, microbatch);
         if (sample)
             sample->sent_s = smp_clock_s();
-        SMP_TRY(s->transport->send(
-            s->transport_context, channel->lane, tag_of(s, channel, microbatch),
+        SMP_TRY(s->endpoint->transport->send(
+            s->endpoint->context, channel->lane, tag_of(s, channel, microbatch),
             channel_data(s, channel, microbatch), transfer->bytes, &channel->request[microbatch]));
     }
     return SMP_OK;
@@ -197,7 +199,7 @@ static void describe_message(const void *context, char *buffer, size_t size)
                  wait->tie->peer, s->graph->param[s->graph->use[wait->tie->use].param].name);
         return;
     }
-    const smp_transfer *transfer = &s->flow->transfer[wait->channel->transfer];
+    const smp_transfer *transfer = &s->work->flow->transfer[wait->channel->transfer];
     const char *what = transfer->kind == SMP_TRANSFER_F ? "activations" : "gradients";
     if (wait->channel->outgoing)
         snprintf(buffer, size, "pipeline rank %d to take the %s of micro-batch %d from stage %d",
@@ -211,11 +213,11 @@ static smp_status test_message(void *context, bool *done)
 {
     const message_wait *wait = context;
     const smp *s = wait->job;
-    SMP_TRY(s->transport->test(s->transport_context, wait->request, done));
+    SMP_TRY(s->endpoint->transport->test(s->endpoint->context, wait->request, done));
     if (*done)
         return SMP_OK;
     SMP_TRY(smp__updates_look(wait->job));
-    return s->transport->progress(s->transport_context); /* reductions move on */
+    return s->endpoint->transport->progress(s->endpoint->context); /* reductions move on */
 }
 
 smp_status smp__messages_wait(smp *s, smp__channel *channel, int microbatch)
@@ -232,9 +234,9 @@ smp_status smp__messages_wait_tie(smp *s, smp__tie_message *tie)
 
 smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind)
 {
-    for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-        smp__channel *channel = &s->chunk[chunk].channel[i];
-        if (channel->outgoing || s->flow->transfer[channel->transfer].kind != kind)
+    for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+        smp__channel *channel = &s->work->chunk[chunk].channel[i];
+        if (channel->outgoing || s->work->flow->transfer[channel->transfer].kind != kind)
             continue;
         smp__message_sample *sample = smp__cost_message(s, channel->transfer, microbatch);
         if (sample)

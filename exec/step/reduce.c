@@ -21,13 +21,14 @@
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
+#include "exec/step/stepping.h"
 #include "exec/step/sum_list.h"
 #include "exec/step/reduce_state.h"
 #include "schedule/memory/bytes.h"
 
 static float *at(const smp *s, int64_t offset)
 {
-    return (float *)(s->arena + offset);
+    return (float *)(s->buffers->arena + offset);
 }
 
 /* Is `rank` the pipeline rank of a stage that uses the weight? */
@@ -35,7 +36,7 @@ static bool rank_holds(const smp *s, int32_t param, int rank)
 {
     const smp_param *p = &s->graph->param[param];
     for (int32_t use = p->use_begin; use < p->use_end; use++)
-        if (s->stage_rank[s->stage_of_op[s->graph->use[use].op]] == rank)
+        if (s->work->stage_rank[s->work->stage_of_op[s->graph->use[use].op]] == rank)
             return true;
     return false;
 }
@@ -48,7 +49,7 @@ static int tie_messages(smp *s, smp__tie_message *list)
     for (int32_t i = 0; i < s->memory->n_use; i++) {
         const smp_memory_use *use = &s->memory->use[i];
         int32_t param = s->memory->param[use->param].param;
-        int owner = s->stage_rank[use->stage];
+        int owner = s->work->stage_rank[use->stage];
         for (int peer = 0; peer < s->comm->pipeline_size; peer++) {
             bool incoming = use->chunk < 0 && peer == owner;
             bool outgoing =
@@ -73,17 +74,17 @@ static int64_t use_bytes(const smp *s, int32_t use)
 
 smp_status smp__reduce_open(smp *s, const smp_sum_terms *terms[SMP_N_REACH])
 {
-    s->reducer = calloc(1, sizeof *s->reducer);
-    if (!s->reducer)
-        return smp_fail_memory(sizeof *s->reducer);
+    s->stepping->reducer = calloc(1, sizeof *s->stepping->reducer);
+    if (!s->stepping->reducer)
+        return smp_fail_memory(sizeof *s->stepping->reducer);
     for (int i = 0; i < SMP_N_REACH; i++)
-        terms[i] = s->graph->training ? &s->reducer->terms[i] : NULL;
+        terms[i] = s->graph->training ? &s->stepping->reducer->terms[i] : NULL;
     return SMP_OK;
 }
 
 smp_status smp__reduce_ties(smp *s)
 {
-    struct smp__reducer *r = s->reducer;
+    struct smp__reducer *r = s->stepping->reducer;
     if (!s->graph->training)
         return SMP_OK;
     r->n_tie = tie_messages(s, NULL);
@@ -104,13 +105,13 @@ static smp_status count_waiting(smp *s)
 {
     const int own = own_blocks(s), first = s->comm->replica * own;
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
-    s->reducer->waiting = calloc((size_t)own + 1, sizeof *s->reducer->waiting);
-    if (!s->reducer->waiting)
-        return smp_fail_memory((size_t)own * sizeof *s->reducer->waiting);
+    s->stepping->reducer->waiting = calloc((size_t)own + 1, sizeof *s->stepping->reducer->waiting);
+    if (!s->stepping->reducer->waiting)
+        return smp_fail_memory((size_t)own * sizeof *s->stepping->reducer->waiting);
     for (int i = 0; i < own; i++) {
         const smp_gradient_node next = {first + i, first + i + 1};
-        s->reducer->waiting[i + 1] =
-            smp_gradient_append(s->plan->gradient_blocks, node, s->reducer->waiting[i], next);
+        s->stepping->reducer->waiting[i + 1] = smp_gradient_append(
+            s->plan->gradient_blocks, node, s->stepping->reducer->waiting[i], next);
     }
     return SMP_OK;
 }
@@ -119,7 +120,7 @@ smp_status smp__reduce_terms(smp *s)
 {
     const int blocks = s->plan->gradient_blocks, own = own_blocks(s);
     const int shard = s->comm->shard_size, group = own * shard;
-    smp_sum_terms *terms = s->reducer->terms;
+    smp_sum_terms *terms = s->stepping->reducer->terms;
     if (!s->graph->training)
         return SMP_OK;
     SMP_TRY(count_waiting(s));
@@ -135,7 +136,7 @@ smp_status smp__reduce_terms(smp *s)
 static smp_sum with_terms(const smp *s, smp_sum sum, int chunk, int64_t offset)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    if (s->reducer->terms[sum.reach].width > 1) {
+    if (s->stepping->reducer->terms[sum.reach].width > 1) {
         sum.more = at(s, bucket->level) + offset;
         sum.stride = bucket->elements;
     }
@@ -160,14 +161,15 @@ static smp_status list_whole(smp *s, int chunk)
     for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++) {
         const smp_memory_region *region = &memory->region[i];
         const smp_sum sum = with_terms(s, all, chunk, region->in_chunk);
-        SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &sum, region->in_chunk, i,
-                                  region->elements));
+        SMP_TRY(smp__sum_list_add(s, &s->stepping->reducer->scatter[chunk], &sum, region->in_chunk,
+                                  i, region->elements));
         end = region->in_chunk + region->elements;
     }
     if (end == elements)
         return SMP_OK;
     const smp_sum rest = with_terms(s, all, chunk, end);
-    return smp__sum_list_add(s, &s->reducer->scatter[chunk], &rest, end, -1, elements - end);
+    return smp__sum_list_add(s, &s->stepping->reducer->scatter[chunk], &rest, end, -1,
+                             elements - end);
 }
 
 /* A region's accumulators at `offset` in the bucket: scattered, then added over the groups. */
@@ -182,13 +184,15 @@ static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
         .reach = SMP_REACH_ACROSS, .add = true, .bf16 = sends_bf16(s), .gather = true};
     const smp_sum scatter = with_terms(s, in_group, chunk, offset),
                   across = with_terms(s, among, chunk, offset + begin);
-    SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &scatter, offset, region, 0));
+    SMP_TRY(
+        smp__sum_list_add(s, &s->stepping->reducer->scatter[chunk], &scatter, offset, region, 0));
     if (s->comm->ddp_size == s->comm->shard_size)
         return SMP_OK;
     const bool moved = of->param < 0 && of->part_grad; /* to where it stays */
     const int64_t at =
         moved ? of->grad / 4 + of->at[own] : s->memory->bucket[chunk].offset / 4 + offset + begin;
-    return smp__sum_list_add(s, &s->reducer->across[chunk], &across, at, region, end - begin);
+    return smp__sum_list_add(s, &s->stepping->reducer->across[chunk], &across, at, region,
+                             end - begin);
 }
 
 /* Every rank needs the whole sum of a weight that other stages hold too. */
@@ -206,8 +210,9 @@ static smp_status list_parts(smp *s, int chunk)
         if (use->chunk != chunk || memory->region[param->region].param < 0)
             continue;
         if (param->elsewhere)
-            SMP_TRY(smp__sum_list_add(s, &s->reducer->scatter[chunk], &whole, use->offset / 4,
-                                      param->region, memory->region[param->region].elements));
+            SMP_TRY(smp__sum_list_add(s, &s->stepping->reducer->scatter[chunk], &whole,
+                                      use->offset / 4, param->region,
+                                      memory->region[param->region].elements));
         else
             SMP_TRY(list_region(s, chunk, param->region, use->offset / 4));
     }
@@ -217,42 +222,42 @@ static smp_status list_parts(smp *s, int chunk)
 static smp_status count_weights(smp *s)
 {
     const size_t n = (size_t)s->memory->n_region;
-    s->reducer->weights = calloc(2 * n, sizeof *s->reducer->weights);
-    if (!s->reducer->weights)
-        return smp_fail_memory(2 * n * sizeof *s->reducer->weights);
-    s->reducer->left = s->reducer->weights + n;
+    s->stepping->reducer->weights = calloc(2 * n, sizeof *s->stepping->reducer->weights);
+    if (!s->stepping->reducer->weights)
+        return smp_fail_memory(2 * n * sizeof *s->stepping->reducer->weights);
+    s->stepping->reducer->left = s->stepping->reducer->weights + n;
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        s->reducer->weights[s->memory->param[i].region]++;
+        s->stepping->reducer->weights[s->memory->param[i].region]++;
     for (size_t i = 0; i < n; i++) /* none is final before a step: kernels run once on zeroes */
-        s->reducer->left[i] = s->reducer->weights[i] + 1;
+        s->stepping->reducer->left[i] = s->stepping->reducer->weights[i] + 1;
     return SMP_OK;
 }
 
 static smp_status list_sums(smp *s)
 {
-    struct smp__reducer *r = s->reducer;
+    struct smp__reducer *r = s->stepping->reducer;
     SMP_TRY(count_weights(s));
-    r->scatter = calloc((size_t)s->chunks, sizeof *r->scatter);
-    r->across = calloc((size_t)s->chunks, sizeof *r->across);
+    r->scatter = calloc((size_t)s->work->chunks, sizeof *r->scatter);
+    r->across = calloc((size_t)s->work->chunks, sizeof *r->across);
     if (!r->scatter || !r->across)
-        return smp_fail_memory((size_t)s->chunks * sizeof *r->scatter);
-    for (int chunk = 0; chunk < s->chunks && s->graph->training; chunk++)
+        return smp_fail_memory((size_t)s->work->chunks * sizeof *r->scatter);
+    for (int chunk = 0; chunk < s->work->chunks && s->graph->training; chunk++)
         SMP_TRY(s->comm->shard_size > 1 ? list_parts(s, chunk) : list_whole(s, chunk));
     return SMP_OK;
 }
 
 smp_status smp__reduce_build(smp *s)
 {
-    struct smp__reducer *r = s->reducer;
+    struct smp__reducer *r = s->stepping->reducer;
     SMP_TRY(list_sums(s));
     if (!s->graph->training)
         return SMP_OK;
     for (int i = 0; i < r->n_tie; i++) {
         smp__tie_message *tie = &r->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
-        tie->lane = smp__lane_of_tie(s, s->stage_of_op[use->op],
+        tie->lane = smp__lane_of_tie(s, s->work->stage_of_op[use->op],
                                      tie->chunk < 0 ? s->comm->pipeline_rank : tie->peer);
-        if (use_bytes(s, tie->use) > s->transport->max_message_bytes)
+        if (use_bytes(s, tie->use) > s->endpoint->transport->max_message_bytes)
             return smp_fail(SMP_ERR_FAILED,
                             "tied weight '%s' is too long for one message: keep its "
                             "ops in one stage (group)",
@@ -263,46 +268,46 @@ smp_status smp__reduce_build(smp *s)
 
 void smp__reduce_free(smp *s)
 {
-    if (!s->reducer)
+    if (!s->stepping->reducer)
         return;
-    smp__sum_lists_free(s->reducer->gather, s->chunks);
-    smp__sum_lists_free(s->reducer->scatter, s->chunks);
-    smp__sum_lists_free(s->reducer->across, s->chunks);
-    free(s->reducer->tie);
-    free(s->reducer->weights);
-    free(s->reducer->waiting);
+    smp__sum_lists_free(s->stepping->reducer->gather, s->work->chunks);
+    smp__sum_lists_free(s->stepping->reducer->scatter, s->work->chunks);
+    smp__sum_lists_free(s->stepping->reducer->across, s->work->chunks);
+    free(s->stepping->reducer->tie);
+    free(s->stepping->reducer->weights);
+    free(s->stepping->reducer->waiting);
     for (int i = 0; i < SMP_N_REACH; i++)
-        smp__sum_terms_free(&s->reducer->terms[i]);
-    free(s->reducer);
+        smp__sum_terms_free(&s->stepping->reducer->terms[i]);
+    free(s->stepping->reducer);
 }
 
 static int64_t tie_tag(const smp *s, int32_t use)
 {
-    return (int64_t)s->flow->n_transfer * s->microbatches + use;
+    return (int64_t)s->work->flow->n_transfer * s->work->microbatches + use;
 }
 
 static smp_status post_ties(smp *s)
 {
-    for (int i = 0; i < s->reducer->n_tie; i++) {
-        smp__tie_message *tie = &s->reducer->tie[i];
+    for (int i = 0; i < s->stepping->reducer->n_tie; i++) {
+        smp__tie_message *tie = &s->stepping->reducer->tie[i];
         if (tie->chunk < 0)
-            SMP_TRY(s->transport->receive(s->transport_context, tie->lane, tie_tag(s, tie->use),
-                                          at(s, tie->offset), use_bytes(s, tie->use),
-                                          &tie->request));
+            SMP_TRY(s->endpoint->transport->receive(s->endpoint->context, tie->lane,
+                                                    tie_tag(s, tie->use), at(s, tie->offset),
+                                                    use_bytes(s, tie->use), &tie->request));
     }
     return SMP_OK;
 }
 
 smp_status smp__reduce_begin_step(smp *s)
 {
-    return s->transport->on_device ? SMP_OK : post_ties(s);
+    return s->endpoint->transport->on_device ? SMP_OK : post_ties(s);
 }
 
 /* Where every device of the group has a summand of what this use adds: their sum. */
 static smp_status sum_devices(smp *s, int32_t use, float *values, int64_t n)
 {
     const smp_use *u = &s->graph->use[use];
-    const smp__op_group *g = s->tensor_group;
+    const smp__op_group *g = s->stepping->tensor_group;
     if (!(s->graph->op[u->op].summands >> u->slot & 1))
         return SMP_OK;
     for (int64_t begin = 0; begin < n; begin += g->most) {
@@ -348,7 +353,7 @@ static smp_status zero_unused(smp *s, int chunk)
         const smp_memory_use *use = &s->memory->use[i];
         const int32_t op = s->graph->use[use->use].op;
         if (use->chunk == chunk &&
-            !(s->flow->backward[op] && smp_op_has_trained(s->graph, &s->graph->op[op])))
+            !(s->work->flow->backward[op] && smp_op_has_trained(s->graph, &s->graph->op[op])))
             SMP_TRY(s->device->zero(s->device_context, at(s, smp_memory_use_at(s->memory, use)),
                                     use_bytes(s, use->use)));
     }
@@ -357,16 +362,16 @@ static smp_status zero_unused(smp *s, int chunk)
 
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 {
-    if (microbatch + 1 == s->microbatches) /* micro-batches are added in their order */
+    if (microbatch + 1 == s->work->microbatches) /* micro-batches are added in their order */
         for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
              i++)
-            s->reducer->left[i] = s->reducer->weights[i];
+            s->stepping->reducer->left[i] = s->stepping->reducer->weights[i];
     return microbatch == 0 ? zero_unused(s, chunk) : SMP_OK;
 }
 
 int smp__reduce_block_size(const smp *s)
 {
-    return s->microbatches * s->comm->ddp_size / s->plan->gradient_blocks;
+    return s->work->microbatches * s->comm->ddp_size / s->plan->gradient_blocks;
 }
 
 /* The block of micro-batch `microbatch` is complete. Level k holds the k-th node of the tree that
@@ -380,9 +385,9 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
     const int done = (microbatch + 1) / size;
     if (own_blocks(s) == 1 || (microbatch + 1) % size != 0 || begin == end)
         return SMP_OK;
-    const int last = s->reducer->waiting[done] - 1;
+    const int last = s->stepping->reducer->waiting[done] - 1;
     float *sum = at(s, bucket->offset) + begin, *level = at(s, bucket->level) + begin;
-    for (int k = s->reducer->waiting[done - 1] - 1; k >= last; k--)
+    for (int k = s->stepping->reducer->waiting[done - 1] - 1; k >= last; k--)
         SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level + k * bucket->elements,
                                end - begin));
     if (done == own_blocks(s))
@@ -394,9 +399,9 @@ static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, in
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
 {
     int64_t begin = 0; /* after the buckets that did so by themselves */
-    if (s->reducer->scatter[chunk].started > 0) {
+    if (s->stepping->reducer->scatter[chunk].started > 0) {
         const int32_t last =
-            s->memory->chunk_region[chunk] + s->reducer->scatter[chunk].started - 1;
+            s->memory->chunk_region[chunk] + s->stepping->reducer->scatter[chunk].started - 1;
         begin = s->memory->region[last].in_chunk + s->memory->region[last].elements;
     }
     return add_block(s, chunk, microbatch, begin, s->memory->bucket[chunk].elements);
@@ -407,14 +412,14 @@ smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *
 {
     const int32_t first = s->memory->chunk_region[chunk];
     const int32_t end = smp_memory_summed_end(s->memory, chunk);
-    smp__sum_list *list = &s->reducer->scatter[chunk];
-    if (s->comm->ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
+    smp__sum_list *list = &s->stepping->reducer->scatter[chunk];
+    if (s->comm->ddp_size == 1 || microbatch + 1 < s->work->microbatches || end - first == 1)
         return SMP_OK;
     for (int32_t k = 0; k < op->n_param; k++) {
         const int32_t i = s->memory->param[smp__job_find_param(s, op->param[k])].region;
-        s->reducer->left[i] -= s->memory->region[i].param < 0;
+        s->stepping->reducer->left[i] -= s->memory->region[i].param < 0;
     }
-    for (int32_t i = first + list->started; i < end && s->reducer->left[i] == 0; i++) {
+    for (int32_t i = first + list->started; i < end && s->stepping->reducer->left[i] == 0; i++) {
         const smp_memory_region *region = &s->memory->region[i];
         SMP_TRY(
             add_block(s, chunk, microbatch, region->in_chunk, region->in_chunk + region->elements));
@@ -426,11 +431,12 @@ smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *
 /* The chunk's accumulators are final: to the other holders of tied weights. */
 static smp_status send_ties(smp *s, int chunk)
 {
-    for (int i = 0; i < s->reducer->n_tie; i++) {
-        smp__tie_message *tie = &s->reducer->tie[i];
+    for (int i = 0; i < s->stepping->reducer->n_tie; i++) {
+        smp__tie_message *tie = &s->stepping->reducer->tie[i];
         if (tie->chunk == chunk)
-            SMP_TRY(s->transport->send(s->transport_context, tie->lane, tie_tag(s, tie->use),
-                                       at(s, tie->offset), use_bytes(s, tie->use), &tie->request));
+            SMP_TRY(s->endpoint->transport->send(s->endpoint->context, tie->lane,
+                                                 tie_tag(s, tie->use), at(s, tie->offset),
+                                                 use_bytes(s, tie->use), &tie->request));
     }
     return SMP_OK;
 }
@@ -439,7 +445,7 @@ smp_status smp__reduce_start(smp *s, int chunk)
 {
     if (s->comm->ddp_size == 1)
         return send_ties(s, chunk);
-    smp__sum_list *list = &s->reducer->scatter[chunk];
+    smp__sum_list *list = &s->stepping->reducer->scatter[chunk];
     SMP_TRY(smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n));
     smp__sum_list_record(s, list);
     return SMP_OK;
@@ -451,7 +457,7 @@ smp_status smp__reduce_across(smp *s, int chunk)
 {
     const int own = s->comm->shard_rank;
     const float *accumulators = at(s, s->memory->bucket[chunk].offset);
-    SMP_TRY(smp__sum_list_wait(s, &s->reducer->scatter[chunk], others));
+    SMP_TRY(smp__sum_list_wait(s, &s->stepping->reducer->scatter[chunk], others));
     for (int32_t i = s->memory->chunk_region[chunk]; i < smp_memory_summed_end(s->memory, chunk);
          i++) {
         const smp_memory_region *region = &s->memory->region[i];
@@ -461,22 +467,24 @@ smp_status smp__reduce_across(smp *s, int chunk)
                                     accumulators + region->in_chunk + begin,
                                     (end - begin) * (int64_t)sizeof(float)));
     }
-    SMP_TRY(smp__sum_list_start(s, &s->reducer->across[chunk], 0, s->reducer->across[chunk].n));
-    smp__sum_list_record(s, &s->reducer->across[chunk]);
+    SMP_TRY(smp__sum_list_start(s, &s->stepping->reducer->across[chunk], 0,
+                                s->stepping->reducer->across[chunk].n));
+    smp__sum_list_record(s, &s->stepping->reducer->across[chunk]);
     return SMP_OK;
 }
 
 smp_status smp__reduce_finish(smp *s)
 {
-    for (int chunk = 0; chunk < s->chunks && s->comm->ddp_size > 1; chunk++) {
-        SMP_TRY(smp__sum_list_wait(s, &s->reducer->scatter[chunk], others));
-        SMP_TRY(smp__sum_list_wait(s, &s->reducer->across[chunk], others));
+    for (int chunk = 0; chunk < s->work->chunks && s->comm->ddp_size > 1; chunk++) {
+        SMP_TRY(smp__sum_list_wait(s, &s->stepping->reducer->scatter[chunk], others));
+        SMP_TRY(smp__sum_list_wait(s, &s->stepping->reducer->across[chunk], others));
         SMP_TRY(send_ties(s, chunk));
     }
-    if (s->transport->on_device) /* a receive posted earlier would busy the device all step */
+    if (s->endpoint->transport
+            ->on_device) /* a receive posted earlier would busy the device all step */
         SMP_TRY(post_ties(s));
-    for (int i = 0; i < s->reducer->n_tie; i++)
-        SMP_TRY(smp__messages_wait_tie(s, &s->reducer->tie[i]));
+    for (int i = 0; i < s->stepping->reducer->n_tie; i++)
+        SMP_TRY(smp__messages_wait_tie(s, &s->stepping->reducer->tie[i]));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         SMP_TRY(sum_uses(s, i));
     return SMP_OK;

@@ -11,6 +11,7 @@
 #include "exec/step/messages.h"
 #include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
+#include "exec/step/stepping.h"
 #include "exec/step/sum_list.h"
 #include "exec/step/tap.h"
 
@@ -20,22 +21,22 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
 {
     out->graph = s->graph;
     out->op = call->op;
-    out->batch = s->batch;
-    out->padding =
-        s->batch - smp__job_samples(s, s->comm->replica, s->first_microbatch + microbatch);
+    out->batch = s->work->batch;
+    out->padding = s->work->batch -
+                   smp__job_samples(s, s->comm->replica, s->given->first_microbatch + microbatch);
     out->state = call->state;
     out->device = s->device->kernel_context(s->device_context);
     out->param = call->param;
     out->param16 = call->param16;
     out->dparam = call->dparam;
-    out->step.training = s->training_call;
+    out->step.training = s->given->training;
     out->step.seed = s->options->runtime.seed;
     out->step.turn =
-        smp_op_turn(s->step + 1, (int64_t)s->comm->replica * s->microbatches + microbatch);
-    out->step.samples = s->samples_given;
+        smp_op_turn(s->step + 1, (int64_t)s->comm->replica * s->work->microbatches + microbatch);
+    out->step.samples = s->given->samples;
     out->step.following = smp__job_following(s, s->comm->replica, microbatch);
     out->joint = smp__joint_of(s, call->op, microbatch);
-    out->group = s->tensor_group ? &s->tensor_group->group : NULL;
+    out->group = s->stepping->tensor_group ? &s->stepping->tensor_group->group : NULL;
 }
 
 /* Arrays that a call points to. */
@@ -64,7 +65,7 @@ static smp_op_call forward_args(smp *s, int chunk, int microbatch, const smp__ca
 /* Where the loss counts its hits, beside its value in the slot; NULL while the model is trained. */
 static int64_t *hits_of(const smp *s, const smp_op_call *args)
 {
-    if (s->training_call || args->op != smp__counting_loss(s) || !args->op->kind->counts_hits)
+    if (s->given->training || args->op != smp__counting_loss(s) || !args->op->kind->counts_hits)
         return NULL;
     return ((smp__loss_slot *)args->out[0])->hits;
 }
@@ -148,10 +149,10 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     const smp_op_call args = backward_args(s, chunk, microbatch, call, &of, &wanted);
     if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
         /* costs are told apart by halves, which have the same bits */
-        if (wanted && !call->input_pair && call->kernels->backward && !s->cost_samples)
+        if (wanted && !call->input_pair && call->kernels->backward && !s->stepping->cost_samples)
             return weigh(s, microbatch, call, args, call->kernels->backward);
         SMP_TRY(weigh(s, microbatch, call, args, call->kernels->backward_weight));
-        SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
+        SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->work->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));
     }
     if (call->input_pair) {
@@ -192,7 +193,7 @@ static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
 
 static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
-    const smp__chunk *stage = &s->chunk[chunk];
+    const smp__chunk *stage = &s->work->chunk[chunk];
     const smp__call *call = instr->call >= 0 ? &stage->call[instr->call] : NULL;
     switch (instr->kind) {
     case SMP_INSTR_BACKWARD:
@@ -232,13 +233,13 @@ static smp_status await_weights(smp *s, const smp__call *call, bool pair)
  * where ranks may outnumber cores): as much as a small operator. */
 static smp_status move_messages(smp *s)
 {
-    if (!s->transport_context)
+    if (!s->endpoint->context)
         return SMP_OK;
     const double now_s = smp_clock_s();
-    if (now_s - s->moved_s < MOVE_EVERY_S)
+    if (now_s - s->stepping->moved_s < MOVE_EVERY_S)
         return SMP_OK;
-    s->moved_s = now_s;
-    return s->transport->progress(s->transport_context);
+    s->stepping->moved_s = now_s;
+    return s->endpoint->transport->progress(s->endpoint->context);
 }
 
 /* After an operator: messages move on, and the host does not run away from the device. */
@@ -248,8 +249,8 @@ static smp_status after_operator(smp *s)
     SMP_TRY(smp__updates_look(s));
     SMP_TRY(smp__messages_look(s));
     SMP_TRY(smp__sum_lists_look(s));
-    if (s->tensor_group)
-        SMP_TRY(smp__op_group_look(s->tensor_group));
+    if (s->stepping->tensor_group)
+        SMP_TRY(smp__op_group_look(s->stepping->tensor_group));
     return move_messages(s);
 }
 
@@ -266,7 +267,7 @@ static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr 
         *call = instr->call;
     else if (*call < 0)
         return SMP_OK; /* of the first call, then */
-    if (instr->kind == SMP_INSTR_WEIGHT || !passes_gradient(&s->chunk[chunk].call[*call]))
+    if (instr->kind == SMP_INSTR_WEIGHT || !passes_gradient(&s->work->chunk[chunk].call[*call]))
         part = SMP_PROBE_BACKWARD_WEIGHT;
     return smp__cost_mark_at(s, chunk, *call, part);
 }
@@ -276,7 +277,7 @@ static double waited_s(const smp *s)
 {
     return smp__spent_s(s->record, SMP__SPENT_JOINT_FORWARD) +
            smp__spent_s(s->record, SMP__SPENT_JOINT_OTHER) +
-           (s->tensor_group ? s->tensor_group->waited_s : 0.0);
+           (s->stepping->tensor_group ? s->stepping->tensor_group->waited_s : 0.0);
 }
 
 /* Forward again: a device's own time would need stamps around it. */
@@ -293,13 +294,14 @@ static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *
 /* Has the instruction done that of the pair's other call, which stands after it, too? */
 static bool does_next(const smp *s, int chunk, const smp_instr *instr)
 {
-    const smp__call *call = instr->call >= 0 ? &s->chunk[chunk].call[instr->call] : NULL;
+    const smp__call *call = instr->call >= 0 ? &s->work->chunk[chunk].call[instr->call] : NULL;
     if (instr->kind == SMP_INSTR_BACKWARD || instr->kind == SMP_INSTR_INPUT)
         return call->input_pair;
     return instr->kind == SMP_INSTR_RECOMPUTE && call->pair;
 }
 
-static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
+static smp_status run_instructions(smp *s, int chunk, int microbatch, const smp_instr *instr,
+                                   int32_t n)
 {
     int last_call = -1;
     SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
@@ -307,8 +309,8 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
         SMP_TRY(instr[i].kind == SMP_INSTR_RECOMPUTE ? recompute(s, chunk, microbatch, &instr[i])
                                                      : run_instr(s, chunk, microbatch, &instr[i]));
         if (instr[i].kind == SMP_INSTR_BACKWARD || instr[i].kind == SMP_INSTR_WEIGHT)
-            SMP_TRY(
-                smp__reduce_weights(s, chunk, microbatch, s->chunk[chunk].call[instr[i].call].op));
+            SMP_TRY(smp__reduce_weights(s, chunk, microbatch,
+                                        s->work->chunk[chunk].call[instr[i].call].op));
         if (instr[i].call >= 0)
             SMP_TRY(after_operator(s));
         SMP_TRY(mark_instr(s, chunk, microbatch, &instr[i], &last_call));
@@ -319,7 +321,7 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
 
 smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
 {
-    const smp__chunk *stage = &s->chunk[chunk];
+    const smp__chunk *stage = &s->work->chunk[chunk];
     SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
     for (int32_t i = 0; i < stage->layout->n_call; i++) {
         const smp__call *call = &stage->call[i];
@@ -342,14 +344,14 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
 
 smp_status smp__stage_input(smp *s, int chunk, int microbatch)
 {
-    const smp_layout *layout = s->chunk[chunk].layout;
-    return run(s, chunk, microbatch, layout->instr, layout->n_instr);
+    const smp_layout *layout = s->work->chunk[chunk].layout;
+    return run_instructions(s, chunk, microbatch, layout->instr, layout->n_instr);
 }
 
 smp_status smp__stage_weight(smp *s, int chunk, int microbatch)
 {
-    const smp_layout *layout = s->chunk[chunk].layout;
-    return run(s, chunk, microbatch, layout->weight_instr, layout->n_weight_instr);
+    const smp_layout *layout = s->work->chunk[chunk].layout;
+    return run_instructions(s, chunk, microbatch, layout->weight_instr, layout->n_weight_instr);
 }
 
 /* In a chunk whose other backwards are split, a whole one is its two halves. */

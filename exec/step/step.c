@@ -42,6 +42,7 @@
 #include "exec/step/run_stage.h"
 #include "exec/step/step_sums.h"
 #include "exec/inputs/step_inputs.h"
+#include "exec/step/stepping.h"
 
 static smp_status run_action(smp *s, const smp_action *action)
 {
@@ -83,7 +84,7 @@ static smp_status run_action(smp *s, const smp_action *action)
         return smp__stash_copies_begin(
             s, chunk, mb, action->kind == SMP_ACTION_STORE ? SMP_COPY_TO_HOST : SMP_COPY_TO_DEVICE);
     case SMP_ACTION_GATHER:
-        return smp__gather_start(s, chunk, s->at);
+        return smp__gather_start(s, chunk, smp__device_position(s));
     case SMP_ACTION_DROP:
         return SMP_OK; /* the memory plan gives its place to others */
     case SMP_ACTION_REDUCE:
@@ -114,24 +115,23 @@ static smp_status run_timed(smp *s, const smp_action *action)
 {
     const smp_action_kind kind = action->kind;
     const bool backward = kind == SMP_ACTION_B || kind == SMP_ACTION_I || kind == SMP_ACTION_W;
-    const double before_s = s->tensor_group ? s->tensor_group->waited_s : 0.0;
+    const double before_s = s->stepping->tensor_group ? s->stepping->tensor_group->waited_s : 0.0;
     SMP_TRY(run_action(s, action));
-    if (s->tensor_group)
+    if (s->stepping->tensor_group)
         smp__spent_add(s->record,
                        kind == SMP_ACTION_F ? SMP__SPENT_GROUP_FORWARD
                        : backward           ? SMP__SPENT_GROUP_BACKWARD
                                             : SMP__SPENT_GROUP_OTHER,
-                       s->tensor_group->waited_s - before_s);
+                       s->stepping->tensor_group->waited_s - before_s);
     return SMP_OK;
 }
 
 static smp_status run_program(smp *s)
 {
     const smp_memory_rank *memory = s->memory;
-    for (int64_t i = 0; i < s->program->n; i++) {
-        const smp_action *action = &s->program->action[i];
+    for (int64_t i = 0; i < s->work->program->n; i++) {
+        const smp_action *action = &s->work->program->action[i];
         smp__place_action(s->place, action);
-        s->at = i;
         SMP_TRY(wait_sends(s, i));
         SMP_TRY(smp__stash_copies_stored(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
@@ -141,7 +141,7 @@ static smp_status run_program(smp *s)
         if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
             SMP_TRY(smp__stamp_end(s));
     }
-    return wait_sends(s, s->program->n);
+    return wait_sends(s, s->work->program->n);
 }
 
 /* The one wait of a step: then the host may read the losses and the sums of squares. */
@@ -155,8 +155,9 @@ static smp_status finish_device_work(smp *s, bool training)
         SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_NORM));
     }
     if (s->memory->loss >= 0)
-        SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
-                                    (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
+        SMP_TRY(s->device->download(s->device_context, s->buffers->loss,
+                                    s->buffers->arena + s->memory->loss,
+                                    (int64_t)s->work->microbatches * SMP_LOSS_SLOT_BYTES));
     SMP_TRY(smp__device_idle(s));
     smp__stash_copies_note_ends(s);
     double beside_s[2];
@@ -215,8 +216,8 @@ static smp_status check_call(const smp *s, const void *const *inputs, int64_t sa
 
 static double begin(smp *s, bool training, int64_t samples)
 {
-    s->training_call = training;
-    s->samples_given = samples;
+    s->given->training = training;
+    s->given->samples = samples;
     smp__device_queue_begin(s);
     smp__place_begin(s->place);
     const double begin_s = smp__step_sums_begin(s);
@@ -232,8 +233,8 @@ static smp_status fail_step(smp *s, smp_status status)
     if (!s->comm->told)
         smp__job_context(s, status);
     smp__comm_notify(s->comm, status); /* first, since the next may wait for the device */
-    if (s->transport->abort)
-        s->transport->abort(s->transport_context);
+    if (s->endpoint->transport->abort)
+        s->endpoint->transport->abort(s->endpoint->context);
     return status;
 }
 
@@ -282,10 +283,10 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
  * too. */
 static smp_status wait_chunk_sends(smp *s, bool jumps)
 {
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-            smp__channel *channel = &s->chunk[chunk].channel[i];
-            const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+            smp__channel *channel = &s->work->chunk[chunk].channel[i];
+            const smp_transfer *transfer = &s->work->flow->transfer[channel->transfer];
             if (channel->outgoing && (jumps || transfer->to_stage == transfer->from_stage + 1))
                 SMP_TRY(smp__messages_wait(s, channel, 0));
         }
@@ -299,14 +300,15 @@ static smp_status wait_chunk_sends(smp *s, bool jumps)
  * that cannot deadlock: the first action not yet done only waits for what comes before it. */
 static smp_status evaluate_microbatch(smp *s, int mb)
 {
-    s->first_microbatch = mb;
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
+    s->given->first_microbatch = mb;
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
         smp__place_action(s->place, &(smp_action){SMP_ACTION_F, mb, chunk});
         SMP_TRY(wait_chunk_sends(s, chunk == 0));
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
-            const smp__channel *channel = &s->chunk[chunk].channel[i];
+        for (int i = 0; i < s->work->chunk[chunk].n_channel; i++) {
+            const smp__channel *channel = &s->work->chunk[chunk].channel[i];
             smp_memory_message message = {.transfer = channel->transfer};
-            if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == SMP_TRANSFER_F)
+            if (!channel->outgoing &&
+                s->work->flow->transfer[channel->transfer].kind == SMP_TRANSFER_F)
                 SMP_TRY(smp__messages_post(s, message));
         }
         SMP_TRY(smp__messages_arrive(s, chunk, 0, SMP_TRANSFER_F));
@@ -316,8 +318,9 @@ static smp_status evaluate_microbatch(smp *s, int mb)
     }
     if (s->memory->loss < 0)
         return SMP_OK;
-    return s->device->download(s->device_context, s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES,
-                               s->arena + s->memory->loss, SMP_LOSS_SLOT_BYTES);
+    return s->device->download(s->device_context,
+                               s->buffers->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES,
+                               s->buffers->arena + s->memory->loss, SMP_LOSS_SLOT_BYTES);
 }
 
 smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples,
@@ -334,9 +337,9 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
         status = smp__loss_share_begin(s, inputs);
     if (status == SMP_OK)
         status = smp__gather_all(s);
-    for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
+    for (int mb = 0; status == SMP_OK && mb < s->work->microbatches; mb++)
         status = evaluate_microbatch(s, mb);
-    s->first_microbatch = 0;
+    s->given->first_microbatch = 0;
     if (status == SMP_OK)
         status = wait_chunk_sends(s, true);
     if (status == SMP_OK)

@@ -8,6 +8,7 @@
 
 #include "exec/state/handle.h"
 #include "exec/inputs/loss_share.h"
+#include "exec/step/stepping.h"
 
 /* What a rank may ask all for. */
 enum { ASK_END, ASK_SAVE, N_ASK };
@@ -28,13 +29,13 @@ struct smp__step_sums {
 
 static int count_losses(const smp *s)
 {
-    return s->comm->ddp_size * s->microbatches;
+    return s->comm->ddp_size * s->work->microbatches;
 }
 
 smp_status smp__step_sums_open(smp *s)
 {
     const int losses = count_losses(s), world = s->comm->world_size;
-    struct smp__step_sums *sums = s->sums = calloc(1, sizeof *s->sums);
+    struct smp__step_sums *sums = s->stepping->sums = calloc(1, sizeof *s->stepping->sums);
     if (!sums)
         return smp_fail_memory(sizeof *sums);
     sums->n = 2 * losses + 2 * world + SMP_OP_HITS + N_ASK;
@@ -52,35 +53,35 @@ smp_status smp__step_sums_open(smp *s)
 
 void smp__step_sums_close(smp *s)
 {
-    free(s->sums ? s->sums->all : NULL);
-    free(s->sums);
+    free(s->stepping->sums ? s->stepping->sums->all : NULL);
+    free(s->stepping->sums);
 }
 
 double smp__step_sums_begin(smp *s)
 {
-    s->sums->waited_s = s->comm->waited_s;
-    return s->sums->begin_s = smp_clock_s();
+    s->stepping->sums->waited_s = s->comm->waited_s;
+    return s->stepping->sums->begin_s = smp_clock_s();
 }
 
 /* Does the call in progress count the rows that the model has right? */
 static bool counts_hits(const smp *s)
 {
     const smp_op *loss = smp__counting_loss(s);
-    return loss && loss->kind->counts_hits && !s->training_call;
+    return loss && loss->kind->counts_hits && !s->given->training;
 }
 
 void smp__step_sums_read(smp *s)
 {
-    struct smp__step_sums *sums = s->sums;
-    const int own = s->comm->replica * s->microbatches;
+    struct smp__step_sums *sums = s->stepping->sums;
+    const int own = s->comm->replica * s->work->microbatches;
     memset(sums->all, 0, (size_t)sums->n * sizeof *sums->all);
     if (s->comm->tensor_rank > 0) /* the first device of a group speaks for all */
         return;
-    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
+    for (int mb = 0; s->memory->loss >= 0 && mb < s->work->microbatches; mb++) {
         const smp__loss_slot *slot =
-            (const smp__loss_slot *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
+            (const smp__loss_slot *)(s->buffers->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
         sums->loss[own + mb] = (double)slot->loss;
-        sums->rows[own + mb] = s->rows[own + mb];
+        sums->rows[own + mb] = s->given->rows[own + mb];
         for (int i = 0; i < SMP_OP_HITS && counts_hits(s); i++)
             sums->hits[i] += (double)slot->hits[i]; /* whole numbers: exact */
     }
@@ -89,8 +90,8 @@ void smp__step_sums_read(smp *s)
 void smp__step_sums_count(const smp *s, double *wrong, double *rows)
 {
     for (int i = 0; i < count_losses(s); i++) {
-        *wrong += !isfinite(s->sums->loss[i]);
-        *rows += s->sums->rows[i];
+        *wrong += !isfinite(s->stepping->sums->loss[i]);
+        *rows += s->stepping->sums->rows[i];
     }
 }
 
@@ -98,14 +99,14 @@ void smp__step_sums_count(const smp *s, double *wrong, double *rows)
 static void ask(const smp *s)
 {
     const volatile sig_atomic_t *signalled = s->comm->signalled;
-    const bool keeps_time = s->comm->world_rank == 0 && s->sums->save_at_s > 0.0;
-    s->sums->asks[ASK_END] = signalled && *signalled != 0;
-    s->sums->asks[ASK_SAVE] = keeps_time && smp_clock_s() >= s->sums->save_at_s;
+    const bool keeps_time = s->comm->world_rank == 0 && s->stepping->sums->save_at_s > 0.0;
+    s->stepping->sums->asks[ASK_END] = signalled && *signalled != 0;
+    s->stepping->sums->asks[ASK_SAVE] = keeps_time && smp_clock_s() >= s->stepping->sums->save_at_s;
 }
 
 static void agree(smp *s)
 {
-    struct smp__step_sums *sums = s->sums;
+    struct smp__step_sums *sums = s->stepping->sums;
     sums->end_asked = sums->end_asked || sums->asks[ASK_END] > 0.0;
     sums->save_asked = sums->save_asked || sums->asks[ASK_SAVE] > 0.0;
     if (sums->end_asked) /* all ranks live */
@@ -114,7 +115,7 @@ static void agree(smp *s)
 
 smp_status smp__step_sums_collect(smp *s, smp_step_result *result)
 {
-    struct smp__step_sums *sums = s->sums;
+    struct smp__step_sums *sums = s->stepping->sums;
     const int losses = count_losses(s);
     const double took_s = smp_clock_s() - sums->begin_s;
     sums->us[s->comm->world_rank] = 1e6 * took_s;
@@ -132,33 +133,33 @@ smp_status smp__step_sums_collect(smp *s, smp_step_result *result)
         result->step_us = fmax(result->step_us, sums->us[i]);
     result->predicted_us = s->plan->predicted.step_us;
     result->samples_per_s =
-        1e6 * (double)s->samples_given / (result->step_us > 0.0 ? result->step_us : 1.0);
+        1e6 * (double)s->given->samples / (result->step_us > 0.0 ? result->step_us : 1.0);
     return SMP_OK;
 }
 
 const double *smp__step_sums_losses(const smp *s, const double **rows)
 {
-    *rows = s->sums->rows;
-    return s->sums->loss;
+    *rows = s->stepping->sums->rows;
+    return s->stepping->sums->loss;
 }
 
 const double *smp__step_sums_work_us(const smp *s)
 {
-    return s->sums->work_us;
+    return s->stepping->sums->work_us;
 }
 
 bool smp__step_sums_end_asked(const smp *s)
 {
-    return s->sums->end_asked;
+    return s->stepping->sums->end_asked;
 }
 
 bool smp__step_sums_save_asked(const smp *s)
 {
-    return s->sums->save_asked;
+    return s->stepping->sums->save_asked;
 }
 
 void smp__step_sums_ask_save(smp *s, double at_s)
 {
-    s->sums->save_asked = false;
-    s->sums->save_at_s = at_s;
+    s->stepping->sums->save_asked = false;
+    s->stepping->sums->save_at_s = at_s;
 }

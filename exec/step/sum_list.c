@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/step/stepping.h"
 #include "exec/transport/comm.h"
 #include "exec/step/reduce_state.h"
 
@@ -50,8 +51,8 @@ smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base, int en
 {
     while (list->started < end) {
         smp__sum_item *item = &list->item[list->started++];
-        item->sum.data = (float *)(s->arena + base) + item->offset;
-        SMP_TRY(s->transport->reduce(s->transport_context, &item->sum, &item->reduction));
+        item->sum.data = (float *)(s->buffers->arena + base) + item->offset;
+        SMP_TRY(s->endpoint->transport->reduce(s->endpoint->context, &item->sum, &item->reduction));
     }
     return SMP_OK;
 }
@@ -71,7 +72,7 @@ static smp_status test_reduction(void *context, bool *done)
 {
     const reduction_wait *wait = context;
     const smp *s = wait->job;
-    return s->transport->reduce_test(s->transport_context, wait->reduction, done);
+    return s->endpoint->transport->reduce_test(s->endpoint->context, wait->reduction, done);
 }
 
 /* A step is recorded, an evaluation after it not. */
@@ -87,19 +88,19 @@ static void note_end(const smp *s, smp__sum_list *list)
 
 void smp__sum_list_record(smp *s, smp__sum_list *list)
 {
-    if (!smp__record_is_on(s->record) || s->transport->on_device)
+    if (!smp__record_is_on(s->record) || s->endpoint->transport->on_device)
         return;
     list->ended_us = &smp__record_ended_us(s->record)[smp__device_position(s)];
     note_end(s, list);
 }
 
-static smp_status look(smp *s, smp__sum_list *list)
+static smp_status look_at_sums(smp *s, smp__sum_list *list)
 {
     for (int i = 0; i < list->n && list->ended_us; i++) {
         bool done;
         if (list->item[i].reduction)
-            SMP_TRY(
-                s->transport->reduce_test(s->transport_context, &list->item[i].reduction, &done));
+            SMP_TRY(s->endpoint->transport->reduce_test(s->endpoint->context,
+                                                        &list->item[i].reduction, &done));
     }
     note_end(s, list);
     return SMP_OK;
@@ -109,10 +110,10 @@ smp_status smp__sum_lists_look(smp *s)
 {
     if (!smp__record_is_on(s->record) || !s->device->host_memory || s->comm->ddp_size == 1)
         return SMP_OK;
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        SMP_TRY(look(s, &s->reducer->gather[chunk]));
-        SMP_TRY(look(s, &s->reducer->scatter[chunk]));
-        SMP_TRY(look(s, &s->reducer->across[chunk]));
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+        SMP_TRY(look_at_sums(s, &s->stepping->reducer->gather[chunk]));
+        SMP_TRY(look_at_sums(s, &s->stepping->reducer->scatter[chunk]));
+        SMP_TRY(look_at_sums(s, &s->stepping->reducer->across[chunk]));
     }
     return SMP_OK;
 }

@@ -20,13 +20,13 @@ enum { SOME = 64 };
 static smp_status run_stages(smp *s, int microbatch)
 {
     for (int training = 0; training <= (int)s->graph->training; training++)
-        for (int chunk = 0; chunk < s->chunks; chunk++) {
-            s->training_call = training;
+        for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+            s->given->training = training;
             SMP_TRY(smp__stage_forward(s, chunk, microbatch));
             if (training)
                 SMP_TRY(smp__stash_copies_at_once(s, chunk, microbatch, SMP_COPY_TO_HOST));
         }
-    for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--) {
+    for (int chunk = s->work->chunks - 1; chunk >= 0 && s->graph->training; chunk--) {
         SMP_TRY(smp__stash_copies_at_once(s, chunk, microbatch, SMP_COPY_TO_DEVICE));
         SMP_TRY(smp__stage_backward(s, chunk, microbatch));
     }
@@ -41,22 +41,23 @@ smp_status smp__warm_up(smp *s)
     if (choices)
         choices->trying = true;
     SMP_TRY(run_stages(s, 0));
-    if (s->graph->training && s->microbatches > 1) /* the first writes gradients, others add */
+    if (s->graph->training &&
+        s->work->microbatches > 1) /* the first writes gradients, others add */
         SMP_TRY(run_stages(s, 1));
     if (choices)
         choices->trying = false;
     SMP_TRY(smp__weights_round(s));
     if (s->memory->arena_bytes >= 2 * SOME * (int64_t)sizeof(float)) /* sums of tied gradients */
-        SMP_TRY(s->device->add(s->device_context, SMP_F32, s->arena,
-                               s->arena + SOME * sizeof(float), SOME));
+        SMP_TRY(s->device->add(s->device_context, SMP_F32, s->buffers->arena,
+                               s->buffers->arena + SOME * sizeof(float), SOME));
     if (s->graph->training) {
         SMP_TRY(smp__weights_square(s));
         SMP_TRY(smp__weights_update(s, 1, 0.0f, 1.0f));
         SMP_TRY(smp__updates_finish(s));
     }
-    SMP_TRY(s->device->zero(s->device_context, s->arena, s->memory->arena_bytes));
+    SMP_TRY(s->device->zero(s->device_context, s->buffers->arena, s->memory->arena_bytes));
     SMP_TRY(smp__device_idle(s));
-    if (s->far)
-        memset(s->far, 0, (size_t)s->memory->far_bytes);
+    if (s->buffers->host_area)
+        memset(s->buffers->host_area, 0, (size_t)s->memory->host_bytes);
     return SMP_OK;
 }

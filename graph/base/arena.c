@@ -71,7 +71,7 @@ static chunk *new_chunk(size_t size)
     return c;
 }
 
-static void *take(chunk *c, size_t start, size_t bytes)
+static void *take_from_chunk(chunk *c, size_t start, size_t bytes)
 {
     c->used = start + bytes + GAP;
     ASAN_UNPOISON_MEMORY_REGION(c->data + start, bytes);
@@ -84,7 +84,7 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
     if (head) {
         size_t start = (head->used + align - 1) & ~(align - 1);
         if (start <= head->size && bytes <= head->size - start)
-            return take(head, start, bytes);
+            return take_from_chunk(head, start, bytes);
     }
     if (bytes > arena->next_size / 4) {
         /* Its own chunk, after the head, whose free end stays in use. */
@@ -96,7 +96,7 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
             head->next = own;
         else
             arena->head = own;
-        return take(own, 0, bytes);
+        return take_from_chunk(own, 0, bytes);
     }
     chunk *fresh = new_chunk(arena->next_size);
     if (!fresh)
@@ -105,7 +105,7 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
     arena->head = fresh;
     if (arena->next_size < MAX_CHUNK)
         arena->next_size *= 2;
-    return take(fresh, 0, bytes);
+    return take_from_chunk(fresh, 0, bytes);
 }
 
 void *smp_arena_alloc_aligned(smp_arena *arena, size_t count, size_t size, size_t align)

@@ -22,7 +22,7 @@ static bool earlier(const smp_heap *heap, int a, int b)
     return a < b;
 }
 
-static void put(smp_heap *heap, int place, int item)
+static void put_item(smp_heap *heap, int place, int item)
 {
     heap->item[place] = item;
     heap->place[item] = place;
@@ -32,10 +32,10 @@ static void put(smp_heap *heap, int place, int item)
 static void rise(smp_heap *heap, int place, int item)
 {
     while (place > 0 && earlier(heap, item, heap->item[(place - 1) / 2])) {
-        put(heap, place, heap->item[(place - 1) / 2]);
+        put_item(heap, place, heap->item[(place - 1) / 2]);
         place = (place - 1) / 2;
     }
-    put(heap, place, item);
+    put_item(heap, place, item);
 }
 
 /* The same for `place` or below. */
@@ -49,10 +49,10 @@ static void sink(smp_heap *heap, int place, int item)
             child++;
         if (!earlier(heap, heap->item[child], item))
             break;
-        put(heap, place, heap->item[child]);
+        put_item(heap, place, heap->item[child]);
         place = child;
     }
-    put(heap, place, item);
+    put_item(heap, place, item);
 }
 
 void smp_heap_set(smp_heap *heap, int item, double key)

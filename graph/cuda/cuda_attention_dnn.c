@@ -65,7 +65,7 @@ typedef struct shape {
     int64_t dim[4], stride[4];
 } shape;
 
-static descriptor make(builder *b, cudnnBackendDescriptorType_t type)
+static descriptor make_descriptor(builder *b, cudnnBackendDescriptorType_t type)
 {
     descriptor made = NULL;
     if (!b->failed && (b->n_made == MAX_MADE ||
@@ -115,7 +115,7 @@ static void finish(builder *b, descriptor of)
 /* cuDNN's description of a device as something that plans can be made for. */
 static descriptor described(builder *b, const char *json)
 {
-    descriptor device = make(b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    descriptor device = make_descriptor(b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     set(b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
         (int64_t)strlen(json), json);
     finish(b, device);
@@ -135,7 +135,7 @@ static descriptor tensor(builder *b, cudnnDataType_t type, const shape *s, int64
 {
     const int64_t alignment = 16;
     const bool inner = uid >= INNER, by_value = uid == UID_SCALE || uid == UID_HIDDEN;
-    descriptor t = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    descriptor t = make_descriptor(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set_type(b, t, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
     set(b, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s->dim);
     set(b, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->stride);
@@ -154,10 +154,10 @@ static descriptor inner(builder *b, cudnnDataType_t type, const shape *s)
 
 static void multiply(builder *b, descriptor x, descriptor y, descriptor product)
 {
-    descriptor how = make(b, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    descriptor how = make_descriptor(b, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set_type(b, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
     finish(b, how);
-    descriptor op = make(b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    descriptor op = make_descriptor(b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, y);
@@ -167,11 +167,11 @@ static void multiply(builder *b, descriptor x, descriptor y, descriptor product)
 
 static void reduce(builder *b, cudnnReduceTensorOp_t mode, descriptor x, descriptor y)
 {
-    descriptor how = make(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    descriptor how = make_descriptor(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set(b, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
     set_type(b, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
     finish(b, how);
-    descriptor op = make(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    descriptor op = make_descriptor(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
@@ -182,13 +182,13 @@ static void reduce(builder *b, cudnnReduceTensorOp_t mode, descriptor x, descrip
 static void pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis,
                       descriptor x, descriptor z, descriptor t, descriptor y)
 {
-    descriptor how = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    descriptor how = make_descriptor(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(b, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set_type(b, how, CUDNN_ATTR_POINTWISE_MATH_PREC, type);
     if (axis >= 0)
         set(b, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
     finish(b, how);
-    descriptor op = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    descriptor op = make_descriptor(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (z)
@@ -265,7 +265,7 @@ static void build(builder *b, const smp__attention *at, int64_t batch)
 static bool varies(builder *b, descriptor config)
 {
     cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    descriptor engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    descriptor engine = make_descriptor(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t n = 0;
     if (b->failed ||
         smp__dnn.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
@@ -285,7 +285,7 @@ static bool varies(builder *b, descriptor config)
 static descriptor plan_of(builder *b, descriptor config, int64_t workspace)
 {
     int64_t bytes = INT64_MAX, n = 0;
-    descriptor plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    descriptor plan = make_descriptor(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     aim(b, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
     set_descriptor(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (b->failed)
@@ -304,20 +304,21 @@ static descriptor plan_of(builder *b, descriptor config, int64_t workspace)
 static descriptor find_plan(builder *b, int64_t workspace)
 {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    descriptor config[MAX_CONFIGS], graph = make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    descriptor config[MAX_CONFIGS],
+        graph = make_descriptor(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     int64_t n = 0;
     if (b->handle)
         set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
     set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b->n_op, b->op);
     finish(b, graph);
-    descriptor heuristics = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    descriptor heuristics = make_descriptor(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(b, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(b, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (!b->handle)
         set_descriptor(b, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, b->device);
     finish(b, heuristics);
     for (int i = 0; i < MAX_CONFIGS; i++)
-        config[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        config[i] = make_descriptor(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (b->failed || smp__dnn.cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS,
                                                        &n, config) != CUDNN_STATUS_SUCCESS)

@@ -90,7 +90,7 @@ static smp_status choose_data(writing *w)
     return SMP_OK;
 }
 
-static smp_status take(writing *w)
+static smp_status take_nodes(writing *w)
 {
     const smp_graph *graph = w->export->graph;
     smp__node_out *x = &w->x;
@@ -384,7 +384,7 @@ static smp_status write_files(writing *w)
 
 static smp_status export_all(writing *w)
 {
-    SMP_TRY(take(w));
+    SMP_TRY(take_nodes(w));
     SMP_TRY(find_outputs(w));
     find_needed(w);
     onnx__graph_proto__init(&w->graph);

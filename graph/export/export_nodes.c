@@ -13,7 +13,7 @@ static void no_memory(smp__node_out *x)
         x->status = smp_fail_memory(1);
 }
 
-static void *take(smp__node_out *x, size_t count, size_t size)
+static void *take_array(smp__node_out *x, size_t count, size_t size)
 {
     void *memory = x->status == SMP_OK ? smp_arena_alloc(x->arena, count, size) : NULL;
     if (!memory && x->status == SMP_OK)
@@ -21,7 +21,7 @@ static void *take(smp__node_out *x, size_t count, size_t size)
     return memory;
 }
 
-#define TAKE(x, type, count) ((type *)take(x, (size_t)(count), sizeof(type)))
+#define TAKE(x, type, count) ((type *)take_array(x, (size_t)(count), sizeof(type)))
 
 const char *smp__node_text_of(smp__node_out *x, const char *format, ...)
 {
@@ -171,7 +171,7 @@ const char *smp__node_table(smp__node_out *x, const char *key, smp_shape shape, 
         return known;
     Onnx__TensorProto *t = TAKE(x, Onnx__TensorProto, 1);
     int64_t *dims = TAKE(x, int64_t, shape.n_dim);
-    void *values = take(x, (size_t)elements, width);
+    void *values = take_array(x, (size_t)elements, width);
     const char *name = smp__node_text_of(x, "#%s", key);
     if (x->status == SMP_OK)
         x->status = smp_array_reserve(&x->constant, &x->constant_capacity, sizeof(void *),

@@ -331,7 +331,7 @@ static smp_status write_text(smp_import *im)
                                                                : SMP_OK;
 }
 
-static smp_status run(smp_import *im)
+static smp_status import_graph(smp_import *im)
 {
     const smp_onnx_model *m = im->model;
     im->arena = smp_arena_create();
@@ -364,7 +364,7 @@ smp_status smp_import_onnx(smp_onnx_model *model, const smp_import_options *opti
     im->options = options;
     smp_status status = smp__find_patterns(model);
     if (status == SMP_OK)
-        status = run(im);
+        status = import_graph(im);
     if (status == SMP_OK)
         *out = im;
     else

@@ -106,7 +106,7 @@ int64_t smp_convolution_workspace(const smp_convolution_shape *shape)
     return bytes;
 }
 
-static smp_status make(smp_convolution *c, bool bias, bool training)
+static smp_status make_primitives(smp_convolution *c, bool bias, bool training)
 {
     const smp_convolution_shape wide = widened(&c->shape);
     bool all = true;
@@ -125,7 +125,7 @@ smp_status smp_convolution_create(const smp_convolution_shape *shape, bool bias,
     if (!c)
         return smp_fail_memory(sizeof *c);
     c->shape = *shape;
-    smp_status status = make(c, bias, training);
+    smp_status status = make_primitives(c, bias, training);
     if (status == SMP_OK)
         *out = c;
     else

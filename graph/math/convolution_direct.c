@@ -317,9 +317,9 @@ static smp_status make_arrays(const smp_convolution_shape *s, const descriptions
     return SMP_OK;
 }
 
-static smp_status make(const smp_convolution_shape *s, const descriptions *all,
-                       smp__direction direction, bool bias, const_dnnl_primitive_desc_t desc,
-                       smp__direct *d)
+static smp_status make_primitive(const smp_convolution_shape *s, const descriptions *all,
+                                 smp__direction direction, bool bias,
+                                 const_dnnl_primitive_desc_t desc, smp__direct *d)
 {
     const dnnl_memory_desc_t *scratch =
         dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
@@ -349,7 +349,7 @@ static smp_status choose_and_make(const smp_convolution_shape *s, smp__direction
     smp_status status =
         find(&all, direction, &what[1], attr, forward, smp__direct_workspace(s), d, &desc);
     if (desc)
-        status = make(s, &all, direction, bias, desc, d);
+        status = make_primitive(s, &all, direction, bias, desc, d);
     if (desc)
         dnnl_primitive_desc_destroy(desc);
     if (forward)
@@ -429,7 +429,7 @@ static smp_status execute(const smp__direct *d, dnnl_primitive_t what, int n,
     return smp__dnnl_check(dnnl_stream_wait(d->stream), "convolution");
 }
 
-static smp_status move(const smp__direct *d, const array *a, bool back)
+static smp_status move_array(const smp__direct *d, const array *a, bool back)
 {
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, back ? a->ours : a->theirs},
                                     {DNNL_ARG_TO, back ? a->theirs : a->ours}};
@@ -459,11 +459,11 @@ static smp_status run_chunk(const smp__direct *d, int64_t chunk, const char *con
         if (chunk > 0 && a->step == 0)
             continue;
         SMP_TRY(point(a->theirs, given[i] + chunk * a->step));
-        SMP_TRY(move(d, a, false));
+        SMP_TRY(move_array(d, a, false));
     }
     SMP_TRY(point(d->array[RESULT].theirs, result));
     SMP_TRY(convolve(d));
-    return move(d, &d->array[RESULT], true);
+    return move_array(d, &d->array[RESULT], true);
 }
 
 static smp_status run_chunks(const smp__direct *d, const char *const given[2], const float *bias,

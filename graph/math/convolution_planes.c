@@ -115,7 +115,7 @@ static inline void copy_line(float *to, const float *from, int64_t n)
 }
 
 /* Every `step`-th of n floats, or back to there. */
-static inline void move(float *dense, float *spread, int64_t step, int64_t n, bool back)
+static inline void move_steps(float *dense, float *spread, int64_t step, int64_t n, bool back)
 {
     if (step == 1)
         copy_line(back ? spread : dense, back ? dense : spread, n);
@@ -138,8 +138,8 @@ SMP_VECTOR static void move_phases(const planes *p, float *x, float *own, int64_
             for (int64_t first = 0; first < across && first < width; first++) {
                 const int64_t at = first + s->padding[1];
                 const int64_t phase = y % s->stride[0] * across + at % across;
-                move(own + phase * p->x_size + y / s->stride[0] * p->pitch + at / across, x + first,
-                     across, divide_up(width - first, across), back);
+                move_steps(own + phase * p->x_size + y / s->stride[0] * p->pitch + at / across,
+                           x + first, across, divide_up(width - first, across), back);
             }
         }
 }

@@ -294,7 +294,7 @@ static smp_status make_primitive(smp_math_gemm16 *p, const smp_gemm16 *shape,
     return status;
 }
 
-static smp_status make(smp_math_gemm16 *p, const smp_gemm16 *shape)
+static smp_status make_gemm(smp_math_gemm16 *p, const smp_gemm16 *shape)
 {
     dnnl_memory_desc_t a, b, bias, c;
     dnnl_matmul_desc_t operation;
@@ -322,7 +322,7 @@ smp_status smp_math_gemm16_create(const smp_gemm16 *shape, smp_math_gemm16 **out
     if (!p)
         return smp_fail_memory(sizeof(*p));
     const int threads = smp__dnnl_limit_threads();
-    smp_status status = make(p, shape);
+    smp_status status = make_gemm(p, shape);
     omp_set_num_threads(threads);
     if (status != SMP_OK) {
         smp_math_gemm16_destroy(p);

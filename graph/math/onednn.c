@@ -214,8 +214,8 @@ static smp_status execute(smp_math_primitive *p, const pass *direction, int n_da
 }
 
 /* Runs one direction with memory[i] pointed at data[i] and passed as argument kind[i]. */
-static smp_status run(smp_math_primitive *p, const pass *direction, int n_data, void *const *data,
-                      const int *kind, const char *what)
+static smp_status run_pass(smp_math_primitive *p, const pass *direction, int n_data,
+                           void *const *data, const int *kind, const char *what)
 {
     const int threads = smp__dnnl_limit_threads();
     smp_status status = execute(p, direction, n_data, data, kind, what);
@@ -258,14 +258,15 @@ smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool half, b
 
 smp_status smp_math_eltwise_forward(smp_math_primitive *p, const void *x, void *y)
 {
-    return run(p, &p->forward, 2, (void *[]){(void *)x, y}, (int[]){DNNL_ARG_SRC, DNNL_ARG_DST},
-               "elementwise function");
+    return run_pass(p, &p->forward, 2, (void *[]){(void *)x, y},
+                    (int[]){DNNL_ARG_SRC, DNNL_ARG_DST}, "elementwise function");
 }
 
 smp_status smp_math_eltwise_backward(smp_math_primitive *p, const void *x, const void *dy, void *dx)
 {
-    return run(p, &p->backward, 3, (void *[]){(void *)x, (void *)dy, dx},
-               (int[]){DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC}, "elementwise gradient");
+    return run_pass(p, &p->backward, 3, (void *[]){(void *)x, (void *)dy, dx},
+                    (int[]){DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC},
+                    "elementwise gradient");
 }
 
 smp_status smp_math_softmax_create(int64_t rows, int64_t columns, bool training,
@@ -286,13 +287,14 @@ smp_status smp_math_softmax_create(int64_t rows, int64_t columns, bool training,
 
 smp_status smp_math_softmax_forward(smp_math_primitive *p, const float *x, float *y)
 {
-    return run(p, &p->forward, 2, (void *[]){(void *)x, y}, (int[]){DNNL_ARG_SRC, DNNL_ARG_DST},
-               "softmax");
+    return run_pass(p, &p->forward, 2, (void *[]){(void *)x, y},
+                    (int[]){DNNL_ARG_SRC, DNNL_ARG_DST}, "softmax");
 }
 
 smp_status smp_math_softmax_backward(smp_math_primitive *p, const float *y, const float *dy,
                                      float *dx)
 {
-    return run(p, &p->backward, 3, (void *[]){(void *)y, (void *)dy, dx},
-               (int[]){DNNL_ARG_DST, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC}, "softmax gradient");
+    return run_pass(p, &p->backward, 3, (void *[]){(void *)y, (void *)dy, dx},
+                    (int[]){DNNL_ARG_DST, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC},
+                    "softmax gradient");
 }

@@ -8,7 +8,7 @@
 enum { MAX_STAGE = 1000000, MAX_CANDIDATES = 100000 };
 
 /* In the arena, unless it is the text of the file, which does not outlive the reading either. */
-static smp_status keep(smp__model *m, const char *text, const char **out)
+static smp_status keep_text(smp__model *m, const char *text, const char **out)
 {
     *out = smp_arena_strdup(m->store->graph.arena, text);
     return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
@@ -31,7 +31,7 @@ static smp_status set_name(smp__model *m, const smp__op_template *t, smp_op *op)
         return smp_fail_at(t->name.where, "op '%s': the name is already used on line %d", name,
                            (int)m->op[other].line);
     }
-    SMP_TRY(keep(m, name, &op->name));
+    SMP_TRY(keep_text(m, name, &op->name));
     return smp__name_index_put(&m->store->op_index, m->op, g->n_op);
 }
 
@@ -48,7 +48,7 @@ static smp_status set_group(smp__model *m, const smp__op_template *t, smp_op *op
         index = g->n_group;
         SMP_TRY(
             smp_array_reserve(&m->group, &m->group_capacity, sizeof *m->group, (size_t)index + 1));
-        SMP_TRY(keep(m, name, &m->group[index]));
+        SMP_TRY(keep_text(m, name, &m->group[index]));
         SMP_TRY(smp_map_set(m->group_index, m->group[index], index));
         g->n_group++;
     }
@@ -222,7 +222,7 @@ static smp_status add_output(smp__model *m, const smp__pattern *pattern, const s
     if (old >= 0)
         out->name = m->tensor[old].name; /* rebound: one copy of the name */
     else
-        SMP_TRY(keep(m, name, &out->name));
+        SMP_TRY(keep_text(m, name, &out->name));
     SMP_TRY(smp__name_index_put(&m->tensor_index, m->tensor, index));
     g->n_tensor++;
     return SMP_OK;
@@ -461,7 +461,7 @@ smp_status smp__model_add_param(smp__model *m, const smp_infer *infer, const cha
                                 const smp_shape *shape, int32_t *out)
 {
     const char *kept;
-    SMP_TRY(keep(m, name, &kept));
+    SMP_TRY(keep_text(m, name, &kept));
     return add_param(m, infer, kept, kept, (smp_param){.shape = *shape}, out);
 }
 

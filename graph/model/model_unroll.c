@@ -28,7 +28,7 @@ static smp_status turns(smp__model *m, const smp__item *item, int64_t *count)
     return smp__model_eval(m, item->count, NULL, "repeat", 0, INT64_MAX, count);
 }
 
-static void enter(smp__model *m, const smp__item *item)
+static void enter_loop(smp__model *m, const smp__item *item)
 {
     m->loop[m->n_loop].name = item->variable;
     m->loop[m->n_loop].value = 0;
@@ -46,7 +46,7 @@ smp_status smp__model_walk(smp__model *m, const smp__block *block, smp__visit vi
                 SMP_TRY(visit(m, item->op, context));
             continue;
         }
-        enter(m, item);
+        enter_loop(m, item);
         for (int64_t k = 0; k < count; k++) {
             m->loop[m->n_loop - 1].value = k;
             SMP_TRY(smp__model_walk(m, item->body, visit, context));
@@ -85,7 +85,7 @@ static smp_status count_items(smp__model *m, const smp__block *block, totals *su
 
 static smp_status count_block(smp__model *m, const smp__item *item, int64_t count, totals *sum)
 {
-    enter(m, item);
+    enter_loop(m, item);
     uint64_t mine = (uint64_t)1 << (m->n_loop - 1);
     for (int64_t k = 0; k < count;) {
         totals body = {.iterations = 1};

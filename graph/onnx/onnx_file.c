@@ -121,7 +121,7 @@ static smp_status walk_message(walk *w, const ProtobufCMessageDescriptor *type, 
     return SMP_OK;
 }
 
-static void *take(void *context, size_t bytes)
+static void *take_memory(void *context, size_t bytes)
 {
     smp_onnx_file *file = context;
     const size_t cost = bytes + COST_OF_ONE;
@@ -142,7 +142,7 @@ static void give_back(void *context, void *memory)
 
 static smp_status unpack(smp_onnx_file *file, const uint8_t *data, size_t bytes)
 {
-    ProtobufCAllocator allocator = {take, give_back, file};
+    ProtobufCAllocator allocator = {take_memory, give_back, file};
     file->bytes_limit = 2 * bytes + MOST_OVERHEAD;
     file->model = onnx__model_proto__unpack(&allocator, bytes, data);
     if (file->model)
@@ -207,7 +207,7 @@ void smp_onnx_file_close(smp_onnx_file *file)
 {
     if (!file)
         return;
-    ProtobufCAllocator allocator = {take, give_back, file};
+    ProtobufCAllocator allocator = {take_memory, give_back, file};
     if (file->model)
         onnx__model_proto__free_unpacked(file->model, &allocator);
     free(file->node_at);

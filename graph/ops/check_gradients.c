@@ -297,8 +297,8 @@ typedef struct judgement {
     double error, got, expected;
 } judgement;
 
-static smp_status judge(const checking *c, const target *t, int64_t begin, int64_t end,
-                        double scale, judgement *out)
+static smp_status judge_values(const checking *c, const target *t, int64_t begin, int64_t end,
+                               double scale, judgement *out)
 {
     *out = (judgement){.error = INFINITY};
     for (int64_t i = begin; i < end; i++)
@@ -339,7 +339,7 @@ static smp_status check_element(const checking *c, const target *t, int64_t i,
                                 smp_gradient_check *out)
 {
     judgement j;
-    SMP_TRY(judge(c, t, i, i + 1, t->largest, &j));
+    SMP_TRY(judge_values(c, t, i, i + 1, t->largest, &j));
     const bool before = out->verdict == SMP_GRADIENT_WRONG;
     if (!j.told || before > j.wrong ||
         (before == j.wrong && out->element >= 0 && j.error <= out->error))
@@ -359,8 +359,8 @@ static smp_status find_suspect(const checking *c, const target *t, int64_t begin
     while (end - begin > 1) {
         const int64_t middle = begin + (end - begin) / 2;
         judgement j[2];
-        SMP_TRY(judge(c, t, begin, middle, length_of(t, begin, middle), &j[0]));
-        SMP_TRY(judge(c, t, middle, end, length_of(t, middle, end), &j[1]));
+        SMP_TRY(judge_values(c, t, begin, middle, length_of(t, begin, middle), &j[0]));
+        SMP_TRY(judge_values(c, t, middle, end, length_of(t, middle, end), &j[1]));
         const bool second = j[1].told && (!j[0].told || j[1].error > j[0].error);
         begin = second ? middle : begin;
         end = second ? end : middle;
@@ -376,7 +376,7 @@ static smp_status check_parts(const checking *c, const target *t, smp_gradient_c
         const int64_t begin = t->n * p / parts, end = t->n * (p + 1) / parts;
         int64_t suspect;
         judgement j;
-        SMP_TRY(judge(c, t, begin, end, length_of(t, begin, end), &j));
+        SMP_TRY(judge_values(c, t, begin, end, length_of(t, begin, end), &j));
         if (!j.wrong)
             continue;
         suspects++;
@@ -414,7 +414,7 @@ static smp_status check_steepest(const checking *c, target *t, smp_gradient_chec
     for (int64_t i = 0; i < t->n; i++)
         scale += fabs((double)t->grad[i]);
     t->steepest = true;
-    SMP_TRY(judge(c, t, 0, t->n, scale, &j));
+    SMP_TRY(judge_values(c, t, 0, t->n, scale, &j));
     if (!j.told)
         return SMP_OK;
     out->verdict = j.wrong ? SMP_GRADIENT_WRONG : SMP_GRADIENT_RIGHT;

@@ -321,7 +321,7 @@ static uint64_t random_of(const smp_op_call *call)
     return smp_random_mix(smp__random_key(call) + smp_random_mix(call->step.turn));
 }
 
-static smp_status run(const smp_op_call *call, custom_function *function, const char *name)
+static smp_status run_function(const smp_op_call *call, custom_function *function, const char *name)
 {
     custom_node *n = call->state;
     float *out[SMP_CUSTOM_MAX_OUTPUTS];
@@ -348,18 +348,19 @@ static smp_status run(const smp_op_call *call, custom_function *function, const 
 
 static smp_status forward(const smp_op_call *call)
 {
-    return run(call, ((const smp__custom_op *)call->op->kind)->op.forward, "forward");
+    return run_function(call, ((const smp__custom_op *)call->op->kind)->op.forward, "forward");
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return run(call, ((const smp__custom_op *)call->op->kind)->op.backward_input, "backward_input");
+    return run_function(call, ((const smp__custom_op *)call->op->kind)->op.backward_input,
+                        "backward_input");
 }
 
 static smp_status backward_weight(const smp_op_call *call)
 {
-    return run(call, ((const smp__custom_op *)call->op->kind)->op.backward_weight,
-               "backward_weight");
+    return run_function(call, ((const smp__custom_op *)call->op->kind)->op.backward_weight,
+                        "backward_weight");
 }
 
 const smp_op_kind smp__custom_kind = {

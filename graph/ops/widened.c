@@ -79,7 +79,7 @@ typedef struct widened {
     char *place;
 } widened;
 
-static float *take(widened *w, int32_t tensor)
+static float *take_tensor(widened *w, int32_t tensor)
 {
     float *made = (float *)w->place;
     w->place += wide_bytes(w->call.graph, tensor, w->call.batch);
@@ -100,7 +100,7 @@ static const void *widen(widened *w, int32_t tensor, const void *values)
 {
     if (!values || !is_half(&w->call, tensor))
         return values;
-    float *made = take(w, tensor);
+    float *made = take_tensor(w, tensor);
     smp__from_half(w->call.graph->tensor[tensor].dtype, made, values, count(&w->call, tensor));
     return made;
 }
@@ -153,7 +153,7 @@ static smp_status forward(const smp_op_call *call)
     begin(&w, call, ~0u);
     widen_weights(&w);
     for (int32_t k = 0; k < op->n_out; k++)
-        w.out[k] = is_half(call, op->out + k) ? take(&w, op->out + k) : call->out[k];
+        w.out[k] = is_half(call, op->out + k) ? take_tensor(&w, op->out + k) : call->out[k];
     SMP_TRY(op->kind->cpu.forward(&w.call));
     for (int32_t k = 0; k < op->n_out; k++)
         narrow(call, op->out + k, call->out[k], w.out[k]);
@@ -180,7 +180,8 @@ static smp_status backward_input(const smp_op_call *call)
     begin_backward(&w, call, needs.input_grad_in, needs.input_grad_out);
     widen_weights(&w);
     for (int32_t i = 0; i < op->n_in; i++)
-        w.din[i] = call->din[i] && is_half(call, op->in[i]) ? take(&w, op->in[i]) : call->din[i];
+        w.din[i] =
+            call->din[i] && is_half(call, op->in[i]) ? take_tensor(&w, op->in[i]) : call->din[i];
     w.call.din = w.din;
     SMP_TRY(op->kind->cpu.backward_input(&w.call));
     for (int32_t i = 0; i < op->n_in; i++)

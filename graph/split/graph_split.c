@@ -517,7 +517,7 @@ static smp_status split_graph(splitter *s)
 }
 
 /* make: what the new graph consists of. */
-static smp_status run(splitter *s, smp_status (*make)(splitter *), smp_graph **out)
+static smp_status make_graph(splitter *s, smp_status (*make)(splitter *), smp_graph **out)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     s->store = smp__graph_store_create();
@@ -536,7 +536,7 @@ smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out)
 {
     splitter s = {.from = graph, .devices = devices, .index = index, .choice = choice};
-    return run(&s, split_graph, out);
+    return make_graph(&s, split_graph, out);
 }
 
 static smp_status split_one_op(splitter *s)
@@ -563,7 +563,7 @@ smp_status smp_graph_split_op(const smp_graph *graph, int devices, int32_t op,
                               smp_split_choice choice, smp_graph **out)
 {
     splitter s = {.from = graph, .devices = devices, .choice = &choice, .only = op};
-    return run(&s, split_one_op, out);
+    return make_graph(&s, split_one_op, out);
 }
 
 static smp_status move_tensor(splitter *s)
@@ -588,5 +588,5 @@ smp_status smp_graph_split_move(const smp_graph *graph, int devices, int32_t ten
                   .from_way = from,
                   .to_way = to,
                   .bias_dim = bias_dim};
-    return run(&s, move_tensor, out);
+    return make_graph(&s, move_tensor, out);
 }

@@ -185,7 +185,7 @@ static bool rehash(chooser *c, const states *s)
 }
 
 /* Enters c->next unless an equal state is cheaper. */
-static smp_status enter(chooser *c, states *s, double us, step from)
+static smp_status enter_state(chooser *c, states *s, double us, step from)
 {
     const size_t bytes = c->width * sizeof(item);
     if (!c->table || 2 * s->n >= c->table_mask)
@@ -231,7 +231,7 @@ static smp_status advance(chooser *c, int32_t o, const states *before, bool fixe
                     c->next[c->tensor_slot[op->in[in]]] = 0;
             us += write_outputs(c, o, choices[k], c->next);
             if (us < INFINITY)
-                SMP_TRY(enter(c, after, us, (step){(int32_t)i, choices[k]}));
+                SMP_TRY(enter_state(c, after, us, (step){(int32_t)i, choices[k]}));
         }
     }
     if (after->n == 0)
@@ -316,7 +316,7 @@ static smp_status first_state(chooser *c, states *s)
     for (int32_t t = 0; t < c->graph->n_input; t++)
         if (c->tensor_slot[t] >= 0)
             c->next[c->tensor_slot[t]] = BIT_WHOLE | 1u << (THERE_SHIFT + BIT_WHOLE);
-    return enter(c, s, 0, (step){-1, {-1, 0, 1}});
+    return enter_state(c, s, 0, (step){-1, {-1, 0, 1}});
 }
 
 static void forget_table(chooser *c)
@@ -326,8 +326,8 @@ static void forget_table(chooser *c)
 }
 
 /* steps: [n_op], what each step's states came from; the caller frees them. */
-static smp_status run(chooser *c, const bool *fixed, smp_split_choice *choice, step **steps,
-                      states *now, states *next, double *us)
+static smp_status choose_states(chooser *c, const bool *fixed, smp_split_choice *choice,
+                                step **steps, states *now, states *next, double *us)
 {
     SMP_TRY(first_state(c, now));
     for (int32_t o = 0; o < c->graph->n_op; o++) {
@@ -377,7 +377,7 @@ smp_status smp_split_choose(const smp_graph *graph, int devices, const smp_split
     if (status == SMP_OK)
         status = assign_slots(&c, scratch);
     if (status == SMP_OK)
-        status = run(&c, fixed, choice, steps, &now, &next, us);
+        status = choose_states(&c, fixed, choice, steps, &now, &next, us);
     *exact = c.exact;
     forget_table(&c);
     for (size_t o = 0; steps && o < n; o++)

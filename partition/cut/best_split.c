@@ -169,7 +169,7 @@ typedef struct solver {
     bool have_border; /* split->border can be searched around */
 } solver;
 
-static void keep(solver *s, smp__split *split)
+static void keep_split(solver *s, smp__split *split)
 {
     size_t bytes = ((size_t)s->sequence->n_stage + 1) * sizeof *split->border;
     memcpy(split->border, s->trial.border, bytes);
@@ -195,7 +195,7 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
                                  &s->trial));
         if (!s->trial.found)
             return SMP_OK;
-        keep(s, split);
+        keep_split(s, split);
         if (s->trial.late || s->trial.work > s->max_work)
             return SMP_OK;
     }
@@ -230,7 +230,7 @@ static smp_status find_first(solver *s, smp__split *split)
     if (split->found || !smp__split_greedy(s->sequence, s->trial.border))
         return SMP_OK;
     s->trial.slowest_us = slowest_of(s->sequence, s->trial.border, &s->trial.total_us);
-    keep(s, split);
+    keep_split(s, split);
     return SMP_OK;
 }
 
@@ -250,7 +250,7 @@ static smp_status find_best(solver *s, int64_t max_pairs, smp__split *split)
             SMP_TRY(smp__split_sweep(sequence, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound,
                                      &s->trial));
             if (s->trial.found)
-                keep(s, split);
+                keep_split(s, split);
             return SMP_OK;
         } else if (s->have_border) {
             int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * sequence->n_stage));

@@ -39,7 +39,7 @@ static bool is_over(climber *c)
     return c->work >= c->limit;
 }
 
-static smp__score judge(climber *c)
+static smp__score judge_borders(climber *c)
 {
     const smp__sequence *sequence = c->sequence;
     const smp__units *units = sequence->units;
@@ -61,7 +61,7 @@ static bool allowed(const climber *c, int k)
 }
 
 /* Shifts borders first..last by step; undone unless it helps. */
-static bool move(climber *c, int first, int last, int32_t step)
+static bool move_borders(climber *c, int first, int last, int32_t step)
 {
     bool ok = true;
     for (int k = first; k <= last; k++)
@@ -69,7 +69,7 @@ static bool move(climber *c, int first, int last, int32_t step)
     for (int k = first; k <= last; k++)
         ok &= allowed(c, k);
     if (ok) {
-        smp__score score = judge(c);
+        smp__score score = judge_borders(c);
         ok = smp__score_better(&score, &c->score);
         if (ok)
             c->score = score;
@@ -88,15 +88,15 @@ void smp__climb_borders(smp__evaluator *evaluator, const smp__sequence *sequence
                  .op_stage = op_stage,
                  .work = *work,
                  .limit = limit};
-    c.score = judge(&c);
+    c.score = judge_borders(&c);
     for (int32_t step = sequence->n / (4 * sequence->n_stage) + 1; step > 0; step /= 2) {
         bool moved = true;
         while (moved) {
             moved = false;
             for (int k = 1; k < sequence->n_stage && !is_over(&c); k++) {
-                moved |= move(&c, k, k, step) || move(&c, k, k, -step);
+                moved |= move_borders(&c, k, k, step) || move_borders(&c, k, k, -step);
                 if (k + 1 < sequence->n_stage)
-                    moved |= move(&c, k, k + 1, step) || move(&c, k, k + 1, -step);
+                    moved |= move_borders(&c, k, k + 1, step) || move_borders(&c, k, k + 1, -step);
             }
         }
     }

@@ -118,7 +118,7 @@ static inline bool smp__interval_load(const smp__sequence *sequence, int k,
         if (smp__stage_memory(sequence->problem, k, &interval->held, limit, &share) > limit)
             return false;
         if (share > 0.0 && sequence->forward_us)
-            compute_us += smp__again(sequence->problem, &sequence->units->price, share) *
+            compute_us += smp__recompute_part(sequence->problem, &sequence->units->price, share) *
                           (sequence->forward_us[j] - sequence->forward_us[i]) *
                           sequence->slowdown[k];
     }

@@ -80,7 +80,7 @@ static void join(filter *f, smp__constraint_kind kind, int32_t index, int32_t op
 }
 
 /* Do the constraints that are on allow a pipeline? */
-static smp_status look(filter *f, smp__obstacle *obstacle)
+static smp_status look_for_pipeline(filter *f, smp__obstacle *obstacle)
 {
     const smp_graph *graph = f->problem->graph;
     smp__units *units = NULL;
@@ -120,7 +120,7 @@ static smp_status reduce(filter *f, bool *complete)
                 f->on[f->list[i]] = false;
             *complete &= f->work < MAX_WORK && !smp_clock_past(f->problem->deadline_s);
             if (*complete)
-                SMP_TRY(look(f, &obstacle));
+                SMP_TRY(look_for_pipeline(f, &obstacle));
             for (int32_t i = begin; i < end && obstacle.kind == SMP__OBSTACLE_NONE; i++) {
                 f->on[f->list[i]] = true;
                 f->list[kept++] = f->list[i];
@@ -137,7 +137,7 @@ smp_status smp__conflict_find(const smp_problem *problem, smp_arena *arena, smp_
     *out = (smp__conflict){0};
     SMP_TRY(open_filter(&f, problem, arena));
     SMP_TRY(reduce(&f, &out->minimal));
-    SMP_TRY(look(&f, &out->obstacle));
+    SMP_TRY(look_for_pipeline(&f, &out->obstacle));
     smp__constraint *element = SMP_ARENA_NEW(arena, smp__constraint, (size_t)f.n);
     if (!element)
         return SMP_ERR_NO_MEMORY;

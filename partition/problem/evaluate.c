@@ -49,11 +49,11 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
         if (cost->workspace_bytes > load->memory_bytes)
             load->memory_bytes = cost->workspace_bytes;
         load->n_op++;
-        if (!smp_problem_makes_again(problem, op))
+        if (!smp_problem_recomputes(problem, op))
             continue;
         load->recompute_us += cost->forward_us;
-        load->n_again++;
-        load->again_bytes = smp__add_bytes(load->again_bytes, cost->stash_bytes);
+        load->n_recompute++;
+        load->recompute_bytes = smp__add_bytes(load->recompute_bytes, cost->stash_bytes);
     }
 }
 
@@ -133,15 +133,18 @@ static void fill_memory(const smp__evaluator *evaluator, int s, smp_stage_load *
                           (double)load->in_bytes, (double)load->out_bytes};
     double bytes, share;
     if (problem->recomputes) {
-        share =
-            load->n_again == load->n_op ? 1.0 : (double)load->again_bytes / fmax(held.stash, 1.0);
+        share = load->n_recompute == load->n_op
+                    ? 1.0
+                    : (double)load->recompute_bytes / fmax(held.stash, 1.0);
         smp__stage_range range = smp__stage_bytes(problem, s, &held);
-        bytes = share < 1.0 ? range.kept - share * (range.kept - range.again) : range.again;
+        bytes =
+            share < 1.0 ? range.kept - share * (range.kept - range.recomputed) : range.recomputed;
     } else {
         bytes = smp__stage_memory(problem, s, &held, smp__memory_limit(problem, s), &share);
-        load->recompute_us += smp__again(problem, &evaluator->price, share) * load->forward_us;
+        load->recompute_us +=
+            smp__recompute_part(problem, &evaluator->price, share) * load->forward_us;
     }
-    load->recompute = share > 0.0 || load->n_again > 0;
+    load->recompute = share > 0.0 || load->n_recompute > 0;
     load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
 }
 
@@ -329,7 +332,7 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     partition->n_stage = problem->n_stage;
     memcpy(partition->stage, stage, n_op * sizeof *stage);
     for (size_t op = 0; op < n_op; op++)
-        partition->recompute[op] = smp_problem_makes_again(problem, (int32_t)op);
+        partition->recompute[op] = smp_problem_recomputes(problem, (int32_t)op);
     memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
     for (int i = 0; i < evaluator.n_replica * p; i++)
         partition->rank_us[i % p] = fmax(partition->rank_us[i % p], evaluator.rank_us[i]);

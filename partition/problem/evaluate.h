@@ -38,7 +38,7 @@ typedef struct smp__holdings {
 
 /* What a stage keeps with nothing made again, and with everything. */
 typedef struct smp__stage_range {
-    double kept, again;
+    double kept, recomputed;
 } smp__stage_range;
 
 static inline smp__stage_range smp__stage_bytes(const smp_problem *problem, int s,
@@ -61,18 +61,19 @@ static inline double smp__stage_memory(const smp_problem *problem, int s, const 
     if (!problem->graph->training || problem->recompute == SMP_RECOMPUTE_NONE)
         return bytes.kept;
     bool choice = problem->recompute == SMP_RECOMPUTE_AUTO;
-    if (choice && (bytes.kept <= limit || bytes.again >= bytes.kept))
+    if (choice && (bytes.kept <= limit || bytes.recomputed >= bytes.kept))
         return bytes.kept;
     *share = 1.0;
-    if (!choice || bytes.again >= limit)
-        return bytes.again;
-    *share = (bytes.kept - limit) / (bytes.kept - bytes.again);
+    if (!choice || bytes.recomputed >= limit)
+        return bytes.recomputed;
+    *share = (bytes.kept - limit) / (bytes.kept - bytes.recomputed);
     return limit;
 }
 
 /* Times its forward that a stage computes once more where that is a choice: 0 otherwise (then
  * smp_problem_recomputes_all counts). */
-static inline double smp__again(const smp_problem *problem, const smp__price *price, double share)
+static inline double smp__recompute_part(const smp_problem *problem, const smp__price *price,
+                                         double share)
 {
     return problem->recompute == SMP_RECOMPUTE_AUTO ? smp__price_at(price, share) : 0.0;
 }

@@ -75,7 +75,7 @@ static inline bool smp_problem_recomputes_all(const smp_problem *problem)
 }
 
 /* Whether it is settled that an op's forward runs twice. */
-static inline bool smp_problem_makes_again(const smp_problem *problem, int32_t op)
+static inline bool smp_problem_recomputes(const smp_problem *problem, int32_t op)
 {
     return problem->recomputes ? problem->graph->training && problem->recomputes[op]
                                : smp_problem_recomputes_all(problem);
@@ -128,16 +128,16 @@ typedef struct smp_stage_load {
     double load_us;      /* in the replica where it is largest, as the objective counts it */
     int64_t in_bytes;    /* activations received per micro-batch */
     int64_t out_bytes;   /* tensors sent, each once */
-    int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
-    int64_t stash_bytes;  /* of one micro-batch */
-    int64_t again_bytes;  /* of that, what is not kept but made again; 0 until that is decided */
-    int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
+    int64_t weight_bytes;    /* a tied weight counts once per stage that holds it */
+    int64_t stash_bytes;     /* of one micro-batch */
+    int64_t recompute_bytes; /* of that, what is not kept but made again; 0 until that is decided */
+    int64_t memory_bytes;    /* state_factor * weights + live * stash + buffers + largest workspace;
                              recomputing: live * in_bytes + stash instead of live * stash, or a
                              share of both */
     int32_t n_op;
-    int32_t n_again;    /* of them recompute; 0 until that is decided */
-    bool recompute;     /* anything */
-    int64_t idle_bytes; /* of weight_bytes, what has neither gradients nor states (smp_param): as
+    int32_t n_recompute; /* of them recompute; 0 until that is decided */
+    bool recompute;      /* anything */
+    int64_t idle_bytes;  /* of weight_bytes, what has neither gradients nor states (smp_param): as
                            much memory as it has bytes */
 } smp_stage_load;
 

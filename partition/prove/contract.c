@@ -46,7 +46,7 @@ static double read_us(const joining *j, int32_t unit)
     return sum;
 }
 
-static void move(joining *j, int32_t unit, int32_t to)
+static void move_unit(joining *j, int32_t unit, int32_t to)
 {
     smp_set_join(j->parent, unit, to);
     j->moves[unit] = j->joined = true;
@@ -71,7 +71,7 @@ static void join_readers(joining *j, int32_t net)
     for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++) {
         int32_t reader = units->net_consumer[c];
         if (all || (follows(j, reader) && made_us(j, reader) == 0.0))
-            move(j, reader, units->net_unit[net]);
+            move_unit(j, reader, units->net_unit[net]);
     }
 }
 
@@ -84,7 +84,7 @@ static void join_maker(joining *j, int32_t net)
         units->net_begin[net + 1] - units->net_begin[net] != 1)
         return;
     if (read_us(j, maker) <= j->charge_us[net])
-        move(j, maker, units->net_consumer[units->net_begin[net]]);
+        move_unit(j, maker, units->net_consumer[units->net_begin[net]]);
 }
 
 /* Every rank reaches every other one by links of one class. */

@@ -95,7 +95,7 @@ static bool resize(smp__downsets *pool, void *data, size_t count, size_t size)
     return true;
 }
 
-static void enter(smp__downsets *pool, int32_t d)
+static void enter_set(smp__downsets *pool, int32_t d)
 {
     size_t mask = pool->table_size - 1;
     size_t slot = pool->at[d].hash & mask;
@@ -135,7 +135,7 @@ static bool make_room(smp__downsets *pool, int32_t steps)
         pool->table_size = table_size;
         memset(pool->table, -1, table_size * sizeof *pool->table);
         for (int32_t d = 0; d < pool->n; d++)
-            enter(pool, d);
+            enter_set(pool, d);
     }
     return true;
 }
@@ -182,7 +182,7 @@ static int32_t store(smp__downsets *pool, const uint64_t *set, const smp__downse
     pool->at[d].n_step = n_ready;
     for (int32_t i = 0; i < n_ready; i++)
         pool->step[pool->n_step++] = (smp__step){pool->ready[i], -1};
-    enter(pool, d);
+    enter_set(pool, d);
     pool->work += (uint64_t)n_ready + 4;
     return d;
 }

@@ -207,7 +207,7 @@ static void find_both(smp__exact_state *state, int k, const smp__level *before, 
     }
 }
 
-static void keep(smp__level *level, int32_t *n, int32_t i)
+static void keep_state(smp__level *level, int32_t *n, int32_t i)
 {
     level->member[*n] = level->member[i];
     level->value[*n] = level->value[i];
@@ -250,11 +250,11 @@ static bool tighten_stage(smp__exact_state *state, int k, weights by)
         if (end - best_begin >= state->cut_us)
             continue;
         best_end = fmin(best_end, end);
-        keep(behind, &n_behind, i);
+        keep_state(behind, &n_behind, i);
     }
     for (int32_t i = 0; i < before->n; i++) {
         if (best_end - begin_of(state, k, before, i, by) < state->cut_us)
-            keep(before, &n_before, i);
+            keep_state(before, &n_before, i);
     }
     bool changed = n_before < before->n || n_behind < behind->n;
     smp__exact_charge(state, (before->n + behind->n) / 4);
@@ -309,7 +309,7 @@ void smp__level_keep_reached(smp__exact_state *state, smp__level *level)
     int32_t n = 0;
     for (int32_t i = 0; i < level->n; i++) {
         if (level->value[i] < state->cut_us)
-            keep(level, &n, i);
+            keep_state(level, &n, i);
     }
     level->n = n;
 }

@@ -229,7 +229,7 @@ static double load_of(const walk *w, int32_t d)
                               .out = end->cross_bytes - begin->cross_bytes + state->kept[d][1]};
         if (ceil(smp__stage_memory(problem, w->k, &held, limit, &share)) > limit)
             return INFINITY;
-        work_us += smp__again(problem, &state->units->price, share) *
+        work_us += smp__recompute_part(problem, &state->units->price, share) *
                    (end->forward_us - begin->forward_us) * slowdown;
     }
     double transfer_us = state->moved_us[d][0] + fmax(out_us, 0.0);

@@ -29,7 +29,7 @@ typedef struct small {
     bool found;
 } small;
 
-static void judge(small *s)
+static void judge_partition(small *s)
 {
     const smp__units *units = s->units;
     int32_t n_op = s->problem->graph->n_op;
@@ -57,7 +57,7 @@ static void place(small *s, int32_t u)
 {
     const smp__units *units = s->units;
     if (u == units->n) {
-        judge(s);
+        judge_partition(s);
         return;
     }
     int32_t first = units->lo[u];

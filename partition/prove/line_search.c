@@ -329,7 +329,7 @@ static void list_task(smp__line_search *s, int32_t task)
     smp__set_insert(s->listed, task);
 }
 
-static void take(smp__line_search *s, int32_t task)
+static void take_task(smp__line_search *s, int32_t task)
 {
     const uint64_t *next = smp__line_set(s->line, s->line->next, task);
     smp__set_insert(s->set, task);
@@ -366,7 +366,7 @@ static void fill_load(smp__line_search *s, int32_t first, int64_t least)
         int32_t task = s->list[i], n_list = s->n_list;
         if (s->sum + time[task] <= s->cycle) {
             fits = true;
-            take(s, task);
+            take_task(s, task);
             fill_load(s, i + 1, least);
             put_back(s, task, n_list);
             s->work--;

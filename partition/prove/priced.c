@@ -61,21 +61,21 @@ static double work_us(const pricing *x, int32_t op)
            (smp_problem_recomputes_all(x->problem) ? cost->forward_us : 0.0);
 }
 
-/* The price of a value on a stage: kept or made again. *again_us: time on device 0, 0 where it is
- * kept. */
-static double value_price(const pricing *x, const smp__kept *kept, int s, double *again_us)
+/* The price of a value on a stage: kept or recomputed. *recompute_us: time on device 0, 0 where it
+ * is kept. */
+static double value_price(const pricing *x, const smp__kept *kept, int s, double *recompute_us)
 {
     int r = x->problem->stage_rank[s];
     double keep = x->live_price[s] * (double)kept->bytes;
     double late = kept->for_weight ? x->late_price[s] * (double)kept->bytes : 0.0;
-    *again_us = 0.0;
-    if (!x->least->again_us || keep <= 0.0)
+    *recompute_us = 0.0;
+    if (!x->least->recompute_us || keep <= 0.0)
         return keep + late;
-    double us = kept->share * x->least->again_us[kept->maker];
+    double us = kept->share * x->least->recompute_us[kept->maker];
     double again = x->weight[r] * x->slowdown[r] * us;
     if (again >= keep)
         return keep + late;
-    *again_us = us;
+    *recompute_us = us;
     return again + late;
 }
 
@@ -83,7 +83,7 @@ static double value_price(const pricing *x, const smp__kept *kept, int s, double
 static double op_price(const pricing *x, int32_t op, double us, int s)
 {
     int r = x->problem->stage_rank[s];
-    double sum = x->weight[r] * x->slowdown[r] * us, again_us;
+    double sum = x->weight[r] * x->slowdown[r] * us, recompute_us;
     if (!(x->memory[r] > 0.0))
         return sum;
     sum += x->bytes_price[s] * (double)x->least->state_bytes[op];
@@ -91,7 +91,7 @@ static double op_price(const pricing *x, int32_t op, double us, int s)
         return sum;
     sum += x->late_price[s] * (double)x->least->late_bytes[op];
     for (int64_t i = x->least->kept_begin[op]; i < x->least->kept_begin[op + 1]; i++)
-        sum += value_price(x, &x->least->kept[i], s, &again_us);
+        sum += value_price(x, &x->least->kept[i], s, &recompute_us);
     return sum;
 }
 
@@ -184,16 +184,16 @@ static double solve_path(pricing *x, int32_t begin, int32_t end)
 static void add_op(pricing *x, int32_t op)
 {
     int s = x->stage[op], r = x->problem->stage_rank[s];
-    double us = work_us(x, op), bytes = (double)x->least->state_bytes[op], again_us;
+    double us = work_us(x, op), bytes = (double)x->least->state_bytes[op], recompute_us;
     const int64_t *begin = x->least->kept_begin;
     if (begin)
         bytes += (double)x->least->late[s] * (double)x->least->late_bytes[op];
     for (int64_t i = begin ? begin[op] : 0; begin && i < begin[op + 1]; i++) {
         const smp__kept *kept = &x->least->kept[i];
-        value_price(x, kept, s, &again_us);
-        us += again_us;
-        int times =
-            (kept->for_weight ? x->least->late[s] : 0) + (again_us > 0.0 ? 0 : x->least->live[s]);
+        value_price(x, kept, s, &recompute_us);
+        us += recompute_us;
+        int times = (kept->for_weight ? x->least->late[s] : 0) +
+                    (recompute_us > 0.0 ? 0 : x->least->live[s]);
         bytes += (double)times * (double)kept->bytes;
     }
     x->load[r] += x->slowdown[r] * us;

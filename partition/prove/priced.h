@@ -21,7 +21,8 @@ typedef struct smp__least_memory {
     const int64_t
         *kept_begin; /* [n_op + 1] into kept, by reader; NULL: nothing is known to be kept */
     const smp__kept *kept;
-    const double *again_us; /* [n_op] a forward more, on device 0; NULL: nothing is made again */
+    const double
+        *recompute_us; /* [n_op] a forward more, on device 0; NULL: nothing is made again */
     const int64_t
         *late_bytes; /* [n_op] kept where the op lies for each late micro-batch; NULL as well */
     /* [n_stage] At one action of the stage's rank: micro-batches between their forward and their

@@ -305,7 +305,7 @@ static void refresh(smp__moves *m, int32_t s)
         sum->held.workspace = sum->n_unit > 0 ? m->class_bytes[largest] : 0.0;
         double share, limit = smp__memory_limit(problem, s);
         double bytes = smp__stage_memory(problem, s, &sum->held, limit, &share);
-        again += smp__again(problem, &m->units->price, share);
+        again += smp__recompute_part(problem, &m->units->price, share);
         if (bytes > limit)
             m->excess[s] = bytes / fmax(limit, 0.5) - 1.0;
     }

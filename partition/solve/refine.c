@@ -99,7 +99,7 @@ static int32_t below(refiner *r, int64_t n)
     return (int32_t)(smp_random_mix(r->random) % (uint64_t)n);
 }
 
-static void move(refiner *r, int32_t unit, int32_t to)
+static void move_unit(refiner *r, int32_t unit, int32_t to)
 {
     if (smp_array_reserve(&r->log, &r->log_capacity, sizeof *r->log, r->n_log + 1) != SMP_OK) {
         r->failed = true;
@@ -204,7 +204,7 @@ static bool run_pass(refiner *r)
     r->pass++;
     for (int stale = 0; stale < PATIENCE && !is_over(r) && choose_move(r); stale++) {
         r->locked[r->best.unit] = r->pass;
-        move(r, r->best.unit, r->best.to);
+        move_unit(r, r->best.unit, r->best.to);
         r->now = smp__moves_worth(&r->moves);
         if (compare_worth(&r->now, &best, false) < 0) {
             best = r->now;
@@ -251,7 +251,7 @@ static void kick(refiner *r)
         int32_t to = lo + below(r, hi - lo + 1);
         if (to == r->moves.stage[unit])
             continue;
-        move(r, unit, to);
+        move_unit(r, unit, to);
         n_move--;
     }
     r->now = smp__moves_worth(&r->moves);
@@ -282,7 +282,7 @@ static void save_transfers(refiner *r)
                 try_move(r, u, from - 1);
             if (r->best.unit < 0 || compare_worth(&r->best.worth, &r->now, false) >= 0)
                 continue;
-            move(r, u, r->best.to);
+            move_unit(r, u, r->best.to);
             r->now = r->best.worth;
             moved = true;
         }

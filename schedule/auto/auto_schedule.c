@@ -81,7 +81,7 @@ static bool within_limits(const autos *a, const smp_program *orders)
 
 /* Lowers and simulates orders into a->trial, and keeps it if it fits and is faster than the
  * best. */
-static smp_status judge(autos *a, const smp_program *orders, bool *better)
+static smp_status judge_orders(autos *a, const smp_program *orders, bool *better)
 {
     smp_schedule_shape shape = shape_of(a, 0);
     smp_simulation_input input = *simulation(a);
@@ -131,7 +131,7 @@ static smp_status try_rule(autos *a, const smp_schedule_kind *kind, int active,
         return SMP_OK;
     }
     a->n_start++;
-    SMP_TRY(judge(a, orders, &better));
+    SMP_TRY(judge_orders(a, orders, &better));
     if (better) {
         result->rule = kind->name;
         result->rule_us = a->best.step_us;
@@ -268,7 +268,7 @@ static smp_status try_list(autos *a, smp_auto_result *result)
     SMP_TRY(smp_list_schedule(&input, a->starts, a->n_start, orders, &found));
     if (s->cluster->overlap)
         result->lower_bound_us = found.lower_bound_us;
-    smp_status status = judge(a, orders, &result->found);
+    smp_status status = judge_orders(a, orders, &result->found);
     free_programs(orders, a->n_rank);
     return status;
 }

@@ -115,7 +115,7 @@ static void draw_move(climber *c, int *rank, int *from, int *to)
 }
 
 /* The current order is timed and kept. */
-static void keep(climber *c)
+static void keep_order(climber *c)
 {
     c->step_us = c->list->step_us;
     trace(c);
@@ -136,7 +136,7 @@ static void try_move(climber *c, int64_t number)
     move_letter(word, from, to);
     if (smp__word_is_legal(c->list, rank, word) && smp__list_evaluate(c->list, c->word) &&
         (c->list->step_us <= c->step_us || c->list->step_us <= *late_us))
-        keep(c);
+        keep_order(c);
     else
         move_letter(word, to, from);
     *late_us = c->step_us;
@@ -153,7 +153,7 @@ smp_status smp__list_improve(smp__list *list, smp__word *word, int64_t budget, d
     if (!smp__list_evaluate(list, word))
         return smp_fail(SMP_ERR_FAILED, "an order to be improved deadlocks");
     c.best_us = list->step_us;
-    keep(&c);
+    keep_order(&c);
     for (int i = 0; i < HISTORY; i++)
         c.history_us[i] = c.step_us;
     for (int64_t i = 0; i < budget && c.n_critical > 0; i++) {

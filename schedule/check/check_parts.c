@@ -108,7 +108,7 @@ static smp_status make_version(parts *p, const int32_t *stage, const bool *recom
 }
 
 /* Evaluates it as the plan was. */
-static smp_status judge(parts *p, version *v)
+static smp_status judge_version(parts *p, version *v)
 {
     const smp__check_build *b = p->b;
     smp__planner *planner = &p->given.planner;
@@ -141,7 +141,7 @@ static smp_status judge(parts *p, version *v)
 /* Judges a version, which it takes over, and keeps it if it is the faster. */
 static smp_status offer(parts *p, version *v, version *best)
 {
-    smp_status status = judge(p, v);
+    smp_status status = judge_version(p, v);
     if (status == SMP_OK && v->us < best->us) {
         version worse = *best;
         *best = *v;

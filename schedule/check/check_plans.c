@@ -22,7 +22,7 @@ smp_recompute smp__check_treatment(const smp_partition *partition)
 {
     int n = 0; /* stages that recompute everything */
     for (int s = 0; s < partition->n_stage; s++)
-        n += partition->load[s].n_again == partition->load[s].n_op;
+        n += partition->load[s].n_recompute == partition->load[s].n_op;
     return smp__count_recomputing(partition) == 0 ? SMP_RECOMPUTE_NONE
            : n == partition->n_stage              ? SMP_RECOMPUTE_ALL
                                                   : SMP_RECOMPUTE_AUTO;
@@ -88,8 +88,8 @@ static double least_us(const smp_search_request *request, const smp_search_resul
 }
 
 /* Takes the plan over. */
-static smp_status keep(smp__check_build *b, const smp_search_request *request,
-                       smp_planner_result *result, smp__planned **out)
+static smp_status keep_plan(smp__check_build *b, const smp_search_request *request,
+                            smp_planner_result *result, smp__planned **out)
 {
     size_t n_op = (size_t)request->graph->n_op;
     const smp_partition *partition = result->search.best->partition;
@@ -138,7 +138,7 @@ smp_status smp__check_plan(smp__check_build *b, const smp_search_request *reques
     if (!found || status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
         return SMP_OK;
     SMP_TRY(status);
-    status = keep(b, request, &result, &planned);
+    status = keep_plan(b, request, &result, &planned);
     smp_planner_result_destroy(&result);
     if (status == SMP_OK)
         *out = planned;

@@ -19,8 +19,8 @@ static smp_where where_of(const smp_foreign *foreign, int rank, const smp_foreig
     return foreign->layers ? (smp_where){0} : (smp_where){foreign->file, rank + 1, a->cell + 1};
 }
 
-static smp_status put(const smp_foreign *foreign, int rank, const smp_foreign_action *a,
-                      const char *what, smp_findings *findings)
+static smp_status put_action(const smp_foreign *foreign, int rank, const smp_foreign_action *a,
+                             const char *what, smp_findings *findings)
 {
     char text[64];
     if (!findings || findings->n >= MOST)
@@ -29,22 +29,22 @@ static smp_status put(const smp_foreign *foreign, int rank, const smp_foreign_ac
                      rank, smp_foreign_action_text(text, sizeof text, a), what);
 }
 
-static smp_status enter(smp__foreign_index *index, int rank, int32_t position,
-                        smp_findings *findings)
+static smp_status enter_action(smp__foreign_index *index, int rank, int32_t position,
+                               smp_findings *findings)
 {
     const smp_foreign *foreign = index->foreign;
     const smp_foreign_action *a = &foreign->rank[rank].action[position];
     if (a->stage >= foreign->n_stage)
-        return put(foreign, rank, a, "is of a stage that nobody computes", findings);
+        return put_action(foreign, rank, a, "is of a stage that nobody computes", findings);
     if (a->microbatch >= foreign->microbatches)
-        return put(foreign, rank, a, "is of a micro-batch that nobody computes", findings);
+        return put_action(foreign, rank, a, "is of a micro-batch that nobody computes", findings);
     if (foreign->stage_rank[a->stage] != rank)
-        return put(foreign, rank, a, "is of a stage that lies on another rank", findings);
+        return put_action(foreign, rank, a, "is of a stage that lies on another rank", findings);
     if (a->kind >= SMP_FOREIGN_PER_MICROBATCH)
         return SMP_OK;
     int32_t *at = &index->at[(int64_t)a->stage * foreign->microbatches + a->microbatch][a->kind];
     if (*at >= 0)
-        return put(foreign, rank, a, "stands there twice", findings);
+        return put_action(foreign, rank, a, "stands there twice", findings);
     *at = position;
     return SMP_OK;
 }
@@ -60,7 +60,7 @@ smp_status smp__foreign_index_build(const smp_foreign *foreign, smp_arena *arena
     memset(out->at, 0xff, n * sizeof *out->at);
     for (int r = 0; r < foreign->n_rank; r++)
         for (int32_t i = 0; i < foreign->rank[r].n; i++)
-            SMP_TRY(enter(out, r, i, findings));
+            SMP_TRY(enter_action(out, r, i, findings));
     return SMP_OK;
 }
 
@@ -214,9 +214,11 @@ static smp_status check_rank(const checker *c, int r)
         else if (a->kind == SMP_FOREIGN_REDUCE)
             reduced[a->stage] = true;
         else if (a->kind <= SMP_FOREIGN_W && state[a->stage] == SHARDED)
-            SMP_TRY(put(foreign, r, a, "computes with weights that are in shards", c->findings));
+            SMP_TRY(
+                put_action(foreign, r, a, "computes with weights that are in shards", c->findings));
         if (adds && reduced[a->stage])
-            SMP_TRY(put(foreign, r, a, "adds to gradients that are reduced already", c->findings));
+            SMP_TRY(put_action(foreign, r, a, "adds to gradients that are reduced already",
+                               c->findings));
     }
     return SMP_OK;
 }

@@ -36,7 +36,7 @@ static void skip(layout *l)
     l->at += strspn(l->at, ", \t\r\n");
 }
 
-static smp_status put(layout *l, char what)
+static smp_status put_layer(layout *l, char what)
 {
     if (++l->work > MAX_LAYERS || l->n_stage >= SMP_FOREIGN_MAX_STAGES)
         return fail(l, "a layout of at most a million layers");
@@ -97,7 +97,7 @@ static smp_status read_items(layout *l, int depth)
         l->at++;
         SMP_TRY(read_times(l, &times));
         for (int64_t i = 0; i < times; i++)
-            SMP_TRY(put(l, *begin));
+            SMP_TRY(put_layer(l, *begin));
     }
     return SMP_OK;
 }

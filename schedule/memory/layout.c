@@ -115,7 +115,7 @@ static smp_status number_values(smp__layout_build *build)
     build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
     build->need = SMP_ARENA_NEW(build->scratch, bool, most);
     build->need_weight = SMP_ARENA_NEW(build->scratch, bool, most);
-    build->again = SMP_ARENA_NEW(build->scratch, bool, n_call);
+    build->repeated = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->beside = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
     build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->made = SMP_ARENA_NEW(build->scratch, int32_t, most);
@@ -125,7 +125,7 @@ static smp_status number_values(smp__layout_build *build)
     build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
     if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
-        !build->need || !build->need_weight || !build->again || !build->second || !build->made ||
+        !build->need || !build->need_weight || !build->repeated || !build->second || !build->made ||
         !build->maker || !build->beside || !build->needs || !build->reads || !build->din ||
         !build->call)
         return SMP_ERR_NO_MEMORY;
@@ -219,7 +219,7 @@ static bool is_masked(const smp__layout_build *build, int32_t i)
 static void repeat(smp__layout_build *build, int32_t i)
 {
     const smp_op *op = &build->graph->op[build->call[i].op];
-    build->again[i] = true;
+    build->repeated[i] = true;
     for (int32_t slot = 0; slot < op->n_in; slot++) {
         int32_t v = build->local[op->in[slot]] - 1;
         if (v >= 0)
@@ -229,7 +229,7 @@ static void repeat(smp__layout_build *build, int32_t i)
 
 /* Backwards, so that all who read a value are known when its own call is looked at. The second of a
  * pair reads the output of the first, so neither is repeated alone. */
-void smp__layout_find_again(smp__layout_build *build)
+void smp__layout_find_repeated(smp__layout_build *build)
 {
     for (int32_t i = build->layout->n_call - 1; i >= 0; i--) {
         bool aux_kept;
@@ -255,8 +255,8 @@ smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t 
 
 /* Room for what a call makes that is kept from the forward pass. weight: weight gradients read it.
  */
-static smp_status keep(smp__layout_build *build, int32_t call, bool weight, int64_t bytes,
-                       smp_ref *ref)
+static smp_status keep_made(smp__layout_build *build, int32_t call, bool weight, int64_t bytes,
+                            smp_ref *ref)
 {
     const bool late = build->split && weight;
     if (!build->offload || !build->offload[build->call[call].op])
@@ -285,7 +285,7 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
     }
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
     if (kept)
-        return keep(build, i, weight, bytes, ref);
+        return keep_made(build, i, weight, bytes, ref);
     SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
     smp__work_extend(work, *ref, build->last_read[v]);
     return SMP_OK;
@@ -322,8 +322,8 @@ static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32
     smp_layout_call *call = &build->call[i];
     int64_t aux = smp__layout_aux_bytes(build, i, &kept);
     int64_t begin = smp__layout_begin(build, i, i);
-    if (aux > 0 && kept && !build->again[i])
-        SMP_TRY(keep(build, i, smp__layout_aux_weight(build, i), aux, &call->aux));
+    if (aux > 0 && kept && !build->repeated[i])
+        SMP_TRY(keep_made(build, i, smp__layout_aux_weight(build, i), aux, &call->aux));
     else if (aux > 0)
         SMP_TRY(smp__work_add(work, aux, begin, &call->aux));
     if (build->needs[i].workspace_bytes > 0)
@@ -426,7 +426,7 @@ smp_status smp__layout_open(smp__layout_build *build)
 static smp_status build_in(smp__layout_build *build, smp_layout **out)
 {
     SMP_TRY(smp__layout_open(build));
-    smp__layout_find_again(build);
+    smp__layout_find_repeated(build);
     smp_status status = layout_forward(build);
     if (status == SMP_OK)
         status = smp__layout_backward(build);

@@ -72,7 +72,7 @@ static void find_reads(smp__backward_build *b, int32_t i)
     if (smp__layout_input_first(base, i))
         ; /* it has a place already */
     else if (reads->aux || opaque || (reads->weight_aux && !base->split))
-        call->backward_aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
+        call->backward_aux = base->repeated[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
 
@@ -251,7 +251,7 @@ static smp_status weight_call(smp__backward_build *b, int32_t i, smp_instr *inst
     if (smp__layout_input_first(base, i))
         weight->aux = call->backward_aux;
     else if (smp__layout_aux_weight(base, i))
-        weight->aux = base->again[i] ? b->redo[i].aux : smp__layout_back(call->aux);
+        weight->aux = base->repeated[i] ? b->redo[i].aux : smp__layout_back(call->aux);
     int64_t bytes = 0;
     SMP_TRY(smp__bytes_add(&bytes, base->needs[i].workspace_bytes));
     if (bytes > 0)
@@ -358,7 +358,7 @@ static smp_status allocate(smp__backward_build *b)
     b->dout = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
     bool repeats = false;
     for (size_t i = 0; i < n_call; i++)
-        repeats |= base->again[i];
+        repeats |= base->repeated[i];
     b->redo = repeats ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
     b->late = find_late(b);
     b->weight = base->split || b->late ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
@@ -398,7 +398,7 @@ static smp_status layout_calls(smp__backward_build *b)
     SMP_TRY(allocate(b));
     SMP_TRY(smp__sums_open(b));
     for (int32_t i = 0; i < base->layout->n_call; i++)
-        if (base->again[i])
+        if (base->repeated[i])
             SMP_TRY(redo_call(b, i));
     for (int32_t i = base->layout->n_call - 1; i >= 0; i--)
         if (base->flow->backward[base->call[i].op])

@@ -47,7 +47,7 @@ typedef struct smp__layout_build {
     bool *need; /* [n_value] read by the backward action: by gradients, or to repeat a call */
     bool *need_weight; /* [n_value] read by weight gradients */
     bool *second;      /* [n_call] of a pair, see smp_layout_call.pair */
-    bool *again;       /* [n_call] the backward action repeats it */
+    bool *repeated;    /* [n_call] the backward action repeats it */
     int32_t *beside;   /* [n_call] call whose exchange its weight gradient runs beside, or -1 */
 } smp__layout_build;
 
@@ -55,7 +55,7 @@ typedef struct smp__layout_build {
  * failure closed; else both its scratch and its layout are the caller's. */
 smp_status smp__layout_open(smp__layout_build *build);
 /* Which calls the backward action repeats under build->recompute, and what it needs for that. */
-void smp__layout_find_again(smp__layout_build *build);
+void smp__layout_find_repeated(smp__layout_build *build);
 /* The first value that a call makes; it makes as many as its op has outputs. */
 static inline int32_t smp__layout_first(const smp__layout_build *build, int32_t call)
 {
@@ -68,7 +68,7 @@ static inline int32_t smp__layout_n_out(const smp__layout_build *build, int32_t 
 /* Does the backward action make the value again? */
 static inline bool smp__layout_remade(const smp__layout_build *build, int32_t value)
 {
-    return build->maker[value] >= 0 && build->again[build->maker[value]];
+    return build->maker[value] >= 0 && build->repeated[build->maker[value]];
 }
 /* Is a value made forward, or received, kept for the backward action? */
 static inline bool smp__layout_stays(const smp__layout_build *build, int32_t value)

@@ -198,7 +198,7 @@ smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const s
     SMP_TRY(smp_memory_plan_rank(plan, graph, flow, rank, smp_planned_states(plan->training), NULL,
                                  &memory));
     *peak_bytes = memory->arena_bytes;
-    *host_bytes = memory->far_bytes;
+    *host_bytes = memory->host_bytes;
     smp_memory_destroy(memory);
     return SMP_OK;
 }

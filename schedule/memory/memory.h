@@ -48,10 +48,10 @@ typedef struct smp_memory_region {
     int64_t in_chunk; /* element of the chunk's accumulators at which its own begin; -1: several */
     const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
     const int64_t *at;  /* [shard] */
-    int64_t weight;     /* offset of the values; far: in the host area, of the part alone */
+    int64_t weight;     /* offset of the values; in_host: in the host area, of the part alone */
     int64_t weight16;   /* offset of their whole copy in 16 bits; -1 unless the target is that, or
                            where weights are sharded: after what is gathered */
-    bool far; /* all that the device has of them is `weight16`. Of a chunk, the first regions */
+    bool in_host; /* all that the device has of them is `weight16`. Of a chunk, the first regions */
     int64_t state[2]; /* offsets of the part of the optimizer's states, or -1; in bf16 where the
                          target says so: 2 for 4 in the above; offloaded: in the host area */
     int64_t grad;     /* of the summed gradient; -1 without training */
@@ -108,7 +108,7 @@ typedef struct smp_memory_rank {
                                         1 ..., then those of single weights */
     const int32_t *chunk_region;     /* [chunks + 1] those of chunk c: [c] .. [c + 1] - 1; one at
                                         least that is not idle */
-    bool part_weight;                /* `weight`, of all regions: the part alone; none is far */
+    bool part_weight; /* `weight`, of all regions: the part alone; none is in the host area */
     const smp_memory_bucket *bucket; /* [chunks] */
     /* Where weights are sharded: element of what chunk c gathers at which a region begins, at c *
      * n_region + region; -1: it does not need it. In 16 bits the copy lies after all of that. */
@@ -126,8 +126,8 @@ typedef struct smp_memory_rank {
     const int64_t *wait_begin; /* [program n + 2] into wait: sends to complete before the action;
                                   the last entry: after the last action */
     const smp_memory_message *wait;
-    int64_t far_bytes;           /* the host area: a multiple of 64 */
-    const int64_t *far;          /* [chunks * microbatches] offset in it of what travels, or -1 */
+    int64_t host_bytes;          /* the host area: a multiple of 64 */
+    const int64_t *host_at;      /* [chunks * microbatches] offset in it of what travels, or -1 */
     const int64_t *stored_begin; /* [program n + 1] into stored: stores to complete before the
                                     action, before its receives are posted */
     const smp_memory_store *stored;
@@ -157,7 +157,7 @@ bool smp_memory_use_is_in_host(const smp_graph *graph, int32_t use);
 /* Bytes that a rank keeps for ever on its device for each element of a weight, in the mean over its
  * shard group. */
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
-/* The same of a weight that may be far, in a job that has such; else as above. */
+/* The same of a weight that may lie in the host area, in a job that has such; else as above. */
 double smp_memory_host_bytes(const smp_graph *graph, smp_sharding sharding);
 /* The same of an idle weight, which has neither gradient nor states. */
 double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);

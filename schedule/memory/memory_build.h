@@ -1,5 +1,5 @@
 /* The memory of a rank while it is being planned: shared by memory.c, memory_states.c,
- * memory_lives.c and memory_far.c. */
+ * memory_lives.c and memory_host.c. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 
@@ -12,7 +12,7 @@ typedef struct smp__memory_build {
     int *chunk_of_stage; /* [n_stage] chunk of this rank, or -1 */
     int levels;          /* of gradients, beside the block in progress */
     int64_t top;         /* end of what lives for ever */
-    int64_t far_top;     /* the same in the host area */
+    int64_t host_top;    /* the same in the host area */
     smp_memory_region *region;
     smp_memory_bucket *bucket;
 } smp__memory_build;
@@ -35,7 +35,7 @@ typedef struct smp__stash_copies {
     int64_t backward;  /* B or I */
 } smp__stash_copies;
 
-/* Places all that travels in the host area above build->far_top and lists the stores; *travel:
+/* Places all that travels in the host area above build->host_top and lists the stores; *travel:
  * [chunks * microbatches] in scratch. */
 smp_status smp__memory_place_in_host(smp__memory_build *build, smp__stash_copies **travel);
 

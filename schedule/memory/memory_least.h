@@ -6,7 +6,7 @@
 #include "partition/prove/priced.h"
 #include "schedule/rules/schedule.h"
 
-/* Fills all but again_us, live, late and limit; arrays live in the arena. batch: samples of a
+/* Fills all but recompute_us, live, late and limit; arrays live in the arena. batch: samples of a
  * micro-batch. O(ops + edges). */
 smp_status smp_memory_least(const smp_graph *graph, int64_t batch, smp_sharding sharding,
                             smp_arena *arena, smp__least_memory *out);

@@ -76,7 +76,7 @@ static int64_t alignment(const smp__memory_build *build)
 }
 
 /* Do all that use it on this rank read it in 16 bits alone? */
-static bool is_far(const smp__memory_build *build, int32_t index)
+static bool is_in_host(const smp__memory_build *build, int32_t index)
 {
     const smp_graph *graph = build->input->graph;
     const smp_param *param = graph_param(build, index);
@@ -93,7 +93,7 @@ enum { FAR, NEAR, IDLE, N_CLASS };
 
 static int class_of(const smp__memory_build *build, int32_t index)
 {
-    return graph_param(build, index)->idle ? IDLE : is_far(build, index) ? FAR : NEAR;
+    return graph_param(build, index)->idle ? IDLE : is_in_host(build, index) ? FAR : NEAR;
 }
 
 /* The bucket of its chunk that each weight of a class with one use falls into, from the last weight
@@ -157,7 +157,7 @@ static smp_status list_regions(smp__memory_build *build, smp_memory_param *param
         if (!has_one_use(build, k))
             *region = (smp_memory_region){.chunk = param[k].chunk, .param = k, .in_chunk = -1};
         region->idle = graph_param(build, k)->idle;
-        region->far = is_far(build, k);
+        region->in_host = is_in_host(build, k);
         param[k].at = region->elements;
         SMP_TRY(smp__bytes_add(&bytes, (n + unit - 1) / unit * unit * 4));
         region->elements = bytes / 4;
@@ -262,7 +262,7 @@ typedef enum kept { ALL, SUMMED /* not idle ones */, FAR_ONES } kept;
 
 static bool keeps(const smp_memory_region *region, kept of)
 {
-    return of == ALL || (of == SUMMED ? !region->idle : region->far);
+    return of == ALL || (of == SUMMED ? !region->idle : region->in_host);
 }
 
 /* The room for the longest part that a member has of region i and, of a chunk, of all its regions
@@ -288,12 +288,12 @@ static int64_t part_elements(const smp__memory_build *build, int32_t i, kept of,
 }
 
 /* The weights (state -1), or a state, of which each member has its part. */
-static smp_status place_parts(smp__memory_build *build, kept of, int state, bool far)
+static smp_status place_parts(smp__memory_build *build, kept of, int state, bool in_host)
 {
     const int64_t element = state < 0 ? 4 : smp_target_state_bytes(build->input->graph->target);
     int32_t next;
     for (int32_t i = 0; i < build->rank->n_region; i = next) {
-        int64_t *top = far ? &build->far_top : &build->top;
+        int64_t *top = in_host ? &build->host_top : &build->top;
         const int64_t offset = *top;
         SMP_TRY(smp__bytes_add(top, element * part_elements(build, i, of, &next)));
         for (int32_t k = i; k < next; k++)
@@ -314,7 +314,7 @@ static smp_status place_weights(smp__memory_build *build)
     build->rank->part_weight = parts;
     for (int32_t i = 0; i < n; i++) {
         region[i].weight16 = region[i].state[0] = region[i].state[1] = region[i].grad = -1;
-        if (!parts && !region[i].far)
+        if (!parts && !region[i].in_host)
             SMP_TRY(smp__memory_place(build, 4 * region[i].elements, &region[i].weight));
     }
     SMP_TRY(place_parts(build, parts ? ALL : FAR_ONES, -1, !parts));

@@ -85,7 +85,7 @@ static void put_call(choice *c, int32_t i)
 {
     const smp_op *op = op_of(c, i);
     c->held -= kept_by(c, i);
-    c->build->again[i] = true;
+    c->build->repeated[i] = true;
     for (int32_t slot = 0; slot < op->n_in; slot++) {
         int32_t v = read_by(c, op, slot);
         if (v < 0)
@@ -107,7 +107,7 @@ static void take_call(choice *c, int32_t i)
         if (!is_needed(c, v) && !is_repeated(c, v))
             c->held -= c->bytes[v];
     }
-    c->build->again[i] = false;
+    c->build->repeated[i] = false;
     c->held += kept_by(c, i);
 }
 
@@ -190,7 +190,7 @@ static bool is_before(const entry *a, const entry *b)
 static smp_status push(choice *c, int32_t call)
 {
     bool deep;
-    if (c->build->again[call])
+    if (c->build->repeated[call])
         return SMP_OK;
     entry new = {.ratio = look_at(c, call, &deep), .call = first_of(c, call)};
     if (new.ratio <= 0.0)
@@ -256,7 +256,7 @@ static smp_status choose_greedily(choice *c, int64_t goal)
         entry top = pop(c);
         bool deep;
         move m;
-        if (c->build->again[top.call] || look_at(c, top.call, &deep) <= 0.0)
+        if (c->build->repeated[top.call] || look_at(c, top.call, &deep) <= 0.0)
             continue;
         do_move(c, top.call, deep, &m);
         SMP_TRY(push_changed(c, &m));
@@ -289,7 +289,7 @@ static smp_status take_back(choice *c, int64_t goal)
     c->n = 0;
     SMP_TRY(smp_array_reserve(&c->heap, &c->capacity, sizeof *c->heap, (size_t)c->n_call));
     for (int32_t i = 0; i < c->n_call; i++)
-        if (c->build->again[i] && !c->build->second[i]) {
+        if (c->build->repeated[i] && !c->build->second[i]) {
             double us = c->us[c->build->call[i].op];
             us += c->build->call[i].pair ? c->us[c->build->call[i + 1].op] : 0.0;
             c->heap[c->n++] = (entry){us, i};
@@ -317,7 +317,7 @@ static bool is_read(const choice *c, int32_t call)
 static void drop_idle(choice *c)
 {
     for (int32_t i = c->n_call - 1; i >= 0; i--) {
-        if (c->build->second[i] || !c->build->again[i])
+        if (c->build->second[i] || !c->build->repeated[i])
             continue;
         bool idle = true;
         put_unit(c, i, false);
@@ -366,7 +366,7 @@ static int64_t held_by_all(choice *c)
     drop_idle(c);
     int64_t held = c->held;
     for (int32_t i = 0; i < c->n_call; i++)
-        if (c->build->again[i])
+        if (c->build->repeated[i])
             take_call(c, i);
     return held;
 }
@@ -399,7 +399,7 @@ smp_status smp_recompute_choose(const smp_graph *graph, const smp_flow *flow, in
     if (status == SMP_OK)
         status = choose(&c, bytes_to_save, &all, &bytes);
     for (int32_t i = 0; i < build.layout->n_call && status == SMP_OK; i++)
-        mask[build.call[i].op] = all || build.again[i];
+        mask[build.call[i].op] = all || build.repeated[i];
     if (status == SMP_OK && saved)
         *saved = bytes;
     free(c.heap);
@@ -417,9 +417,9 @@ smp_status smp_recompute_repeats(const smp_graph *graph, const smp_flow *flow, i
                                .recompute = recompute,
                                .stage = stage};
     SMP_TRY(smp__layout_open(&build));
-    smp__layout_find_again(&build);
+    smp__layout_find_repeated(&build);
     for (int32_t i = 0; i < build.layout->n_call; i++)
-        repeats[build.call[i].op] = build.again[i];
+        repeats[build.call[i].op] = build.repeated[i];
     smp_arena_destroy(build.scratch);
     smp_layout_destroy(build.layout);
     return SMP_OK;

@@ -1,4 +1,4 @@
-/* The least that the longest path through a rule's order can be (schedule/order_bound/path_bound.c). */
+/* The least that the longest path through a rule's order can be (path_bound.c). */
 #ifndef SMP_SCHEDULE_ORDER_BOUND_PATH_BOUND_H
 #define SMP_SCHEDULE_ORDER_BOUND_PATH_BOUND_H
 

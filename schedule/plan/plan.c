@@ -46,9 +46,9 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
                               .weight_bytes = from->weight_bytes,
                               .stash_bytes = from->stash_bytes,
                               .offload_bytes = from->offload_bytes};
-    const int32_t n_again = smp_plan_stage_recomputes(stage);
-    if (n_again > 0)
-        stage->recompute_us = n_again < from->n_entry && from->recompute_us >= 0.0
+    const int32_t n_recompute = smp_plan_stage_recomputes(stage);
+    if (n_recompute > 0)
+        stage->recompute_us = n_recompute < from->n_entry && from->recompute_us >= 0.0
                                   ? from->recompute_us
                                   : from->forward_us;
     return SMP_OK;

@@ -97,7 +97,7 @@ static smp_status set_all(resolved *r)
     return SMP_OK;
 }
 
-static smp_status put(const resolved *r, smp_arena *arena, smp_splitting *out)
+static smp_status put_entries(const resolved *r, smp_arena *arena, smp_splitting *out)
 {
     smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, (size_t)r->graph->n_op);
     int32_t n = 0;
@@ -130,7 +130,7 @@ smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph
     if (status == SMP_OK && splitting->devices > 1)
         status = set_all(&r);
     if (status == SMP_OK)
-        status = put(&r, arena, out);
+        status = put_entries(&r, arena, out);
     free(r.by);
     free(r.named);
     return status;

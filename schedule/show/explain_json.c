@@ -229,9 +229,9 @@ static void put_memory(const smp_planner_result *result, smp_text *json)
     const smp_plan *plan = result->plan;
     int64_t highest = 0, host = 0;
     for (int r = 0; r < plan->pipeline; r++) {
-        const int64_t far_bytes = plan->predicted.host_bytes ? plan->predicted.host_bytes[r] : 0;
+        const int64_t area_bytes = plan->predicted.host_bytes ? plan->predicted.host_bytes[r] : 0;
         highest = plan->predicted.peak_bytes[r] > highest ? plan->predicted.peak_bytes[r] : highest;
-        host = far_bytes > host ? far_bytes : host;
+        host = area_bytes > host ? area_bytes : host;
     }
     open_part(json, "memory", '{');
     put_integer(json, "peak_bytes", highest);

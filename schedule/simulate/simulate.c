@@ -219,12 +219,13 @@ static smp_status set_updates(smp__sim *sim)
         return SMP_ERR_NO_MEMORY;
     for (int rank = 0; rank < n_rank; rank++) {
         const int64_t most = smp__sim_rank_bytes(sim, rank);
-        int64_t bytes = 0, far = 0;
+        int64_t bytes = 0, half_only = 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
             bytes += sim->trained_bytes[smp__sim_stage(sim, rank, chunk)];
-            far += sim->far_bytes[smp__sim_stage(sim, rank, chunk)];
+            half_only += sim->half_only_bytes[smp__sim_stage(sim, rank, chunk)];
             const int64_t all = bytes < most ? bytes : most;
-            sim->updated_us[rank * chunks + chunk] = update_us(sim, all, far < all ? far : all);
+            sim->updated_us[rank * chunks + chunk] =
+                update_us(sim, all, half_only < all ? half_only : all);
         }
     }
     return SMP_OK;

@@ -149,7 +149,7 @@ static void count_far(smp__sim *sim, int32_t *seen)
         for (int32_t u = g->param[p].use_begin; u < g->param[p].use_end; u++) {
             const int32_t s = sim->crossing.flow->stage_of_op[g->use[u].op];
             if (seen[s] != -p - 1 && is_far(sim, &g->param[p], s))
-                sim->far_bytes[s] += g->param[p].elements * (int64_t)sizeof(float);
+                sim->half_only_bytes[s] += g->param[p].elements * (int64_t)sizeof(float);
             seen[s] = -p - 1;
         }
 }
@@ -161,9 +161,9 @@ smp_status smp__sim_count_trained(smp__sim *sim)
     const smp_flow *flow = sim->crossing.flow;
     const size_t n_stage = (size_t)flow->n_stage;
     sim->trained_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
-    sim->far_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
+    sim->half_only_bytes = SMP_ARENA_NEW(sim->arena, int64_t, n_stage);
     int32_t *seen = SMP_ARENA_NEW(sim->arena, int32_t, n_stage); /* the last weight, from 1 */
-    if (!sim->trained_bytes || !sim->far_bytes || !seen)
+    if (!sim->trained_bytes || !sim->half_only_bytes || !seen)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++)
         sim->trained_bytes[s] = sim->input->weight_bytes[s];
@@ -272,7 +272,7 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
         return;
     at->end_us = channel_us(sim, r->rank) +
                  all_turns_us(sim, stage, smp__ring_of_group(sim->input), smp__ring_turns_us, 1, 1,
-                              sim->input->weight_bytes[stage] - sim->far_bytes[stage] / 2);
+                              sim->input->weight_bytes[stage] - sim->half_only_bytes[stage] / 2);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;

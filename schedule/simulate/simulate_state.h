@@ -105,7 +105,7 @@ typedef struct smp__sim {
     double *backward_from_us; /* [n_replica * n_stage] the last backward action, or W; */
     double *backward_to_us;   /* its end */
     int64_t *trained_bytes;   /* [n_stage] of weights, without those that are idle (smp_param) */
-    int64_t *far_bytes;       /* [n_stage] of these, what is on the device in 16 bits alone */
+    int64_t *half_only_bytes; /* [n_stage] of these, what is on the device in 16 bits alone */
     int *bucket_reached;      /* [n_stage] runners that stand after R */
     double *reduce_from_us;   /* [n_stage] of its first bucket; */
     double *reduce_end_us;    /* of all and its ties */
@@ -147,7 +147,7 @@ static inline double smp__sim_parts(const smp_simulation_input *input)
 {
     return input->sharding.shard > 1 ? input->sharding.shard : 1.0;
 }
-/* Fills trained_bytes and far_bytes. */
+/* Fills trained_bytes and half_only_bytes. */
 smp_status smp__sim_count_trained(smp__sim *sim);
 /* Trained bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);

@@ -341,7 +341,7 @@ static smp_status search_all(search *s, smp_tensor_result *out)
 }
 
 /* The request's arrays are then those of the graph that was taken. */
-static smp_status run(search *s, smp_tensor_result *out)
+static smp_status search_splittings(search *s, smp_tensor_result *out)
 {
     SMP_TRY(search_all(s, out));
     return s->how->adapt ? s->how->adapt(s->how->context, &out->request) : SMP_OK;
@@ -356,7 +356,7 @@ smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_requ
     if (s.arena)
         s.tried = SMP_ARENA_NEW(s.arena, smp_tensor_tried, MOST_TRIED);
     if (s.tried)
-        status = run(&s, &result);
+        status = search_splittings(&s, &result);
     for (int i = 0; i < s.n_groups; i++)
         if (status != SMP_OK || s.groups[i] != result.cluster)
             smp_cluster_destroy(s.groups[i]);

@@ -253,7 +253,7 @@ static void test_cuda_job_trace(void **state)
     must(smp_trace_write(job, path));
     smp_trace_event *event;
     const int64_t n = smp__record_events(job->record, &event);
-    assert_int_equal(n, job->program->n);
+    assert_int_equal(n, job->work->program->n);
     for (int64_t i = 0; i < n; i++, event++) {
         assert_true(event->end_us >= event->start_us && event->start_us >= -1.0);
         assert_true(i == 0 || event->start_us >= event[-1].end_us - 1.0);

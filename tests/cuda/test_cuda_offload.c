@@ -171,13 +171,13 @@ static void test_cuda_offload_bits(void **state)
         double with[2 * MOST_STEPS] = {0}, without[2 * MOST_STEPS] = {0};
         smp *job = open_job(precision, 1 + k / 4, "adamw", changes);
         const int64_t bytes = job->memory->arena_bytes;
-        assert_true(job->memory->far_bytes > 0);
+        assert_true(job->memory->host_bytes > 0);
         const uint64_t hash = train(job, with);
         check_trace(job);
         smp_finalize(job);
         changes.offload_percent = 0;
         job = open_job(precision, 1 + k / 4, "adamw", changes);
-        assert_int_equal(job->memory->far_bytes, 0);
+        assert_int_equal(job->memory->host_bytes, 0);
         if (changes.split_percent == 0) /* W may keep what is back for long */
             assert_true(bytes < job->memory->arena_bytes);
         assert_true(train(job, without) == hash);
@@ -208,11 +208,11 @@ static void test_cuda_offload_states(void **state)
         plan_changes changes = {.seed = 1, .offload_states = true, .offload_percent = 50 * k};
         double with[2 * MOST_STEPS] = {0}, without[2 * MOST_STEPS] = {0};
         smp *far = open_job(precision, 1, name, changes);
-        assert_non_null(far->far);
-        assert_int_equal(far->memory->region[0].far, k % 3 < 2);
+        assert_non_null(far->buffers->host_area);
+        assert_int_equal(far->memory->region[0].in_host, k % 3 < 2);
         changes.offload_states = false;
         smp *near = open_job(precision, 1, name, changes);
-        assert_null(near->far);
+        assert_null(near->buffers->host_area);
         assert_true(far->memory->arena_bytes < near->memory->arena_bytes);
         assert_true(train(far, with) == train(near, without));
         assert_memory_equal(with, without, sizeof with);

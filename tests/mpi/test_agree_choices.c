@@ -12,6 +12,7 @@
 
 #include "exec/job/agree_choices.h"
 #include "exec/job/choose_device.h"
+#include "exec/job/setup.h"
 #include "exec/transport/mpi_lifetime.h"
 
 static int rank;
@@ -29,8 +30,9 @@ static void open_job(smp *s)
 {
     static smp_comm comm;
     static struct smp__found found;
+    static struct smp__setup setup = {.found = &found};
     found = (struct smp__found){{0}};
-    *s = (smp){.device = &device, .comm = &comm, .found = &found};
+    *s = (smp){.device = &device, .comm = &comm, .setup = &setup};
     assert_int_equal(smp__comm_open(s->comm, (smp_comm_limits){20, 600, 600}), SMP_OK);
 }
 
@@ -97,7 +99,7 @@ static void test_what_one_rank_refuses_nobody_takes(void **state)
     assert_int_equal(smp__choice_way(fewer), 0);
     if (own)
         assert_int_equal(smp__choice_way(own), 0);
-    assert_string_equal(s.found->device_note, "shared: call 7 failed");
+    assert_string_equal(s.setup->found->device_note, "shared: call 7 failed");
     close_job(&s);
 }
 
@@ -115,7 +117,7 @@ static void test_what_differs_on_one_rank_is_refused_on_all(void **state)
     assert_int_equal(smp__choice_way(good), 0);
     assert_int_equal(smp__choice_way(bad), 1);
     assert_int_equal(smp__choice_way(worse), 1);
-    assert_string_equal(s.found->device_note,
+    assert_string_equal(s.setup->found->device_note,
                         "bad: its results are 3 times what is allowed from ours");
     close_job(&s);
 }
@@ -148,7 +150,7 @@ static void test_every_rank_has_run_what_it_takes(void **state)
     assert_true(ran[0] >> 3 & 1);
     if (second)
         assert_int_equal(ran[1], 1);
-    assert_string_equal(s.found->device_note, "first: rank 2 cannot");
+    assert_string_equal(s.setup->found->device_note, "first: rank 2 cannot");
     close_job(&s);
 }
 

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "exec/step/cost_samples.h"
+#include "exec/step/stepping.h"
 #include "tests/exec/changed_plan.h"
 #include "tests/mpi/ranks.h"
 
@@ -249,7 +250,7 @@ static void test_joint_statistics_are_no_cost_of_operators(void **state)
             nanosleep(&(struct timespec){0, 500000000}, NULL);
         call(job, FULL, true);
     }
-    const double us = job->cost_samples->us[FORWARD_OF_FIRST * SMP__COST_SAMPLES + 2];
+    const double us = job->stepping->cost_samples->us[FORWARD_OF_FIRST * SMP__COST_SAMPLES + 2];
     if (!(us > 0 && us < 250e3))
         fail_msg("rank %d: 'first' took %g us", world_rank, us);
     smp_finalize(job);

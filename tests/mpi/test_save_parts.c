@@ -6,7 +6,7 @@
 #include <glob.h>
 #include <inttypes.h>
 
-#include "exec/state/checkpoint_part.h"
+#include "exec/save/checkpoint_part.h"
 #include "tests/mpi/ranks.h"
 
 enum { RANKS = 4, SAMPLES = 4, FEATURES = 64 };

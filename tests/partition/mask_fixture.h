@@ -120,7 +120,7 @@ static inline double mask_load(const fixture *f, const mask_graph *m, uint32_t b
     if ((share >= 1.0 ? again : share > 0.0 ? 0.0 : kept) > (double)f->limit[s])
         return INFINITY;
     double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[f->device[s]].flops_fp32;
-    double compute = (forward * (1.0 + fixture_again(f, share)) + backward) * slowdown;
+    double compute = (forward * (1.0 + fixture_recompute(f, share)) + backward) * slowdown;
     return f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
 }
 

@@ -341,7 +341,7 @@ static inline double fixture_share(const fixture *f, int s, double kept, double 
 }
 
 /* Times the forward that a stage runs once more. */
-static inline double fixture_again(const fixture *f, double share)
+static inline double fixture_recompute(const fixture *f, double share)
 {
     smp__price price;
     smp__price_make(&f->problem, &price);
@@ -372,7 +372,7 @@ static inline double fixture_slowdown(const fixture *f, int replica, int s)
 static inline double fixture_load_us(const fixture *f, const int32_t *stage, int replica, int s)
 {
     double compute = 0.0, transfer = fixture_transfer_us(f, stage, replica, s);
-    double passes = 1.0 + fixture_again(f, fixture_recomputes(f, stage, s)); /* forward */
+    double passes = 1.0 + fixture_recompute(f, fixture_recomputes(f, stage, s)); /* forward */
     for (int32_t i = 0; i < f->graph->n_op; i++)
         if (stage[i] == s)
             compute += (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) *

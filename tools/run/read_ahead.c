@@ -60,7 +60,7 @@ static phase wait_for(smp__read_ahead *a, phase one, phase other)
     return now;
 }
 
-static void *run(void *of)
+static void *read_batches(void *of)
 {
     smp__read_ahead *a = of;
     const struct sched_param none = {0};
@@ -83,7 +83,7 @@ smp__read_ahead *smp__read_ahead_start(void)
         return NULL;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    if (smp__own_core_start(&a->thread, run, a))
+    if (smp__own_core_start(&a->thread, read_batches, a))
         return a;
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);

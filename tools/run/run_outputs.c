@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_save.h"
 #include "graph/base/text.h"
 
 static smp_status check_folder(const char *path, const char *what)

@@ -17,8 +17,8 @@
 #include "tools/run/prediction.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
-#include "exec/state/checkpoint_load.h"
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_load.h"
+#include "exec/save/checkpoint_save.h"
 #include "tools/run/watch.h"
 #include "graph/base/clock.h"
 
@@ -236,7 +236,7 @@ static smp_status end_unsaved(const smp__trainer *t)
     return t->unsaved < 0 ? SMP_OK : smp_fail(SMP_ERR_FAILED, "%s", t->unsaved_why);
 }
 
-static smp_status run(smp__trainer *t)
+static smp_status run_steps(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (t->prints)
@@ -339,7 +339,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
         smp_job_describe(t.job, &t.about);
         smp_plan_prediction(t.job, &t.predicted);
         heed_signals(&t);
-        status = run(&t);
+        status = run_steps(&t);
         smp__watch_close(&t);
         *job_broken = *job_broken || smp__job_failed(t.job);
         free_data(&t);

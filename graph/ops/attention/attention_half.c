@@ -43,7 +43,7 @@ static int64_t chunk_samples(const smp__attention *at, int64_t batch)
     return n > 1 ? n : 1;
 }
 
-static int64_t take(int64_t *end, int64_t bytes)
+static int64_t take_bytes(int64_t *end, int64_t bytes)
 {
     const int64_t at = *end;
     *end += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -57,12 +57,12 @@ static places places_of(const smp__attention *at, int64_t batch)
     const int64_t grads = n * at->kv_heads * at->keys * at->width;
     const int64_t distances = smp__attention_is_biased(at) ? at->queries + at->keys - 1 : 0;
     places p = {0};
-    p.scores = take(&p.end, scores * 4);
-    p.rounded = take(&p.end, scores * 2);
-    p.row = take(&p.end, at->keys * 4);
-    p.bias = take(&p.end, at->heads * distances * 4);
-    p.dk = take(&p.end, grads * 4);
-    p.dv = take(&p.end, grads * 4);
+    p.scores = take_bytes(&p.end, scores * 4);
+    p.rounded = take_bytes(&p.end, scores * 2);
+    p.row = take_bytes(&p.end, at->keys * 4);
+    p.bias = take_bytes(&p.end, at->heads * distances * 4);
+    p.dk = take_bytes(&p.end, grads * 4);
+    p.dv = take_bytes(&p.end, grads * 4);
     return p;
 }
 

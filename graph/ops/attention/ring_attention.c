@@ -119,7 +119,7 @@ typedef struct places {
     int64_t kv[2], dkv[2], p, dp, bias, sums, end;
 } places;
 
-static int64_t take(int64_t *end, int64_t floats)
+static int64_t take_floats(int64_t *end, int64_t floats)
 {
     const int64_t at = *end;
     *end += (floats + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -132,13 +132,13 @@ static places places_of(const smp__ring *r, int64_t batch, bool backward)
     const int64_t scores = smp__attention_block(&r->at, 0) * r->at.keys;
     places p = {0};
     for (int i = 0; i < (r->rounds > 1 ? 2 : 1); i++) {
-        p.kv[i] = take(&p.end, smp__ring_travelling(r, batch));
-        p.dkv[i] = backward ? take(&p.end, smp__ring_travelling(r, batch)) : 0;
+        p.kv[i] = take_floats(&p.end, smp__ring_travelling(r, batch));
+        p.dkv[i] = backward ? take_floats(&p.end, smp__ring_travelling(r, batch)) : 0;
     }
-    p.p = take(&p.end, scores);
-    p.bias = take(&p.end, r->at.alibi ? r->at.queries + r->at.keys - 1 : 0);
-    p.dp = backward ? take(&p.end, scores) : 0;
-    p.sums = backward ? take(&p.end, batch * r->at.heads * r->part[0]) : 0;
+    p.p = take_floats(&p.end, scores);
+    p.bias = take_floats(&p.end, r->at.alibi ? r->at.queries + r->at.keys - 1 : 0);
+    p.dp = backward ? take_floats(&p.end, scores) : 0;
+    p.sums = backward ? take_floats(&p.end, batch * r->at.heads * r->part[0]) : 0;
     return p;
 }
 
@@ -151,16 +151,16 @@ smp__ring_room smp__ring_room_of(const smp__ring *r, smp_dtype dtype, int64_t ba
     if (r->devices > 1) {
         for (int i = 0; i < (backward || r->rounds > 1 ? 2 : 1); i++) {
             const int64_t sums = backward ? sent : 0;
-            room.sums[i] = take(&end, sums + smp__row_floats(dtype, sent));
+            room.sums[i] = take_floats(&end, sums + smp__row_floats(dtype, sent));
             room.kv[i] = room.sums[i] + sums;
         }
         const int64_t outputs = backward ? r->runs * r->runs * rows * d : rows * d;
-        room.part = take(&end, smp__row_floats(dtype, outputs));
-        room.dkv = take(&end, backward ? smp__row_floats(dtype, r->runs * sent) : 0);
-        room.total = take(&end, backward || dtype != SMP_F32 ? r->runs * rows * d : 0);
+        room.part = take_floats(&end, smp__row_floats(dtype, outputs));
+        room.dkv = take_floats(&end, backward ? smp__row_floats(dtype, r->runs * sent) : 0);
+        room.total = take_floats(&end, backward || dtype != SMP_F32 ? r->runs * rows * d : 0);
     }
-    room.rows = take(&end, heads * rows * (backward ? r->runs : 1));
-    room.bias = take(&end, r->at.alibi ? heads * (r->at.queries + r->at.keys - 1) : 0);
+    room.rows = take_floats(&end, heads * rows * (backward ? r->runs : 1));
+    room.bias = take_floats(&end, r->at.alibi ? heads * (r->at.queries + r->at.keys - 1) : 0);
     room.bytes = end;
     int64_t *const offset[] = {&room.sums[0], &room.sums[1], &room.kv[0], &room.kv[1], &room.part,
                                &room.dkv,     &room.rows,    &room.total, &room.bias,  &room.bytes};

@@ -48,8 +48,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->backward_input_bytes += smp__exchange_traffic(2, each * devices);
 }
 
-static smp_status move(const smp_op_call *call, float *to, const smp_tensor *made, int64_t joined,
-                       const float *from, const smp_tensor *given, int64_t cut)
+static smp_status move_parts(const smp_op_call *call, float *to, const smp_tensor *made,
+                             int64_t joined, const float *from, const smp_tensor *given,
+                             int64_t cut)
 {
     const smp_op_group *group;
     const int64_t devices = call->op->attr[SMP__ALL_TO_ALL_DEVICES].i;
@@ -67,8 +68,9 @@ static smp_status move(const smp_op_call *call, float *to, const smp_tensor *mad
 static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
-    return move(call, call->out[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i,
-                call->in[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i);
+    return move_parts(call, call->out[0], smp__out(call->graph, op),
+                      op->attr[SMP__ALL_TO_ALL_FROM].i, call->in[0], smp__in(call->graph, op, 0),
+                      op->attr[SMP__ALL_TO_ALL_TO].i);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -76,8 +78,9 @@ static smp_status backward_input(const smp_op_call *call)
     const smp_op *op = call->op;
     if (!call->din[0])
         return SMP_OK;
-    return move(call, call->din[0], smp__in(call->graph, op, 0), op->attr[SMP__ALL_TO_ALL_TO].i,
-                call->dout[0], smp__out(call->graph, op), op->attr[SMP__ALL_TO_ALL_FROM].i);
+    return move_parts(call, call->din[0], smp__in(call->graph, op, 0),
+                      op->attr[SMP__ALL_TO_ALL_TO].i, call->dout[0], smp__out(call->graph, op),
+                      op->attr[SMP__ALL_TO_ALL_FROM].i);
 }
 
 const smp_op_kind smp__op_all_to_all = {

@@ -59,8 +59,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 }
 
 /* Takes the next pixel of each of n windows, a multiple of SMP_LANES. */
-static inline void take(float *restrict best, int32_t *restrict place, const float *restrict x,
-                        int32_t at, int64_t n)
+static inline void take_pixel(float *restrict best, int32_t *restrict place,
+                              const float *restrict x, int32_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i += SMP_LANES)
         for (int64_t l = i; l < i + SMP_LANES; l++) {
@@ -77,8 +77,8 @@ SMP_VECTOR static void take_line(const smp__pool *p, float *best, int32_t *place
                                  const float *phases, int64_t row)
 {
     for (int64_t x = 0; x < p->kernel; x++)
-        take(best, place, phases + x % p->stride * p->pitch + x / p->stride,
-             (int32_t)(row << 8 | x), p->pitch - p->before);
+        take_pixel(best, place, phases + x % p->stride * p->pitch + x / p->stride,
+                   (int32_t)(row << 8 | x), p->pitch - p->before);
 }
 
 SMP_VECTOR static void narrow(uint16_t *restrict to, const int32_t *restrict from, int64_t n)

@@ -299,7 +299,7 @@ int64_t smp__device_exchange_saved(const smp_graph *graph, const smp_op *op, boo
 }
 
 /* So many numbers of 4 bytes at the next multiple of 64; base NULL: no array. */
-static void *take(void *base, int64_t *end, int64_t numbers)
+static void *take_numbers(void *base, int64_t *end, int64_t numbers)
 {
     void *at = base ? (char *)base + *end : NULL;
     *end += (numbers * (int64_t)sizeof(float) + 63) / 64 * 64;
@@ -325,17 +325,17 @@ smp__device_exchange smp__device_exchange_at(const smp_graph *graph, const smp_o
     x.bound = batch * (by_tokens < places ? by_tokens : places);
     const int64_t sent = x.devices * smp__row_floats(in->dtype, x.room * x.d);
     const int64_t route = smp__device_route_bytes(r, batch, gates) / (int64_t)sizeof(float);
-    void *at = take(workspace, &x.bytes, route);
+    void *at = take_numbers(workspace, &x.bytes, route);
     if (at)
         x.route = smp__device_route_at(r, batch, gates, at);
-    x.own = take(workspace, &x.bytes, counts);
-    x.first = take(workspace, &x.bytes, x.devices * counts);
-    x.start = take(workspace, &x.bytes, x.devices * counts);
-    x.most = take(workspace, &x.bytes, 1);
-    x.sent = take(workspace, &x.bytes, sent);
-    x.got = x.devices > 1 ? take(workspace, &x.bytes, sent) : x.sent;
+    x.own = take_numbers(workspace, &x.bytes, counts);
+    x.first = take_numbers(workspace, &x.bytes, x.devices * counts);
+    x.start = take_numbers(workspace, &x.bytes, x.devices * counts);
+    x.most = take_numbers(workspace, &x.bytes, 1);
+    x.sent = take_numbers(workspace, &x.bytes, sent);
+    x.got = x.devices > 1 ? take_numbers(workspace, &x.bytes, sent) : x.sent;
     if (rows)
-        x.rows = saved ? aux : take(workspace, &x.bytes, kept);
+        x.rows = saved ? aux : take_numbers(workspace, &x.bytes, kept);
     if (aux)
         x.count = (float *)aux + (rows && saved ? kept : 0);
     return x;

@@ -27,7 +27,7 @@ typedef struct lane_sums {
     double linear[SMP_LANES], growth[SMP_LANES];
 } lane_sums;
 
-static inline void take(lane_sums *sums, int l, double x, double t, double e)
+static inline void add_term(lane_sums *sums, int l, double x, double t, double e)
 {
     sums->linear[l] += (x > 0 ? x : 0) - x * t;
     sums->growth[l] += e * (1 + sums->growth[l]);
@@ -41,9 +41,9 @@ SMP_VECTOR static double block_loss(const float *x, const float *t, const float 
     int64_t i = 0;
     for (; i + SMP_LANES <= n; i += SMP_LANES)
         for (int l = 0; l < SMP_LANES; l++)
-            take(&sums, l, (double)x[i + l], (double)t[i + l], (double)e[i + l]);
+            add_term(&sums, l, (double)x[i + l], (double)t[i + l], (double)e[i + l]);
     for (int l = 0; i + l < n; l++)
-        take(&sums, l, (double)x[i + l], (double)t[i + l], (double)e[i + l]);
+        add_term(&sums, l, (double)x[i + l], (double)t[i + l], (double)e[i + l]);
     for (int l = 0; l < SMP_LANES; l++)
         loss += sums.linear[l] + log1p(sums.growth[l]);
     return loss;

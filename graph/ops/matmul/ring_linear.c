@@ -100,7 +100,7 @@ int64_t smp__linear_message(const smp__linear_ring *r, int64_t columns, int64_t 
     return (bytes + each - 1) / each;
 }
 
-static int64_t take(int64_t *end, int64_t bytes)
+static int64_t take_bytes(int64_t *end, int64_t bytes)
 {
     const int64_t at = *end;
     *end += aligned(bytes);
@@ -115,12 +115,12 @@ smp__linear_places smp__linear_places_of(const smp__linear_ring *r, bool scatter
     const int64_t bytes = smp__linear_message(r, travels, value) * each;
     smp__linear_places p = {.step = aligned(bytes)};
     for (int i = 0; i < 2 && i < r->devices - 1; i++)
-        p.travels[i] = take(&p.end, bytes);
-    p.summand = take(&p.end, scatters ? r->devices * p.step : 0);
-    p.side = take(&p.end, smp__linear_is_dense(r, apart) ? 0 : r->rows * apart * r->value);
-    p.own =
-        take(&p.end,
-             scatters || r->summand != r->value || r->rows * from * r->value == bytes ? 0 : bytes);
+        p.travels[i] = take_bytes(&p.end, bytes);
+    p.summand = take_bytes(&p.end, scatters ? r->devices * p.step : 0);
+    p.side = take_bytes(&p.end, smp__linear_is_dense(r, apart) ? 0 : r->rows * apart * r->value);
+    p.own = take_bytes(
+        &p.end,
+        scatters || r->summand != r->value || r->rows * from * r->value == bytes ? 0 : bytes);
     return p;
 }
 
@@ -247,7 +247,7 @@ static int64_t pieces_of(const smp__linear_ring *r)
     return n;
 }
 
-static smp_status look(const pass *s)
+static smp_status look_at_group(const pass *s)
 {
     return s->group->look ? s->group->look(s->group->context) : SMP_OK;
 }
@@ -287,7 +287,7 @@ static smp_status multiply(const pass *s, const char *a, char *c)
     for (int64_t i = 0; i < n; i++, a += a_bytes, c += c_bytes) {
         SMP_TRY(half ? multiply_rows16(s, a, c)
                      : multiply_rows(s, rows, (const float *)a, (float *)c));
-        SMP_TRY(look(s));
+        SMP_TRY(look_at_group(s));
     }
     return SMP_OK;
 }

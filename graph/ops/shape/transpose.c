@@ -56,7 +56,7 @@ static void move_row(char *to, int64_t to_step, const char *from, int64_t from_s
 
 /* Walks the rows (last dimension) of the output, which lie one after the other, with an odometer
  * over the dimensions before it: `rows` is the output or its gradient, `other` the input or its. */
-static void move(const smp_op_call *call, char *rows, char *other, bool to_rows)
+static void move_rows(const smp_op_call *call, char *rows, char *other, bool to_rows)
 {
     const smp__permutation p = smp__permutation_of(call->graph, call->op);
     const smp_tensor *out = smp__out(call->graph, call->op);
@@ -82,14 +82,14 @@ static void move(const smp_op_call *call, char *rows, char *other, bool to_rows)
 
 static smp_status forward(const smp_op_call *call)
 {
-    move(call, call->out[0], (char *)call->in[0], true);
+    move_rows(call, call->out[0], (char *)call->in[0], true);
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     if (call->din[0])
-        move(call, (char *)call->dout[0], (char *)call->din[0], false);
+        move_rows(call, (char *)call->dout[0], (char *)call->din[0], false);
     return SMP_OK;
 }
 

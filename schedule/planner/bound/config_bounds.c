@@ -348,8 +348,8 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     smp__least_memory memory;
     smp_arena *scratch = smp_arena_create();
     int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
-    double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    smp_status status = live && again_us
+    double *recompute_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
+    smp_status status = live && recompute_us
                             ? smp_memory_least(request->graph, request->microbatch_size,
                                                config->sharding, scratch, &memory)
                             : SMP_ERR_NO_MEMORY;
@@ -358,8 +358,8 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
         status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);
     if (status == SMP_OK) {
         for (size_t o = 0; o < n; o++)
-            again_us[o] = configs->costs->op[o].forward_us;
-        memory.again_us = request->recompute == SMP_RECOMPUTE_AUTO ? again_us : NULL;
+            recompute_us[o] = configs->costs->op[o].forward_us;
+        memory.recompute_us = request->recompute == SMP_RECOMPUTE_AUTO ? recompute_us : NULL;
         memory.kept_begin = request->recompute == SMP_RECOMPUTE_ALL ? NULL : memory.kept_begin;
         memory.live = live;
         memory.late = live + problem->n_stage;

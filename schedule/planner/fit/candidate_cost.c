@@ -237,8 +237,8 @@ static smp_status simulate(const smp__planner *planner, const smp_candidate *can
 }
 
 /* An evaluation without peaks; program: NULL for that of the rule, else taken over. */
-static smp_status run(smp__planner *planner, const smp_candidate *candidate, smp_program *program,
-                      smp__evaluation *out)
+static smp_status simulate_candidate(smp__planner *planner, const smp_candidate *candidate,
+                                     smp_program *program, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
     *out = (smp__evaluation){.program = calloc(n, sizeof *out->program),
@@ -264,7 +264,7 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *can
 {
     smp__evaluation evaluation;
     double limit_us = exactly ? 0.0 : candidate->give_up_us;
-    smp_status status = run(planner, candidate, program, &evaluation);
+    smp_status status = simulate_candidate(planner, candidate, program, &evaluation);
     if (status == SMP_OK && !(limit_us > 0.0 && evaluation.simulation->step_us > limit_us))
         status = smp__planner_peaks(planner, candidate, evaluation.program, exactly,
                                     evaluation.peak_bytes, evaluation.host_bytes);
@@ -279,7 +279,7 @@ smp_status smp__planner_step_us(smp__planner *planner, const smp_candidate *cand
                                 double *step_us)
 {
     smp__evaluation evaluation;
-    smp_status status = run(planner, candidate, NULL, &evaluation);
+    smp_status status = simulate_candidate(planner, candidate, NULL, &evaluation);
     if (status == SMP_OK)
         *step_us = evaluation.simulation->step_us;
     smp__evaluation_free(&evaluation);

@@ -15,8 +15,8 @@ typedef struct smp_given_plan {
 } smp_given_plan;
 
 /* Under a schedule in these numbers, [shape->pipeline * shape->chunks] stages, of which nothing is
- * placed yet. What the request keeps together is not asked: who writes a plan by hand may cut a pair
- * of ops apart. Costs are those of the request. The arena is borrowed. */
+ * placed yet. What the request keeps together is not asked: who writes a plan by hand may cut a
+ * pair of ops apart. Costs are those of the request. The arena is borrowed. */
 smp_status smp_given_plan_open(const smp_search_request *request, const smp_schedule_kind *schedule,
                                const smp_schedule_shape *shape, smp_arena *arena,
                                smp_given_plan *out);
@@ -26,8 +26,8 @@ smp_status smp_given_plan_place(smp_given_plan *given, smp_placement placement, 
                                 const int *rank);
 /* The problem that its stages solve, where it is placed. */
 smp_status smp_given_plan_problem(smp_given_plan *given, smp_problem *out);
-/* The plan with these stages, of which `offload` [n_op] (NULL: nothing) travels so far ahead; all is
- * borrowed. */
+/* The plan with these stages, of which `offload` [n_op] (NULL: nothing) travels so far ahead; all
+ * is borrowed. */
 smp_candidate smp_given_plan_candidate(const smp_given_plan *given, smp_partition *partition,
                                        bool *offload, int horizon);
 /* What it costs, as smp__planner_evaluate. program: [pipeline], taken over. */

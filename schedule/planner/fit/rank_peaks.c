@@ -18,7 +18,7 @@ typedef struct numbers {
     bool failed;
 } numbers;
 
-static void put(numbers *list, int64_t value)
+static void put_number(numbers *list, int64_t value)
 {
     if (list->failed ||
         smp_array_reserve(&list->item, &list->capacity, sizeof *list->item, list->n + 1) != SMP_OK)
@@ -33,30 +33,31 @@ static void put_source(const smp_memory_input *input, const int *chunk_of, const
 {
     bool grad = border->kind == SMP_BORDER_GRAD_IN;
     int from = chunk_of[input->flow->transfer[border->transfer].from_stage];
-    put(key, from);
+    put_number(key, from);
     if (from >= 0)
-        put(key, smp_layout_border(input->layout[from], grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
-                                   grad ? border->transfer : border->tensor));
+        put_number(key, smp_layout_border(input->layout[from],
+                                          grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
+                                          grad ? border->transfer : border->tensor));
 }
 
 static void put_layout(const smp_memory_input *input, const int *chunk_of, int chunk, numbers *key)
 {
     const smp_layout *layout = input->layout[chunk];
-    put(key, layout->split + 2 * layout->back_in_weight);
+    put_number(key, layout->split + 2 * layout->back_in_weight);
     for (int k = 0; k < SMP_N_BLOCK; k++)
-        put(key, layout->block_bytes[k]);
-    put(key, layout->forward_work_bytes);
-    put(key, layout->backward_work_bytes);
-    put(key, layout->weight_work_bytes);
-    put(key, layout->n_border);
+        put_number(key, layout->block_bytes[k]);
+    put_number(key, layout->forward_work_bytes);
+    put_number(key, layout->backward_work_bytes);
+    put_number(key, layout->weight_work_bytes);
+    put_number(key, layout->n_border);
     for (int32_t b = 0; b < layout->n_border; b++) {
         const smp_border *border = &layout->border[b];
-        put(key, border->kind);
-        put(key, border->bytes);
-        put(key, border->in_backward + 2 * border->in_weight +
-                     4 * (border->tensor == input->graph->loss));
+        put_number(key, border->kind);
+        put_number(key, border->bytes);
+        put_number(key, border->in_backward + 2 * border->in_weight +
+                            4 * (border->tensor == input->graph->loss));
         if (border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT)
-            put(key, smp__border_leaves(input->flow, chunk_of, layout->stage, border));
+            put_number(key, smp__border_leaves(input->flow, chunk_of, layout->stage, border));
         else
             put_source(input, chunk_of, border, key);
     }
@@ -70,40 +71,40 @@ static void put_weights(const smp_memory_input *input, const int *chunk_of, int 
     for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++) {
         const smp_op *op = &graph->op[flow->op_list[i]];
         if (!op->kind->cpu.forward)
-            put(key, op->cost ? op->cost->weight_bytes : -1);
+            put_number(key, op->cost ? op->cost->weight_bytes : -1);
         for (int32_t k = 0; k < op->n_param; k++) {
             const smp_param *param = &graph->param[op->param[k]];
             int32_t n_use = param->use_end - param->use_begin;
-            put(key, param->elements);
-            put(key, n_use);
-            put(key, param->idle + 2 * smp_memory_use_is_in_host(graph, op->use[k]));
+            put_number(key, param->elements);
+            put_number(key, n_use);
+            put_number(key, param->idle + 2 * smp_memory_use_is_in_host(graph, op->use[k]));
             for (int32_t u = param->use_begin; n_use > 1 && u < param->use_end; u++) {
                 int home = flow->stage_of_op[graph->use[u].op];
-                put(key, chunk_of[home]);
-                put(key, graph->use[u].op == flow->op_list[i]);
-                put(key, home == flow->stage_of_op[graph->use[param->use_begin].op]);
+                put_number(key, chunk_of[home]);
+                put_number(key, graph->use[u].op == flow->op_list[i]);
+                put_number(key, home == flow->stage_of_op[graph->use[param->use_begin].op]);
             }
         }
     }
-    put(key, -2);
+    put_number(key, -2);
 }
 
 static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers *key)
 {
     int32_t loss = input->graph->loss;
     int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
-    put(key, input->graph->training);
-    put(key, input->graph->target.precision);
-    put(key, input->chunks);
-    put(key, input->microbatches);
-    put(key, input->ddp);
-    put(key, input->blocks);
-    put(key, input->sharding.shard);
-    put(key, input->sharding.what);
-    put(key, input->sharding.bucket_bytes);
-    put(key, input->sharding.offload_states);
-    put(key, input->horizon);
-    put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
+    put_number(key, input->graph->training);
+    put_number(key, input->graph->target.precision);
+    put_number(key, input->chunks);
+    put_number(key, input->microbatches);
+    put_number(key, input->ddp);
+    put_number(key, input->blocks);
+    put_number(key, input->sharding.shard);
+    put_number(key, input->sharding.what);
+    put_number(key, input->sharding.bucket_bytes);
+    put_number(key, input->sharding.offload_states);
+    put_number(key, input->horizon);
+    put_number(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
         put_layout(input, chunk_of, c, key);
         put_weights(input, chunk_of, input->stage_of_chunk[c], key);
@@ -113,9 +114,9 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
 static void put_program(const smp_program *program, numbers *key)
 {
     uint64_t bytes = (uint64_t)program->n * sizeof *program->action;
-    put(key, program->n);
-    put(key, (int64_t)smp_hash(3, program->action, bytes));
-    put(key, (int64_t)smp_hash(4, program->action, bytes));
+    put_number(key, program->n);
+    put_number(key, (int64_t)smp_hash(3, program->action, bytes));
+    put_number(key, (int64_t)smp_hash(4, program->action, bytes));
 }
 
 /* Finds the slot of a key, or the free one for it. */
@@ -152,7 +153,7 @@ static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_byte
     smp_memory_rank *memory;
     SMP_TRY(smp_memory_plan(input, &memory));
     *peak_bytes = memory->arena_bytes;
-    *host_bytes = memory->far_bytes;
+    *host_bytes = memory->host_bytes;
     smp_memory_destroy(memory);
     return SMP_OK;
 }

@@ -360,7 +360,7 @@ static smp_status find_bought(smp__planner *planner, const smp__evaluation *eval
     for (size_t s = 0; status == SMP_OK && s < n_stage; s++) {
         kept.load[s] = best->partition->load[s];
         kept.load[s].recompute_us = 0.0;
-        kept.load[s].again_bytes = 0;
+        kept.load[s].recompute_bytes = 0;
     }
     for (int m = 0; status == SMP_OK && m < SMP_N_MEANS; m++) {
         smp_candidate now = *best;

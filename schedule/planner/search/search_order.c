@@ -38,7 +38,7 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 }
 
 /* The part of its forwards that the first rank, which mostly has most to keep, makes again. */
-static double estimate_again(const smp__configs *configs, const smp__config *config)
+static double estimate_recompute(const smp__configs *configs, const smp__config *config)
 {
     const smp_search_request *request = configs->request;
     if (!request->graph->training || request->recompute != SMP_RECOMPUTE_AUTO)
@@ -118,7 +118,7 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     if (configs->planner->any_shard) {
         rest_us += traffic_us(configs, config, gathers);
         const double forward = totals->forward_us / fmax(totals->compute_us, 1e-9);
-        least_us += estimate_again(configs, config) * forward * bottleneck_us / samples;
+        least_us += estimate_recompute(configs, config) * forward * bottleneck_us / samples;
     }
     return least_us + rest_us / config->microbatches / samples;
 }

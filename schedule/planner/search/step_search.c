@@ -118,7 +118,7 @@ static double limit_of(const step_search *s)
 }
 
 /* A partition is judged; it takes the place of the best if it fits and its step is shorter. */
-static smp_status judge(step_search *s, smp_partition *partition, bool *better)
+static smp_status judge_partition(step_search *s, smp_partition *partition, bool *better)
 {
     const smp_partition *old = (*s->best)->partition;
     smp_candidate *trial = NULL;
@@ -197,7 +197,7 @@ static smp_status judge_place(step_search *s, bool *better)
     for (int32_t op = 0; op < s->problem.graph->n_op; op++)
         s->stage[op] = s->place[s->units->unit_of_op[op]];
     SMP_TRY(smp_partition_evaluate(&s->problem, s->stage, &partition));
-    return judge(s, partition, better);
+    return judge_partition(s, partition, better);
 }
 
 /* The solvers' answer to the stand-in. */
@@ -219,7 +219,7 @@ static smp_status try_stand_in(step_search *s, smp_arena *arena)
     SMP_TRY(smp_partition_solve(&weighed, NULL, s->config->microbatches, &found));
     smp_status status = smp_partition_evaluate(&s->problem, found->stage, &partition);
     smp_partition_destroy(found);
-    return status == SMP_OK ? judge(s, partition, &better) : status;
+    return status == SMP_OK ? judge_partition(s, partition, &better) : status;
 }
 
 /* Stages that a unit may be in while all others stay. */

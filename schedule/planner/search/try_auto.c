@@ -33,9 +33,9 @@ static smp_status fits(void *context, const smp_program *programs, bool *out)
 static int64_t stash_of(const attempt *a, int stage)
 {
     const smp_stage_load *load = &a->best->partition->load[stage];
-    double again = (double)load->again_bytes / fmax((double)load->stash_bytes, 1.0);
+    double again = (double)load->recompute_bytes / fmax((double)load->stash_bytes, 1.0);
     int64_t bytes =
-        load->stash_bytes - load->again_bytes + (int64_t)(again * (double)load->in_bytes);
+        load->stash_bytes - load->recompute_bytes + (int64_t)(again * (double)load->in_bytes);
     bytes -= a->planner->held.offload_bytes[stage];
     return bytes > load->in_bytes ? bytes : load->in_bytes;
 }

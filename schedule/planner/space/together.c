@@ -1,6 +1,6 @@
-/* What a plan must not tear apart beside what the request keeps together: ops that the target runs as
- * one kernel (smp_op_tied). Where pins of the user put them into different stages, pins win: such a
- * plan is legal, its results only differ in rounding. Union of sets, O(ops). */
+/* What a plan must not tear apart beside what the request keeps together: ops that the target runs
+ * as one kernel (smp_op_tied). Where pins of the user put them into different stages, pins win:
+ * such a plan is legal, its results only differ in rounding. Union of sets, O(ops). */
 #include <stdlib.h>
 
 #include "graph/base/sets.h"

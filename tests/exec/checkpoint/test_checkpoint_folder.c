@@ -2,7 +2,7 @@
  * kept. The files here are headers alone. One rank. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "tests/bad_calls.h"
-#include "tests/exec/state/checkpoint_fixture.h"
+#include "tests/exec/checkpoint_fixture.h"
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"

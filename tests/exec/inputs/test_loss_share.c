@@ -50,8 +50,8 @@ static smp_status build(smp *s)
 static smp_status find(smp_text *ops, const char *targets, double counted[3])
 {
     smp s = {.comm = &(smp_comm){.ddp_size = 1},
-             .microbatches = 1,
-             .batch = 1,
+             .work = &(smp__work){.microbatches = 1, .batch = 1},
+             .given = &(smp__given){0},
              .device = smp_devices()[0]};
     smp_text model = {0};
     smp_text_append(&model,
@@ -61,18 +61,18 @@ static smp_status find(smp_text *ops, const char *targets, double counted[3])
     smp_text_free(ops);
     must(smp_graph_parse("targets.yaml", model.data, model.length, &s.graph));
     smp_text_free(&model);
-    s.stage_of_op = calloc((size_t)s.graph->n_op, sizeof *s.stage_of_op);
-    s.stage_rank = calloc(1, sizeof *s.stage_rank);
+    s.work->stage_of_op = calloc((size_t)s.graph->n_op, sizeof *s.work->stage_of_op);
+    s.work->stage_rank = calloc(1, sizeof *s.work->stage_rank);
     must(smp__inputs_build(&s));
     smp_status status = build(&s);
     for (int i = 0; status == SMP_OK && i < 3; i++) {
-        counted[i] = s.input[i].counted;
-        assert_int_equal(s.input[i].counts_here, counted[i] > 0);
+        counted[i] = s.given->input[i].counted;
+        assert_int_equal(s.given->input[i].counts_here, counted[i] > 0);
     }
-    free(s.rows);
-    free(s.input);
-    free(s.stage_rank);
-    free(s.stage_of_op);
+    free(s.given->rows);
+    free(s.given->input);
+    free(s.work->stage_rank);
+    free(s.work->stage_of_op);
     smp_graph_destroy(s.graph);
     return status;
 }

@@ -141,14 +141,14 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
         assert_int_equal(unlink(path), 0);
     const smp_predicted *predicted = &(*job)->plan->predicted;
     const int rank = (*job)->comm->pipeline_rank;
-    travelling += (*job)->memory->far_bytes > 0;
+    travelling += (*job)->memory->host_bytes > 0;
     if (strcmp(c->optimizer, "adamw") == 0) {
         assert_int_equal((*job)->memory->arena_bytes, predicted->peak_bytes[rank]);
-        assert_int_equal((*job)->memory->far_bytes,
+        assert_int_equal((*job)->memory->host_bytes,
                          predicted->host_bytes ? predicted->host_bytes[rank] : 0);
     }
-    for (int chunk = 0; chunk < (*job)->chunks; chunk++) {
-        const smp_layout *layout = (*job)->chunk[chunk].layout;
+    for (int chunk = 0; chunk < (*job)->work->chunks; chunk++) {
+        const smp_layout *layout = (*job)->work->chunk[chunk].layout;
         const smp_plan_stage *stage = &(*job)->plan->stage[layout->stage];
         assert_true(c->changes.recompute_percent < 100 ||
                     smp_plan_stage_recomputes(stage) == stage->n_op);

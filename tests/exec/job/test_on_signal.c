@@ -115,8 +115,7 @@ static int end_of(void (*act)(smp *job), char *text, size_t size)
 {
     int stage = 5, ends[2], status = 0;
     smp job = {.comm = &(smp_comm){.world_rank = 3, .replica = 1, .pipeline_rank = 2},
-               .chunks = 1,
-               .stage_of_chunk = &stage,
+               .work = &(smp__work){.chunks = 1, .stage_of_chunk = &stage},
                .step = 41};
     assert_int_equal(smp__place_open(&job.place), SMP_OK);
     smp__place_action(job.place, &(smp_action){SMP_ACTION_B, .chunk = 0, .microbatch = 7});

@@ -204,7 +204,7 @@ static void test_write_costs_of_a_shared_core(void **state)
     snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
     for (int crowded = 0; crowded <= 1; crowded++) {
         smp *job = open_job("1f1b", true);
-        smp__call *call = &job->chunk[0].call[0];
+        smp__call *call = &job->work->chunk[0].call[0];
         sleepy = awake = *call->kernels;
         sleepy.forward = sleepy_forward;
         call->kernels = &sleepy;

@@ -54,20 +54,20 @@ static smp_offload_area_options options_of(bool file, int64_t bytes)
                                       .folder = file ? folder : NULL};
 }
 
-static smp_offload_area *open_far(bool file, int64_t bytes)
+static smp_offload_area *open_area(bool file, int64_t bytes)
 {
-    smp_offload_area *far = NULL;
+    smp_offload_area *area = NULL;
     const smp_offload_area_options options = options_of(file, bytes);
-    assert_int_equal(smp_offload_area_open(&options, &far), SMP_OK);
-    assert_string_equal(smp_offload_area_name(far), file ? "file" : "memory");
-    return far;
+    assert_int_equal(smp_offload_area_open(&options, &area), SMP_OK);
+    assert_string_equal(smp_offload_area_name(area), file ? "file" : "memory");
+    return area;
 }
 
-static smp_status wait_for(smp_offload_area *far, int slot)
+static smp_status wait_for(smp_offload_area *area, int slot)
 {
     const struct timespec nap = {.tv_nsec = 20000};
     for (bool done = false;;) {
-        SMP_TRY(smp_offload_area_join(far, slot, &done));
+        SMP_TRY(smp_offload_area_join(area, slot, &done));
         if (done)
             return SMP_OK;
         nanosleep(&nap, NULL);
@@ -93,36 +93,36 @@ static void there_and_back(bool file)
         out[i] = malloc((size_t)bytes[i]);
         back[i] = malloc((size_t)bytes[i]);
     }
-    smp_offload_area *far = open_far(file, total);
+    smp_offload_area *area = open_area(file, total);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SLOTS; i++) {
             fill(out[i], bytes[i], &seed);
             memset(back[i], 0, (size_t)bytes[i]);
             assert_int_equal(
-                smp_offload_area_begin(far, i, SMP_COPY_TO_HOST, out[i], at[i], bytes[i]), SMP_OK);
+                smp_offload_area_begin(area, i, SMP_COPY_TO_HOST, out[i], at[i], bytes[i]), SMP_OK);
         }
         for (int k = 0; k < SLOTS; k++) {
             const int i = (k * 7 + round) % SLOTS;
-            assert_int_equal(wait_for(far, i), SMP_OK);
-            assert_int_equal(smp_offload_area_begin(far, SLOTS + i, SMP_COPY_TO_DEVICE, back[i],
+            assert_int_equal(wait_for(area, i), SMP_OK);
+            assert_int_equal(smp_offload_area_begin(area, SLOTS + i, SMP_COPY_TO_DEVICE, back[i],
                                                     at[i], bytes[i]),
                              SMP_OK);
         }
         for (int i = 0; i < SLOTS; i++) {
             double begin_s, end_s, next_s, next_end_s;
-            assert_int_equal(wait_for(far, SLOTS + i), SMP_OK);
+            assert_int_equal(wait_for(area, SLOTS + i), SMP_OK);
             assert_memory_equal(out[i], back[i], (size_t)bytes[i]);
-            assert_true(smp_offload_area_times(far, i, &begin_s, &end_s) && begin_s <= end_s);
+            assert_true(smp_offload_area_times(area, i, &begin_s, &end_s) && begin_s <= end_s);
             assert_true(
                 i + 1 == SLOTS ||
-                (smp_offload_area_times(far, i + 1, &next_s, &next_end_s) && end_s <= next_s));
+                (smp_offload_area_times(area, i + 1, &next_s, &next_end_s) && end_s <= next_s));
         }
     }
     char *base; /* the same bytes where they lie */
-    assert_int_equal(smp_offload_area_base(far, &base), SMP_OK);
+    assert_int_equal(smp_offload_area_base(area, &base), SMP_OK);
     for (int i = 0; i < SLOTS; i++)
         assert_memory_equal(base + at[i], out[i], (size_t)bytes[i]);
-    smp_offload_area_close(far);
+    smp_offload_area_close(area);
     for (int i = 0; i < SLOTS; i++) {
         free(out[i]);
         free(back[i]);
@@ -146,12 +146,12 @@ static void test_far_is_zeroed(void **state)
 {
     (void)state;
     for (int file = 0; file < 2; file++) {
-        smp_offload_area *far = open_far(file, 100000);
+        smp_offload_area *area = open_area(file, 100000);
         char *base;
-        assert_int_equal(smp_offload_area_base(far, &base), SMP_OK);
+        assert_int_equal(smp_offload_area_base(area, &base), SMP_OK);
         for (int i = 0; i < 100000; i++)
             assert_int_equal(base[i], 0);
-        smp_offload_area_close(far);
+        smp_offload_area_close(area);
     }
 }
 
@@ -166,48 +166,48 @@ static void test_far_throttle(void **state)
     char text[32];
     snprintf(text, sizeof text, "%.17g", BYTES / each_s);
     setenv("SMP_THROTTLE_HOST", text, 1);
-    smp_offload_area *far = open_far(false, 2 * COPIES * BYTES);
+    smp_offload_area *area = open_area(false, 2 * COPIES * BYTES);
     unsetenv("SMP_THROTTLE_HOST");
     const double begin_s = smp_clock_s();
     for (int i = 0; i < 2 * COPIES; i++)
-        assert_int_equal(smp_offload_area_begin(far, i,
+        assert_int_equal(smp_offload_area_begin(area, i,
                                                 i % 2 ? SMP_COPY_TO_DEVICE : SMP_COPY_TO_HOST,
                                                 values[i], (int64_t)i * BYTES, BYTES),
                          SMP_OK);
     const double asked_s = smp_clock_s();
     for (int i = 0; i < 2 * COPIES; i++) {
         double from_s, to_s;
-        assert_int_equal(wait_for(far, i), SMP_OK);
+        assert_int_equal(wait_for(area, i), SMP_OK);
         const double now_s = smp_clock_s();
-        assert_true(smp_offload_area_times(far, i, &from_s, &to_s));
+        assert_true(smp_offload_area_times(area, i, &from_s, &to_s));
         assert_true(now_s >= to_s && to_s >= from_s + 0.999 * each_s);
         assert_true(from_s >= begin_s + 0.999 * (i / 2) * each_s);
         assert_true(from_s <= asked_s + (i / 2) * each_s);
     }
-    smp_offload_area_close(far);
+    smp_offload_area_close(area);
 }
 
 static void test_far_throttle_is_a_number(void **state)
 {
     (void)state;
-    smp_offload_area *far = NULL;
+    smp_offload_area *area = NULL;
     const smp_offload_area_options options = options_of(false, 64);
     setenv("SMP_THROTTLE_HOST", "fast", 1);
-    assert_int_equal(smp_offload_area_open(&options, &far), SMP_ERR_INPUT);
+    assert_int_equal(smp_offload_area_open(&options, &area), SMP_ERR_INPUT);
     unsetenv("SMP_THROTTLE_HOST");
     assert_non_null(strstr(smp_last_error(), "SMP_THROTTLE_HOST: got 'fast'"));
-    assert_null(far);
+    assert_null(area);
 }
 
 static void expect_refused(const char *where, int64_t bytes, smp_status status, const char *says)
 {
-    smp_offload_area *far = NULL;
+    smp_offload_area *area = NULL;
     smp_offload_area_options options = options_of(true, bytes);
     options.folder = where;
-    assert_int_equal(smp_offload_area_open(&options, &far), status);
+    assert_int_equal(smp_offload_area_open(&options, &area), status);
     if (!strstr(smp_last_error(), says))
         fail_msg("'%s' does not say '%s'", smp_last_error(), says);
-    assert_null(far);
+    assert_null(area);
 }
 
 static void test_far_folder_is_missing(void **state)
@@ -254,15 +254,15 @@ static void test_far_file_that_ends(void **state)
 {
     (void)state;
     static char values[5000];
-    smp_offload_area *far = open_far(true, 10000);
+    smp_offload_area *area = open_area(true, 10000);
     assert_int_equal(ftruncate(find_file(), 7000), 0);
-    assert_int_equal(smp_offload_area_begin(far, 0, SMP_COPY_TO_DEVICE, values, 0, 5000), SMP_OK);
-    assert_int_equal(smp_offload_area_begin(far, 1, SMP_COPY_TO_DEVICE, values, 4000, 5000),
+    assert_int_equal(smp_offload_area_begin(area, 0, SMP_COPY_TO_DEVICE, values, 0, 5000), SMP_OK);
+    assert_int_equal(smp_offload_area_begin(area, 1, SMP_COPY_TO_DEVICE, values, 4000, 5000),
                      SMP_OK);
-    assert_int_equal(wait_for(far, 0), SMP_OK);
-    assert_int_equal(wait_for(far, 1), SMP_ERR_FAILED);
+    assert_int_equal(wait_for(area, 0), SMP_OK);
+    assert_int_equal(wait_for(area, 1), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "reading 5000 bytes at 4000 of its file: it ends"));
-    smp_offload_area_close(far);
+    smp_offload_area_close(area);
 }
 
 static void test_far_file_that_cannot_be_written(void **state)
@@ -270,13 +270,13 @@ static void test_far_file_that_cannot_be_written(void **state)
     (void)state;
     static char values[5000];
     signal(SIGXFSZ, SIG_IGN);
-    smp_offload_area *far = open_far(true, 10000);
+    smp_offload_area *area = open_area(true, 10000);
     limit_files(4096);
-    assert_int_equal(smp_offload_area_begin(far, 0, SMP_COPY_TO_HOST, values, 5000, 5000), SMP_OK);
-    assert_int_equal(wait_for(far, 0), SMP_ERR_FAILED);
+    assert_int_equal(smp_offload_area_begin(area, 0, SMP_COPY_TO_HOST, values, 5000, 5000), SMP_OK);
+    assert_int_equal(wait_for(area, 0), SMP_ERR_FAILED);
     limit_files(RLIM_INFINITY);
     assert_non_null(strstr(smp_last_error(), "writing 5000 bytes at 5000 of its file: File too"));
-    smp_offload_area_close(far);
+    smp_offload_area_close(area);
 }
 
 /* What is asked for and not begun is left undone. */
@@ -286,13 +286,13 @@ static void test_far_closes_in_the_middle(void **state)
     enum { BYTES = 1 << 20 };
     char *values = calloc(SLOTS, BYTES);
     for (int file = 0; file < 2; file++) {
-        smp_offload_area *far = open_far(file, (int64_t)SLOTS * BYTES);
+        smp_offload_area *area = open_area(file, (int64_t)SLOTS * BYTES);
         for (int i = 0; i < SLOTS; i++)
-            assert_int_equal(smp_offload_area_begin(far, i, SMP_COPY_TO_HOST,
+            assert_int_equal(smp_offload_area_begin(area, i, SMP_COPY_TO_HOST,
                                                     values + (int64_t)i * BYTES, (int64_t)i * BYTES,
                                                     BYTES),
                              SMP_OK);
-        smp_offload_area_close(far);
+        smp_offload_area_close(area);
     }
     free(values);
     smp_offload_area_close(NULL);

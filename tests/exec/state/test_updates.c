@@ -193,7 +193,7 @@ static void test_updates_overlap(void **state)
     setenv("SMP_UPDATE_DELAY", delay, 1);
     setenv("SMP_UPDATE_THREAD", "1", 1);
     smp *job = open_job("adamw", true);
-    const int first = job->chunk[0].updates, all = job->chunk[1].updates;
+    const int first = job->work->chunk[0].updates, all = job->work->chunk[1].updates;
     assert_true(first >= 4 && all >= first + 3);
     const double begin_s = smp_clock_s();
     must(step(job, 0, false, &loss));

@@ -14,6 +14,7 @@
 #include "exec/step/reduce_state.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
+#include "exec/step/stepping.h"
 #include "exec/step/sum_list.h"
 #include "schedule/rules/schedule.h"
 #include "tests/case_count.h"
@@ -92,6 +93,10 @@ static const smp_device device = {.name = "none", .copy = no_copy, .add = no_add
 typedef struct rank_of_job {
     smp s;
     smp_comm comm;
+    smp__endpoint endpoint;
+    smp__work work;
+    struct smp__stepping stepping;
+    smp__buffers buffers;
     recorder recorder;
 } rank_of_job;
 
@@ -102,37 +107,43 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
     smp *s = &r->s;
     r->comm = (smp_comm){
         .pipeline_rank = rank, .pipeline_size = plan->pipeline, .ddp_size = 1, .shard_size = 1};
+    r->work = (smp__work){.stage_of_op = stage_of_op,
+                          .flow = flow,
+                          .program = &plan->program[rank],
+                          .chunks = plan->chunks,
+                          .microbatches = plan->microbatches,
+                          .batch = plan->microbatch_size};
+    r->endpoint = (smp__endpoint){.transport = transport, .context = &r->recorder};
+    r->stepping = (struct smp__stepping){0};
+    r->buffers = (smp__buffers){.arena = arena};
     *s = (smp){.comm = &r->comm,
                .device = &device,
-               .transport = transport,
-               .transport_context = &r->recorder,
+               .endpoint = &r->endpoint,
                .graph = graph,
                .plan = plan,
-               .stage_of_op = stage_of_op,
-               .flow = flow,
-               .program = &plan->program[rank],
-               .chunks = plan->chunks,
-               .microbatches = plan->microbatches,
-               .batch = plan->microbatch_size,
-               .arena = arena};
+               .work = &r->work,
+               .stepping = &r->stepping,
+               .buffers = &r->buffers};
     r->recorder.n = 0;
-    s->stage_rank = calloc((size_t)plan->n_stage, sizeof(*s->stage_rank));
-    s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
-    s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
-    smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
-    assert_true(s->stage_rank && s->stage_of_chunk && s->chunk && layout);
+    s->work->stage_rank = calloc((size_t)plan->n_stage, sizeof(*s->work->stage_rank));
+    s->work->stage_of_chunk = calloc((size_t)s->work->chunks, sizeof(*s->work->stage_of_chunk));
+    s->work->chunk = calloc((size_t)s->work->chunks, sizeof(*s->work->chunk));
+    smp_layout **layout = calloc((size_t)s->work->chunks, sizeof(*layout));
+    assert_true(s->work->stage_rank && s->work->stage_of_chunk && s->work->chunk && layout);
     for (int stage = 0; stage < plan->n_stage; stage++)
-        s->stage_rank[stage] = plan->stage[stage].rank;
+        s->work->stage_rank[stage] = plan->stage[stage].rank;
     assert_int_equal(smp_memory_plan_rank(plan, graph, flow, rank, 2, layout, &s->memory), SMP_OK);
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        s->stage_of_chunk[chunk] = s->chunk[chunk].stage = smp_plan_stage_of(plan, rank, chunk);
-        s->chunk[chunk].layout = layout[chunk];
+    for (int chunk = 0; chunk < s->work->chunks; chunk++) {
+        s->work->stage_of_chunk[chunk] = s->work->chunk[chunk].stage =
+            smp_plan_stage_of(plan, rank, chunk);
+        s->work->chunk[chunk].layout = layout[chunk];
     }
     free(layout);
     smp_transport_options options = {0};
     assert_int_equal(smp__reduce_open(s, options.terms), SMP_OK);
     assert_int_equal(smp__messages_lanes(s, &options), SMP_OK);
-    assert_true(options.n_lane == s->lanes->n && options.lane == s->lanes->lane);
+    assert_true(options.n_lane == s->stepping->lanes->n &&
+                options.lane == s->stepping->lanes->lane);
     assert_int_equal(smp__messages_build(s), SMP_OK);
     assert_int_equal(smp__reduce_build(s), SMP_OK);
 }
@@ -141,8 +152,8 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
 static void walk_step(smp *s)
 {
     assert_int_equal(smp__reduce_begin_step(s), SMP_OK);
-    for (int64_t i = 0; i < s->program->n; i++) {
-        const smp_action *a = &s->program->action[i];
+    for (int64_t i = 0; i < s->work->program->n; i++) {
+        const smp_action *a = &s->work->program->action[i];
         for (int64_t k = s->memory->post_begin[i]; k < s->memory->post_begin[i + 1]; k++)
             assert_int_equal(smp__messages_post(s, s->memory->post[k]), SMP_OK);
         smp_status status = SMP_OK;
@@ -162,19 +173,19 @@ static void free_rank(smp *s)
 {
     smp__reduce_free(s);
     smp__messages_free(s);
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        smp_layout_destroy(s->chunk[chunk].layout);
+    for (int chunk = 0; chunk < s->work->chunks; chunk++)
+        smp_layout_destroy(s->work->chunk[chunk].layout);
     smp_memory_destroy(s->memory);
-    free(s->chunk);
-    free(s->stage_of_chunk);
-    free(s->stage_rank);
+    free(s->work->chunk);
+    free(s->work->stage_of_chunk);
+    free(s->work->stage_rank);
 }
 
 /* The other end of a lane; -1: there is none. */
 static int find_lane(const smp *s, int64_t id)
 {
-    for (int i = 0; i < s->lanes->n; i++)
-        if (s->lanes->lane[i].id == id)
+    for (int i = 0; i < s->stepping->lanes->n; i++)
+        if (s->stepping->lanes->lane[i].id == id)
             return i;
     return -1;
 }
@@ -182,11 +193,11 @@ static int find_lane(const smp *s, int64_t id)
 /* What one end did in a lane is what the other did, in that order. */
 static void compare_lane(const rank_of_job *all, int rank, int index)
 {
-    const smp_lane *own = &all[rank].s.lanes->lane[index];
+    const smp_lane *own = &all[rank].s.stepping->lanes->lane[index];
     const rank_of_job *peer = &all[own->peer];
     int at = find_lane(&peer->s, own->id), k = 0, n = 0;
     assert_true(at >= 0);
-    const smp_lane *other = &peer->s.lanes->lane[at];
+    const smp_lane *other = &peer->s.stepping->lanes->lane[at];
     assert_int_equal(other->peer, rank);
     assert_int_equal(other->outgoing, !own->outgoing);
     assert_int_equal(other->messages, own->messages);
@@ -248,8 +259,9 @@ static void check_plan(smp_graph *graph, smp_plan *plan, bool on_device)
         walk_step(&j.rank[rank].s);
     for (int rank = 0; rank < RANKS; rank++) {
         const smp *s = &j.rank[rank].s;
-        for (int i = 0; i < s->lanes->n; i++) {
-            assert_true(i == 0 || s->lanes->lane[i].id > s->lanes->lane[i - 1].id);
+        for (int i = 0; i < s->stepping->lanes->n; i++) {
+            assert_true(i == 0 ||
+                        s->stepping->lanes->lane[i].id > s->stepping->lanes->lane[i - 1].id);
             compare_lane(j.rank, rank, i);
         }
     }
@@ -312,17 +324,17 @@ static void test_message_lanes_keep_their_order(void **state)
 
 static void expect_limit(smp *s, int64_t message_bytes, const char *refusal)
 {
-    const smp_transport *unlimited = s->transport;
+    const smp_transport *unlimited = s->endpoint->transport;
     smp_transport transport = *unlimited;
     transport.max_message_bytes = message_bytes;
-    s->transport = &transport;
-    smp__sum_lists_free(s->reducer->scatter, s->chunks);
-    smp__sum_lists_free(s->reducer->across, s->chunks);
-    free(s->reducer->weights);
+    s->endpoint->transport = &transport;
+    smp__sum_lists_free(s->stepping->reducer->scatter, s->work->chunks);
+    smp__sum_lists_free(s->stepping->reducer->across, s->work->chunks);
+    free(s->stepping->reducer->weights);
     assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
     if (refusal && !strstr(smp_last_error(), refusal))
         fail_msg("'%s' does not say '%s'", smp_last_error(), refusal);
-    s->transport = unlimited;
+    s->endpoint->transport = unlimited;
 }
 
 /* A message that is too long for the transport by one byte is refused before the first step. */
@@ -340,7 +352,7 @@ static void test_message_lanes_stay_within_the_transport(void **state)
     for (int rank = 0; rank < RANKS; rank++) {
         smp *s = &j.rank[rank].s;
         expect_limit(s, bytes, NULL);
-        bool ties = s->reducer->n_tie > 0;
+        bool ties = s->stepping->reducer->n_tie > 0;
         tied += ties;
         expect_limit(s, bytes - 1, ties ? "tied weight 'wte.weight' is too long" : NULL);
         smp_graph inference = *graph;

@@ -61,7 +61,7 @@ static void check_loads(const fixture *f, const int32_t *stage, const smp_partit
         assert_close(load->forward_us, forward_us);
         assert_close(load->backward_us, backward_us);
         assert_close(load->recompute_us,
-                     forward_us * fixture_again(f, fixture_recomputes(f, stage, s)));
+                     forward_us * fixture_recompute(f, fixture_recomputes(f, stage, s)));
         assert_true((double)load->in_bytes == received);
         assert_true((double)(load->in_bytes + load->out_bytes) == border);
     }
@@ -425,19 +425,19 @@ static void test_evaluate_counts_the_ops_of_a_mask(void **state)
     f.limit[0] = 1;
     for (unsigned mask = 0; mask < 8; mask++) {
         bool again[3];
-        int n = 0, again_us = 0, saved = 0;
+        int n = 0, recompute_us = 0, saved = 0;
         for (int i = 0; i < 3; i++) {
             again[i] = mask >> i & 1;
             n += again[i];
-            again_us += again[i] ? us[i] : 0;
+            recompute_us += again[i] ? us[i] : 0;
             saved += again[i] ? bytes[i] : 0;
         }
         smp_partition *partition;
         f.problem.recomputes = again;
         assert_int_equal(smp_partition_evaluate(&f.problem, stage, &partition), SMP_OK);
-        assert_close(partition->load[0].recompute_us, again_us);
+        assert_close(partition->load[0].recompute_us, recompute_us);
         assert_int_equal(partition->load[0].memory_bytes, 2000 - saved);
-        assert_int_equal(partition->load[0].n_again, n);
+        assert_int_equal(partition->load[0].n_recompute, n);
         assert_int_equal(partition->load[0].recompute, n > 0);
         assert_memory_equal(partition->recompute, again, sizeof again);
         smp_partition_destroy(partition);

@@ -15,7 +15,7 @@ typedef struct memory_case {
     int64_t state[MOST_OPS], late_bytes[MOST_OPS], begin[MOST_OPS + 1], limit[MOST_STAGES];
     smp__kept kept[VALUES];
     int32_t reader[VALUES];
-    double again_us[MOST_OPS];
+    double recompute_us[MOST_OPS];
     int live[MOST_STAGES], late[MOST_STAGES];
 } memory_case;
 
@@ -29,7 +29,7 @@ static void fill_memory(memory_case *m, const fixture *f, fixture_random *random
                                  .late_bytes = m->late_bytes,
                                  .kept_begin = m->begin,
                                  .kept = m->kept,
-                                 .again_us = m->again_us,
+                                 .recompute_us = m->recompute_us,
                                  .live = m->live,
                                  .late = m->late,
                                  .limit = m->limit}};
@@ -40,7 +40,7 @@ static void fill_memory(memory_case *m, const fixture *f, fixture_random *random
     for (int o = 0, at = 0; o < n; o++) {
         m->state[o] = fixture_below(random, 50);
         m->late_bytes[o] = fixture_below(random, 10);
-        m->again_us[o] = f->costs->op[o].forward_us;
+        m->recompute_us[o] = f->costs->op[o].forward_us;
         for (int back = 0; back < 2; back++) {
             int32_t in = back && f->graph->op[o].n_in > 0 ? f->graph->op[o].in[0] : -1;
             int32_t maker = back == 0 ? o : in >= 0 ? f->graph->tensor[in].producer : -1;
@@ -75,7 +75,7 @@ static double bottleneck_of(const fixture *f, const memory_case *m, const int32_
                         ((made ? 0 : m->live[s]) + (m->kept[i].for_weight ? m->late[s] : 0));
         }
         if (again >> o & 1)
-            us[r] += m->again_us[o] * fixture_slowdown(f, 0, s);
+            us[r] += m->recompute_us[o] * fixture_slowdown(f, 0, s);
     }
     for (int r = 0; r < f->problem.pipeline; r++)
         if (bytes[r] > (double)m->limit[r])

@@ -312,15 +312,15 @@ static void test_check_recompute_list(void **state)
     }
     const smp_plan_stage *stage = &check[0].plan->stage[0];
     assert_int_equal(0, smp_plan_stage_recomputes(&check[0].plan->stage[1]));
-    int n_again = 0;
+    int n_recompute = 0;
     for (int32_t i = 0; i < stage->n_op; i++) {
         const char *op = stage->op[i];
         bool listed = strstr(op, "gelu") || strstr(op, ".ln_") || strstr(op, "res_1");
         assert_true(!stage->recompute[i] || listed);
         assert_true(stage->recompute[i] || !strstr(op, "gelu"));
-        n_again += stage->recompute[i];
+        n_recompute += stage->recompute[i];
     }
-    assert_true(n_again >= 4 && stage->recompute_us > 0.0);
+    assert_true(n_recompute >= 4 && stage->recompute_us > 0.0);
     assert_true(stage->recompute_us < stage->forward_us);
     assert_true(check[0].plan->predicted.step_us > check[1].plan->predicted.step_us);
     assert_true(check[0].plan->predicted.peak_bytes[0] < check[1].plan->predicted.peak_bytes[0]);
@@ -365,9 +365,10 @@ static void test_check_chooses_what_recomputes(void **state)
         smp_sketch *sketch = parse(text[i]);
         if (smp_check_sketch(&request, false, sketch, &check) != SMP_OK)
             fail_msg("%s", smp_last_error());
-        int32_t n_again = smp_plan_stage_recomputes(&check.plan->stage[0]);
+        int32_t n_recompute = smp_plan_stage_recomputes(&check.plan->stage[0]);
         assert_int_equal(check.fits, i == 0);
-        assert_true(i == 0 ? n_again > 0 && n_again < check.plan->stage[0].n_op : n_again == 0);
+        assert_true(i == 0 ? n_recompute > 0 && n_recompute < check.plan->stage[0].n_op
+                           : n_recompute == 0);
         smp_check_free(&check);
         smp_sketch_destroy(sketch);
     }

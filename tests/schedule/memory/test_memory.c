@@ -110,8 +110,8 @@ static uint64_t *block_of(job *j, int rank, int chunk, int m, smp_block block, i
 
 static uint64_t *place_of(job *j, int rank, int chunk, int m)
 {
-    const int64_t offset = j->memory[rank]->far[chunk * j->microbatches + m];
-    assert_true(offset >= 0 && offset % 64 == 0 && offset < j->memory[rank]->far_bytes);
+    const int64_t offset = j->memory[rank]->host_at[chunk * j->microbatches + m];
+    assert_true(offset >= 0 && offset % 64 == 0 && offset < j->memory[rank]->host_bytes);
     return j->far[rank] + offset / 4;
 }
 
@@ -225,7 +225,7 @@ static void check_permanent(const job *j, int rank)
 {
     const smp_memory_rank *memory = j->memory[rank];
     bool *used = calloc((size_t)memory->arena_bytes / 64 + 1, sizeof *used);
-    int64_t far_top = 0;
+    int64_t host_top = 0;
 #define TAKE(offset, bytes)                                                                        \
     for (int64_t k = (offset); k < (offset) + (bytes); k += 64) {                                  \
         assert_true(k >= 0 && k < memory->arena_bytes && k % 64 == 0);                             \
@@ -250,8 +250,8 @@ static void check_permanent(const job *j, int rank)
         if (!j->far_states) {
             TAKE(region->state[0], bytes)
         } else { /* side by side at the lower end of the host area */
-            assert_int_equal(far_top, region->state[0]);
-            far_top += bytes;
+            assert_int_equal(host_top, region->state[0]);
+            host_top += bytes;
         }
         assert_int_equal(-1, region->state[1]);
         if (!j->graph->training)
@@ -287,9 +287,9 @@ static void check_permanent(const job *j, int rank)
             TAKE(bucket->level + level * bucket->elements * 4, bucket->elements * 4)
     }
 #undef TAKE
-    assert_true(far_top <= memory->far_bytes);
+    assert_true(host_top <= memory->host_bytes);
     for (int i = 0; i < j->chunks * j->microbatches; i++) /* what travels is above */
-        assert_true(memory->far[i] < 0 || memory->far[i] >= far_top);
+        assert_true(memory->host_at[i] < 0 || memory->host_at[i] >= host_top);
     free(used);
 }
 
@@ -326,9 +326,9 @@ static void make_memory(job *j)
         check_permanent(j, r);
         check_alive(j, r);
         j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
-        j->far[r] = new_words(j->memory[r]->far_bytes / 4);
+        j->far[r] = new_words(j->memory[r]->host_bytes / 4);
         j->away[r] = calloc((size_t)j->chunks * (size_t)j->microbatches, sizeof **j->away);
-        assert_int_equal(0, j->memory[r]->far_bytes % 64);
+        assert_int_equal(0, j->memory[r]->host_bytes % 64);
     }
 }
 

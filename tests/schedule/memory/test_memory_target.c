@@ -221,13 +221,13 @@ static void test_memory_target_far(void **state)
         assert_true(smp_memory_host_bytes(graph, offload) ==
                     smp_memory_state_bytes(graph, offload) - (has ? 4 : 0));
         smp_memory_rank *memory = far_memory(graph, 1, SMP_SHARD_OPTIMIZER);
-        assert_int_equal(memory->far_bytes, 8 * (far + near) + (has ? 4 * far : 0));
+        assert_int_equal(memory->host_bytes, 8 * (far + near) + (has ? 4 * far : 0));
         assert_int_equal(memory->n_region, has ? 3 : 2);
         for (int32_t i = 0; i < memory->n_region; i++)
-            assert_int_equal(memory->region[i].far, has && i == 0);
+            assert_int_equal(memory->region[i].in_host, has && i == 0);
         for (int32_t k = 0; k < memory->n_param && has; k++) {
             const char first = graph->param[memory->param[k].param].name[0];
-            assert_int_equal(memory->region[memory->param[k].region].far,
+            assert_int_equal(memory->region[memory->param[k].region].in_host,
                              first == 'a' || first == 'b');
         }
         smp_memory_destroy(memory);
@@ -235,9 +235,10 @@ static void test_memory_target_far(void **state)
     assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[0]));
     for (int what = SMP_SHARD_OPTIMIZER; what <= SMP_SHARD_WEIGHTS; what++) {
         smp_memory_rank *memory = far_memory(graph, 2, (smp_shard_what)what);
-        assert_int_equal(memory->region[0].far, what != SMP_SHARD_WEIGHTS);
+        assert_int_equal(memory->region[0].in_host, what != SMP_SHARD_WEIGHTS);
         /* A piece is longer than any of these: one rank has all of a region, or nothing. */
-        assert_true(memory->far_bytes <= 8 * (far + near) + (memory->region[0].far ? 4 * far : 0));
+        assert_true(memory->host_bytes <=
+                    8 * (far + near) + (memory->region[0].in_host ? 4 * far : 0));
         smp_memory_destroy(memory);
     }
     smp_graph_destroy(graph);

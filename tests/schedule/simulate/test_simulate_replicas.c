@@ -91,7 +91,7 @@ static void test_sums_of_operators_take_time(void **state)
                                 "  - {op: batchnorm, name: b, in: t, out: x, sync: true}\n"
                                 "  - {op: mse, name: loss, in: [x, t], out: loss}\n"
                                 "loss: loss\n";
-    const double again_us[] = {0.5, 0};
+    const double recompute_us[] = {0.5, 0};
     (void)state;
     setting s;
     made_plan made;
@@ -104,7 +104,7 @@ static void test_sums_of_operators_take_time(void **state)
         smp_simulation *without = simulate(&s.input);
         s.input.graph = graph;
         smp_simulation *with = simulate(&s.input);
-        s.input.recompute_us = again_us;
+        s.input.recompute_us = recompute_us;
         smp_simulation *again = simulate(&s.input);
         assert_us(with->step_us, without->step_us + 58 * 2 * (ddp - 1));
         assert_us(again->step_us, with->step_us + 0.5 + 58 * 0.5 * (ddp - 1));

@@ -174,7 +174,7 @@ static void check_plan(setting *s, int seed, double least, int *n_partial)
     const smp_candidate *best = result.best;
     for (int k = 0; k < STAGES; k++) {
         const smp_stage_load *load = &best->partition->load[k];
-        *n_partial += load->n_again > 0 && load->n_again < load->n_op;
+        *n_partial += load->n_recompute > 0 && load->n_recompute < load->n_op;
     }
     double bound_us =
         best->step_bound_us[0]; /* in its order: with a bound on live micro-batches another */
@@ -319,7 +319,7 @@ static void test_recompute_fit_needs_every_op(void **state)
                {"vit-digits", "cluster-laptop", "interleaved", 2, 2, 1, 8, 64, 26, 1.3},
                {"inception", "cluster-v100", NULL, 8, 4, 1, 16, 32, 5000, 1.3},
                {"gpt2-30b", "cluster-a100", "interleaved", 16, 16, 1, 32, 1, 0, 1.13}};
-    int n_again = 0;
+    int n_recompute = 0;
     for (size_t i = is_long() ? 0 : 1; i < sizeof row / sizeof row[0]; i++) {
         char path[512];
         smp_graph *graph;
@@ -360,13 +360,13 @@ static void test_recompute_fit_needs_every_op(void **state)
                 fail_msg("%s: op '%s' recomputes for nothing", row[i].model, graph->op[op].name);
         }
         print_message("%s: %d of %d ops recompute\n", row[i].model, n, graph->n_op);
-        n_again += n;
+        n_recompute += n;
         smp_search_result_destroy(&result);
         smp__planner_close(&planner);
         smp_cluster_destroy(cluster);
         smp_graph_destroy(graph);
     }
-    assert_true(n_again > 50);
+    assert_true(n_recompute > 50);
 }
 
 int main(void)

@@ -101,8 +101,8 @@ static void test_search_time_best_first(void **state)
     assert_true(configs.quick && configs.n > 50);
     for (int32_t i = 1; i < configs.n; i++) {
         const smp__config *before = &configs.config[i - 1], *config = &configs.config[i];
-        if (before->doubtful != config->doubtful)
-            assert_true(config->doubtful);
+        if (smp__config_is_doubtful(before) != smp__config_is_doubtful(config))
+            assert_true(smp__config_is_doubtful(config));
         else if (before->estimate > config->estimate)
             fail_msg("configuration %d of %d promises %g us, the one before it %g us", (int)i,
                      (int)configs.n, config->estimate, before->estimate);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/progress.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
@@ -117,7 +118,7 @@ static void note(loading *l)
 {
     smp *s = l->s;
     if (l->unused > 0)
-        snprintf(s->load_note, sizeof s->load_note,
+        snprintf(smp__progress_load_note(s->progress), SMP__LOAD_NOTE_BYTES,
                  "%s: %" PRId32 " of %" PRId32 " tensors are of no weight that was asked for",
                  l->file->path, l->unused, l->file->n_tensor);
 }
@@ -130,7 +131,7 @@ smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options 
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__updates_settle(s));
     loading l = {.s = s};
-    s->load_note[0] = '\0';
+    smp__progress_load_note(s->progress)[0] = '\0';
     smp__place_doing(s->place, "loading weights");
     smp_status status = smp__comm_agree(s->comm, prepare(&l, path, options ? options : &none));
     if (status == SMP_OK) {

@@ -2,9 +2,9 @@
  * nothing that was saved before is lost, and the next save works. One rank. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "tests/bad_calls.h"
-#include "exec/state/checkpoint_part.h"
+#include "exec/save/checkpoint_part.h"
 #include "exec/state/shards.h"
-#include "tests/exec/state/checkpoint_fixture.h"
+#include "tests/exec/checkpoint_fixture.h"
 
 #include <math.h>
 #include <signal.h>

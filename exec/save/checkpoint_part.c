@@ -3,7 +3,7 @@
  * that the model gives them. Every byte has one writer.
  * Where devices have parts of a weight, its pieces come together while the state is copied: what a
  * rank writes is the same whether others compute with it or not. */
-#include "exec/state/checkpoint_part.h"
+#include "exec/save/checkpoint_part.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
-#include "exec/state/regroup.h"
+#include "exec/save/regroup.h"
 #include "exec/state/shards.h"
 #include "graph/math/half.h"
 

@@ -2,8 +2,8 @@
  * checkpoint consists of. The pieces are dealt out to the ranks that have one copy of the weight
  * (comm.copy: devices x shards). A window of pieces at a time, these ranks give each other what
  * they lack, in memory that does not grow with the weight. */
-#ifndef SMP_EXEC_STATE_REGROUP_H
-#define SMP_EXEC_STATE_REGROUP_H
+#ifndef SMP_EXEC_SAVE_REGROUP_H
+#define SMP_EXEC_SAVE_REGROUP_H
 
 #include "exec/state/shards.h"
 

@@ -1,6 +1,6 @@
 /* Whose a directory is, and a save that is still under way when something else needs its end. */
-#ifndef SMP_EXEC_STATE_CHECKPOINT_SAVE_H
-#define SMP_EXEC_STATE_CHECKPOINT_SAVE_H
+#ifndef SMP_EXEC_SAVE_CHECKPOINT_SAVE_H
+#define SMP_EXEC_SAVE_CHECKPOINT_SAVE_H
 
 #include <stdbool.h>
 

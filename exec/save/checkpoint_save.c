@@ -7,13 +7,13 @@
  *
  * A save at once is the same and, where the host can read the arena, without the copy: a rank whose
  * thread writes waits for it, and answers others. */
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_save.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/checkpoint_part.h"
+#include "exec/save/checkpoint_part.h"
 #include "exec/state/drift.h"
 #include "exec/state/progress.h"
 #include "exec/state/weights.h"

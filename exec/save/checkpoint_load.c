@@ -2,7 +2,7 @@
  * says so. Every rank reads what it holds, or, of what several devices have in parts, its share of
  * the pieces, which they then give each other. Every decision is agreed upon, so that all take the
  * same file. */
-#include "exec/state/checkpoint_load.h"
+#include "exec/save/checkpoint_load.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,10 +12,10 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
-#include "exec/state/checkpoint_save.h"
+#include "exec/save/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
-#include "exec/state/regroup.h"
+#include "exec/save/regroup.h"
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
@@ -149,7 +149,7 @@ static smp_status read_weights(smp *s, reading *r)
         for (int k = 0; k <= r->states && k <= smp__job_states(s); k++)
             SMP_TRY(read_weight(s, r, i, k));
     SMP_TRY(read_kept(s, r));
-    s->stale = false;
+    s->weights->stale = false;
     return smp__weights_round(s);
 }
 
@@ -180,8 +180,9 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
 /* What is wrong with a file stands in the note, and the next one is tried. */
 static smp_status pass_over(smp *s)
 {
-    size_t length = strlen(s->load_note);
-    snprintf(s->load_note + length, sizeof(s->load_note) - length, "%s%s", length > 0 ? "; " : "",
+    char *note = smp__progress_load_note(s->progress);
+    const size_t length = strlen(note);
+    snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "%s%s", length > 0 ? "; " : "",
              smp_last_error());
     return SMP_OK;
 }
@@ -253,20 +254,21 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
 
 static smp_status load_newest(smp *s, const char *directory, const smp__saved *list, int n)
 {
+    char *note = smp__progress_load_note(s->progress);
     bool whole = false;
     for (int i = 0; !whole; i++) {
         int64_t step = i < n ? list[i].step : -1;
         SMP_TRY(smp__comm_share(s->comm, &step, sizeof(step), 0));
         if (step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
-                            s->load_note[0] ? " that can be read: " : "", s->load_note);
+                            note[0] ? " that can be read: " : "", note);
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, directory, step);
         SMP_TRY(load_file(s, path, step, &whole));
-        size_t length = strlen(s->load_note);
+        const size_t length = strlen(note);
         if (whole && length > 0)
-            snprintf(s->load_note + length, sizeof(s->load_note) - length,
-                     "; took the one before, %s", path);
+            snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took the one before, %s",
+                     path);
     }
     return SMP_OK;
 }
@@ -296,7 +298,7 @@ static smp_status load(smp *s, const char *path, bool best)
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
     SMP_TRY(smp__updates_settle(s));
-    s->load_note[0] = '\0';
+    smp__progress_load_note(s->progress)[0] = '\0';
     smp__saved *list = NULL; /* rank 0's: it chooses, so that all ranks read the same file */
     int n = 0;
     smp_status status = SMP_OK;
@@ -326,5 +328,5 @@ smp_status smp__load_best(smp *s, const char *path)
 
 const char *smp_load_note(const smp *s)
 {
-    return s ? s->load_note : "";
+    return s ? smp__progress_load_note(s->progress) : "";
 }

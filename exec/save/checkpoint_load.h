@@ -1,6 +1,6 @@
 /* Loading another checkpoint than the one saved last. */
-#ifndef SMP_EXEC_STATE_CHECKPOINT_LOAD_H
-#define SMP_EXEC_STATE_CHECKPOINT_LOAD_H
+#ifndef SMP_EXEC_SAVE_CHECKPOINT_LOAD_H
+#define SMP_EXEC_SAVE_CHECKPOINT_LOAD_H
 
 #include "smp.h"
 

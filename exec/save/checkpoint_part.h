@@ -1,7 +1,7 @@
 /* What one rank does for a checkpoint that is being saved: copies its part of the state, writes it
  * at its place in the file, and, on rank 0, gives the whole file its name. */
-#ifndef SMP_EXEC_STATE_CHECKPOINT_PART_H
-#define SMP_EXEC_STATE_CHECKPOINT_PART_H
+#ifndef SMP_EXEC_SAVE_CHECKPOINT_PART_H
+#define SMP_EXEC_SAVE_CHECKPOINT_PART_H
 
 #include <pthread.h>
 #include <stdatomic.h>

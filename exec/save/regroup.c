@@ -1,7 +1,7 @@
 /* Parts to pieces and back; see the header. Elements of a part keep their order in the whole, so
  * what a part has of a window is one slice of the part: it is sent as it lies, and only who has the
  * window knows its runs. */
-#include "exec/state/regroup.h"
+#include "exec/save/regroup.h"
 
 #include <stdlib.h>
 #include <string.h>

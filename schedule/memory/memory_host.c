@@ -54,7 +54,7 @@ static smp_status check(const smp__memory_build *build, const smp__stash_copies 
 }
 
 static smp_status pack(smp__memory_build *build, const smp__stash_copies *travel, size_t n_store,
-                       int64_t *far)
+                       int64_t *at)
 {
     const smp_memory_input *input = build->input;
     int64_t *bytes = SMP_ARENA_NEW(build->scratch, int64_t, n_store);
@@ -68,7 +68,7 @@ static smp_status pack(smp__memory_build *build, const smp__stash_copies *travel
         for (int64_t m = 0; m < input->microbatches; m++) {
             const smp__stash_copies *t = &travel[(int64_t)c * input->microbatches + m];
             SMP_TRY(check(build, t, c, m));
-            far[(int64_t)c * input->microbatches + m] = t->store >= 0 ? n : -1;
+            at[(int64_t)c * input->microbatches + m] = t->store >= 0 ? n : -1;
             if (t->store < 0)
                 continue;
             bytes[n] = away_bytes(build, c);
@@ -77,10 +77,10 @@ static smp_status pack(smp__memory_build *build, const smp__stash_copies *travel
         }
     SMP_TRY(smp_interval_pack(n, bytes, begin, end, SMP_BUFFER_ALIGN, offset, &total, &bound));
     for (int64_t i = 0; i < (int64_t)input->chunks * input->microbatches; i++)
-        if (far[i] >= 0)
-            far[i] = build->far_top + offset[far[i]];
-    build->rank->far_bytes = build->far_top;
-    return smp__bytes_add(&build->rank->far_bytes, total);
+        if (at[i] >= 0)
+            at[i] = build->host_top + offset[at[i]];
+    build->rank->host_bytes = build->host_top;
+    return smp__bytes_add(&build->rank->host_bytes, total);
 }
 
 /* A later store is complete later: the list has the order of the program. */
@@ -114,15 +114,15 @@ smp_status smp__memory_place_in_host(smp__memory_build *build, smp__stash_copies
     const smp_memory_input *input = build->input;
     const size_t n_pair = (size_t)input->chunks * (size_t)input->microbatches;
     smp__stash_copies *travel = SMP_ARENA_NEW(build->scratch, smp__stash_copies, n_pair);
-    int64_t *far = SMP_ARENA_NEW(build->rank->arena, int64_t, n_pair);
+    int64_t *at = SMP_ARENA_NEW(build->rank->arena, int64_t, n_pair);
     int64_t n_store = 0;
-    if (!travel || !far)
+    if (!travel || !at)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n_pair; i++)
         travel[i] = (smp__stash_copies){-1, -1, -1, -1};
     SMP_TRY(scan(build, travel, &n_store));
-    SMP_TRY(pack(build, travel, (size_t)n_store, far));
-    build->rank->far = far;
+    SMP_TRY(pack(build, travel, (size_t)n_store, at));
+    build->rank->host_at = at;
     *out = travel;
     return list_stores(build, travel, (size_t)n_store);
 }

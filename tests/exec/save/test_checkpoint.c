@@ -2,7 +2,7 @@
  * found: a byte anywhere, a length, a name, a version. One rank. */
 #include <limits.h>
 
-#include "tests/exec/state/checkpoint_fixture.h"
+#include "tests/exec/checkpoint_fixture.h"
 
 /* A new run saves into a directory that holds higher steps of an older one. */
 static void test_checkpoint_saved_last_is_loaded(void **state)
