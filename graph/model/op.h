@@ -187,11 +187,11 @@ typedef struct smp_op_group {
     smp_status (*finish)(void *context);
     /* Moves on what is under way; for who computes for long. NULL: it moves by itself. */
     smp_status (*look)(void *context);
-    /* Of a GPU: the same devices, and a device (of smp_op_call), for a call that runs beside what
-     * is enqueued from now on, behind what was before; `finish` has what comes then wait for it.
-     * NULL: nothing runs beside. */
+    /* A GPU has the same devices again, and a device (of smp_op_call), for a call that runs beside
+     * what is enqueued from now on, after what was before; `finish` has what comes then wait for
+     * it. NULL: nothing runs beside. */
     smp_status (*beside)(void *context, const struct smp_op_group **group, void **device);
-    /* Of a GPU: so many bytes, at most SMP_GROUP_READ, of its memory for the host, which waits for
+    /* A GPU hands the host so many bytes of its memory, at most SMP_GROUP_READ; the host waits for
      * what is enqueued before. */
     smp_status (*read)(void *context, void *host, const void *from, int64_t bytes);
 } smp_op_group;
@@ -272,7 +272,7 @@ typedef struct smp_op_kernels {
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
      * one kernel; both outputs are written. For the ops of smp_op_fused, and no others. */
     smp_status (*forward_fused)(const smp_op_call *call, const smp_op_call *next);
-    /* Of an operator that does nothing but exchange, backward_input in two calls: between them
+    /* backward_input in two calls, of an operator that does nothing but exchange: between them
      * others run, while its arrays, the workspace too, are left alone. Both or none; a backend
      * without them makes the whole call at its beginning. */
     smp_status (*backward_input_begin)(const smp_op_call *call);
@@ -333,12 +333,12 @@ struct smp_op_kind {
      * [min, max]. False: no bound. NULL: none. */
     bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
                         int64_t *max);
-    /* Of a loss that is a mean over those rows that the values of int32 input `rows_in` let count:
-     * how many of `n` values do. The loss of a batch is then the mean over the rows that count in
+    /* How many of `n` values count, of int32 input `rows_in` of a loss that is a mean over the rows
+     * that these let count. The loss of a batch is then the mean over the rows that count in
      * all of its micro-batches. NULL: every sample counts alike. */
     int64_t (*rows_counted)(const int32_t *values, int64_t n);
     int rows_in;
-    /* Of such a loss: forward says on request (`hits` of the call) of how many of those rows the
+    /* forward of such a loss says on request (`hits` of the call) of how many of those rows the
      * input has the right answer first, and of how many among the first SMP_TOP, padding left out.
      * A class stands before another if its logit is larger, or equal and its index lower. */
     bool counts_hits;

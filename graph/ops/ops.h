@@ -31,7 +31,8 @@ static inline int64_t smp__count(const smp_tensor *tensor, int64_t batch)
     return tensor->batched ? tensor->elements * batch : tensor->elements;
 }
 
-/* Of the random numbers that an operator draws in a job; a call's own depend on its turn, too. */
+/* The key of the random numbers that an operator draws in a job; a call's own depend on its turn,
+ * too. */
 static inline uint64_t smp__random_key(const smp_op_call *call)
 {
     return smp_random_mix(call->step.seed + smp_random_mix((uint64_t)call->op->number));

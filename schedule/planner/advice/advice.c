@@ -16,7 +16,7 @@
 #include "graph/yaml/yaml.h"
 #include "schedule/planner/advice/advice.h"
 
-/* Of what is left of the time limit: for all, and for what comes before memory. */
+/* Shares of what is left of the time limit: for all, and for what comes before memory. */
 #define TIME_SHARE 0.3
 #define FIRST_SHARE 0.2
 

@@ -16,7 +16,7 @@
 #include "schedule/planner/advice/advice.h"
 
 #define LEAST_GAIN 1e-3
-/* Of what planning took; seconds. */
+/* The share of what planning took; and seconds. */
 #define TIME_SHARE 0.3
 #define LEAST_TIME_S 0.3
 

@@ -56,7 +56,8 @@ typedef struct smp__step_floor {
     const smp__segment *times; /* [pipeline] of those, with the slowdown of the rank */
 } smp__step_floor;
 
-/* Of the configuration's rule; arrays live in the arena. O(pipeline (ops + micro-batches)). */
+/* The floor under the rule of the configuration; arrays live in the arena. O(pipeline (ops +
+ * micro-batches)). */
 smp_status smp__step_floor_make(const smp__configs *configs, const smp__config *config,
                                 smp_arena *arena, smp__step_floor *out);
 

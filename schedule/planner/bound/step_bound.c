@@ -332,7 +332,7 @@ static smp_status open_bound(step_bound *b)
     return smp__least_messages(&problem, b->arena, b->way_ns, &b->returns);
 }
 
-/* Of the ops' cost, in which forward_us is all there is; occupied: and messages. */
+/* The problem of the ops' cost, in which forward_us is all there is; occupied: and messages. */
 static smp_problem bottleneck_problem(step_bound *b, bool occupied)
 {
     smp_problem problem = arranged_problem(b);
@@ -345,7 +345,7 @@ static smp_problem bottleneck_problem(step_bound *b, bool occupied)
     return problem;
 }
 
-/* Of all partitions, the least bottleneck. */
+/* The least bottleneck of all partitions. */
 static smp_status bound_bottleneck(step_bound *b, const double *weight, bool occupied,
                                    double *bound_us)
 {
@@ -397,7 +397,7 @@ static smp_status choose_chain(const step_bound *b, double *chosen_us, double *s
     return SMP_OK;
 }
 
-/* Of partitions with stages beside the longest chain; INFINITY: there are none. */
+/* What partitions with stages beside the longest chain take at least; INFINITY: there are none. */
 static smp_status bound_besides(const step_bound *b, const beside *most, double all_pass_us,
                                 const double *share, double *bound_us)
 {
@@ -491,7 +491,7 @@ static smp_status bound_rule(step_bound *b, double any_us, double *bound_us)
     return SMP_OK;
 }
 
-/* Of partitions that fit; raises what is known. */
+/* Raises what is known by what partitions that fit take at least. */
 static smp_status bound_prices(step_bound *b, bool rule, double *bound_us)
 {
     const smp_problem problem = bottleneck_problem(b, b->occupied);

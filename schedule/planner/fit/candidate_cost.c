@@ -21,7 +21,7 @@ void smp_candidate_destroy(smp_candidate *candidate)
     free(candidate);
 }
 
-/* Of the stage with most weights, for which hops and buckets are chosen; its rank and bytes. */
+/* The stage with most weights, for which hops and buckets are chosen; its rank and bytes. */
 static smp_simulation_input ring_input(const smp__planner *planner, const smp_candidate *candidate,
                                        int *rank, int64_t *bytes)
 {

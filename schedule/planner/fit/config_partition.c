@@ -7,7 +7,7 @@
 
 #include "schedule/planner/fit/fit.h"
 
-/* Of the time that is left one solver may take this share. */
+/* One solver may take this share of the time that is left. */
 #define SOLVER_SHARE 0.25
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)

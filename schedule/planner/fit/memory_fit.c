@@ -233,7 +233,7 @@ static smp_status try_all_sets(const fitting *f, int rank, int64_t missing)
     return SMP_OK;
 }
 
-/* Of two ops that run as one kernel the second: they recompute together. */
+/* Is it the second of two ops that run as one kernel? They recompute together. */
 static bool is_second(const fitting *f, int32_t op)
 {
     const int32_t *stage = f->candidate->partition->stage;

@@ -230,7 +230,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
     return SMP_OK;
 }
 
-/* Of ranks first..last; program, peak_bytes: from `first` on. */
+/* Peaks of ranks first..last; program, peak_bytes: from `first` on. */
 static smp_status peaks_of(smp__planner *planner, const smp_candidate *candidate,
                            const smp_program *program, int first, int last, bool exactly,
                            int64_t *peak_bytes, int64_t *host_bytes)

@@ -31,7 +31,7 @@
 #include "graph/base/clock.h"
 #include "schedule/planner/search/search_state.h"
 
-/* Of larger plans live micro-batches are bound only if nothing fits without. */
+/* In larger plans live micro-batches are bound only if nothing fits without. */
 enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 
 enum { EVERY_BOUND = 8 }; /* on live micro-batches; of higher ones three in four */
@@ -336,7 +336,8 @@ static bool memory_binds(const smp__search *s, const smp__config *config, const 
     return candidate->n_offload > 0 || !is_unbound(s, config, candidate->partition);
 }
 
-/* Of as many micro-batches as one likes; the first rank keeps the most. */
+/* The bound that this one comes to with any number of micro-batches; the first rank keeps the
+ * most. */
 static int bound_of(const smp__configs *configs, const smp__config *config, int active)
 {
     smp_schedule_shape shape =
@@ -581,7 +582,7 @@ static smp_status add_missed(smp__search *s, int32_t index)
     return add_entry(s, index, candidate);
 }
 
-/* Of a small graph every partition is looked at (step_search.c): where what the solvers found just
+/* In a small graph every partition is looked at (step_search.c): where what the solvers found just
  * misses, another one may fit and be the best. */
 static smp_status add_near_misses(smp__search *s)
 {
@@ -640,7 +641,7 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
     smp__budget_begin(s.budget, SMP__PART_IMPROVE, s.configs.quick);
-    /* Of a small graph another partition may fit; else a trial need not say why none does. */
+    /* In a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on =
         !planner->trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)

@@ -57,7 +57,7 @@ static double link_us(const smp_cluster *cluster, bool inside, double bytes)
     return smp_link_us(inside ? &cluster->intra_node : &cluster->inter_node, (int64_t)bytes);
 }
 
-/* Of chunks in a step, by the first rank. */
+/* How many gathers of chunks the first rank makes in a step. */
 static smp_status count_gathers(const smp__configs *configs, const smp__config *config,
                                 int64_t *gathers)
 {

@@ -5,7 +5,7 @@
 #include "schedule/planner/bound/bounds.h"
 #include "schedule/planner/search/search.h"
 
-/* Of graphs with so many ops every configuration that may still win is searched. */
+/* In graphs with so many ops every configuration that may still win is searched. */
 enum { SMP__SMALL_OPS = 64 };
 
 #define SMP__CLOSE 1.01 /* within 1 % counts as equal */

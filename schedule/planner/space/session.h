@@ -35,8 +35,8 @@ typedef struct smp__nearest {
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
     bool patient;      /* goes on beyond the deadline until something fits */
-    /* Of what is minimised, per sample or a peak: what bounds say is not below that is left out; 0:
-     * nothing is. */
+    /* What bounds say is not below that, in what is minimised, is left out: per sample, or a peak;
+     * 0: nothing is. */
     double most;
     bool *left_out; /* set if something was; or NULL */
 } smp__trial;
