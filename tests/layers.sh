@@ -76,6 +76,12 @@ for inside in "${sources[@]}"; do
     report "$inside is shown on by a header" < <(printf '%s\n' "${insiders[@]}" | grep -E '\.h$' || true)
 done
 
+# The handle points to parts; what a room keeps of a job is a field of a part.
+handle=exec/state/handle.h
+fields=$(sed -n '/^struct smp {/,/^};/p' "$handle" | sed 's|/\*.*||' | grep -c ';')
+[ "$fields" -gt 10 ] || fail "$handle: found only $fields fields of struct smp"
+[ "$fields" -le 26 ] || fail "$handle: struct smp has $((fields - 1)) fields, more than 25"
+
 # Programs work on smp.h and on what rooms show: none sees the inside of a job, not through a header either.
 shows=(exec/state/handle.h)
 for ((i = 0; i < ${#shows[@]}; i++)); do

@@ -68,6 +68,8 @@ for i in 1 2 3 4 5 6 7; do source_file "exec/log/wrong_inside_$i.c" '#include "e
 breaks 'exec/record/step_record_state\.h is seen by [0-9]+ files'
 source_file tools/run/wrong_job.c '#include "exec/state/weights.h"'
 breaks 'a program sees the inside of a job: tools/run/wrong_job\.c'
+sed -i 's/^struct smp {/&\n    int one_more;/' "$copy/exec/state/handle.h"
+breaks 'exec/state/handle\.h: struct smp has 26 fields, more than 25'
 source_file exec/log/wrong_shown.h '#include "exec/step/reduce_state.h"'
 breaks 'exec/step/reduce_state\.h is shown on by a header: exec/log/wrong_shown\.h'
 source_file examples/wrong_user.c '#include "graph/base/text.h"'
