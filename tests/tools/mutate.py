@@ -326,7 +326,8 @@ class Coverage:
         result.parent.mkdir(parents=True)
         code, seconds = run_test(test, 1800, GCOV_PREFIX=str(result.parent))
         failed = "" if code == 0 else f", code {code}"
-        print(f"measured {test.name}: {seconds:.1f} s{failed}", file=sys.stderr, flush=True)
+        # In one piece: others print at the same time.
+        print(f"measured {test.name}: {seconds:.1f} s{failed}\n", end="", file=sys.stderr, flush=True)
         result.write_text(json.dumps({"code": code, "seconds": seconds}))
 
     def seconds(self, name):
