@@ -81,19 +81,20 @@ static smp_status check_numbers(const smp_plan_options *o)
 }
 
 /* Which schedule, partitioner and placement, by name. */
-static smp_status read_names(const smp_plan_options *o, smp_search_request *r)
+static smp_status read_names(smp_search_request *r)
 {
+    smp_plan_options *o = &r->options;
     bool neighbours;
     if (o->schedule) {
         const smp_schedule_kind *kind = smp_schedule_find(o->schedule);
         if (!kind)
             return smp_schedule_fail_name("--pipeline", o->schedule);
-        r->schedule = kind == &smp__schedule_auto ? NULL : kind->name;
+        o->schedule = kind == &smp__schedule_auto ? NULL : kind->name;
     }
-    if (o->partitioner && strcmp(o->partitioner, "auto") != 0) {
+    if (o->partitioner && strcmp(o->partitioner, "auto") == 0)
+        o->partitioner = NULL;
+    if (o->partitioner)
         SMP_TRY(smp_partitioner_check("--partitioner", o->partitioner));
-        r->partitioner = o->partitioner;
-    }
     r->placement = SMP_PLACEMENT_AUTO;
     return o->placement
                ? smp__placement_read("--placement", o->placement, &r->placement, &neighbours)
@@ -102,35 +103,19 @@ static smp_status read_names(const smp_plan_options *o, smp_search_request *r)
 
 smp_status smp__plan_request_fill(const smp_plan_options *o, int ranks, smp_search_request *r)
 {
+    const bool any_what = o->shard_what == SMP_DEFAULT;
     SMP_TRY(check_numbers(o));
-    *r = (smp_search_request){.devices = o->devices > 0 ? o->devices : ranks,
-                              .stages = o->stages,
-                              .ddp = o->ddp,
-                              .chunks = o->chunks,
-                              .microbatches = o->microbatches,
-                              .microbatch_size = o->microbatch_size,
-                              .sharding = {.shard = o->shard,
-                                           .what = o->shard_what == SMP_DEFAULT
-                                                       ? SMP_SHARD_OPTIMIZER
-                                                       : (smp_shard_what)o->shard_what,
-                                           .bucket_bytes = o->bucket_bytes,
-                                           .node_replicas = o->node_replicas,
-                                           .prefetch = o->prefetch,
-                                           .gradient_wire = o->gradient_wire},
-                              .any_shard_what = o->shard_what == SMP_DEFAULT,
-                              .gradient_blocks = o->gradient_blocks,
-                              .objective = o->objective,
-                              .optimize = o->optimize,
-                              .memory_bytes = o->memory_bytes,
-                              .seed = o->seed,
-                              .recompute = o->recompute,
-                              .offload = o->offload,
-                              .loading_horizon = o->loading_horizon,
-                              .offload_states = o->offload_states,
-                              .active_microbatches = o->active_microbatches,
-                              .weight_lag = o->weight_lag,
-                              .group = o->group,
-                              .until_deadline = o->until_time_limit != 0,
-                              .advise = true};
-    return read_names(o, r);
+    *r = (smp_search_request){
+        .options = *o,
+        .sharding = {.shard = o->shard,
+                     .what = any_what ? SMP_SHARD_OPTIMIZER : (smp_shard_what)o->shard_what,
+                     .bucket_bytes = o->bucket_bytes,
+                     .node_replicas = o->node_replicas,
+                     .prefetch = o->prefetch,
+                     .gradient_wire = o->gradient_wire},
+        .any_shard_what = any_what,
+        .advise = true};
+    if (o->devices == 0)
+        r->options.devices = ranks;
+    return read_names(r);
 }

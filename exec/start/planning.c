@@ -28,11 +28,11 @@ static int local_devices(const smp__planning *p)
 {
     const smp_search_request *r = &p->request;
     const int tensor = p->tensor.tensor > 1 ? p->tensor.tensor : 1;
-    if (r->devices > 0)
-        return r->devices;
-    if (r->stages > 0 || r->ddp > 0 || tensor > 1) {
-        int64_t devices =
-            (int64_t)(r->stages > 0 ? r->stages : 1) * (r->ddp > 0 ? r->ddp : 1) * tensor;
+    if (r->options.devices > 0)
+        return r->options.devices;
+    if (r->options.stages > 0 || r->options.ddp > 0 || tensor > 1) {
+        int64_t devices = (int64_t)(r->options.stages > 0 ? r->options.stages : 1) *
+                          (r->options.ddp > 0 ? r->options.ddp : 1) * tensor;
         return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
     }
     bool own_memory = smp_backend_of(r->graph->target)->own_memory;
@@ -68,22 +68,23 @@ static smp_status open_cluster(smp__planning *p)
     if (file) {
         SMP_TRY(smp_cluster_read(file, &p->cluster));
     } else if (!r->cluster) {
-        r->devices = local_devices(p);
+        r->options.devices = local_devices(p);
         SMP_TRY(smp__at_numbers(r, smp_cluster_default(p->graph->target, p->profile,
-                                                       r->devices * tensor_of(r), &p->cluster)));
+                                                       r->options.devices * tensor_of(r),
+                                                       &p->cluster)));
     }
     if (p->cluster)
         r->cluster = p->cluster;
     SMP_TRY(group_devices(p));
-    if (r->devices == 0)
-        r->devices = smp_cluster_devices(r->cluster);
+    if (r->options.devices == 0)
+        r->options.devices = smp_cluster_devices(r->cluster);
     return SMP_OK;
 }
 
 static smp_status keep_microbatches(const smp_sketch *sketch, smp_search_request *r)
 {
-    int64_t stages = (int64_t)r->stages * (r->chunks > 0 ? r->chunks : 1);
-    if (r->microbatches > 0 || sketch->microbatches == 0)
+    int64_t stages = (int64_t)r->options.stages * (r->options.chunks > 0 ? r->options.chunks : 1);
+    if (r->options.microbatches > 0 || sketch->microbatches == 0)
         return SMP_OK;
     if (sketch->microbatches > SMP_MAX_FORWARDS / stages)
         return smp_fail_at(
@@ -91,21 +92,21 @@ static smp_status keep_microbatches(const smp_sketch *sketch, smp_search_request
             "batch: microbatches: got %d, expected at most %d forward actions of %lld "
             "stages",
             sketch->microbatches, SMP_MAX_FORWARDS, (long long)stages);
-    r->microbatches = sketch->microbatches;
+    r->options.microbatches = sketch->microbatches;
     return SMP_OK;
 }
 
 static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
 {
     const smp_schedule_kind *kind = smp_schedule_find(sketch->schedule);
-    if (r->schedule || !sketch->schedule || kind == &smp__schedule_auto)
+    if (r->options.schedule || !sketch->schedule || kind == &smp__schedule_auto)
         return SMP_OK;
     if (!kind) {
         smp_status status = smp_schedule_fail_name("schedule", sketch->schedule);
         return status == SMP_ERR_INPUT ? smp_fail_at(sketch->schedule_where, "%s", smp_last_error())
                                        : status;
     }
-    r->schedule = kind->name;
+    r->options.schedule = kind->name;
     return SMP_OK;
 }
 
@@ -113,29 +114,29 @@ static smp_status keep_numbers(smp__planning *p)
 {
     const smp_sketch *sketch = p->sketch;
     smp_search_request *r = &p->request;
-    if (r->stages == 0 && r->ddp == 0 && r->chunks == 0)
+    if (r->options.stages == 0 && r->options.ddp == 0 && r->options.chunks == 0)
         r->numbers_where =
             sketch->parallel_where.file ? sketch->parallel_where : sketch->stages_where;
-    smp_sketch_shape(sketch, &r->stages, &r->chunks);
-    if (r->ddp == 0)
-        r->ddp = sketch->ddp;
+    smp_sketch_shape(sketch, &r->options.stages, &r->options.chunks);
+    if (r->options.ddp == 0)
+        r->options.ddp = sketch->ddp;
     SMP_TRY(keep_microbatches(sketch, r));
-    if (r->microbatch_size == 0)
-        r->microbatch_size = sketch->microbatch_size;
-    if (r->gradient_blocks == 0)
-        r->gradient_blocks = sketch->gradient_blocks;
+    if (r->options.microbatch_size == 0)
+        r->options.microbatch_size = sketch->microbatch_size;
+    if (r->options.gradient_blocks == 0)
+        r->options.gradient_blocks = sketch->gradient_blocks;
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
-    if (r->loading_horizon == 0)
-        r->loading_horizon = sketch->loading_horizon;
-    bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
+    if (r->options.loading_horizon == 0)
+        r->options.loading_horizon = sketch->loading_horizon;
+    bool same_ranks = r->options.stages == sketch->pipeline && r->options.ddp == sketch->ddp;
     if (r->placement == SMP_PLACEMENT_AUTO && sketch->has_placement &&
         (!sketch->device || same_ranks))
         r->placement = sketch->placement;
     r->device = sketch->device;
     r->products = &sketch->products;
     r->library_bytes = sketch->library_bytes;
-    if (r->devices == 0 && r->ddp > 0)
-        r->devices = local_devices(p);
+    if (r->options.devices == 0 && r->options.ddp > 0)
+        r->options.devices = local_devices(p);
     return keep_schedule(sketch, r);
 }
 
@@ -312,15 +313,15 @@ static smp_status check_devices(const smp__planning *p, bool asked)
 {
     const smp_search_request *r = &p->request;
     const int devices = smp_cluster_devices(r->cluster);
-    if (r->devices > devices && !p->cluster)
+    if (r->options.devices > devices && !p->cluster)
         return smp_fail(SMP_ERR_INPUT,
                         "%d devices are needed, the cluster of %s has %d: give --cluster FILE",
-                        r->devices, p->options->planning.fix, devices);
-    if (asked || r->devices <= devices)
+                        r->options.devices, p->options->planning.fix, devices);
+    if (asked || r->options.devices <= devices)
         return SMP_OK;
     return smp__at_numbers(r,
                            smp_fail(SMP_ERR_INPUT, "the plan needs %d devices, cluster '%s' has %d",
-                                    r->devices, r->cluster->name, devices));
+                                    r->options.devices, r->cluster->name, devices));
 }
 
 smp_status smp__planning_open(const smp_options *options, const smp_target *target, int ranks,
@@ -332,7 +333,7 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
     *p = (smp__planning){.options = options};
     SMP_TRY(smp__plan_request_fill(o, ranks, r));
     SMP_TRY(read_cuts(p));
-    const bool asked = r->devices > 0;
+    const bool asked = r->options.devices > 0;
     SMP_TRY(smp_graph_read(options->model, &p->graph));
     SMP_TRY(read_profile(p));
     if (o->fix)
@@ -346,8 +347,8 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
         SMP_TRY(keep_numbers(p));
     if (o->schedule_from)
         SMP_TRY(smp_foreign_begin(o->schedule_from, r, &p->foreign));
-    if (r->microbatch_size == 0)
-        r->microbatch_size = p->profile ? p->profile->microbatch_size : 1;
+    if (r->options.microbatch_size == 0)
+        r->options.microbatch_size = p->profile ? p->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(p));
     return check_devices(p, asked);
 }
@@ -392,11 +393,12 @@ smp_status smp__planning_open_checked(const smp_options *options, const char *pl
     SMP_TRY(read_profile(p));
     SMP_TRY(find_target(p, p->sketch->n_program > 0, &target));
     SMP_TRY(set_target(p, target));
-    int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : p->sketch->ddp;
+    int pipeline = r->options.stages, chunks = r->options.chunks,
+        ddp = r->options.ddp > 0 ? r->options.ddp : p->sketch->ddp;
     smp_sketch_shape(p->sketch, &pipeline, &chunks);
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
     const int most = MAX_LOCAL / tensor_of(r) > 0 ? MAX_LOCAL / tensor_of(r) : 1;
-    r->devices = devices > most ? most : (int)devices; /* more are a finding */
+    r->options.devices = devices > most ? most : (int)devices; /* more are a finding */
     SMP_TRY(open_cluster(p));
     begin_time(p);
     return SMP_OK;

@@ -18,7 +18,7 @@ static int pick(int option, int written, int otherwise)
 static smp_status pick_schedule(smp__check_build *b)
 {
     const smp_sketch *sketch = b->sketch;
-    const char *name = b->request.schedule;
+    const char *name = b->request.options.schedule;
     if (!name)
         name = sketch->schedule ? sketch->schedule : "interleaved";
     b->kind = smp_schedule_find(name);
@@ -37,7 +37,7 @@ static smp_status check_shape(smp__check_build *b)
     smp_findings *findings = &b->out->findings;
     const smp_cluster *cluster = b->request.cluster;
     int p = b->shape.pipeline, v = b->shape.chunks, m = b->shape.microbatches;
-    int64_t devices = (int64_t)p * b->request.ddp;
+    int64_t devices = (int64_t)p * b->request.options.ddp;
     if (v == 0 || (int64_t)p * v != sketch->n_stage)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->stages_where,
                          v == 0 ? "%d stages cannot be shared out evenly over %d ranks"
@@ -50,26 +50,27 @@ static smp_status check_shape(smp__check_build *b)
             snprintf(each, sizeof each, " * tensor %d", tensor);
         return SMP__FIND(findings, ILLEGAL, "devices", sketch->parallel_where,
                          "%d ranks * %d replicas%s need %lld devices, cluster '%s' has %d", p,
-                         b->request.ddp, each, (long long)devices * tensor, cluster->name,
+                         b->request.options.ddp, each, (long long)devices * tensor, cluster->name,
                          smp_cluster_devices(cluster->of ? cluster->of : cluster));
     }
-    b->request.devices = (int)devices;
+    b->request.options.devices = (int)devices;
     if (b->request.placement == SMP_PLACEMENT_LISTED &&
-        (p != sketch->pipeline || b->request.ddp != sketch->ddp))
+        (p != sketch->pipeline || b->request.options.ddp != sketch->ddp))
         return SMP__FIND(findings, ILLEGAL, "devices", sketch->parallel_where,
                          "the placement lists the devices of %d ranks * %d replicas, asked for are "
                          "%d * %d",
-                         sketch->pipeline, sketch->ddp, p, b->request.ddp);
+                         sketch->pipeline, sketch->ddp, p, b->request.options.ddp);
     const smp_sharding sharding = b->request.sharding;
-    if (b->request.gradient_blocks > 0 &&
-        (smp_gradient_blocks_check(b->request.gradient_blocks, b->request.ddp, m) != SMP_OK ||
-         smp_gradient_hops_check(b->request.gradient_blocks, b->request.ddp,
+    if (b->request.options.gradient_blocks > 0 &&
+        (smp_gradient_blocks_check(b->request.options.gradient_blocks, b->request.options.ddp, m) !=
+             SMP_OK ||
+         smp_gradient_hops_check(b->request.options.gradient_blocks, b->request.options.ddp,
                                  sharding.node_replicas) != SMP_OK))
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->batch_where, "%s", smp_last_error());
-    if (smp_shard_check(sharding.shard, b->request.ddp) != SMP_OK)
+    if (smp_shard_check(sharding.shard, b->request.options.ddp) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
                          smp_last_error());
-    if (smp_hops_check(sharding, b->request.ddp) != SMP_OK)
+    if (smp_hops_check(sharding, b->request.options.ddp) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
                          smp_last_error());
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)
@@ -99,34 +100,35 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
 {
     smp_search_request *r = &b->request;
     const smp_sketch *sketch = b->sketch;
-    int p = r->stages, v = r->chunks;
+    int p = r->options.stages, v = r->options.chunks;
     smp_sketch_shape(sketch, &p, &v);
-    int m = pick(r->microbatches, sketch->microbatches, p > 1 << 20 ? 1 << 22 : 4 * p);
+    int m = pick(r->options.microbatches, sketch->microbatches, p > 1 << 20 ? 1 << 22 : 4 * p);
     b->shape = (smp_schedule_shape){.pipeline = p,
                                     .chunks = v,
                                     .microbatches = m,
                                     .training = r->graph->training,
-                                    .active = r->active_microbatches,
-                                    .lag = r->weight_lag,
-                                    .group = r->group};
-    r->ddp = pick(r->ddp, sketch->ddp, 1);
+                                    .active = r->options.active_microbatches,
+                                    .lag = r->options.weight_lag,
+                                    .group = r->options.group};
+    r->options.ddp = pick(r->options.ddp, sketch->ddp, 1);
     r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
     r->sharding.offload_states = smp__states_in_host(r);
     b->shape.sharding = r->sharding;
     b->other_memory = r->sharding.offload_states != sketch->sharding.offload_states;
-    if (r->loading_horizon == 0)
-        r->loading_horizon = sketch->loading_horizon;
-    if (r->gradient_blocks == 0 && r->ddp == sketch->ddp && m == sketch->microbatches)
-        r->gradient_blocks = sketch->gradient_blocks;
-    if (r->microbatch_size <= 0)
-        r->microbatch_size = sketch->microbatch_size;
-    if (r->microbatch_size <= 0)
-        r->microbatch_size = r->profile ? r->profile->microbatch_size : 1;
-    if (r->microbatch_size > 1 << 20)
+    if (r->options.loading_horizon == 0)
+        r->options.loading_horizon = sketch->loading_horizon;
+    if (r->options.gradient_blocks == 0 && r->options.ddp == sketch->ddp &&
+        m == sketch->microbatches)
+        r->options.gradient_blocks = sketch->gradient_blocks;
+    if (r->options.microbatch_size <= 0)
+        r->options.microbatch_size = sketch->microbatch_size;
+    if (r->options.microbatch_size <= 0)
+        r->options.microbatch_size = r->profile ? r->profile->microbatch_size : 1;
+    if (r->options.microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
-                        (long long)r->microbatch_size, 1 << 20);
+                        (long long)r->options.microbatch_size, 1 << 20);
     if (!use_placement || r->placement == SMP_PLACEMENT_AUTO)
         r->placement = sketch->has_placement ? sketch->placement : SMP_PLACEMENT_CLUSTER;
     r->device = sketch->device;
@@ -178,7 +180,7 @@ static smp_status fill_ranks(smp__check_build *b)
  * make it the schedule of no rule. */
 static smp_status check_placement(smp__check_build *b)
 {
-    bool asked = b->request.schedule || b->sketch->schedule;
+    bool asked = b->request.options.schedule || b->sketch->schedule;
     b->by_rule = true;
     for (int s = 0; s < b->sketch->n_stage; s++) {
         int rule = smp_schedule_stage_rank(b->kind, &b->shape, s);

@@ -132,8 +132,9 @@ static smp_status judge_version(parts *p, version *v)
         smp_program_free(&program[r]);
     SMP_TRY(status);
     if (smp__planner_room(planner, &candidate, evaluation.peak_bytes, &tight_rank) >= 0)
-        v->us = b->request.objective == SMP_OBJECTIVE_BOTTLENECK ? v->partition->bottleneck_us
-                                                                 : evaluation.simulation->step_us;
+        v->us = b->request.options.objective == SMP_OBJECTIVE_BOTTLENECK
+                    ? v->partition->bottleneck_us
+                    : evaluation.simulation->step_us;
     smp__evaluation_free(&evaluation);
     return SMP_OK;
 }
@@ -157,10 +158,10 @@ static smp_search_request same_numbers(const parts *p)
     const smp__check_build *b = p->b;
     smp_search_request r = b->request;
     r.advise = false;
-    r.stages = b->shape.pipeline;
-    r.chunks = b->shape.chunks;
-    r.microbatches = b->shape.microbatches;
-    r.schedule = b->kind->any_placement ? NULL : b->kind->name;
+    r.options.stages = b->shape.pipeline;
+    r.options.chunks = b->shape.chunks;
+    r.options.microbatches = b->shape.microbatches;
+    r.options.schedule = b->kind->any_placement ? NULL : b->kind->name;
     r.placement = p->now.placement;
     return r;
 }
@@ -189,7 +190,7 @@ static smp_status replace_partition(parts *p, version *best)
     smp_search_request r = same_numbers(p);
     if (same)
         SMP_TRY(offer_stages(p, same->stage, best));
-    r.recompute = smp__check_treatment(p->now.partition);
+    r.options.recompute = smp__check_treatment(p->now.partition);
     SMP_TRY(plan(p, &r, &planned));
     return planned && planned != same ? offer_stages(p, planned->stage, best) : SMP_OK;
 }
@@ -203,7 +204,7 @@ static smp_status replace_recompute(parts *p, version *best)
     if (!r.graph->training)
         return SMP_OK;
     r.pin = stage;
-    r.recompute = SMP_RECOMPUTE_AUTO;
+    r.options.recompute = SMP_RECOMPUTE_AUTO;
     SMP_TRY(plan(p, &r, &planned));
     if (!planned)
         return SMP_OK;
@@ -235,11 +236,11 @@ static smp_status replace_order(parts *p, version *best)
     int *to = SMP_ARENA_NEW(p->b->arena, int, (size_t)n);
     if (!to)
         return SMP_ERR_NO_MEMORY;
-    if (r.objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (r.options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return SMP_OK;
     r.pin = now->stage;
-    r.schedule = NULL;
-    r.active_microbatches = 0;
+    r.options.schedule = NULL;
+    r.options.active_microbatches = 0;
     SMP_TRY(plan(p, &r, &planned));
     if (!planned || !match_ranks(planned->plan, p->now.rank, to))
         return SMP_OK;
@@ -349,8 +350,9 @@ static smp_status open_parts(parts *p)
     memcpy(now->rank, b->rank, n * sizeof *now->rank);
     SMP_TRY(copy_order(b->out->plan->program, b->shape.pipeline, NULL, &now->order));
     SMP_TRY(state(p, now, partition->stage, partition->recompute, &now->partition));
-    now->us = b->request.objective == SMP_OBJECTIVE_BOTTLENECK ? partition->bottleneck_us
-                                                               : b->out->plan->predicted.step_us;
+    now->us = b->request.options.objective == SMP_OBJECTIVE_BOTTLENECK
+                  ? partition->bottleneck_us
+                  : b->out->plan->predicted.step_us;
     p->samples = b->out->time_us > 0.0 ? now->us / b->out->time_us : 0.0;
     return SMP_OK;
 }
@@ -369,8 +371,8 @@ static bool is_best(const parts *p)
 {
     const smp_search_request *r = &p->b->request;
     const smp__planned *any = p->b->any;
-    return any && !any->timed_out && r->recompute == SMP_RECOMPUTE_AUTO &&
-           r->active_microbatches == 0 && left_us(p) == 0.0 &&
+    return any && !any->timed_out && r->options.recompute == SMP_RECOMPUTE_AUTO &&
+           r->options.active_microbatches == 0 && left_us(p) == 0.0 &&
            p->now.us * (1.0 - WORTH) <= any->least_us * p->samples;
 }
 

@@ -43,14 +43,15 @@ static bool allows_schedule(const char *asked, const char *schedule)
  * that it found is enough. */
 static bool is_wider(const smp_search_request *earlier, const smp_search_request *request)
 {
-    return allows_number(earlier->stages, request->stages) &&
-           allows_number(earlier->ddp, request->ddp) &&
-           allows_number(earlier->chunks, request->chunks) &&
-           allows_number(earlier->microbatches, request->microbatches) &&
-           allows_schedule(earlier->schedule, request->schedule) &&
+    return allows_number(earlier->options.stages, request->options.stages) &&
+           allows_number(earlier->options.ddp, request->options.ddp) &&
+           allows_number(earlier->options.chunks, request->options.chunks) &&
+           allows_number(earlier->options.microbatches, request->options.microbatches) &&
+           allows_schedule(earlier->options.schedule, request->options.schedule) &&
            (earlier->placement == SMP_PLACEMENT_AUTO || earlier->placement == request->placement) &&
-           (earlier->recompute == SMP_RECOMPUTE_AUTO || earlier->recompute == request->recompute) &&
-           earlier->active_microbatches == request->active_microbatches &&
+           (earlier->options.recompute == SMP_RECOMPUTE_AUTO ||
+            earlier->options.recompute == request->options.recompute) &&
+           earlier->options.active_microbatches == request->options.active_microbatches &&
            (!earlier->pin || request->pin);
 }
 
@@ -67,11 +68,14 @@ static bool allows_placement(const smp_search_request *request, const smp_plan *
 static bool allows(const smp_search_request *request, const smp__planned *planned)
 {
     const smp_plan *plan = planned->plan;
-    return allows_number(request->stages, plan->pipeline) &&
-           allows_number(request->ddp, plan->ddp) && allows_number(request->chunks, plan->chunks) &&
-           allows_number(request->microbatches, plan->microbatches) &&
-           allows_schedule(request->schedule, plan->schedule) && allows_placement(request, plan) &&
-           (request->recompute == SMP_RECOMPUTE_AUTO || request->recompute == planned->treatment) &&
+    return allows_number(request->options.stages, plan->pipeline) &&
+           allows_number(request->options.ddp, plan->ddp) &&
+           allows_number(request->options.chunks, plan->chunks) &&
+           allows_number(request->options.microbatches, plan->microbatches) &&
+           allows_schedule(request->options.schedule, plan->schedule) &&
+           allows_placement(request, plan) &&
+           (request->options.recompute == SMP_RECOMPUTE_AUTO ||
+            request->options.recompute == planned->treatment) &&
            (!request->pin || memcmp(request->pin, planned->stage,
                                     (size_t)request->graph->n_op * sizeof *planned->stage) == 0);
 }
@@ -84,7 +88,7 @@ static double least_us(const smp_search_request *request, const smp_search_resul
     for (int i = 0; i < search->n_tried; i++)
         if (search->tried[i]->fits)
             least = fmin(least, smp__search_time(request, search->tried[i]));
-    return request->optimize == SMP_OPTIMIZE_SPEED ? least : 0.0;
+    return request->options.optimize == SMP_OPTIMIZE_SPEED ? least : 0.0;
 }
 
 /* Takes the plan over. */

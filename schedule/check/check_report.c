@@ -75,7 +75,7 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
                             smp_text *text)
 {
     int n = check->findings.n_level[SMP_FINDING_ILLEGAL];
-    bool bottleneck = request->objective == SMP_OBJECTIVE_BOTTLENECK;
+    bool bottleneck = request->options.objective == SMP_OBJECTIVE_BOTTLENECK;
     if (check->plan) {
         SMP_TRY(smp_stage_table(check->plan, check->partition, request->graph, text));
         smp_text_append(text, "costs: %s; the bound is proven by %s\n", check->cost_source,

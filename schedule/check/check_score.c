@@ -63,7 +63,7 @@ static smp_status obey_flags(scoring *s, smp_problem problem)
     b->offload = SMP_ARENA_NEW(b->arena, bool, (size_t)n_op);
     if (!recomputes || !b->offload)
         return SMP_ERR_NO_MEMORY;
-    memset(b->offload, b->request.graph->training && b->request.offload == SMP_OFFLOAD_ALL,
+    memset(b->offload, b->request.graph->training && b->request.options.offload == SMP_OFFLOAD_ALL,
            (size_t)n_op);
     memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
     SMP_TRY(smp__planner_hold(&s->given.planner, *partition, NULL));
@@ -71,7 +71,8 @@ static smp_status obey_flags(scoring *s, smp_problem problem)
         SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
     for (int32_t op = 0; op < n_op; op++)
         if (b->offload[op])
-            b->horizon = b->request.loading_horizon > 0 ? b->request.loading_horizon : 1;
+            b->horizon =
+                b->request.options.loading_horizon > 0 ? b->request.options.loading_horizon : 1;
     problem.recomputes = recomputes;
     smp_partition_destroy(*partition);
     *partition = NULL;
@@ -151,7 +152,7 @@ static smp_status verify_programs(const scoring *s, const smp_program *program)
 {
     const smp__check_build *b = s->b;
     smp_plan plan = {.pipeline = b->shape.pipeline,
-                     .ddp = b->request.ddp,
+                     .ddp = b->request.options.ddp,
                      .sharding = b->shape.sharding,
                      .chunks = b->shape.chunks,
                      .microbatches = b->shape.microbatches,
@@ -204,7 +205,8 @@ static smp_status make_programs(const scoring *s, smp_program *program)
         return SMP__FIND(&b->out->findings, ILLEGAL, "programs", sketch->programs_where,
                          "programs: got %d, expected one per rank: %d", sketch->n_program, p);
     SMP_TRY(written ? copy_programs(sketch, program) : lower_programs(s, program));
-    if (written && s->given.planner.held.any_travels && b->request.offload == SMP_OFFLOAD_ALL)
+    if (written && s->given.planner.held.any_travels &&
+        b->request.options.offload == SMP_OFFLOAD_ALL)
         SMP_TRY(add_transfers(s, program));
     smp_status status = verify_programs(s, program);
     if (status == SMP_OK)
@@ -280,7 +282,7 @@ static smp_status choose_recompute(scoring *s, const smp_program *program, smp_c
     size_t n_op = (size_t)b->request.graph->n_op;
     bool *said = SMP_ARENA_NEW(b->arena, bool, n_op);
     bool *is_said = SMP_ARENA_NEW(b->arena, bool, (size_t)b->sketch->n_stage);
-    if (b->request.recompute != SMP_RECOMPUTE_AUTO || !b->request.graph->training)
+    if (b->request.options.recompute != SMP_RECOMPUTE_AUTO || !b->request.graph->training)
         return SMP_OK;
     if (!said || !is_said)
         return SMP_ERR_NO_MEMORY;
@@ -383,14 +385,14 @@ static smp_status compare(smp__check_build *b)
     double now = smp_clock_s(), deadline = b->request.deadline_s;
     smp_search_request any = b->request;
     any.placement = SMP_PLACEMENT_AUTO;
-    any.stages = any.ddp = any.chunks = any.microbatches = 0;
-    any.schedule = NULL;
+    any.options.stages = any.options.ddp = any.options.chunks = any.options.microbatches = 0;
+    any.options.schedule = NULL;
     smp_search_request same = any;
-    same.stages = b->shape.pipeline;
-    same.ddp = b->request.ddp;
-    same.chunks = b->shape.chunks;
-    same.microbatches = b->shape.microbatches;
-    same.schedule = b->kind->any_placement ? NULL : b->kind->name;
+    same.options.stages = b->shape.pipeline;
+    same.options.ddp = b->request.options.ddp;
+    same.options.chunks = b->shape.chunks;
+    same.options.microbatches = b->shape.microbatches;
+    same.options.schedule = b->kind->any_placement ? NULL : b->kind->name;
     if (deadline > now) { /* the rest is for the parts */
         any.deadline_s = now + 0.4 * (deadline - now);
         same.deadline_s = now + 0.8 * (deadline - now);

@@ -16,28 +16,28 @@ static smp_status take_numbers(const smp_foreign *foreign, smp_search_request *r
     const struct {
         const char *name;
         int *asked, said;
-    } numbers[] = {{"--stages", &r->stages, foreign->n_rank},
-                   {"--chunks", &r->chunks, v},
-                   {"--microbatches", &r->microbatches, foreign->microbatches}};
+    } numbers[] = {{"--stages", &r->options.stages, foreign->n_rank},
+                   {"--chunks", &r->options.chunks, v},
+                   {"--microbatches", &r->options.microbatches, foreign->microbatches}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (*numbers[i].asked > 0 && *numbers[i].asked != numbers[i].said)
             return smp_fail(SMP_ERR_INPUT, "%s: got %d, the schedule %s has %d", numbers[i].name,
                             *numbers[i].asked, foreign->file, numbers[i].said);
         *numbers[i].asked = numbers[i].said;
     }
-    if (r->schedule)
+    if (r->options.schedule)
         return smp_fail(SMP_ERR_INPUT, "--pipeline: --schedule-from gives the order already");
     for (const smp_schedule_kind *const *kind = smp_schedules(); *kind; kind++) {
-        const smp_schedule_shape shape = {.pipeline = r->stages,
+        const smp_schedule_shape shape = {.pipeline = r->options.stages,
                                           .chunks = v,
-                                          .microbatches = r->microbatches,
+                                          .microbatches = r->options.microbatches,
                                           .training = r->graph->training};
-        bool same =
-            v * r->stages == foreign->n_stage && smp_schedule_check(*kind, &shape) == SMP_OK;
+        bool same = v * r->options.stages == foreign->n_stage &&
+                    smp_schedule_check(*kind, &shape) == SMP_OK;
         for (int s = 0; s < foreign->n_stage && same; s++)
             same = smp_schedule_stage_rank(*kind, &shape, s) == foreign->stage_rank[s];
         if (same) {
-            r->schedule = (*kind)->name;
+            r->options.schedule = (*kind)->name;
             return SMP_OK;
         }
     }
@@ -123,7 +123,7 @@ smp_status smp_foreign_take_order(const smp_foreign *foreign, const smp_search_r
         status = smp_sketch_parse(foreign->file, yaml.data, yaml.length, &sketch);
     smp_text_free(&yaml);
     smp_search_request scored = *request;
-    scored.schedule = NULL;
+    scored.options.schedule = NULL;
     scored.deadline_s = smp_clock_s() + 0.01; /* nothing to compare it with is asked for */
     if (status == SMP_OK) {
         sketch->predicted = (smp_predicted){0}; /* it was for the rule's programs */

@@ -22,9 +22,9 @@ enum { USUAL_MICROBATCHES = 8 };
  * them a replica has. */
 static int step_microbatches(const smp_search_request *r)
 {
-    return r->gradient_blocks > 0 ? r->gradient_blocks
-           : r->microbatches > 0  ? r->microbatches
-                                  : USUAL_MICROBATCHES;
+    return r->options.gradient_blocks > 0 ? r->options.gradient_blocks
+           : r->options.microbatches > 0  ? r->options.microbatches
+                                          : USUAL_MICROBATCHES;
 }
 
 typedef struct chooser {
@@ -109,10 +109,10 @@ static double price_of_byte(const chooser *c, const smp_cluster *groups,
                             const smp_split_costs *costs)
 {
     double us = 0;
-    int64_t bytes = c->request->memory_bytes;
+    int64_t bytes = c->request->options.memory_bytes;
     for (int32_t o = 0; o < c->graph->n_op; o++)
         us += costs->op_us(costs->context, o, (smp_split_choice){-1, 0, 1});
-    for (int d = 0; d < smp_cluster_devices(groups) && c->request->memory_bytes == 0; d++)
+    for (int d = 0; d < smp_cluster_devices(groups) && c->request->options.memory_bytes == 0; d++)
         if (d == 0 || groups->device[d].memory_bytes < bytes)
             bytes = groups->device[d].memory_bytes;
     const int processes = groups->cores_per_node > 0 ? groups->devices_per_node * c->tensor : 1;
@@ -147,7 +147,7 @@ static smp_status choose(chooser *c, const smp_cluster *groups, bool only_fixed,
     smp_split_prices *prices;
     if (only_fixed)
         return add_choice(c, 0, true, out, n);
-    SMP_TRY(smp_split_prices_make(c->graph, groups, r->profile, r->microbatch_size,
+    SMP_TRY(smp_split_prices_make(c->graph, groups, r->profile, r->options.microbatch_size,
                                   step_microbatches(r), &prices));
     smp_status status = choose_at_prices(c, groups, prices, out, n);
     smp_split_prices_destroy(prices);

@@ -42,8 +42,10 @@ static int64_t asked(int number)
 /* Can groups of so many devices be formed, and as many stages and replicas as asked for of them? */
 static bool suits(const smp_search_request *base, int tensor)
 {
-    return base->devices % tensor == 0 && base->cluster->devices_per_node % tensor == 0 &&
-           base->devices / tensor % (asked(base->stages) * asked(base->ddp)) == 0;
+    return base->options.devices % tensor == 0 && base->cluster->devices_per_node % tensor == 0 &&
+           base->options.devices / tensor %
+                   (asked(base->options.stages) * asked(base->options.ddp)) ==
+               0;
 }
 
 /* Why not. */
@@ -55,14 +57,14 @@ static smp_status fail_tensor(const smp_search_request *base, int tensor)
                         "tensor: got %d, expected a divisor of the %d devices of a "
                         "node",
                         tensor, node);
-    if (base->devices % tensor != 0)
+    if (base->options.devices % tensor != 0)
         return smp_fail(SMP_ERR_INPUT, "tensor: got %d, expected a divisor of the %d devices",
-                        tensor, base->devices);
+                        tensor, base->options.devices);
     return smp_fail(SMP_ERR_INPUT,
                     "tensor: %d devices are %d groups of %d, which cannot hold %lld stages x %lld "
                     "replicas",
-                    base->devices, base->devices / tensor, tensor, (long long)asked(base->stages),
-                    (long long)asked(base->ddp));
+                    base->options.devices, base->options.devices / tensor, tensor,
+                    (long long)asked(base->options.stages), (long long)asked(base->options.ddp));
 }
 
 static smp_status add_tensor(search *s, int tensor)
@@ -112,8 +114,8 @@ static smp_status list_candidates(search *s)
                : smp_fail(SMP_ERR_INPUT,
                           "tensor: %d devices cannot be put into groups that hold %lld stages x "
                           "%lld replicas",
-                          base->devices, (long long)asked(base->stages),
-                          (long long)asked(base->ddp));
+                          base->options.devices, (long long)asked(base->options.stages),
+                          (long long)asked(base->options.ddp));
 }
 
 /* The graph of a candidate; NULL: the base's own. */
@@ -129,7 +131,7 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     *out = *s->base;
     out->graph = graph ? graph : s->base->graph;
     out->cluster = c->groups ? c->groups : s->base->cluster;
-    out->devices = s->base->devices / c->tensor;
+    out->options.devices = s->base->options.devices / c->tensor;
     out->splitting = c->splitting;
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
@@ -147,7 +149,8 @@ static double preference(const smp_tensor_tried *a, const smp_tensor_tried *b)
 /* What is minimised. */
 static double value_of(const search *s, const smp_tensor_tried *tried)
 {
-    return s->base->optimize == SMP_OPTIMIZE_MEMORY ? (double)tried->peak_bytes : tried->sample_us;
+    return s->base->options.optimize == SMP_OPTIMIZE_MEMORY ? (double)tried->peak_bytes
+                                                            : tried->sample_us;
 }
 
 /* The least so far of all groups as large. */
@@ -164,7 +167,7 @@ static double least_value(const search *s, int tensor)
 static double to_beat(const search *s, const smp_tensor_tried *a, const smp_tensor_tried *best)
 {
     const double order = preference(a, best), value = value_of(s, best);
-    if (a->tensor != best->tensor && s->base->optimize == SMP_OPTIMIZE_MEMORY)
+    if (a->tensor != best->tensor && s->base->options.optimize == SMP_OPTIMIZE_MEMORY)
         return value;
     if (order < 0)
         return AS_GOOD * (a->tensor == best->tensor ? least_value(s, a->tensor) : value);

@@ -34,15 +34,15 @@ static inline smp_status plan_way(const char *model, way w, uint64_t seed)
     smp_planner_result result = {0};
     smp_text text = {0};
     smp_arena *arena = smp_arena_create();
-    smp_search_request request = {.devices = SPLIT_RANKS / w.tensor,
-                                  .stages = w.stages,
-                                  .ddp = w.ddp,
-                                  .chunks = w.chunks,
-                                  .microbatches = SPLIT_RANKS / w.ddp,
-                                  .microbatch_size = 1,
-                                  .gradient_blocks = SPLIT_RANKS,
+    smp_search_request request = {.options.devices = SPLIT_RANKS / w.tensor,
+                                  .options.stages = w.stages,
+                                  .options.ddp = w.ddp,
+                                  .options.chunks = w.chunks,
+                                  .options.microbatches = SPLIT_RANKS / w.ddp,
+                                  .options.microbatch_size = 1,
+                                  .options.gradient_blocks = SPLIT_RANKS,
                                   .sharding = {.shard = w.shard, .what = w.what},
-                                  .schedule = w.chunks > 1 ? "interleaved" : "1f1b"};
+                                  .options.schedule = w.chunks > 1 ? "interleaved" : "1f1b"};
     must(smp_graph_read(model, &whole));
     must(smp_cluster_default((smp_target){0}, NULL, SPLIT_RANKS, &cluster));
     must(smp_cluster_group(cluster, w.tensor, &groups));

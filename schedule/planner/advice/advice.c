@@ -82,29 +82,29 @@ static smp_status try_open(advice *a)
     const smp_search_request *request = a->request;
     smp_search_request r = *request;
     bool fits;
-    r.recompute = SMP_RECOMPUTE_AUTO;
-    if (request->recompute != SMP_RECOMPUTE_AUTO && request->graph->training)
+    r.options.recompute = SMP_RECOMPUTE_AUTO;
+    if (request->options.recompute != SMP_RECOMPUTE_AUTO && request->graph->training)
         SMP_TRY(try_change(a, &r, &fits, "--recompute auto"));
     r = *request;
-    r.offload_states = SMP_OFFLOAD_AUTO;
-    if (request->offload_states == SMP_OFFLOAD_NONE && request->graph->training &&
+    r.options.offload_states = SMP_OFFLOAD_AUTO;
+    if (request->options.offload_states == SMP_OFFLOAD_NONE && request->graph->training &&
         request->cluster->host.bytes_per_s > 0.0)
         SMP_TRY(try_change(a, &r, &fits, "--offload-states auto"));
     r = *request;
-    r.weight_lag = 0;
-    if (request->weight_lag > 0 && request->graph->training)
+    r.options.weight_lag = 0;
+    if (request->options.weight_lag > 0 && request->graph->training)
         SMP_TRY(try_change(a, &r, &fits, "--weight-lag auto"));
     r = *request;
-    r.schedule = NULL;
-    if (request->schedule)
+    r.options.schedule = NULL;
+    if (request->options.schedule)
         SMP_TRY(try_change(a, &r, &fits, "--pipeline auto"));
     r = *request;
-    r.chunks = 0;
-    if (request->chunks > 0)
+    r.options.chunks = 0;
+    if (request->options.chunks > 0)
         SMP_TRY(try_change(a, &r, &fits, "--chunks auto"));
     r = *request;
-    r.microbatches = 0;
-    if (request->microbatches > 0)
+    r.options.microbatches = 0;
+    if (request->options.microbatches > 0)
         SMP_TRY(try_change(a, &r, &fits, "--microbatches auto"));
     return SMP_OK;
 }
@@ -114,7 +114,8 @@ static smp_status try_shards(advice *a)
 {
     smp_search_request r = *a->request;
     bool fits;
-    if (r.sharding.shard == SMP_SHARD_AUTO || r.devices < 2 || r.ddp == 1 || r.stages == r.devices)
+    if (r.sharding.shard == SMP_SHARD_AUTO || r.options.devices < 2 || r.options.ddp == 1 ||
+        r.options.stages == r.options.devices)
         return SMP_OK;
     r.sharding.shard = SMP_SHARD_AUTO;
     r.any_shard_what = true;
@@ -127,17 +128,17 @@ static smp_status try_active(advice *a)
     smp_search_request r = *a->request;
     smp_planner_result result;
     bool fits;
-    r.active_microbatches = 0;
-    if (a->request->active_microbatches == 0)
+    r.options.active_microbatches = 0;
+    if (a->request->options.active_microbatches == 0)
         return SMP_OK;
     SMP_TRY(plan(a, &r, false, &result, &fits));
     if (!fits)
         return SMP_OK;
-    r.active_microbatches = result.active_microbatches;
+    r.options.active_microbatches = result.active_microbatches;
     smp_planner_result_destroy(&result);
-    if (r.active_microbatches == 0)
+    if (r.options.active_microbatches == 0)
         return try_change(a, &r, &fits, "no --active-microbatches");
-    return try_change(a, &r, &fits, "--active-microbatches %d", r.active_microbatches);
+    return try_change(a, &r, &fits, "--active-microbatches %d", r.options.active_microbatches);
 }
 
 /* What the rank that misses would keep if it kept as much per sample; then halves of that. */
@@ -148,12 +149,12 @@ static smp_status try_microbatch_size(advice *a)
     double grows = (double)(n->peak_bytes - n->state_bytes);
     smp_search_request r = *a->request;
     bool fits = false;
-    if (r.microbatch_size <= 1 || room <= 0.0 || grows <= 0.0)
+    if (r.options.microbatch_size <= 1 || room <= 0.0 || grows <= 0.0)
         return SMP_OK;
-    int64_t size = (int64_t)((double)r.microbatch_size * room / grows);
-    for (size = size < r.microbatch_size ? size : r.microbatch_size / 2; size > 0 && !fits;
-         size /= 2) {
-        r.microbatch_size = size;
+    int64_t size = (int64_t)((double)r.options.microbatch_size * room / grows);
+    for (size = size < r.options.microbatch_size ? size : r.options.microbatch_size / 2;
+         size > 0 && !fits; size /= 2) {
+        r.options.microbatch_size = size;
         SMP_TRY(try_change(a, &r, &fits, "--microbatch-size %lld", (long long)size));
     }
     return SMP_OK;
@@ -163,20 +164,20 @@ static smp_status try_microbatch_size(advice *a)
 static smp_status try_ranks(advice *a)
 {
     const smp_search_request *request = a->request;
-    bool fits, both = request->stages > 0 && request->ddp > 0;
-    const char *freed = both                  ? " --stages auto --ddp auto"
-                        : request->stages > 0 ? " --stages auto"
-                        : request->ddp > 0    ? " --ddp auto"
-                                              : "";
+    bool fits, both = request->options.stages > 0 && request->options.ddp > 0;
+    const char *freed = both                          ? " --stages auto --ddp auto"
+                        : request->options.stages > 0 ? " --stages auto"
+                        : request->options.ddp > 0    ? " --ddp auto"
+                                                      : "";
     smp_search_request r = *request;
-    r.stages = r.ddp = 0;
+    r.options.stages = r.options.ddp = 0;
     if (*freed)
         SMP_TRY(try_change(a, &r, &fits, "%s", freed + 1));
-    r.devices = smp_cluster_devices(request->cluster);
+    r.options.devices = smp_cluster_devices(request->cluster);
     if (r.placement == SMP_PLACEMENT_LISTED) /* of fewer devices */
         r.placement = SMP_PLACEMENT_AUTO;
-    if (r.devices > request->devices)
-        SMP_TRY(try_change(a, &r, &fits, "-n %d%s", r.devices, freed));
+    if (r.options.devices > request->options.devices)
+        SMP_TRY(try_change(a, &r, &fits, "-n %d%s", r.options.devices, freed));
     return SMP_OK;
 }
 
@@ -196,8 +197,8 @@ static smp_status find_least(advice *a, double *least_bytes)
     smp_planner_result result;
     bool fits;
     *least_bytes = 0.0;
-    r.optimize = SMP_OPTIMIZE_MEMORY;
-    r.memory_bytes = SMP_MAX_BYTES;
+    r.options.optimize = SMP_OPTIMIZE_MEMORY;
+    r.options.memory_bytes = SMP_MAX_BYTES;
     SMP_TRY(plan(a, &r, false, &result, &fits));
     if (!fits)
         return SMP_OK;
@@ -215,15 +216,16 @@ static smp_status try_memory(advice *a)
     char size[32], change[64];
     double least_bytes;
     bool fits, found;
-    r.memory_bytes = smp__printed_bytes(size, sizeof size, a->nearest->peak_bytes);
+    r.options.memory_bytes = smp__printed_bytes(size, sizeof size, a->nearest->peak_bytes);
     SMP_TRY(plan(a, &r, true, &result, &found));
-    double most_bytes = found ? (double)r.memory_bytes : (double)SMP_MAX_BYTES;
+    double most_bytes = found ? (double)r.options.memory_bytes : (double)SMP_MAX_BYTES;
     snprintf(change, sizeof change, "%s of memory per device", size);
     smp_status status = find_least(a, &least_bytes);
     for (size_t i = 0; status == SMP_OK && least_bytes > 0.0 && i < sizeof more / sizeof *more;
          i++) {
-        r.memory_bytes = smp__printed_bytes(size, sizeof size, (int64_t)(more[i] * least_bytes));
-        if ((double)r.memory_bytes >= most_bytes)
+        r.options.memory_bytes =
+            smp__printed_bytes(size, sizeof size, (int64_t)(more[i] * least_bytes));
+        if ((double)r.options.memory_bytes >= most_bytes)
             break;
         status = plan(a, &r, false, &smaller, &fits);
         if (status != SMP_OK || !fits)
@@ -247,8 +249,8 @@ static smp_status try_less(advice *a)
 {
     smp_search_request r = *a->request;
     bool fits;
-    r.optimize = SMP_OPTIMIZE_MEMORY;
-    return a->request->optimize == SMP_OPTIMIZE_SPEED
+    r.options.optimize = SMP_OPTIMIZE_MEMORY;
+    return a->request->options.optimize == SMP_OPTIMIZE_SPEED
                ? try_change(a, &r, &fits, "--optimize memory")
                : SMP_OK;
 }

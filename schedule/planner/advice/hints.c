@@ -43,19 +43,19 @@ static void fix_numbers(hinting *h)
     const smp_plan *plan = h->result->plan;
     smp_search_request *r = &h->base;
     *r = *h->request;
-    r->devices = plan->devices;
-    r->stages = plan->pipeline;
-    r->ddp = plan->ddp;
-    r->chunks = plan->chunks;
-    r->microbatches = plan->microbatches;
+    r->options.devices = plan->devices;
+    r->options.stages = plan->pipeline;
+    r->options.ddp = plan->ddp;
+    r->options.chunks = plan->chunks;
+    r->options.microbatches = plan->microbatches;
     r->sharding.shard = plan->sharding.shard;
     r->sharding.what = plan->sharding.what;
     r->sharding.prefetch = plan->sharding.prefetch;
-    r->offload_states = plan->sharding.offload_states ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_NONE;
+    r->options.offload_states = plan->sharding.offload_states ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_NONE;
     r->placement = plan->placement;
     r->device = plan->device;
     if (!h->result->order.taken)
-        r->schedule = h->result->search.best->schedule;
+        r->options.schedule = h->result->search.best->schedule;
     if (r->deadline_s > 0.0)
         r->deadline_s = smp_clock_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
 }
@@ -100,12 +100,12 @@ static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_re
     smp_hint *hint = &h->hint[h->n++];
     *hint = (smp_hint){.kind = kind,
                        .gain = gain,
-                       .pipeline = changed->stages,
-                       .ddp = changed->ddp,
-                       .chunks = changed->chunks,
-                       .microbatches = changed->microbatches,
-                       .schedule = changed->schedule,
-                       .memory_bytes = changed->memory_bytes,
+                       .pipeline = changed->options.stages,
+                       .ddp = changed->options.ddp,
+                       .chunks = changed->options.chunks,
+                       .microbatches = changed->options.microbatches,
+                       .schedule = changed->options.schedule,
+                       .memory_bytes = changed->options.memory_bytes,
                        .op = faster_op};
     va_start(arguments, format);
     vsnprintf(hint->text, sizeof hint->text, format, arguments);
@@ -185,20 +185,20 @@ static smp_status hint_free_ops(hinting *h)
 static smp_status hint_microbatches(hinting *h)
 {
     smp_search_request r = h->base;
-    if (r.microbatches > INT32_MAX / 2 || r.objective != SMP_OBJECTIVE_STEP)
+    if (r.options.microbatches > INT32_MAX / 2 || r.options.objective != SMP_OBJECTIVE_STEP)
         return SMP_OK;
-    r.microbatches *= 2;
+    r.options.microbatches *= 2;
     return try_change(h, SMP_HINT_MICROBATCHES, &r, -1, "%d micro-batches instead of %d",
-                      r.microbatches, h->base.microbatches);
+                      r.options.microbatches, h->base.options.microbatches);
 }
 
 /* Only where memory asks for it. */
 static smp_status hint_recompute(hinting *h)
 {
     smp_search_request r = h->base;
-    if (r.recompute != SMP_RECOMPUTE_ALL || !r.graph->training)
+    if (r.options.recompute != SMP_RECOMPUTE_ALL || !r.graph->training)
         return SMP_OK;
-    r.recompute = SMP_RECOMPUTE_AUTO;
+    r.options.recompute = SMP_RECOMPUTE_AUTO;
     return try_change(h, SMP_HINT_RECOMPUTE, &r, -1,
                       "--recompute auto: only where memory asks for it");
 }
@@ -210,13 +210,13 @@ static smp_status hint_less_recompute(hinting *h)
     char size[32];
     double gain;
     int64_t peak_bytes;
-    if (h->result->search.best->n_recompute == 0 || r.recompute != SMP_RECOMPUTE_AUTO)
+    if (h->result->search.best->n_recompute == 0 || r.options.recompute != SMP_RECOMPUTE_AUTO)
         return SMP_OK;
-    r.memory_bytes = SMP_MAX_BYTES;
+    r.options.memory_bytes = SMP_MAX_BYTES;
     SMP_TRY(plan(h, &r, -1, &gain, &peak_bytes));
     if (!(gain >= LEAST_GAIN))
         return SMP_OK;
-    r.memory_bytes = smp__printed_bytes(size, sizeof size, peak_bytes);
+    r.options.memory_bytes = smp__printed_bytes(size, sizeof size, peak_bytes);
     return try_change(h, SMP_HINT_MEMORY, &r, -1, "%s of memory per device, to recompute less",
                       size);
 }
@@ -241,14 +241,14 @@ static smp_status hint_other(hinting *h)
     }
     if (!found)
         return SMP_OK;
-    r.stages = found->pipeline;
-    r.ddp = found->ddp;
-    r.chunks = found->chunks;
-    r.microbatches = found->microbatches;
-    r.schedule = found->schedule;
+    r.options.stages = found->pipeline;
+    r.options.ddp = found->ddp;
+    r.options.chunks = found->chunks;
+    r.options.microbatches = found->microbatches;
+    r.options.schedule = found->schedule;
     /* candidates that were tried keep no list: the search finds one again */
     r.placement = found->placement == SMP_PLACEMENT_LISTED ? SMP_PLACEMENT_AUTO : found->placement;
-    r.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
+    r.options.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
     return try_change(
         h, SMP_HINT_MEMORY, &r, -1,
         "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit", size,

@@ -87,7 +87,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
         out->weight_bytes += (double)cost->weight_bytes;
         out->largest_bytes = fmax(out->largest_bytes, (double)cost->weight_bytes);
     }
-    if (request->recompute == SMP_RECOMPUTE_ALL)
+    if (request->options.recompute == SMP_RECOMPUTE_ALL)
         for (int32_t op = 0; graph->training && op < graph->n_op; op++)
             out->compute_us += costs->op[op].forward_us;
     smp_status status = longest_path(graph, costs, scratch, out);
@@ -150,7 +150,7 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
     const smp__mapping *mapping = config->mapping;
     double least_us = configs->arrangement[config->arrangement].least_us;
     double tail = smp__config_tail_us(configs, config) * totals->weight_bytes;
-    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (configs->request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us / samples_of(configs, config);
     double m = config->microbatches;
     double mean_us = (m * totals->compute_us + tail / mapping->most) / mapping->speed;
@@ -268,7 +268,7 @@ smp_status smp__config_least_us(const smp__configs *configs, const smp__config *
 {
     double samples = samples_of(configs, config);
     *least_us = partition->bottleneck_us / samples;
-    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (configs->request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return SMP_OK;
     smp_arena *scratch = smp_arena_create();
     const smp_graph *graph = configs->request->graph;
@@ -350,7 +350,7 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
     double *recompute_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
     smp_status status = live && recompute_us
-                            ? smp_memory_least(request->graph, request->microbatch_size,
+                            ? smp_memory_least(request->graph, request->options.microbatch_size,
                                                config->sharding, scratch, &memory)
                             : SMP_ERR_NO_MEMORY;
     /* What may travel may all be away: then only what lives for ever is sure to be there. */
@@ -359,8 +359,10 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     if (status == SMP_OK) {
         for (size_t o = 0; o < n; o++)
             recompute_us[o] = configs->costs->op[o].forward_us;
-        memory.recompute_us = request->recompute == SMP_RECOMPUTE_AUTO ? recompute_us : NULL;
-        memory.kept_begin = request->recompute == SMP_RECOMPUTE_ALL ? NULL : memory.kept_begin;
+        memory.recompute_us =
+            request->options.recompute == SMP_RECOMPUTE_AUTO ? recompute_us : NULL;
+        memory.kept_begin =
+            request->options.recompute == SMP_RECOMPUTE_ALL ? NULL : memory.kept_begin;
         memory.live = live;
         memory.late = live + problem->n_stage;
         memory.limit = config->mapping->memory;

@@ -73,7 +73,7 @@ static void fill_times(step_bound *b)
 {
     const smp_costs *costs = b->configs->costs;
     bool measured = b->configs->request->profile != NULL;
-    bool twice = b->shape.training && b->configs->request->recompute == SMP_RECOMPUTE_ALL;
+    bool twice = b->shape.training && b->configs->request->options.recompute == SMP_RECOMPUTE_ALL;
     for (int32_t o = 0; o < costs->n_op; o++) {
         double forward_us = costs->op[o].forward_us, all_us = costs->op[o].backward_us;
         double input_us = measured ? fmin(costs->op[o].backward_input_us, all_us) : 0.5 * all_us;

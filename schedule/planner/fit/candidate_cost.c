@@ -35,7 +35,7 @@ static smp_simulation_input ring_input(const smp__planner *planner, const smp_ca
     return (smp_simulation_input){.pipeline = candidate->pipeline,
                                   .ddp = candidate->ddp,
                                   .sharding = candidate->sharding,
-                                  .gradient_blocks = planner->request.gradient_blocks,
+                                  .gradient_blocks = planner->request.options.gradient_blocks,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
                                   .device = candidate->device};
@@ -172,7 +172,7 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .weight_bytes = weight_bytes,
                                   .offload_bytes = planner->held.offload_bytes,
                                   .horizon = candidate->horizon,
-                                  .gradient_blocks = planner->request.gradient_blocks,
+                                  .gradient_blocks = planner->request.options.gradient_blocks,
                                   .flow = planner->held.flow,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
@@ -301,8 +301,8 @@ int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *can
 {
     const smp_search_request *request = &planner->request;
     int64_t limit = INT64_MAX;
-    if (request->memory_bytes > 0)
-        return request->memory_bytes;
+    if (request->options.memory_bytes > 0)
+        return request->options.memory_bytes;
     for (int d = 0; d < candidate->ddp; d++) {
         int device = candidate->device[d * candidate->pipeline + rank];
         if (limit > request->cluster->device[device].memory_bytes)

@@ -19,7 +19,8 @@ enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, TINY = 12 /* ops */, EXACT_OPS = 64 
 static smp_status make_candidate(const smp__configs *configs, smp__config *config,
                                  smp_partition *partition, double give_up_us, smp_candidate **out)
 {
-    size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->mapping->pipeline;
+    size_t n_device = (size_t)configs->request->options.devices,
+           n_rank = (size_t)config->mapping->pipeline;
     size_t n_stage = (size_t)partition->n_stage;
     const int32_t n_op = configs->request->graph->n_op;
     smp_candidate *candidate = calloc(1, sizeof *candidate);
@@ -54,7 +55,7 @@ static smp_status make_candidate(const smp__configs *configs, smp__config *confi
     }
     memcpy(candidate->device, config->mapping->device, n_device * sizeof(int));
     memcpy(candidate->stage_rank, smp__config_stage_rank(configs, config), n_stage * sizeof(int));
-    if (config->offload && configs->request->offload == SMP_OFFLOAD_ALL) {
+    if (config->offload && configs->request->options.offload == SMP_OFFLOAD_ALL) {
         memset(candidate->offload, true, (size_t)n_op);
         candidate->n_offload = partition->n_stage;
     }
@@ -70,13 +71,14 @@ static smp_status make_candidate(const smp__configs *configs, smp__config *confi
 /* Whether it is left to the memory what recomputes. */
 static bool has_choice(const smp__configs *configs)
 {
-    return configs->request->recompute == SMP_RECOMPUTE_AUTO && configs->request->graph->training;
+    return configs->request->options.recompute == SMP_RECOMPUTE_AUTO &&
+           configs->request->graph->training;
 }
 
 /* Whether it is left to the memory what travels. */
 static bool may_choose_offload(const smp__configs *configs, const smp__config *config)
 {
-    return config->offload && configs->request->offload == SMP_OFFLOAD_AUTO;
+    return config->offload && configs->request->options.offload == SMP_OFFLOAD_AUTO;
 }
 
 /* The candidate with all or none of its ops offloaded. */
@@ -240,7 +242,7 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
     if (!means.recompute && !means.offload)
         return measure(configs, candidate, known);
     SMP_TRY(smp__config_problem(configs, config, &problem));
-    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (configs->request->options.optimize == SMP_OPTIMIZE_MEMORY)
         SMP_TRY(find_cap(configs, &problem, means, candidate, &cap));
     if (means.recompute && candidate->n_recompute > 0)
         SMP_TRY(set_recompute(&problem, configs->no_op, candidate));
@@ -413,7 +415,7 @@ smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
 {
     const smp_search_request *request = configs->request;
     if (!candidate || !candidate->fits || candidate->n_offload == 0 ||
-        request->loading_horizon > 0 || request->optimize == SMP_OPTIMIZE_MEMORY)
+        request->options.loading_horizon > 0 || request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
     bool *kept = malloc(2 * (size_t)request->graph->n_op + 1);
     smp_status status = kept ? SMP_OK : smp_fail_memory(2 * (size_t)request->graph->n_op);
@@ -444,7 +446,7 @@ smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_cand
     const bool weights =
         smp_shards(candidate->sharding, SMP_SHARD_WEIGHTS, configs->request->graph->training);
     smp_sharding other;
-    if (candidate->ddp == 1 || configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (candidate->ddp == 1 || configs->request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
     if (planner->request.sharding.node_replicas == SMP_HOPS_AUTO)
         SMP_TRY(tune_hops(configs, config, candidate));

@@ -52,8 +52,8 @@ smp_status smp__arrangement_solve(smp__configs *configs, smp__config *config, bo
         smp_problem problem = smp__arrangement_problem(configs, arrangement);
         problem.deadline_s = solver_deadline_s(configs);
         arrangement->solved = true;
-        arrangement->status =
-            smp__variants_solve(&problem, configs->request->partitioner, &arrangement->variants);
+        arrangement->status = smp__variants_solve(&problem, configs->request->options.partitioner,
+                                                  &arrangement->variants);
         if (arrangement->status != SMP_OK)
             smp__configs_note(configs, arrangement->status);
     }
@@ -89,7 +89,8 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     }
     problem.memory_limit = limit;
     problem.deadline_s = solver_deadline_s(configs);
-    SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
+    SMP_TRY(
+        smp__variants_solve(&problem, configs->request->options.partitioner, &limited->variants));
     limited->scale = scale;
     limited->state_factor = config->state_factor;
     limited->idle_factor = config->idle_factor;
@@ -182,7 +183,7 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     SMP_TRY(smp__config_problem(configs, config, &problem));
     problem.first_look = false;
     problem.deadline_s = solver_deadline_s(configs);
-    SMP_TRY(smp_partition_solve(&problem, request->partitioner, config->microbatches, out));
+    SMP_TRY(smp_partition_solve(&problem, request->options.partitioner, config->microbatches, out));
     forget_limits(configs, config, *out);
     return settle_nothing(configs, config, &problem, out);
 }

@@ -46,7 +46,7 @@ smp_status smp_given_plan_place(smp_given_plan *given, smp_placement placement, 
         .sharding = request->sharding,
         .state_factor = 0.25 * smp_memory_host_bytes(request->graph, request->sharding),
         .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, request->sharding),
-        .recompute = request->recompute};
+        .recompute = request->options.recompute};
     return SMP_OK;
 }
 
@@ -60,13 +60,13 @@ smp_candidate smp_given_plan_candidate(const smp_given_plan *given, smp_partitio
 {
     const smp__mapping *mapping = given->config.mapping;
     return (smp_candidate){.pipeline = given->shape.pipeline,
-                           .ddp = given->planner.request.ddp,
+                           .ddp = given->planner.request.options.ddp,
                            .chunks = given->shape.chunks,
                            .microbatches = given->shape.microbatches,
                            .active = given->shape.active,
                            .lag = given->shape.lag,
                            .sharding = given->config.sharding,
-                           .microbatch_size = given->planner.request.microbatch_size,
+                           .microbatch_size = given->planner.request.options.microbatch_size,
                            .schedule = given->schedule->name,
                            .placement = mapping->placement,
                            .device = mapping->device,

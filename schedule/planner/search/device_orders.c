@@ -29,7 +29,7 @@ static smp_status judge_order(ordering *o, const int *listed, bool *better)
     SMP_TRY(smp__configs_add_order(&s->configs, o->index, listed));
     int32_t index = s->configs.n - 1, n = s->n;
     smp__config *config = &s->configs.config[index];
-    if (request->optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
+    if (request->options.optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
         smp__config_least_us_of_any(&s->configs, config) >= s->least[0]) {
         config->standing = SMP__TOO_SLOW;
         return SMP_OK;
@@ -65,12 +65,13 @@ static bool orders_differ(const smp_search_request *request, int pipeline)
     const smp_cluster *cluster = request->cluster;
     int per_node = cluster->devices_per_node;
     if (request->placement != SMP_PLACEMENT_AUTO || pipeline == 1 ||
-        request->devices > MOST_DEVICES)
+        request->options.devices > MOST_DEVICES)
         return false;
-    for (int d = 1; d < request->devices; d++)
+    for (int d = 1; d < request->options.devices; d++)
         if (!same_device(cluster, 0, d))
             return true;
-    return request->devices > per_node && pipeline % per_node != 0 && per_node % pipeline != 0;
+    return request->options.devices > per_node && pipeline % per_node != 0 &&
+           per_node % pipeline != 0;
 }
 
 /* Whether no order like this one was seen; from now on it was. */
@@ -150,11 +151,11 @@ static smp_status try_orders(const smp__configs *configs, int pipeline, int most
                              int *order)
 {
     const smp_search_request *request = configs->request;
-    size_t n = (size_t)request->devices;
+    size_t n = (size_t)request->options.devices;
     if (!orders_differ(request, pipeline))
         return SMP_OK;
     orders o = {.cluster = request->cluster,
-                .n = request->devices,
+                .n = request->options.devices,
                 .pipeline = pipeline,
                 .most = most,
                 .order = order,
@@ -223,18 +224,18 @@ smp_status smp__search_orders(smp__search *s)
 {
     smp__configs *configs = &s->configs;
     const smp_search_request *request = configs->request;
-    bool few = request->devices <= FEW_DEVICES;
+    bool few = request->options.devices <= FEW_DEVICES;
     int most = few ? MOST_ORDERS : ORDER_WORK / request->graph->n_op;
     most = most < LEAST_ORDERS ? LEAST_ORDERS : most > MOST_ORDERS ? MOST_ORDERS : most;
     const double limit_s = smp__budget_share(&configs->planner->budget, ORDER_SHARE);
-    for (int p = 1; p <= request->devices; p++) {
+    for (int p = 1; p <= request->options.devices; p++) {
         ordering o = best_of_pipeline(s, p, limit_s);
         if (o.index < 0)
             continue;
         const smp__mapping *mapping = configs->config[o.index].mapping;
-        size_t bytes = (size_t)request->devices * sizeof *mapping->device;
+        size_t bytes = (size_t)request->options.devices * sizeof *mapping->device;
         int32_t n_before = configs->n;
-        int *order = SMP_ARENA_NEW(configs->arena, int, (size_t)request->devices);
+        int *order = SMP_ARENA_NEW(configs->arena, int, (size_t)request->options.devices);
         if (!order)
             return SMP_ERR_NO_MEMORY;
         memcpy(order, mapping->device, bytes);

@@ -13,7 +13,7 @@
 /* A listed placement has every device once. */
 static smp_status check_list(const smp_search_request *request)
 {
-    size_t n = (size_t)request->devices;
+    size_t n = (size_t)request->options.devices;
     if (request->placement != SMP_PLACEMENT_LISTED)
         return SMP_OK;
     bool *taken = calloc(n, sizeof *taken);
@@ -29,18 +29,18 @@ static smp_status check_list(const smp_search_request *request)
     free(taken);
     return once ? SMP_OK
                 : smp_fail(SMP_ERR_INPUT, "a placement lists every device from 0 to %d once",
-                           request->devices - 1);
+                           request->options.devices - 1);
 }
 
 static smp_status check_request(const smp_search_request *request)
 {
     int devices = smp_cluster_devices(request->cluster);
-    if (request->devices < 1 || request->devices > devices)
+    if (request->options.devices < 1 || request->options.devices > devices)
         return smp_fail(SMP_ERR_INPUT, "%d devices asked for, cluster '%s' has %d",
-                        request->devices, request->cluster->name, devices);
-    if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
+                        request->options.devices, request->cluster->name, devices);
+    if (request->options.microbatch_size < 1 || request->options.microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
-                        (long long)request->microbatch_size, 1 << 20);
+                        (long long)request->options.microbatch_size, 1 << 20);
     SMP_TRY(check_list(request));
     return smp_graph_check_kernels(request->graph);
 }

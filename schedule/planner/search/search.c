@@ -53,7 +53,8 @@ double smp__search_time(const smp_search_request *request, const smp_candidate *
 static bool is_extra(const smp__search *s, const smp__config *config)
 {
     const smp_search_request *request = s->configs.request;
-    return config->active != request->active_microbatches || config->lag != request->weight_lag;
+    return config->active != request->options.active_microbatches ||
+           config->lag != request->options.weight_lag;
 }
 
 /* An extra one would cost more than it is likely to bring. */
@@ -78,7 +79,7 @@ static double extra_limit(const smp__search *s)
 static bool cannot_win(const smp__search *s, const smp__config *config, double least_time,
                        double least_peak)
 {
-    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    bool for_memory = s->configs.request->options.optimize == SMP_OPTIMIZE_MEMORY;
     double least = for_memory ? least_peak : least_time;
     smp__planner *planner = s->configs.planner;
     if (planner->trial && planner->trial->most > 0.0 && least >= planner->trial->most) {
@@ -122,7 +123,7 @@ static smp_status add_entry(smp__search *s, int32_t index, smp_candidate *candid
     }
     const smp_search_request *request = s->configs.request;
     double time = smp__search_time(request, candidate);
-    bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    bool for_memory = request->options.optimize == SMP_OPTIMIZE_MEMORY;
     s->entry[s->n++] = (smp__entry){.candidate = candidate, .time = time, .index = index};
     if (candidate->fits)
         note_least(s, for_memory ? (double)candidate->peak_bytes : time);
@@ -155,7 +156,8 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
 static double step_limit_us(const smp__search *s, const smp__config *config)
 {
     const smp_search_request *request = s->configs.request;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY ||
+        request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return 0.0;
     double limit = is_extra(s, config) ? extra_limit(s) : INFINITY;
     if (limit == INFINITY && s->n_least == SMP_SEARCH_LISTED)
@@ -170,7 +172,7 @@ static bool is_unbound(const smp__search *s, const smp__config *config,
                        const smp_partition *partition)
 {
     return smp__config_is_free(&s->configs, config, partition) &&
-           (s->configs.request->recompute == SMP_RECOMPUTE_ALL ||
+           (s->configs.request->options.recompute == SMP_RECOMPUTE_ALL ||
             smp__count_recomputing(partition) == 0);
 }
 
@@ -211,7 +213,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     smp_partition *partition = NULL;
     *out = (attempt){.room_bytes = INT64_MIN};
     config->recompute = recompute;
-    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (configs->request->options.optimize == SMP_OPTIMIZE_MEMORY)
         SMP_TRY(smp__config_least_memory(configs, config, &partition));
     else
         SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
@@ -227,7 +229,8 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
     if (out->room_bytes >= 0 || far_off(s, config, out->room_bytes) ||
-        configs->request->optimize == SMP_OPTIMIZE_MEMORY || smp__budget_loses_patience(s->budget))
+        configs->request->options.optimize == SMP_OPTIMIZE_MEMORY ||
+        smp__budget_loses_patience(s->budget))
         return SMP_OK;
     return attempt_least_memory(s, config, out);
 }
@@ -251,13 +254,14 @@ static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out
     attempt without = {.pruned = true, .room_bytes = INT64_MIN}, with;
     smp_problem problem;
     SMP_TRY(smp__config_problem(&s->configs, config, &problem));
-    if (request->recompute != SMP_RECOMPUTE_AUTO || !request->graph->training)
-        return attempt_config(s, config, request->recompute, out);
+    if (request->options.recompute != SMP_RECOMPUTE_AUTO || !request->graph->training)
+        return attempt_config(s, config, request->options.recompute, out);
     if (smp__config_may_keep_all(&s->configs, &problem))
         SMP_TRY(attempt_config(s, config, SMP_RECOMPUTE_NONE, &without));
     smp_status status = SMP_OK;
     config->recompute = SMP_RECOMPUTE_AUTO;
-    if (request->optimize == SMP_OPTIMIZE_SPEED && without.candidate && without.candidate->fits &&
+    if (request->options.optimize == SMP_OPTIMIZE_SPEED && without.candidate &&
+        without.candidate->fits &&
         smp__config_is_free(&s->configs, config, without.candidate->partition)) {
         *out = without;
         return SMP_OK;
@@ -278,7 +282,7 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
 {
     const smp_search_request *request = s->configs.request;
     attempt with;
-    if (request->offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request)) {
+    if (request->options.offload != SMP_OFFLOAD_AUTO || !smp__may_offload(request)) {
         SMP_TRY(attempt_both(s, config, out));
         const smp_status tuned = smp__config_tune_horizon(&s->configs, config, out->candidate);
         if (tuned != SMP_OK)
@@ -289,10 +293,10 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
     SMP_TRY(attempt_both(s, config, out));
     const bool fits =
         out->candidate && out->candidate->fits && is_unbound(s, config, out->candidate->partition);
-    if (request->optimize == SMP_OPTIMIZE_SPEED && (fits || (out->pruned && out->free)))
+    if (request->options.optimize == SMP_OPTIMIZE_SPEED && (fits || (out->pruned && out->free)))
         return SMP_OK;
     config->offload = true;
-    smp_status status = attempt_config(s, config, request->recompute, &with);
+    smp_status status = attempt_config(s, config, request->options.recompute, &with);
     if (status == SMP_OK) {
         status = smp__config_tune_horizon(&s->configs, config, with.candidate);
         if (status != SMP_OK)
@@ -326,7 +330,7 @@ static bool memory_binds(const smp__search *s, const smp__config *config, const 
 {
     const smp_search_request *request = s->configs.request;
     const smp_candidate *candidate = tried->candidate;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return true;
     if (!candidate || !candidate->fits)
         return !tried->free;
@@ -379,18 +383,18 @@ static int next_lag(const smp__configs *configs, const smp__config *config)
         return 0;
     if (now == 1)
         return SMP_LAG_WHOLE;
-    return configs->request->optimize == SMP_OPTIMIZE_MEMORY ? 1 : now / 2;
+    return configs->request->options.optimize == SMP_OPTIMIZE_MEMORY ? 1 : now / 2;
 }
 
 /* Whether fewer that wait for W are looked at beside a bound on live micro-batches: the request's,
  * in small graphs any, and where the least memory is asked for the lowest there is. */
 static bool lags_matter(const smp_search_request *request, int active)
 {
-    if (request->weight_lag != 0)
+    if (request->options.weight_lag != 0)
         return false;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
-        return active == 1 || request->active_microbatches > 0;
-    return active == request->active_microbatches || request->graph->n_op <= SMP__SMALL_OPS;
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY)
+        return active == 1 || request->options.active_microbatches > 0;
+    return active == request->options.active_microbatches || request->graph->n_op <= SMP__SMALL_OPS;
 }
 
 static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
@@ -402,19 +406,19 @@ static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
     if (lag != 0 && binds && lags_matter(request, config->active))
         SMP_TRY(smp__configs_add_bound(configs, index, config->active, lag));
     config = &configs->config[index];
-    if (!config->schedule->tries_active || request->active_microbatches > 0 ||
-        config->lag != request->weight_lag)
+    if (!config->schedule->tries_active || request->options.active_microbatches > 0 ||
+        config->lag != request->options.weight_lag)
         return SMP_OK;
     if (config->smallest != index && configs->config[config->smallest].standing == SMP__FAR_MISS)
         return SMP_OK; /* not even the fewest micro-batches fit */
-    bool own = config->active == 0, for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    bool own = config->active == 0, for_memory = request->options.optimize == SMP_OPTIMIZE_MEMORY;
     int most = own && !for_memory ? most_bound(configs, config) : 0;
     int next = binds && (own || !for_memory) ? next_bound(configs, config) : 0;
     if (most > 0)
-        SMP_TRY(smp__configs_add_bound(configs, index, most, request->weight_lag));
-    return next > 0
-               ? smp__configs_add_bound(configs, index, for_memory ? 1 : next, request->weight_lag)
-               : SMP_OK;
+        SMP_TRY(smp__configs_add_bound(configs, index, most, request->options.weight_lag));
+    return next > 0 ? smp__configs_add_bound(configs, index, for_memory ? 1 : next,
+                                             request->options.weight_lag)
+                    : SMP_OK;
 }
 
 /* Whether memory binds the one that shards less for no more time, which is looked at before unless

@@ -42,10 +42,10 @@ bool smp__candidate_improves(const smp_search_request *request, const smp_candid
         return to && (!from || to->fits);
     if (!to->fits)
         return to->room_bytes > from->room_bytes;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return to->peak_bytes < from->peak_bytes ||
                (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
-    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return to->bottleneck_us < from->bottleneck_us;
     return to->step_us < from->step_us;
 }
@@ -75,7 +75,7 @@ static int compare_keys(const void *left, const void *right)
 static rank_key key_of(const smp__search *s, const smp__entry *entry)
 {
     const smp_candidate *c = entry->candidate;
-    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    bool for_memory = s->configs.request->options.optimize == SMP_OPTIMIZE_MEMORY;
     double peak = (double)c->peak_bytes, m = (double)smp__all_microbatches(c->microbatches, c->ddp);
     rank_key key = {2,
                     -(double)c->room_bytes,
@@ -124,7 +124,7 @@ static smp_status restate(smp__search *s, smp__config *config, const smp_candida
     problem->deadline_s = s->budget->part_s;
     problem->first_look = false;
     problem->until_deadline =
-        request->until_deadline && request->objective == SMP_OBJECTIVE_BOTTLENECK;
+        request->options.until_time_limit && request->options.objective == SMP_OBJECTIVE_BOTTLENECK;
     if (!limited) {
         problem->memory_limit = s->configs.unlimited;
         SMP_TRY(smp__variants_choose(problem, variants, config->microbatches, &from));
@@ -195,13 +195,13 @@ static smp_status polish(smp__search *s, smp__entry *entry, double close, double
     smp__config *config = &s->configs.config[entry->index];
     smp_candidate **best = &entry->candidate;
     smp_partition *partition = NULL;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY || request->options.partitioner)
         return SMP_OK;
     if (!is_good_enough(request, *best))
         SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
     if (partition)
         SMP_TRY(challenge(s, config, partition, best));
-    bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
+    bool again = request->options.recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
     for (size_t i = 0; again && i < sizeof spare / sizeof spare[0]; i++) {
         if (smp__budget_is_over(s->budget))
             break;
@@ -247,8 +247,8 @@ static smp_status settle(smp__search *s, int32_t index, smp_candidate *candidate
 /* Bound as the request has it. */
 static bool is_plain(const smp_search_request *request, const smp_candidate *candidate)
 {
-    return candidate->active == request->active_microbatches &&
-           candidate->lag == request->weight_lag;
+    return candidate->active == request->options.active_microbatches &&
+           candidate->lag == request->options.weight_lag;
 }
 
 /* The first few that are near the best; sorts the entries anew. The first that is bound as the
@@ -281,7 +281,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             (i == 0 || entry->time <= NEAR * s->least[0]))
             SMP_TRY(settle(s, entry->index, entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
-        if (request->optimize == SMP_OPTIMIZE_SPEED && entry->candidate->fits) {
+        if (request->options.optimize == SMP_OPTIMIZE_SPEED && entry->candidate->fits) {
             s->least[0] = s->n_least > 0 ? fmin(s->least[0], entry->time) : entry->time;
             s->n_least = s->n_least > 0 ? s->n_least : 1;
         }
@@ -298,7 +298,7 @@ static smp_status offer_stages(smp__search *s, smp__config *config, const smp_pa
     smp_problem problem;
     smp_partition *copy = NULL;
     size_t bytes = (size_t)s->configs.request->graph->n_op * sizeof *found->stage;
-    if (s->configs.request->partitioner || /* it has the last word */
+    if (s->configs.request->options.partitioner || /* it has the last word */
         memcmp(found->stage, (*best)->partition->stage, bytes) == 0)
         return SMP_OK;
     SMP_TRY(smp__config_problem(&s->configs, config, &problem));
@@ -417,7 +417,7 @@ static smp_status bound_fit(smp__search *s, const rank_key *key)
     if (!is_priced(s, best) || known_us >= most_us * (1.0 - 1e-6))
         return SMP_OK;
     SMP_TRY(smp__config_problem(&s->configs, config, &problem));
-    problem.recompute = s->configs.request->recompute;
+    problem.recompute = s->configs.request->options.recompute;
     for (int any = 0; any < 2; any++) {
         double *bound_us = &best->fit_bound_us[any];
         SMP_TRY(smp__config_price(&s->configs, config, &problem, !any, most_us, bound_us));
@@ -431,7 +431,7 @@ static smp_status bound_step(const smp__search *s, const rank_key *key, int32_t 
     smp_candidate *candidate = s->entry[key->entry].candidate;
     double *bound_us = candidate->step_bound_us;
     *found = false;
-    if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->trial)
+    if (s->configs.request->options.objective != SMP_OBJECTIVE_STEP || s->configs.planner->trial)
         return SMP_OK;
     SMP_TRY(smp__step_bound(&s->configs, &s->configs.config[key->index],
                             candidate->is_least ? 0.0 : candidate->step_us, is_priced(s, candidate),
@@ -471,7 +471,7 @@ static smp_status bound_best(smp__search *s, const rank_key *key)
     bool found = false;
     smp_status status =
         stage ? bound_step(s, key, stage, &found) : smp_fail_memory(n * sizeof *stage);
-    if (status == SMP_OK && found && !s->configs.request->partitioner)
+    if (status == SMP_OK && found && !s->configs.request->options.partitioner)
         status = offer_met(s, key, stage);
     free(stage);
     return status;

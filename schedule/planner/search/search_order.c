@@ -31,7 +31,7 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
     double live = 0.0;
     for (int i = 0; i < 3; i++)
         live += smp__live_microbatches(config->schedule, &shape, ranks[i]) / 3.0;
-    if (request->graph->training && request->recompute != SMP_RECOMPUTE_NONE)
+    if (request->graph->training && request->options.recompute != SMP_RECOMPUTE_NONE)
         live = fmin(live, 1.0);
     return estimate_kept(configs, config) + live * configs->totals.stash_bytes >
            (double)config->mapping->memory_all;
@@ -41,7 +41,7 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 static double estimate_recompute(const smp__configs *configs, const smp__config *config)
 {
     const smp_search_request *request = configs->request;
-    if (!request->graph->training || request->recompute != SMP_RECOMPUTE_AUTO)
+    if (!request->graph->training || request->options.recompute != SMP_RECOMPUTE_AUTO)
         return 0.0;
     const smp_schedule_shape shape = smp__config_shape(configs, config);
     const int p = config->mapping->pipeline;
@@ -109,10 +109,10 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     double fill_us = fmax(totals->compute_us * config->mapping->fastest - bottleneck_us, 0.0);
     double least_us = smp__config_least_us_of_any(configs, config);
     double samples = (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
-    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (configs->request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return (config->state_factor * totals->weight_bytes + totals->stash_bytes) /
                config->mapping->pipeline;
-    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+    if (configs->request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us;
     double rest_us = fill_us / config->chunks;
     if (configs->planner->any_shard) {

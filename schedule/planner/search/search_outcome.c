@@ -7,7 +7,7 @@
 static bool is_better(const smp_search_request *request, const smp_shard_tried *best, double time,
                       int64_t peak_bytes)
 {
-    if (!best->fits || request->optimize == SMP_OPTIMIZE_SPEED)
+    if (!best->fits || request->options.optimize == SMP_OPTIMIZE_SPEED)
         return !best->fits || time < best->sample_us;
     return peak_bytes < best->peak_bytes ||
            (peak_bytes == best->peak_bytes && time < best->sample_us);

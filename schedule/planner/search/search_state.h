@@ -45,8 +45,8 @@ static inline int64_t smp__all_microbatches(int microbatches, int ddp)
 /* Is it the step that decides between partitions? */
 static inline bool smp__is_for_step(const smp_search_request *request)
 {
-    return request->objective == SMP_OBJECTIVE_STEP && request->optimize == SMP_OPTIMIZE_SPEED &&
-           !request->partitioner;
+    return request->options.objective == SMP_OBJECTIVE_STEP &&
+           request->options.optimize == SMP_OPTIMIZE_SPEED && !request->options.partitioner;
 }
 
 /* Is it small enough to look at every partition that may have the shortest step, or fit? */

@@ -143,8 +143,8 @@ static smp_status judge_partition(step_search *s, smp_partition *partition, bool
                    (!trial->fits && (s->config->recompute == SMP_RECOMPUTE_AUTO ||
                                      smp__may_offload(s->configs->request)));
     const smp_search_request *request = s->configs->request;
-    if ((trial->n_recompute > 0 && request->recompute == SMP_RECOMPUTE_AUTO) ||
-        (trial->n_offload > 0 && request->offload == SMP_OFFLOAD_AUTO)) /* it was fitted */
+    if ((trial->n_recompute > 0 && request->options.recompute == SMP_RECOMPUTE_AUTO) ||
+        (trial->n_offload > 0 && request->options.offload == SMP_OFFLOAD_AUTO)) /* it was fitted */
         s->work_left -= s->trial_work * (FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS);
     if (*better) {
         smp_candidate *worse = *s->best;

@@ -63,9 +63,10 @@ static void fill_memory(const attempt *a, const smp__evaluation *evaluation, int
 static bool is_wanted(const smp_search_request *request, const smp_candidate *best)
 {
     /* A bound on live micro-batches is for rules: an order of its own knows bytes alone. */
-    return !request->schedule && request->active_microbatches == 0 && request->graph->training &&
-           best->pipeline > 1 && request->objective == SMP_OBJECTIVE_STEP &&
-           request->optimize == SMP_OPTIMIZE_SPEED &&
+    return !request->options.schedule && request->options.active_microbatches == 0 &&
+           request->graph->training && best->pipeline > 1 &&
+           request->options.objective == SMP_OBJECTIVE_STEP &&
+           request->options.optimize == SMP_OPTIMIZE_SPEED &&
            (int64_t)best->pipeline * best->chunks * best->microbatches * 2 <= MAX_ACTIONS;
 }
 

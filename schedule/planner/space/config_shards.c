@@ -131,7 +131,7 @@ static int32_t find_wholer(const smp__configs *configs, const smp__config *confi
     const smp_search_request *request = configs->request;
     smp__config wanted = *config;
     smp_sharding *sharding = &wanted.sharding;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return -1;
     if (planner->any_states && sharding->offload_states)
         sharding->offload_states = false;

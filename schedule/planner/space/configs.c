@@ -50,8 +50,8 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
 {
     choices list = {{0}, 0};
     int32_t op, max_pin = highest_pin(request, &op);
-    if (request->chunks > 0) {
-        add_choice(&list, request->chunks);
+    if (request->options.chunks > 0) {
+        add_choice(&list, request->options.chunks);
         return list;
     }
     add_choice(&list, 1);
@@ -71,10 +71,11 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
 static choices microbatch_choices(const smp_search_request *request, int pipeline)
 {
     choices list = {{0}, 0};
-    const int ddp = request->devices / pipeline;
-    const int blocks = request->gradient_blocks > ddp ? request->gradient_blocks / ddp : 1;
-    if (request->microbatches > 0) {
-        add_choice(&list, request->microbatches);
+    const int ddp = request->options.devices / pipeline;
+    const int blocks =
+        request->options.gradient_blocks > ddp ? request->options.gradient_blocks / ddp : 1;
+    if (request->options.microbatches > 0) {
+        add_choice(&list, request->options.microbatches);
         return list;
     }
     for (int m = blocks; m <= 4 * pipeline || m == blocks; m *= 2) /* whole blocks of gradients */
@@ -88,47 +89,52 @@ static choices microbatch_choices(const smp_search_request *request, int pipelin
 static smp_status check_pins(const smp_search_request *request)
 {
     int32_t op = 0, max_pin = highest_pin(request, &op);
-    int pipeline = request->stages > 0 ? request->stages
-                   : request->ddp > 0  ? request->devices / request->ddp
-                                       : request->devices;
-    int64_t stages = (int64_t)pipeline * (request->chunks > 0 ? request->chunks : 4);
-    if (request->chunks == 0 && stages <= max_pin)
+    int pipeline = request->options.stages > 0 ? request->options.stages
+                   : request->options.ddp > 0  ? request->options.devices / request->options.ddp
+                                               : request->options.devices;
+    int64_t stages =
+        (int64_t)pipeline * (request->options.chunks > 0 ? request->options.chunks : 4);
+    if (request->options.chunks == 0 && stages <= max_pin)
         return SMP_OK; /* as many chunks as pins need */
     if (max_pin >= stages)
         return smp_fail_at(
             smp_pin_where(request->graph, request->pin_where, op),
             "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
             "%d chunks",
-            request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);
+            request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline,
+            request->options.chunks);
     return SMP_OK;
 }
 
 static smp_status check_numbers(const smp_search_request *request)
 {
-    int devices = request->devices;
-    if (request->gradient_blocks < 0 || request->gradient_blocks > SMP_MAX_GRADIENT_BLOCKS)
+    int devices = request->options.devices;
+    if (request->options.gradient_blocks < 0 ||
+        request->options.gradient_blocks > SMP_MAX_GRADIENT_BLOCKS)
         return smp_fail(SMP_ERR_INPUT, "gradient blocks: got %d, expected 1 to %d, or 0 for ddp",
-                        request->gradient_blocks, SMP_MAX_GRADIENT_BLOCKS);
-    if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
+                        request->options.gradient_blocks, SMP_MAX_GRADIENT_BLOCKS);
+    if (request->options.stages < 0 || request->options.ddp < 0 || request->options.chunks < 0 ||
+        request->options.microbatches < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
                         "positive numbers, or 0 for auto",
-                        request->stages, request->ddp, request->chunks, request->microbatches);
-    if (request->stages > 0 && request->ddp > 0 &&
-        (int64_t)request->stages * request->ddp != devices)
+                        request->options.stages, request->options.ddp, request->options.chunks,
+                        request->options.microbatches);
+    if (request->options.stages > 0 && request->options.ddp > 0 &&
+        (int64_t)request->options.stages * request->options.ddp != devices)
         return smp_fail(SMP_ERR_INPUT,
                         "%d stages * %d replicas (ddp) need %lld devices, got %d: leave one of "
                         "the two out, or ask for that many devices",
-                        request->stages, request->ddp, (long long)request->stages * request->ddp,
-                        devices);
-    int fixed = request->stages > 0 ? request->stages : request->ddp;
+                        request->options.stages, request->options.ddp,
+                        (long long)request->options.stages * request->options.ddp, devices);
+    int fixed = request->options.stages > 0 ? request->options.stages : request->options.ddp;
     if (fixed > 0 && devices % fixed != 0)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: got %d, expected a divisor of the number of devices, %d",
-                        request->stages > 0 ? "stages" : "ddp", fixed, devices);
-    if (request->chunks > 0 && request->chunks > request->graph->n_op)
+                        request->options.stages > 0 ? "stages" : "ddp", fixed, devices);
+    if (request->options.chunks > 0 && request->options.chunks > request->graph->n_op)
         return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
-                        request->chunks, request->graph->n_op);
+                        request->options.chunks, request->graph->n_op);
     return SMP_OK;
 }
 
@@ -137,9 +143,9 @@ static smp_status check_request(const smp_search_request *request)
     if (request->graph->n_op < 1)
         return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
     SMP_TRY(smp__at_numbers(request, check_numbers(request)));
-    if (request->schedule && !smp_schedule_find(request->schedule))
-        return smp_schedule_fail_name("schedule", request->schedule);
-    SMP_TRY(smp_partitioner_check("partitioner", request->partitioner));
+    if (request->options.schedule && !smp_schedule_find(request->options.schedule))
+        return smp_schedule_fail_name("schedule", request->options.schedule);
+    SMP_TRY(smp_partitioner_check("partitioner", request->options.partitioner));
     return check_pins(request);
 }
 
@@ -169,11 +175,11 @@ smp_problem smp__arrangement_problem(const smp__configs *configs,
         .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, request->sharding),
         .live = configs->one,
         .memory_limit = configs->unlimited,
-        .seed = request->seed,
+        .seed = request->options.seed,
         .pin = request->pin,
         .pin_where = request->pin_where,
         .together = request->together,
-        .recompute = request->recompute,
+        .recompute = request->options.recompute,
         .first_look = configs->quick};
 }
 
@@ -193,7 +199,7 @@ static smp_status make_arrangement(listing *l)
     if (!stage_rank || !limit)
         return SMP_ERR_NO_MEMORY;
     smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, 1,
-                                                  configs->request->active_microbatches);
+                                                  configs->request->options.active_microbatches);
     for (int s = 0; s < n_stage; s++) {
         stage_rank[s] = smp_schedule_stage_rank(l->schedule, &shape, s);
         limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
@@ -218,7 +224,7 @@ static smp_status make_arrangement(listing *l)
 
 static int first_horizon(const smp_search_request *request)
 {
-    return request->loading_horizon > 0 ? request->loading_horizon : 1;
+    return request->options.loading_horizon > 0 ? request->options.loading_horizon : 1;
 }
 
 /* Appends the configuration if the schedule can run it; else records the first reason. */
@@ -229,7 +235,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     int p = l->mapping->pipeline;
     const int blocks = smp__planner_blocks(configs->planner, l->mapping->ddp);
     smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
-                                                  request->active_microbatches);
+                                                  request->options.active_microbatches);
     smp_status status = SMP_OK;
     if ((int64_t)p * l->chunks > request->graph->n_op)
         status =
@@ -258,20 +264,20 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
         SMP_TRY(make_arrangement(l));
     SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
                               (size_t)configs->n + 1));
-    configs->config[configs->n++] =
-        (smp__config){.mapping = l->mapping,
-                      .chunks = l->chunks,
-                      .microbatches = microbatches,
-                      .active = request->active_microbatches,
-                      .lag = request->weight_lag,
-                      .sharding = sharding,
-                      .state_factor = 0.25 * smp_memory_host_bytes(request->graph, sharding),
-                      .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
-                      .schedule = l->schedule,
-                      .recompute = request->recompute,
-                      .offload = request->offload == SMP_OFFLOAD_ALL && smp__may_offload(request),
-                      .horizon = first_horizon(request),
-                      .arrangement = l->arrangement};
+    configs->config[configs->n++] = (smp__config){
+        .mapping = l->mapping,
+        .chunks = l->chunks,
+        .microbatches = microbatches,
+        .active = request->options.active_microbatches,
+        .lag = request->options.weight_lag,
+        .sharding = sharding,
+        .state_factor = 0.25 * smp_memory_host_bytes(request->graph, sharding),
+        .idle_factor = 0.25 * smp_memory_idle_bytes(request->graph, sharding),
+        .schedule = l->schedule,
+        .recompute = request->options.recompute,
+        .offload = request->options.offload == SMP_OFFLOAD_ALL && smp__may_offload(request),
+        .horizon = first_horizon(request),
+        .arrangement = l->arrangement};
     return SMP_OK;
 }
 
@@ -283,8 +289,8 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     *config = configs->config[index];
     config->active = active;
     config->lag = lag;
-    config->recompute = configs->request->recompute;
-    config->offload = configs->request->offload == SMP_OFFLOAD_ALL && config->offload;
+    config->recompute = configs->request->options.recompute;
+    config->offload = configs->request->options.offload == SMP_OFFLOAD_ALL && config->offload;
     config->horizon = first_horizon(configs->request);
     config->live = NULL;
     config->standing = SMP__OPEN;
@@ -330,8 +336,8 @@ static smp_status add_shardings(listing *l, int microbatches, const smp__shardin
 static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
 {
     const smp_search_request *request = configs->request;
-    const smp_schedule_kind *fixed[2] = {smp_schedule_find(request->schedule), NULL};
-    const smp_schedule_kind *const *kinds = request->schedule ? fixed : smp_schedules();
+    const smp_schedule_kind *fixed[2] = {smp_schedule_find(request->options.schedule), NULL};
+    const smp_schedule_kind *const *kinds = request->options.schedule ? fixed : smp_schedules();
     choices few = chunk_choices(request, mapping->pipeline, false);
     choices chunks =
         chunk_choices(request, mapping->pipeline, smp__shardings_gather(configs->planner));
@@ -378,9 +384,10 @@ smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *
 static smp_status list_all(smp__configs *configs)
 {
     const smp_search_request *request = configs->request;
-    for (int p = 1; p <= request->devices; p++) {
-        if (request->devices % p != 0 || (request->stages > 0 && p != request->stages) ||
-            (request->ddp > 0 && request->devices / p != request->ddp))
+    for (int p = 1; p <= request->options.devices; p++) {
+        if (request->options.devices % p != 0 ||
+            (request->options.stages > 0 && p != request->options.stages) ||
+            (request->options.ddp > 0 && request->options.devices / p != request->options.ddp))
             continue;
         if (p > request->graph->n_op) {
             smp__configs_note(

@@ -88,8 +88,9 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
     SMP_TRY(smp__mapping_count(mapping, request, arena));
     measure_speed(mapping, request);
     for (int r = 0; r < p; r++) {
-        int64_t least = request->memory_bytes > 0 ? request->memory_bytes : INT64_MAX;
-        for (int d = 0; d < mapping->ddp && request->memory_bytes == 0; d++) {
+        int64_t least =
+            request->options.memory_bytes > 0 ? request->options.memory_bytes : INT64_MAX;
+        for (int d = 0; d < mapping->ddp && request->options.memory_bytes == 0; d++) {
             int64_t bytes = cluster->device[mapping->device[d * p + r]].memory_bytes;
             least = bytes < least ? bytes : least;
         }
@@ -109,7 +110,7 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
                             const int *listed, const smp__mapping **out)
 {
-    size_t devices = (size_t)configs->request->devices, p = (size_t)pipeline;
+    size_t devices = (size_t)configs->request->options.devices, p = (size_t)pipeline;
     for (smp__mapping *known = configs->mapping; known; known = known->next) {
         if (known->pipeline == pipeline && known->placement == placement &&
             (placement != SMP_PLACEMENT_LISTED ||
@@ -122,7 +123,7 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
     if (!mapping)
         return SMP_ERR_NO_MEMORY;
     *mapping = (smp__mapping){.pipeline = pipeline,
-                              .ddp = configs->request->devices / pipeline,
+                              .ddp = configs->request->options.devices / pipeline,
                               .placement = placement,
                               .device = SMP_ARENA_NEW(configs->arena, int, devices),
                               .memory = SMP_ARENA_NEW(configs->arena, int64_t, p),

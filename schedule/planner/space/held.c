@@ -110,8 +110,9 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
         memcpy(planner->held.stage, partition->stage, bytes);
     planner->held.n_stage = partition->n_stage;
     hold_masks(planner, partition, offload);
-    smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
-                                       planner->request.microbatch_size, &planner->held.flow);
+    smp_status status =
+        smp_flow_build(graph, partition->stage, partition->n_stage,
+                       planner->request.options.microbatch_size, &planner->held.flow);
     if (status == SMP_OK)
         status = find_travels(planner);
     if (status != SMP_OK)

@@ -9,8 +9,8 @@ static smp_status check_host_link(const smp_search_request *request)
 {
     if (!request->graph->training || request->cluster->host.bytes_per_s > 0.0)
         return SMP_OK;
-    const char *asks = request->offload == SMP_OFFLOAD_ALL          ? "--offload all"
-                       : request->offload_states == SMP_OFFLOAD_ALL ? "--offload-states all"
+    const char *asks = request->options.offload == SMP_OFFLOAD_ALL          ? "--offload all"
+                       : request->options.offload_states == SMP_OFFLOAD_ALL ? "--offload-states all"
                        : smp__states_in_host(request) ? "a plan with `offload_states: true`"
                                                       : NULL;
     return !asks ? SMP_OK
@@ -26,23 +26,23 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     *planner = (smp__planner){.request = *request};
     smp__budget_open(&planner->budget, request->deadline_s);
     if (!request->graph->training)
-        planner->request.gradient_blocks = 0; /* nothing is added up */
+        planner->request.options.gradient_blocks = 0; /* nothing is added up */
     planner->any_shard = request->sharding.shard == SMP_SHARD_AUTO;
     if (planner->request.sharding.shard < 1)
         planner->request.sharding.shard = 1;
     planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;
     if (planner->any_prefetch)
         planner->request.sharding.prefetch =
-            request->optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
+            request->options.optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
     planner->request.sharding.offload_states = smp__states_in_host(request);
-    planner->any_states = request->offload_states == SMP_OFFLOAD_AUTO && request->graph->training &&
-                          request->cluster->host.bytes_per_s > 0.0 &&
+    planner->any_states = request->options.offload_states == SMP_OFFLOAD_AUTO &&
+                          request->graph->training && request->cluster->host.bytes_per_s > 0.0 &&
                           !planner->request.sharding.offload_states;
     SMP_TRY(smp__keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;
     smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
-                                        request->microbatch_size, &planner->costs);
+                                        request->options.microbatch_size, &planner->costs);
     if (status != SMP_OK)
         smp__planner_close(planner);
     return status;
@@ -73,8 +73,8 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                 .microbatches = microbatches,
                                 .training = planner->request.graph->training,
                                 .active = active,
-                                .group = planner->request.group,
-                                .lag = planner->request.weight_lag,
+                                .group = planner->request.options.group,
+                                .lag = planner->request.options.weight_lag,
                                 .sharding = planner->request.sharding};
 }
 

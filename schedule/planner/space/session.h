@@ -82,7 +82,8 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
 /* Blocks of gradients of all replicas: as asked for, else one for each. */
 static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
 {
-    return planner->request.gradient_blocks > 0 ? planner->request.gradient_blocks : ddp;
+    return planner->request.options.gradient_blocks > 0 ? planner->request.options.gradient_blocks
+                                                        : ddp;
 }
 /* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
  * not. */

@@ -175,11 +175,11 @@ static void open_example(const char *name, int devices, smp_search_request *requ
     assert_int_equal(SMP_OK, smp_cluster_local(devices, &cluster));
     *request = (smp_search_request){.graph = graph,
                                     .cluster = cluster,
-                                    .devices = devices,
-                                    .microbatch_size = 1,
-                                    .memory_bytes = (int64_t)1 << 32,
-                                    .seed = 1,
-                                    .recompute = SMP_RECOMPUTE_AUTO,
+                                    .options.devices = devices,
+                                    .options.microbatch_size = 1,
+                                    .options.memory_bytes = (int64_t)1 << 32,
+                                    .options.seed = 1,
+                                    .options.recompute = SMP_RECOMPUTE_AUTO,
                                     .placement = SMP_PLACEMENT_AUTO,
                                     .deadline_s = smp_clock_s()};
 }
@@ -215,16 +215,16 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
     cluster->nodes = n_fast < 0 ? 2 : 1;
     cluster->devices_per_node = per_node;
     cluster->inter_node.latency_us = 200;
-    request.devices = devices;
+    request.options.devices = devices;
     request.deadline_s = small ? 0.0 : request.deadline_s;
     for (int d = 0; d < abs(n_fast); d++)
         ((smp_device_spec *)cluster->device)[slow + d].flops_fp32 *= 2;
     as_made.graph = request.graph;
     as_made.cluster = request.cluster;
-    as_made.devices = request.devices;
-    as_made.microbatch_size = request.microbatch_size;
-    as_made.memory_bytes = request.memory_bytes;
-    as_made.seed = request.seed;
+    as_made.options.devices = request.options.devices;
+    as_made.options.microbatch_size = request.options.microbatch_size;
+    as_made.options.memory_bytes = request.options.memory_bytes;
+    as_made.options.seed = request.options.seed;
     if (smp_plan_make(&as_made, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_plan_format(result.plan, &text));
@@ -259,16 +259,17 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
 static void test_check_scores_as_planned(void **state)
 {
     (void)state;
-    smp_search_request a = {.stages = 2, .chunks = 1, .microbatches = 8}, b = a, c = a;
-    a.recompute = b.recompute = SMP_RECOMPUTE_AUTO;
+    smp_search_request a = {.options.stages = 2, .options.chunks = 1, .options.microbatches = 8},
+                       b = a, c = a;
+    a.options.recompute = b.options.recompute = SMP_RECOMPUTE_AUTO;
     a.placement = b.placement = c.placement = SMP_PLACEMENT_AUTO;
-    b.chunks = 2;
-    b.microbatches = 4;
-    b.schedule = "interleaved";
-    c.stages = 3;
-    c.microbatches = 5;
-    c.schedule = "simple";
-    c.recompute = SMP_RECOMPUTE_ALL;
+    b.options.chunks = 2;
+    b.options.microbatches = 4;
+    b.options.schedule = "interleaved";
+    c.options.stages = 3;
+    c.options.microbatches = 5;
+    c.options.schedule = "simple";
+    c.options.recompute = SMP_RECOMPUTE_ALL;
     check_made("gpt-tiny.yaml", 2, 0, a, true);
     check_made("mlp.yaml", 2, 0, a, true);
     check_made("gpt-tiny.yaml", 4, 0, b, true);
@@ -276,15 +277,15 @@ static void test_check_scores_as_planned(void **state)
     check_made("mlp.yaml", 4, 0, b, true);
     check_made("gpt-tiny.yaml", 3, 0, c, true);
     check_made("branches.yaml", 3, 0, c, false);
-    a.ddp = 2; /* the second replica, the slower one, sets the pace */
+    a.options.ddp = 2; /* the second replica, the slower one, sets the pace */
     a.placement = SMP_PLACEMENT_CLUSTER;
     check_made("gpt-tiny.yaml", 4, 2, a, true);
     check_made("mlp.yaml", 4, 2, a, true);
-    b.ddp = 2; /* one replica computes longer, the other one's tensors take longer */
+    b.options.ddp = 2; /* one replica computes longer, the other one's tensors take longer */
     b.placement = SMP_PLACEMENT_CLUSTER;
     check_made("gpt-tiny.yaml", 4, -2, b, true);
     check_made("mlp.yaml", 4, -2, b, true);
-    b.recompute = SMP_RECOMPUTE_ALL;
+    b.options.recompute = SMP_RECOMPUTE_ALL;
     check_made("gpt-tiny.yaml", 4, -2, b, true);
 }
 
@@ -356,10 +357,10 @@ static void test_check_chooses_what_recomputes(void **state)
         "smp: 1\nstages: [{ops: [wte..h1.res_2], recompute: false}, {ops: [h2.ln_1..loss]}]\n"};
     smp_search_request request;
     open_example("gpt-tiny.yaml", 2, &request);
-    request.microbatch_size = 16;
-    request.microbatches = 8;
-    request.schedule = "interleaved";
-    request.memory_bytes = (int64_t)36 << 20;
+    request.options.microbatch_size = 16;
+    request.options.microbatches = 8;
+    request.options.schedule = "interleaved";
+    request.options.memory_bytes = (int64_t)36 << 20;
     for (int i = 0; i < 2; i++) {
         smp_check check;
         smp_sketch *sketch = parse(text[i]);

@@ -62,10 +62,10 @@ static void open_setting(setting *s, const int *forward_us, int n, int devices)
         s->f.device_spec[d].memory_bytes = 1 << 20;
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->f.cluster,
-                                      .devices = devices,
-                                      .microbatch_size = 1,
-                                      .seed = 1,
-                                      .recompute = SMP_RECOMPUTE_AUTO,
+                                      .options.devices = devices,
+                                      .options.microbatch_size = 1,
+                                      .options.seed = 1,
+                                      .options.recompute = SMP_RECOMPUTE_AUTO,
                                       .placement = SMP_PLACEMENT_AUTO};
 }
 
@@ -107,7 +107,7 @@ static void expect_part(const setting *s, const char *text, smp_check_part_kind 
                     check.part[i].saved_us <= check.part[i - 1].saved_us);
     assert_int_equal(SMP_OK, smp_check_report(&check, &s->request, &report));
     assert_int_equal(SMP_OK, smp_check_report_json(&check, &s->request, &json));
-    bool bottleneck = s->request.objective == SMP_OBJECTIVE_BOTTLENECK;
+    bool bottleneck = s->request.options.objective == SMP_OBJECTIVE_BOTTLENECK;
     snprintf(phrase, sizeof phrase, "of the %s: %s ", bottleneck ? "bottleneck" : "step",
              smp_check_part_name(kind));
     assert_non_null(strstr(report.data, phrase));
@@ -128,7 +128,7 @@ static void test_check_parts_partition(void **state)
     static const char text[] = "smp: 1\nbatch: {microbatches: 8}\nschedule: zero-bubble\n"
                                "stages: [{ops: n0..n5}, {ops: [n6, n7]}]\n";
     expect_part(&s, text, SMP_PART_PARTITION, 0.25);
-    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
     expect_part(&s, text, SMP_PART_PARTITION, 0.33);
     smp_graph_destroy(s.graph);
 }
@@ -192,7 +192,7 @@ static void test_check_parts_together(void **state)
     setting s;
     open_setting(&s, three, 3, 2);
     s.f.device_spec[1].flops_fp32 *= 2.0;
-    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
     expect_part(&s, "smp: 1\nschedule: simple\nstages: [{ops: n0}, {ops: [n1, n2]}]\n",
                 SMP_PART_TOGETHER, 0.19);
     smp_graph_destroy(s.graph);
@@ -212,7 +212,7 @@ static void test_check_parts_keep_the_time_limit(void **state)
     int n_cut = 0;
     open_setting(&s, four, 4, 4);
     s.f.device_spec[3].flops_fp32 *= 3.0;
-    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
     check_text(&s, text, &whole);
     assert_false(whole.parts_timed_out);
     for (int limit = 1; limit < 100; limit += 7) {
@@ -272,9 +272,9 @@ static void test_check_parts_of_own_plans(void **state)
             compute_us += 3.0 * forward_us[i];
         }
         open_setting(&s, forward_us, 6, 2);
-        s.request.stages = 2;
-        s.request.chunks = 1;
-        s.request.microbatches = 4;
+        s.request.options.stages = 2;
+        s.request.options.chunks = 1;
+        s.request.options.microbatches = 4;
         assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
         assert_int_equal(SMP_OK, smp_plan_format(result.plan, &own));
         check_text(&s, own.data, &check);

@@ -44,9 +44,9 @@ static void open_setting(const char *text, int devices, setting *s)
         fail_msg("%s", smp_last_error());
     s->request.graph = s->graph;
     s->request.cluster = s->groups;
-    s->request.memory_bytes = (int64_t)1 << 32;
-    s->request.seed = 1;
-    s->request.recompute = SMP_RECOMPUTE_AUTO;
+    s->request.options.memory_bytes = (int64_t)1 << 32;
+    s->request.options.seed = 1;
+    s->request.options.recompute = SMP_RECOMPUTE_AUTO;
     s->request.placement = SMP_PLACEMENT_AUTO;
     s->request.deadline_s = 1; /* over: no more than the first plans to compare with */
 }

@@ -359,13 +359,13 @@ static void test_export_every_format(void **state)
         smp_planner_result result;
         smp_search_request request = {.graph = graph,
                                       .cluster = local,
-                                      .devices = 2,
-                                      .stages = 2,
-                                      .chunks = chunks,
-                                      .microbatches = 4,
-                                      .microbatch_size = 2,
-                                      .memory_bytes = (int64_t)1 << 32,
-                                      .seed = 1};
+                                      .options.devices = 2,
+                                      .options.stages = 2,
+                                      .options.chunks = chunks,
+                                      .options.microbatches = 4,
+                                      .options.microbatch_size = 2,
+                                      .options.memory_bytes = (int64_t)1 << 32,
+                                      .options.seed = 1};
         if (smp_plan_make(&request, "model.yaml", &result) != SMP_OK)
             fail_msg("%s", smp_last_error());
         for (const smp_exporter *const *e = smp_exporters(); *e; e++)

@@ -34,15 +34,15 @@ static void make(bool whole, made *m)
         splitting = (smp_splitting){0};
     smp_search_request request = {.cluster = m->groups,
                                   .splitting = splitting,
-                                  .devices = 2,
-                                  .stages = 2,
-                                  .ddp = 1,
-                                  .chunks = 1,
-                                  .microbatches = 4,
-                                  .microbatch_size = 2,
-                                  .schedule = "simple",
-                                  .memory_bytes = (int64_t)1 << 32,
-                                  .seed = 1};
+                                  .options.devices = 2,
+                                  .options.stages = 2,
+                                  .options.ddp = 1,
+                                  .options.chunks = 1,
+                                  .options.microbatches = 4,
+                                  .options.microbatch_size = 2,
+                                  .options.schedule = "simple",
+                                  .options.memory_bytes = (int64_t)1 << 32,
+                                  .options.seed = 1};
     /* every op but those that begin layer 2 keeps to the one before it */
     if (smp_splitting_apply(&splitting, 0, &m->graph) != SMP_OK)
         fail_msg("%s", smp_last_error());

@@ -198,14 +198,14 @@ static void plan(const smp_graph *graph, int64_t batch)
     assert_int_equal(smp_cluster_default(graph->target, NULL, 1, &cluster), SMP_OK);
     smp_search_request request = {.graph = graph,
                                   .cluster = cluster,
-                                  .devices = 1,
-                                  .stages = 1,
-                                  .ddp = 1,
-                                  .chunks = 1,
-                                  .microbatches = 1,
-                                  .microbatch_size = batch,
+                                  .options.devices = 1,
+                                  .options.stages = 1,
+                                  .options.ddp = 1,
+                                  .options.chunks = 1,
+                                  .options.microbatches = 1,
+                                  .options.microbatch_size = batch,
                                   .placement = SMP_PLACEMENT_AUTO,
-                                  .schedule = "gpipe"};
+                                  .options.schedule = "gpipe"};
     if (smp_plan_make(&request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     smp_planner_result_destroy(&result);

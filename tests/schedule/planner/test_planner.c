@@ -28,10 +28,10 @@ static void open_setting(setting *s, const char *model, int devices)
     assert_int_equal(SMP_OK, smp_cluster_local(devices, &s->cluster));
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = s->cluster,
-                                      .devices = devices,
-                                      .microbatch_size = 2,
-                                      .memory_bytes = (int64_t)1 << 32,
-                                      .seed = 1};
+                                      .options.devices = devices,
+                                      .options.microbatch_size = 2,
+                                      .options.memory_bytes = (int64_t)1 << 32,
+                                      .options.seed = 1};
 }
 
 /* Few places to cut at, so that few partitions are searched. */
@@ -78,14 +78,14 @@ static void check_plan(const setting *s, smp_planner_result *out)
     check_prediction(read, s->graph);
 
     const smp_search_request *r = &s->request;
-    assert_int_equal(r->devices, read->pipeline * read->ddp);
-    assert_true(r->stages == 0 || r->stages == read->pipeline);
-    assert_true(r->ddp == 0 || r->ddp == read->ddp);
-    assert_true(r->chunks == 0 || r->chunks == read->chunks);
-    assert_true(r->microbatches == 0 || r->microbatches == read->microbatches);
+    assert_int_equal(r->options.devices, read->pipeline * read->ddp);
+    assert_true(r->options.stages == 0 || r->options.stages == read->pipeline);
+    assert_true(r->options.ddp == 0 || r->options.ddp == read->ddp);
+    assert_true(r->options.chunks == 0 || r->options.chunks == read->chunks);
+    assert_true(r->options.microbatches == 0 || r->options.microbatches == read->microbatches);
     assert_true(read->predicted.gap >= -1e-9);
     for (int rank = 0; rank < read->pipeline; rank++)
-        assert_true(read->predicted.peak_bytes[rank] <= r->memory_bytes);
+        assert_true(read->predicted.peak_bytes[rank] <= r->options.memory_bytes);
     assert_int_equal(SMP_OK,
                      smp_stage_table(out->plan, out->search.best->partition, s->graph, &table));
     assert_int_equal(SMP_OK, smp_explain_plan(out, &table));
@@ -132,7 +132,7 @@ static void test_planner_automatic(void **state)
             if (i > 0 && !is_long()) /* the first is small */
                 join_ops(&s, i == 1 ? 8 : 4);
             check_twice(&s);
-            s.request.optimize = SMP_OPTIMIZE_MEMORY;
+            s.request.options.optimize = SMP_OPTIMIZE_MEMORY;
             check_and_close(&s);
         }
 }
@@ -145,11 +145,11 @@ static void test_planner_fixed(void **state)
             for (int ddp = 1; ddp <= 2; ddp++) {
                 setting s;
                 open_setting(&s, "branches.yaml", 4);
-                s.request.ddp = ddp;
-                s.request.stages = 4 / ddp;
-                s.request.chunks = chunks;
-                s.request.microbatches = m;
-                s.request.schedule = "interleaved";
+                s.request.options.ddp = ddp;
+                s.request.options.stages = 4 / ddp;
+                s.request.options.chunks = chunks;
+                s.request.options.microbatches = m;
+                s.request.options.schedule = "interleaved";
                 s.request.placement = m == 1 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
                 if (!is_long())
                     join_ops(&s, 2);
@@ -162,9 +162,9 @@ static void test_planner_objective_bottleneck(void **state)
     (void)state;
     setting s;
     open_setting(&s, "gpt-tiny.yaml", 4);
-    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
-    s.request.stages = 4;
-    s.request.schedule = "simple";
+    s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.options.stages = 4;
+    s.request.options.schedule = "simple";
     check_and_close(&s);
 }
 
@@ -172,8 +172,8 @@ static void test_planner_objective_bottleneck(void **state)
 static double step_of(setting *s, const char *schedule, int64_t memory_bytes, int64_t *peak_bytes)
 {
     smp_planner_result result;
-    s->request.schedule = schedule;
-    s->request.memory_bytes = memory_bytes;
+    s->request.options.schedule = schedule;
+    s->request.options.memory_bytes = memory_bytes;
     if (smp_plan_make(&s->request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     const smp_predicted *predicted = &result.plan->predicted;
@@ -194,13 +194,13 @@ static void test_planner_zero_bubble_in_little_memory(void **state)
     int64_t peak, ignored;
     (void)state;
     open_setting(&s, "gpt-tiny.yaml", 4);
-    s.request.stages = 4;
-    s.request.ddp = s.request.chunks = 1;
-    s.request.microbatches = 16;
-    s.request.microbatch_size = 8;
+    s.request.options.stages = 4;
+    s.request.options.ddp = s.request.options.chunks = 1;
+    s.request.options.microbatches = 16;
+    s.request.options.microbatch_size = 8;
     if (!is_long())
         join_ops(&s, 4);
-    s.request.recompute = SMP_RECOMPUTE_AUTO;
+    s.request.options.recompute = SMP_RECOMPUTE_AUTO;
     step_of(&s, "interleaved", (int64_t)1 << 32, &peak);
     for (int percent = 100; percent >= 60; percent -= is_long() ? 20 : 40) {
         const int64_t memory = peak * percent / 100;
@@ -218,7 +218,7 @@ static void test_planner_no_fit(void **state)
     setting s;
     smp_planner_result result;
     open_setting(&s, "gpt-tiny.yaml", 2);
-    s.request.memory_bytes = 100000;
+    s.request.options.memory_bytes = 100000;
     assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
     assert_true(strlen(smp_last_error()) > 0);
     close_setting(&s);
@@ -230,13 +230,13 @@ static void test_planner_bad_request(void **state)
     setting s;
     smp_planner_result result;
     open_setting(&s, "mlp.yaml", 2);
-    s.request.devices = 3;
+    s.request.options.devices = 3;
     assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
-    s.request.devices = 2;
-    s.request.microbatch_size = 0;
+    s.request.options.devices = 2;
+    s.request.options.microbatch_size = 0;
     assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
-    s.request.microbatch_size = 1;
-    s.request.microbatches = 1 << 24;
+    s.request.options.microbatch_size = 1;
+    s.request.options.microbatches = 1 << 24;
     assert_int_not_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
     close_setting(&s);
 }
@@ -274,8 +274,8 @@ static void test_planner_cuda(void **state)
             smp_planner_result result;
             int pairs = 0;
             open_cards(&s, "gpt-tiny.yaml", devices, (smp_precision)precision);
-            s.request.stages = devices;
-            s.request.microbatches = is_long() ? 4 : 2;
+            s.request.options.stages = devices;
+            s.request.options.microbatches = is_long() ? 4 : 2;
             check_plan(&s, &result);
             assert_int_equal(SMP_BACKEND_CUDA, result.plan->target.backend);
             assert_int_equal(precision, result.plan->target.precision);
@@ -301,13 +301,13 @@ static void test_planner_bf16_memory(void **state)
         setting s;
         smp_planner_result result;
         open_cards(&s, "gpt-tiny.yaml", 1, (smp_precision)precision);
-        s.request.microbatches = 1;
-        s.request.microbatch_size = 16;
+        s.request.options.microbatches = 1;
+        s.request.options.microbatch_size = 16;
         assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
         peak[precision] = result.plan->predicted.peak_bytes[0];
         smp_planner_result_destroy(&result);
-        s.request.memory_bytes = peak[precision] - 1;
-        s.request.recompute = SMP_RECOMPUTE_NONE;
+        s.request.options.memory_bytes = peak[precision] - 1;
+        s.request.options.recompute = SMP_RECOMPUTE_NONE;
         assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
         close_setting(&s);
     }
@@ -330,8 +330,8 @@ static void test_planner_pairs_and_pins(void **state)
     int32_t *pin = calloc((size_t)n, sizeof *pin), *together = calloc((size_t)n, sizeof *together);
     for (int32_t op = 0; op < n; op++)
         pin[op] = op <= first ? 0 : 1;
-    s.request.stages = 2;
-    s.request.chunks = 1;
+    s.request.options.stages = 2;
+    s.request.options.chunks = 1;
     s.request.pin = pin;
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
@@ -401,7 +401,7 @@ static void make_profile(const setting *s, double share, smp_op_cost *cost, smp_
                          .fingerprint = s->graph->fingerprint,
                          .device = "cpu",
                          .dtype = "fp32",
-                         .microbatch_size = s->request.microbatch_size,
+                         .microbatch_size = s->request.options.microbatch_size,
                          .n_op = s->graph->n_op,
                          .op = cost};
 }
@@ -437,9 +437,9 @@ static void test_planner_measured_split(void **state)
             smp_op_cost *cost = calloc((size_t)s.graph->n_op, sizeof *cost);
             make_profile(&s, shares[i % 3], cost, &profile);
             s.request.profile = &profile;
-            s.request.stages = s.request.microbatches = 4;
-            s.request.chunks = 1;
-            s.request.schedule = schedules[k];
+            s.request.options.stages = s.request.options.microbatches = 4;
+            s.request.options.chunks = 1;
+            s.request.options.schedule = schedules[k];
             if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
                 fail_msg("%s", smp_last_error());
             check_prediction(result.plan, s.graph);

@@ -452,15 +452,15 @@ static void test_picture_examples(void **state)
             assert_int_equal(smp_cluster_local(4, &local), SMP_OK);
             smp_search_request request = {.graph = graph,
                                           .cluster = local,
-                                          .devices = 4,
-                                          .stages = 2,
-                                          .chunks = chunks,
-                                          .microbatches = 4,
-                                          .microbatch_size = 2,
-                                          .objective = i == 2 ? SMP_OBJECTIVE_STEP
-                                                              : SMP_OBJECTIVE_BOTTLENECK,
-                                          .memory_bytes = (int64_t)1 << 32,
-                                          .seed = 1};
+                                          .options.devices = 4,
+                                          .options.stages = 2,
+                                          .options.chunks = chunks,
+                                          .options.microbatches = 4,
+                                          .options.microbatch_size = 2,
+                                          .options.objective = i == 2 ? SMP_OBJECTIVE_STEP
+                                                                      : SMP_OBJECTIVE_BOTTLENECK,
+                                          .options.memory_bytes = (int64_t)1 << 32,
+                                          .options.seed = 1};
             if (smp_plan_make(&request, "model.yaml", &result) != SMP_OK ||
                 smp_picture_open(result.plan, graph, &picture) != SMP_OK)
                 fail_msg("%s", smp_last_error());
@@ -502,16 +502,16 @@ static void test_picture_offload(void **state)
         smp_text text = {0}, svg = {0};
         smp_search_request request = {.graph = graph,
                                       .cluster = local,
-                                      .devices = 2,
-                                      .stages = 2,
-                                      .chunks = 1,
-                                      .microbatches = 6,
-                                      .microbatch_size = 2,
-                                      .schedule = "simple",
-                                      .memory_bytes = (int64_t)1 << 32,
-                                      .offload = away ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_AUTO,
-                                      .loading_horizon = 1,
-                                      .seed = 1};
+                                      .options.devices = 2,
+                                      .options.stages = 2,
+                                      .options.chunks = 1,
+                                      .options.microbatches = 6,
+                                      .options.microbatch_size = 2,
+                                      .options.schedule = "simple",
+                                      .options.memory_bytes = (int64_t)1 << 32,
+                                      .options.offload = away ? SMP_OFFLOAD_ALL : SMP_OFFLOAD_AUTO,
+                                      .options.loading_horizon = 1,
+                                      .options.seed = 1};
         if (smp_plan_make(&request, "model.yaml", &result) != SMP_OK ||
             smp_picture_open(result.plan, graph, &picture) != SMP_OK ||
             smp_picture_text(picture, 100, &text) != SMP_OK ||

@@ -40,15 +40,15 @@ static void open_setting(setting *s, const char *text, int devices, int64_t memo
                                .overlap = true};
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->cluster,
-                                      .devices = devices,
-                                      .chunks = 1,
-                                      .microbatches = 2,
-                                      .microbatch_size = 4,
-                                      .schedule = "simple",
+                                      .options.devices = devices,
+                                      .options.chunks = 1,
+                                      .options.microbatches = 2,
+                                      .options.microbatch_size = 4,
+                                      .options.schedule = "simple",
                                       .sharding = {.shard = 1},
                                       .placement = SMP_PLACEMENT_CLUSTER,
-                                      .recompute = SMP_RECOMPUTE_NONE,
-                                      .seed = 1};
+                                      .options.recompute = SMP_RECOMPUTE_NONE,
+                                      .options.seed = 1};
 }
 
 static double random_below(uint64_t *random, double n)
@@ -84,7 +84,7 @@ static double step_of(const setting *s, const smp_split_entry *entry, int32_t n)
 {
     smp_tensor_result made;
     const smp_tensor_request how = {
-        .tensor = s->request.devices, .fixed = entry, .n_fixed = n, .only_fixed = n > 0};
+        .tensor = s->request.options.devices, .fixed = entry, .n_fixed = n, .only_fixed = n > 0};
     smp_status status = smp_tensor_plan(&s->request, &how, "model.yaml", &made);
     if (status != SMP_OK)
         return INFINITY;
@@ -111,7 +111,7 @@ static double best_of_all(every *e, int32_t op)
         e->planned++;
         return step_of(e->s, e->entry, op);
     }
-    const int n = smp_split_choices(graph, op, e->s->request.devices, choice);
+    const int n = smp_split_choices(graph, op, e->s->request.options.devices, choice);
     for (int k = 0; k < n && k < e->left; k++) {
         e->as[op].length = 0;
         smp_split_format(graph, op, choice[k], &e->as[op]);
@@ -189,8 +189,8 @@ static void plan_megatron(const char *text, int64_t memory_bytes, smp_tensor_res
     setting s;
     open_setting(&s, text, DEVICES, memory_bytes, 3e11);
     s.cluster.overlap = false;
-    s.request.stages = s.request.ddp = 1;
-    s.request.microbatch_size = 1;
+    s.request.options.stages = s.request.options.ddp = 1;
+    s.request.options.microbatch_size = 1;
     const smp_tensor_request how = {.tensor = DEVICES};
     if (smp_tensor_plan(&s.request, &how, "model.yaml", made) != SMP_OK)
         fail_msg("%s", smp_last_error());
@@ -266,8 +266,8 @@ static void count_pieces(int d, double link_bytes_per_s, int *columns, int *rows
     memcpy(text, gpt, sizeof gpt);
     memcpy(strstr(text, "d: 1024"), width, strlen(width));
     open_setting(&s, text, DEVICES, 340 << 20, link_bytes_per_s);
-    s.request.stages = s.request.ddp = 1;
-    s.request.microbatch_size = 1;
+    s.request.options.stages = s.request.options.ddp = 1;
+    s.request.options.microbatch_size = 1;
     const smp_tensor_request how = {.tensor = DEVICES};
     if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
         fail_msg("%s", smp_last_error());
@@ -304,8 +304,8 @@ static void test_tensor_auto_takes_what_fits(void **state)
     int last = 0;
     for (int64_t mb = 4000; mb >= 600; mb = mb * 2 / 3) {
         open_setting(&s, gpt, DEVICES, mb << 20, 3e11);
-        s.request.stages = 1;
-        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        s.request.options.stages = 1;
+        s.request.options.recompute = SMP_RECOMPUTE_AUTO;
         if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
             fail_msg("%lld MB: %s", (long long)mb, smp_last_error());
         const smp_plan *plan = made.result.plan;
@@ -387,7 +387,7 @@ static void test_tensor_mixture_reserves_its_peak(void **state)
         s.device[d].flops_fp32 = 5e10;
         s.device[d].bytes_per_s = 1e10;
     }
-    s.request.recompute = SMP_RECOMPUTE_ALL;
+    s.request.options.recompute = SMP_RECOMPUTE_ALL;
     assert_int_equal(SMP_OK, smp_tensor_plan(&s.request, &how, "model.yaml", &made));
     const smp_plan *plan = made.result.plan;
     assert_true(plan->splitting.overlap && plan->n_stage == 1);

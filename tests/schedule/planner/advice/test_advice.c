@@ -54,26 +54,26 @@ static void open_setting(setting *s, fixture_random *random, int recompute)
     int used = fixture_chance(random, 25) ? divisor_of(devices, random) : devices;
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->f.cluster,
-                                      .devices = used,
-                                      .microbatch_size = 1,
-                                      .seed = 1,
+                                      .options.devices = used,
+                                      .options.microbatch_size = 1,
+                                      .options.seed = 1,
                                       .advise = true,
                                       .placement = SMP_PLACEMENT_AUTO,
-                                      .recompute = (smp_recompute)recompute};
+                                      .options.recompute = (smp_recompute)recompute};
     if (fixture_chance(random, 40))
-        s->request.stages = divisor_of(used, random);
+        s->request.options.stages = divisor_of(used, random);
     if (fixture_chance(random, 20))
-        s->request.ddp =
-            s->request.stages > 0 ? used / s->request.stages : divisor_of(used, random);
+        s->request.options.ddp = s->request.options.stages > 0 ? used / s->request.options.stages
+                                                               : divisor_of(used, random);
     if (fixture_chance(random, 40))
-        s->request.microbatches = 1 << fixture_below(random, 5);
+        s->request.options.microbatches = 1 << fixture_below(random, 5);
     if (fixture_chance(random, 30))
-        s->request.chunks = 1 + fixture_below(random, 2);
+        s->request.options.chunks = 1 + fixture_below(random, 2);
     if (fixture_chance(random, 75))
-        s->request.schedule = schedules[fixture_below(random, 3)];
+        s->request.options.schedule = schedules[fixture_below(random, 3)];
     if (fixture_chance(random, 15)) {
-        s->request.schedule = "zero-bubble";
-        s->request.active_microbatches = 1 + fixture_below(random, 6);
+        s->request.options.schedule = "zero-bubble";
+        s->request.options.active_microbatches = 1 + fixture_below(random, 6);
     }
 }
 
@@ -84,7 +84,7 @@ static bool limit_memory(smp_search_request *request, double part)
     smp_planner_result result;
     if (smp_plan_make(request, "model.yaml", &result) != SMP_OK)
         return false;
-    request->memory_bytes = 1 + (int64_t)(part * (double)result.search.best->peak_bytes);
+    request->options.memory_bytes = 1 + (int64_t)(part * (double)result.search.best->peak_bytes);
     smp_planner_result_destroy(&result);
     return true;
 }
@@ -104,31 +104,31 @@ static int apply_option(const char *option, const char *value, smp_search_reques
     bool automatic = strcmp(value, "auto") == 0;
     assert_true(automatic || number > 0 || strcmp(value, "memory") == 0);
     if (strcmp(option, "--recompute") == 0 && automatic)
-        request->recompute = SMP_RECOMPUTE_AUTO;
+        request->options.recompute = SMP_RECOMPUTE_AUTO;
     else if (strcmp(option, "--pipeline") == 0 && automatic)
-        request->schedule = NULL;
+        request->options.schedule = NULL;
     else if (strcmp(option, "--chunks") == 0 && automatic)
-        request->chunks = 0;
+        request->options.chunks = 0;
     else if (strcmp(option, "--microbatches") == 0 && automatic)
-        request->microbatches = 0;
+        request->options.microbatches = 0;
     else if (strcmp(option, "--offload-states") == 0 && automatic)
-        return request->offload_states = SMP_OFFLOAD_AUTO, STATES;
+        return request->options.offload_states = SMP_OFFLOAD_AUTO, STATES;
     else if (strcmp(option, "--weight-lag") == 0 && automatic)
-        return request->weight_lag = 0, LAG;
+        return request->options.weight_lag = 0, LAG;
     else if (strcmp(option, "--shard") == 0 && automatic)
         return request->sharding.shard = SMP_SHARD_AUTO, request->any_shard_what = true, SHARDS;
     else if (strcmp(option, "--stages") == 0 && automatic)
-        return request->stages = 0, RANKS;
+        return request->options.stages = 0, RANKS;
     else if (strcmp(option, "--ddp") == 0 && automatic)
-        return request->ddp = 0, RANKS;
+        return request->options.ddp = 0, RANKS;
     else if (strcmp(option, "-n") == 0)
-        return request->devices = number, DEVICES;
+        return request->options.devices = number, DEVICES;
     else if (strcmp(option, "--active-microbatches") == 0)
-        return request->active_microbatches = number, ACTIVE;
+        return request->options.active_microbatches = number, ACTIVE;
     else if (strcmp(option, "--microbatch-size") == 0)
-        return request->microbatch_size = number, SIZE;
+        return request->options.microbatch_size = number, SIZE;
     else if (strcmp(option, "--optimize") == 0)
-        return request->optimize = SMP_OPTIMIZE_MEMORY, LESS;
+        return request->options.optimize = SMP_OPTIMIZE_MEMORY, LESS;
     else
         fail_msg("what is '%s %s'?", option, value);
     return OPEN;
@@ -140,11 +140,11 @@ static int apply(char *change, smp_search_request *request)
     int kind = -1;
     if (memory) {
         *memory = '\0';
-        assert_true(smp_parse_bytes(change, &request->memory_bytes));
+        assert_true(smp_parse_bytes(change, &request->options.memory_bytes));
         return MEMORY;
     }
     if (strcmp(change, "no --active-microbatches") == 0)
-        return request->active_microbatches = 0, ACTIVE;
+        return request->options.active_microbatches = 0, ACTIVE;
     for (char *option = strtok_r(rest, " ", &rest); option; option = strtok_r(NULL, " ", &rest)) {
         char *value = strtok_r(NULL, " ", &rest);
         assert_non_null(value);
@@ -242,10 +242,10 @@ static void test_advice_fits(void **state)
         open_setting(&s, &random, fixture_below(&random, 3));
         if (i % 2 == 1) { /* states may lie in host memory, and a schedule may be bound */
             s.f.cluster.host = (smp_link_spec){.latency_us = 1, .bytes_per_s = 1e9};
-            s.request.weight_lag = 1 + i % 3;
+            s.request.options.weight_lag = 1 + i % 3;
         }
         bool exists = limit_memory(&s.request, 0.3 + 0.01 * fixture_below(&random, 70));
-        s.request.objective =
+        s.request.options.objective =
             fixture_chance(&random, 20) ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
         smp_status status =
             exists ? smp_plan_make(&s.request, "model.yaml", &result) : SMP_ERR_INPUT;
@@ -284,16 +284,16 @@ static void test_advice_microbatch_size(void **state)
     assert_int_equal(SMP_OK, smp_cluster_local(4, &cluster));
     s.request = (smp_search_request){.graph = s.graph,
                                      .cluster = cluster,
-                                     .devices = 4,
-                                     .stages = 2,
-                                     .microbatches = 8,
-                                     .microbatch_size = 16,
-                                     .memory_bytes = (int64_t)60 << 20,
-                                     .recompute = SMP_RECOMPUTE_NONE,
-                                     .schedule = "simple",
-                                     .partitioner = "linear",
+                                     .options.devices = 4,
+                                     .options.stages = 2,
+                                     .options.microbatches = 8,
+                                     .options.microbatch_size = 16,
+                                     .options.memory_bytes = (int64_t)60 << 20,
+                                     .options.recompute = SMP_RECOMPUTE_NONE,
+                                     .options.schedule = "simple",
+                                     .options.partitioner = "linear",
                                      .advise = true,
-                                     .seed = 1};
+                                     .options.seed = 1};
     assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
     assert_true(follow_all(&s.request, count) >= 3);
     assert_true(count[SIZE] == 1 && count[MEMORY] == 1);
@@ -315,18 +315,18 @@ static void test_advice_states(void **state)
     cluster->host = (smp_link_spec){.latency_us = 10, .bytes_per_s = 4e9};
     s.request = (smp_search_request){.graph = s.graph,
                                      .cluster = cluster,
-                                     .devices = 4,
-                                     .stages = 4,
-                                     .ddp = 1,
-                                     .chunks = 1,
-                                     .microbatches = 1,
-                                     .microbatch_size = 1,
-                                     .memory_bytes = (int64_t)3300 << 10,
-                                     .recompute = SMP_RECOMPUTE_NONE,
-                                     .schedule = "simple",
-                                     .partitioner = "linear",
+                                     .options.devices = 4,
+                                     .options.stages = 4,
+                                     .options.ddp = 1,
+                                     .options.chunks = 1,
+                                     .options.microbatches = 1,
+                                     .options.microbatch_size = 1,
+                                     .options.memory_bytes = (int64_t)3300 << 10,
+                                     .options.recompute = SMP_RECOMPUTE_NONE,
+                                     .options.schedule = "simple",
+                                     .options.partitioner = "linear",
                                      .advise = true,
-                                     .seed = 1};
+                                     .options.seed = 1};
     assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
     (void)follow_all(&s.request, count);
     assert_int_equal(1, count[STATES]);
@@ -339,17 +339,17 @@ static void apply_hint(const smp_hint *hint, setting *s, const smp_plan *plan)
 {
     smp_search_request *r = &s->request;
     smp_link_spec *links[] = {&s->f.cluster.intra_node, &s->f.cluster.inter_node};
-    r->devices = hint->pipeline * hint->ddp;
-    r->stages = hint->pipeline;
-    r->ddp = hint->ddp;
-    r->chunks = hint->chunks;
-    r->microbatches = hint->microbatches;
-    r->schedule = hint->schedule;
-    r->memory_bytes = hint->memory_bytes;
+    r->options.devices = hint->pipeline * hint->ddp;
+    r->options.stages = hint->pipeline;
+    r->options.ddp = hint->ddp;
+    r->options.chunks = hint->chunks;
+    r->options.microbatches = hint->microbatches;
+    r->options.schedule = hint->schedule;
+    r->options.memory_bytes = hint->memory_bytes;
     if (hint->kind != SMP_HINT_MEMORY)
         r->placement = plan->placement;
     if (hint->kind == SMP_HINT_RECOMPUTE)
-        r->recompute = SMP_RECOMPUTE_AUTO;
+        r->options.recompute = SMP_RECOMPUTE_AUTO;
     for (int i = 0; i < 2; i++) {
         double factor = hint->kind == SMP_HINT_FREE_LINKS                               ? 1e9
                         : hint->kind == (i ? SMP_HINT_INTER_LINK : SMP_HINT_INTRA_LINK) ? 2.0
@@ -370,7 +370,7 @@ static void apply_hint(const smp_hint *hint, setting *s, const smp_plan *plan)
 
 static double time_of(const smp_search_request *request, const smp_plan *plan)
 {
-    double us = request->objective == SMP_OBJECTIVE_BOTTLENECK
+    double us = request->options.objective == SMP_OBJECTIVE_BOTTLENECK
                     ? plan->predicted.bottleneck_us
                     : plan->predicted.step_us / plan->microbatches;
     return us / plan->ddp;
@@ -381,7 +381,7 @@ static void draw_hinted(setting *s, uint64_t seed)
     fixture_random random = {seed << 32 | 7};
     open_setting(s, &random, 1 + fixture_below(&random, 2));
     (void)limit_memory(&s->request, 0.5 + 0.01 * fixture_below(&random, 100));
-    s->request.objective =
+    s->request.options.objective =
         fixture_chance(&random, 20) ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
 }
 

@@ -46,20 +46,20 @@ static void open_setting(setting *s, fixture_random *random, bool offload)
     s->f.cluster.overlap = fixture_chance(random, 50);
     s->request = (smp_search_request){.graph = s->f.graph,
                                       .cluster = &s->f.cluster,
-                                      .devices = STAGES,
-                                      .stages = STAGES,
-                                      .ddp = 1,
-                                      .chunks = 1,
-                                      .microbatches = 2 + fixture_below(random, 5),
-                                      .microbatch_size = 1,
-                                      .schedule = schedule[fixture_below(random, 3)],
+                                      .options.devices = STAGES,
+                                      .options.stages = STAGES,
+                                      .options.ddp = 1,
+                                      .options.chunks = 1,
+                                      .options.microbatches = 2 + fixture_below(random, 5),
+                                      .options.microbatch_size = 1,
+                                      .options.schedule = schedule[fixture_below(random, 3)],
                                       .placement = SMP_PLACEMENT_CLUSTER,
-                                      .weight_lag = 2 * STAGES, /* the rule's own order */
-                                      .recompute = SMP_RECOMPUTE_AUTO};
+                                      .options.weight_lag = 2 * STAGES, /* the rule's own order */
+                                      .options.recompute = SMP_RECOMPUTE_AUTO};
     if (offload) { /* in the others' orders two stages keep hardly anything for long */
-        s->request.schedule = "simple";
-        s->request.microbatches = 4 + (int)fixture_below(random, 4);
-        s->request.offload = SMP_OFFLOAD_AUTO;
+        s->request.options.schedule = "simple";
+        s->request.options.microbatches = 4 + (int)fixture_below(random, 4);
+        s->request.options.offload = SMP_OFFLOAD_AUTO;
         s->f.cluster.host = (smp_link_spec){.latency_us = 1.0,
                                             .bytes_per_s = 1e6 * (20 << fixture_below(random, 6))};
     }
@@ -101,9 +101,9 @@ static outcome judge(setting *s, const int32_t *stage, const bool *recompute, bo
                                .pipeline = STAGES,
                                .ddp = 1,
                                .chunks = 1,
-                               .microbatches = s->request.microbatches,
+                               .microbatches = s->request.options.microbatches,
                                .microbatch_size = 1,
-                               .schedule = s->request.schedule,
+                               .schedule = s->request.options.schedule,
                                .device = device,
                                .stage_rank = device,
                                .rank_peak_bytes = peak,
@@ -158,9 +158,9 @@ static double tighten(setting *s, fixture_random *random, outcome *all, int n)
 {
     double least = INFINITY;
     qsort(all, (size_t)n, sizeof *all, compare_peaks);
-    s->request.memory_bytes = all[fixture_below(random, 1 + n / 3)].peak_bytes;
-    s->planner.request.memory_bytes = s->request.memory_bytes;
-    for (int i = 0; i < n && all[i].peak_bytes <= s->request.memory_bytes; i++)
+    s->request.options.memory_bytes = all[fixture_below(random, 1 + n / 3)].peak_bytes;
+    s->planner.request.options.memory_bytes = s->request.options.memory_bytes;
+    for (int i = 0; i < n && all[i].peak_bytes <= s->request.options.memory_bytes; i++)
         least = fmin(least, all[i].step_us);
     return least;
 }
@@ -262,7 +262,7 @@ static void test_memory_fit_weighs_both(void **state)
         n_best += best->step_us <= 1.01 * least;
         gap += best->step_us / least - 1.0;
         worst = fmax(worst, best->step_us / least);
-        s.planner.request.offload = SMP_OFFLOAD_NONE;
+        s.planner.request.options.offload = SMP_OFFLOAD_NONE;
         if (smp__search_run(&s.planner, &without) == SMP_OK) {
             assert_true(best->step_us <= without.best->step_us * (1.0 + 1e-9));
             n_faster += best->step_us < 0.99 * without.best->step_us;
@@ -332,15 +332,15 @@ static void test_recompute_fit_needs_every_op(void **state)
         assert_int_equal(smp_cluster_read(path, &cluster), SMP_OK);
         smp_search_request request = {.graph = graph,
                                       .cluster = cluster,
-                                      .devices = row[i].devices,
-                                      .stages = row[i].stages,
-                                      .ddp = row[i].devices / row[i].stages,
-                                      .chunks = row[i].chunks,
-                                      .microbatches = row[i].microbatches,
-                                      .microbatch_size = row[i].size,
-                                      .schedule = row[i].schedule,
-                                      .memory_bytes = row[i].mib << 20,
-                                      .recompute = SMP_RECOMPUTE_AUTO};
+                                      .options.devices = row[i].devices,
+                                      .options.stages = row[i].stages,
+                                      .options.ddp = row[i].devices / row[i].stages,
+                                      .options.chunks = row[i].chunks,
+                                      .options.microbatches = row[i].microbatches,
+                                      .options.microbatch_size = row[i].size,
+                                      .options.schedule = row[i].schedule,
+                                      .options.memory_bytes = row[i].mib << 20,
+                                      .options.recompute = SMP_RECOMPUTE_AUTO};
         assert_int_equal(smp__planner_open(&request, &planner), SMP_OK);
         if (smp__search_run(&planner, &result) != SMP_OK)
             fail_msg("%s: %s", row[i].model, smp_last_error());

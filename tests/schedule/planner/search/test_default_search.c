@@ -28,16 +28,16 @@ static void open_setting(setting *s, fixture_random *random)
         ((smp_op_cost_override *)s->f.graph->op[i].cost)->weight_bytes /= 8;
     fixture_cluster(&s->f, p, p, 1e7);
     s->f.cluster.overlap = fixture_chance(random, 70);
-    s->request = (smp_search_request){.graph = s->f.graph,
-                                      .cluster = &s->f.cluster,
-                                      .devices = p,
-                                      .stages = fixture_chance(random, 70) ? p : 0,
-                                      .microbatches = p * (1 + fixture_below(random, 4)),
-                                      .microbatch_size = 1,
-                                      .recompute = fixture_chance(random, 50) ? SMP_RECOMPUTE_AUTO
-                                                                              : SMP_RECOMPUTE_NONE,
-                                      .seed = 1,
-                                      .placement = SMP_PLACEMENT_AUTO};
+    s->request = (smp_search_request){
+        .graph = s->f.graph,
+        .cluster = &s->f.cluster,
+        .options.devices = p,
+        .options.stages = fixture_chance(random, 70) ? p : 0,
+        .options.microbatches = p * (1 + fixture_below(random, 4)),
+        .options.microbatch_size = 1,
+        .options.recompute = fixture_chance(random, 50) ? SMP_RECOMPUTE_AUTO : SMP_RECOMPUTE_NONE,
+        .options.seed = 1,
+        .placement = SMP_PLACEMENT_AUTO};
 }
 
 /* Per sample; INFINITY: nothing fits, or the rule cannot run it. */
@@ -62,14 +62,14 @@ static double best_rule(const smp_search_request *request, const char **name, in
     double best = INFINITY;
     int64_t ignored;
     for (int k = 0; smp_schedules()[k]; k++)
-        for (int bound = 0; bound <= request->devices; bound++) {
+        for (int bound = 0; bound <= request->options.devices; bound++) {
             smp_search_request r = *request;
-            r.schedule = smp_schedules()[k]->name;
-            r.active_microbatches = bound;
+            r.options.schedule = smp_schedules()[k]->name;
+            r.options.active_microbatches = bound;
             double time = time_of(&r, &ignored);
             if (time < best) {
                 best = time;
-                *name = r.schedule;
+                *name = r.options.schedule;
                 *active = bound;
             }
         }
@@ -88,7 +88,7 @@ static void test_default_search_is_never_worse(void **state)
         int active = 0;
         open_setting(&s, &random);
         if (time_of(&s.request, &peak_bytes) < INFINITY)
-            s.request.memory_bytes =
+            s.request.options.memory_bytes =
                 (int64_t)((0.5 + 0.01 * fixture_below(&random, 60)) * (double)peak_bytes);
         double open = time_of(&s.request, &peak_bytes);
         double rule = best_rule(&s.request, &name, &active);

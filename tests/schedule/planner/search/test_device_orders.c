@@ -54,14 +54,14 @@ static void open_setting(setting *s, fixture_random *random)
     int ddp = n == 4 && (int)fixture_below(random, 2) ? 2 : 1;
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->cluster,
-                                      .devices = n,
-                                      .ddp = ddp,
-                                      .chunks = 1,
-                                      .microbatches = 2 + (int)fixture_below(random, 4),
-                                      .microbatch_size = 1,
-                                      .schedule = "interleaved",
+                                      .options.devices = n,
+                                      .options.ddp = ddp,
+                                      .options.chunks = 1,
+                                      .options.microbatches = 2 + (int)fixture_below(random, 4),
+                                      .options.microbatch_size = 1,
+                                      .options.schedule = "interleaved",
                                       .placement = SMP_PLACEMENT_AUTO,
-                                      .seed = 1};
+                                      .options.seed = 1};
 }
 
 /* INFINITY: nothing fits. */
@@ -80,14 +80,14 @@ static double step_of(const smp_search_request *request)
 
 static void try_orders(const setting *s, int *order, int i, double *least_us)
 {
-    if (i == s->request.devices) {
+    if (i == s->request.options.devices) {
         smp_search_request request = s->request;
-        request.placement = smp_placement_of(order, i / request.ddp, request.ddp);
+        request.placement = smp_placement_of(order, i / request.options.ddp, request.options.ddp);
         request.device = order;
         *least_us = fmin(*least_us, step_of(&request));
         return;
     }
-    for (int k = i; k < s->request.devices; k++) {
+    for (int k = i; k < s->request.options.devices; k++) {
         int kept = order[i];
         order[i] = order[k];
         order[k] = kept;

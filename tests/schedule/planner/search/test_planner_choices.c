@@ -30,15 +30,15 @@ static void open_setting(setting *s, fixture_random *random, int devices, int mo
     free(model);
     fixture_cluster(&s->f, devices, devices, fixture_chance(random, 50) ? 1e7 : 1e9);
     s->f.cluster.overlap = fixture_chance(random, 60);
-    s->request = (smp_search_request){.graph = s->f.graph,
-                                      .cluster = &s->f.cluster,
-                                      .devices = devices,
-                                      .stages = devices,
-                                      .microbatches = devices * (1 + fixture_below(random, 4)),
-                                      .microbatch_size = 1,
-                                      .placement = SMP_PLACEMENT_CLUSTER,
-                                      .recompute = fixture_chance(random, 60) ? SMP_RECOMPUTE_AUTO
-                                                                              : SMP_RECOMPUTE_NONE};
+    s->request = (smp_search_request){
+        .graph = s->f.graph,
+        .cluster = &s->f.cluster,
+        .options.devices = devices,
+        .options.stages = devices,
+        .options.microbatches = devices * (1 + fixture_below(random, 4)),
+        .options.microbatch_size = 1,
+        .placement = SMP_PLACEMENT_CLUSTER,
+        .options.recompute = fixture_chance(random, 60) ? SMP_RECOMPUTE_AUTO : SMP_RECOMPUTE_NONE};
 }
 
 static void close_setting(setting *s)
@@ -67,7 +67,7 @@ static void tighten_memory(setting *s, fixture_random *random)
 {
     smp_planner_result result;
     assert_true(plan(&s->request, &result));
-    s->request.memory_bytes =
+    s->request.options.memory_bytes =
         result.search.best->peak_bytes * (50 + fixture_below(random, 60)) / 100;
     smp_planner_result_destroy(&result);
 }
@@ -101,8 +101,8 @@ static void compare_named(int seed, named_tally *tally)
     for (int k = 0; kinds[k]; k++)
         for (int active = 0; active < 2 * p; active++) {
             smp_search_request request = s.request;
-            request.schedule = kinds[k]->name;
-            request.active_microbatches = active;
+            request.options.schedule = kinds[k]->name;
+            request.options.active_microbatches = active;
             double step_us = step_of(&request);
             if (step_us >= least)
                 continue;
@@ -166,26 +166,26 @@ static void test_planner_choices_least_memory(void **state)
         setting s = {0};
         const int p = 2 + fixture_below(&random, 3);
         open_setting(&s, &random, p, MAX_OPS);
-        s.request.schedule = "zero-bubble";
-        s.request.chunks = 1;
-        s.request.optimize = SMP_OPTIMIZE_MEMORY;
-        s.request.active_microbatches = fixture_chance(&random, 70) ? p : 0;
+        s.request.options.schedule = "zero-bubble";
+        s.request.options.chunks = 1;
+        s.request.options.optimize = SMP_OPTIMIZE_MEMORY;
+        s.request.options.active_microbatches = fixture_chance(&random, 70) ? p : 0;
         const int64_t bytes = peak_of(&s.request);
         assert_true(bytes > 0);
         smp_search_request other = s.request;
         for (int lag = 1; lag <= p; lag++) {
-            other.weight_lag = lag;
+            other.options.weight_lag = lag;
             const int64_t least = peak_of(&other);
             if ((double)least * 1.01 < (double)bytes)
                 fail_msg("seed %d: %lld bytes, with a lag of %d %lld", seed, (long long)bytes, lag,
                          (long long)least);
             by_lag += lag == p && (double)bytes * 1.01 < (double)least;
         }
-        other.schedule = "interleaved";
+        other.options.schedule = "interleaved";
         const int64_t whole = peak_of(&other);
         if ((double)whole * 1.01 < (double)bytes)
             fail_msg("seed %d: %lld bytes, 1F1B %lld", seed, (long long)bytes, (long long)whole);
-        by_whole += other.active_microbatches == p && (double)bytes > 0.99 * (double)whole;
+        by_whole += other.options.active_microbatches == p && (double)bytes > 0.99 * (double)whole;
         close_setting(&s);
     }
     print_message("%d of %d in less than the rule's own, %d as 1F1B\n", by_lag, n, by_whole);
@@ -220,10 +220,10 @@ static void judge(trial *t)
     if (smp_partition_evaluate(&f->problem, t->now.stage, &partition) != SMP_OK)
         fail_msg("%s", smp_last_error());
     smp_candidate c = {.sharding = t->planner.request.sharding,
-                       .pipeline = request->stages,
+                       .pipeline = request->options.stages,
                        .ddp = 1,
                        .chunks = t->now.chunks,
-                       .microbatches = request->microbatches,
+                       .microbatches = request->options.microbatches,
                        .active = t->now.active,
                        .lag = t->now.lag,
                        .microbatch_size = 1,
@@ -249,7 +249,7 @@ static void judge(trial *t)
 static int n_sets(const trial *t)
 {
     int n_op = t->s->f.graph->n_op;
-    if (t->s->request.recompute != SMP_RECOMPUTE_AUTO)
+    if (t->s->request.options.recompute != SMP_RECOMPUTE_AUTO)
         return 1;
     return 1 << (n_op <= FEW_OPS ? n_op : t->s->f.problem.n_stage);
 }
@@ -279,9 +279,9 @@ static void check_bounds(trial *t)
 {
     smp_search_request request = t->s->request;
     smp_planner_result result;
-    request.schedule = t->now.kind->name;
-    request.active_microbatches = t->now.active;
-    request.weight_lag = t->now.lag;
+    request.options.schedule = t->now.kind->name;
+    request.options.active_microbatches = t->now.active;
+    request.options.weight_lag = t->now.lag;
     if (!(t->kind_us < INFINITY) || !plan(&request, &result))
         return;
     const smp_predicted *is = &result.plan->predicted;
@@ -290,7 +290,7 @@ static void check_bounds(trial *t)
     if (same && (is->lower_bound_us > t->kind_bottleneck_us * (1.0 + 1e-9) ||
                  is->step_lower_bound_us > t->kind_us * (1.0 + 1e-9)))
         fail_msg("%s, at most %d live: bounds of %.12g and %.12g us, there are %.12g and %.12g us",
-                 request.schedule, request.active_microbatches, is->lower_bound_us,
+                 request.options.schedule, request.options.active_microbatches, is->lower_bound_us,
                  is->step_lower_bound_us, t->kind_bottleneck_us, t->kind_us);
     t->priced += bound && strstr(bound, "prices") != NULL;
     smp_planner_result_destroy(&result);
@@ -299,9 +299,9 @@ static void check_bounds(trial *t)
 static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int active, int lag)
 {
     fixture *f = &t->s->f;
-    int p = t->s->request.stages;
+    int p = t->s->request.options.stages;
     smp_schedule_shape shape =
-        smp__planner_shape(&t->planner, p, chunks, t->s->request.microbatches, active);
+        smp__planner_shape(&t->planner, p, chunks, t->s->request.options.microbatches, active);
     if ((active > 0 && !kind->takes_active) || p * chunks > MAX_STAGES ||
         p * chunks > f->graph->n_op || smp__planner_check(kind, &shape) != SMP_OK)
         return;
@@ -334,7 +334,7 @@ static void test_planner_choices_all_of_small_graphs(void **state)
         setting s = {0};
         int p = 2 + fixture_below(&random, 2);
         open_setting(&s, &random, p, 7);
-        s.request.chunks = 1 + fixture_chance(&random, 30) * (p == 2);
+        s.request.options.chunks = 1 + fixture_chance(&random, 30) * (p == 2);
         tighten_memory(&s, &random);
         trial t = {.s = &s, .least_us = INFINITY};
         assert_int_equal(SMP_OK, smp__planner_open(&s.request, &t.planner));
@@ -353,10 +353,10 @@ static void test_planner_choices_all_of_small_graphs(void **state)
             .memory_limit = s.f.limit};
         for (int k = 0; kinds[k]; k++)
             for (int active = 0; active < 2 * p; active++)
-                judge_kind(&t, kinds[k], s.request.chunks, active, 2 * p);
+                judge_kind(&t, kinds[k], s.request.options.chunks, active, 2 * p);
         for (int k = 0; kinds[k]; k++)
             if (kinds[k]->most_lag)
-                judge_kind(&t, kinds[k], s.request.chunks, 0, 1);
+                judge_kind(&t, kinds[k], s.request.options.chunks, 0, 1);
         double step_us = step_of(&s.request);
         if (step_us > t.least_us * 1.01 && ++worse)
             print_message("seed %d: a step of %.12g us, %s with at most %d live micro-batches "

@@ -41,7 +41,7 @@ static double planned_us(const smp_search_request *request, int node_replicas, i
 /* No number that is named is faster than what is chosen, but by what steps may differ by anyway. */
 static void assert_chosen(const smp_search_request *request)
 {
-    const int ddp = DEVICES / request->stages, shard = request->sharding.shard;
+    const int ddp = DEVICES / request->options.stages, shard = request->sharding.shard;
     int best = 0, chosen, given;
     double least_us = INFINITY;
     const double auto_us = planned_us(request, SMP_HOPS_AUTO, &chosen);
@@ -53,8 +53,8 @@ static void assert_chosen(const smp_search_request *request)
     }
     if (auto_us > 1.001 * least_us)
         fail_msg("%d nodes, %d ranks, shard %d, what %d: %d take %g us, %d take %g us",
-                 request->cluster->nodes, request->stages, shard, (int)request->sharding.what,
-                 chosen, auto_us, best, least_us);
+                 request->cluster->nodes, request->options.stages, shard,
+                 (int)request->sharding.what, chosen, auto_us, best, least_us);
 }
 
 static void test_planner_hops_are_the_best_that_can_be_named(void **state)
@@ -75,18 +75,18 @@ static void test_planner_hops_are_the_best_that_can_be_named(void **state)
                 const smp_cluster cluster = make_cluster(device, nodes, i % 2 == 0);
                 smp_search_request request = {.graph = graph,
                                               .cluster = &cluster,
-                                              .devices = DEVICES,
-                                              .stages = stages,
-                                              .ddp = DEVICES / stages,
-                                              .chunks = 4,
-                                              .microbatches = stages,
-                                              .microbatch_size = 1,
-                                              .schedule = "breadth-first",
-                                              .partitioner = "linear",
+                                              .options.devices = DEVICES,
+                                              .options.stages = stages,
+                                              .options.ddp = DEVICES / stages,
+                                              .options.chunks = 4,
+                                              .options.microbatches = stages,
+                                              .options.microbatch_size = 1,
+                                              .options.schedule = "breadth-first",
+                                              .options.partitioner = "linear",
                                               .sharding = sharding[i],
-                                              .seed = 1};
+                                              .options.seed = 1};
                 request.sharding.bucket_bytes = SMP_BUCKET_AUTO;
-                if (sharding[i].shard <= request.ddp)
+                if (sharding[i].shard <= request.options.ddp)
                     assert_chosen(&request);
             }
     smp_graph_destroy(graph);

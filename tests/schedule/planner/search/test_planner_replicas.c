@@ -52,15 +52,16 @@ static void open_setting(setting *s, fixture_random *random)
     }
     s->graph = chain_model(s->op, MAX_OPS);
     set_cluster(s, random);
-    s->request = (smp_search_request){.graph = s->graph,
-                                      .cluster = &s->cluster,
-                                      .devices = s->cluster.nodes * s->cluster.devices_per_node,
-                                      .chunks = 1,
-                                      .microbatches = MICROBATCHES,
-                                      .microbatch_size = 1,
-                                      .schedule = "simple",
-                                      .placement = SMP_PLACEMENT_AUTO,
-                                      .seed = 1};
+    s->request =
+        (smp_search_request){.graph = s->graph,
+                             .cluster = &s->cluster,
+                             .options.devices = s->cluster.nodes * s->cluster.devices_per_node,
+                             .options.chunks = 1,
+                             .options.microbatches = MICROBATCHES,
+                             .options.microbatch_size = 1,
+                             .options.schedule = "simple",
+                             .placement = SMP_PLACEMENT_AUTO,
+                             .options.seed = 1};
 }
 
 /* Devices of replica d and rank r, at d * p + r. */
@@ -145,7 +146,7 @@ static void run_simple(const replica *r, double *end_us)
 
 static double bottleneck_of(const setting *s, const int *border, int p, const int *device)
 {
-    int ddp = s->request.devices / p;
+    int ddp = s->request.options.devices / p;
     double slowest = 0.0;
     for (int d = 0; d < ddp; d++) {
         replica r = make_replica(s, border, p, device, d);
@@ -157,7 +158,7 @@ static double bottleneck_of(const setting *s, const int *border, int p, const in
 static double step_of(const setting *s, const int *border, int p, const int *device,
                       double optimizer_bytes_per_s)
 {
-    int ddp = s->request.devices / p;
+    int ddp = s->request.options.devices / p;
     double through[MAX_DEVICES] = {0}, step = 0.0;
     for (int d = 0; d < ddp; d++) {
         double end_us[MAX_DEVICES];
@@ -225,11 +226,11 @@ static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement pl
     double least_bottleneck, least_step;
     int device[MAX_DEVICES];
     smp_search_request request = s->request;
-    place(placement, p, s->request.devices / p, device);
-    request.stages = p;
+    place(placement, p, s->request.options.devices / p, device);
+    request.options.stages = p;
     request.placement = placement;
     smp_planner_result by_step = plan(&request);
-    request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
     smp_planner_result by_bottleneck = plan(&request);
     const smp_predicted *made = &by_step.plan->predicted;
     best_split(s, p, device, by_step.plan->optimizer_bytes_per_s, &least_bottleneck, &least_step);
@@ -249,7 +250,7 @@ static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement pl
 static void try_orders(const setting *s, int *device, int i, double optimizer_bytes_per_s,
                        double *step_us, double *bottleneck_us)
 {
-    int n = s->request.devices;
+    int n = s->request.options.devices;
     for (int p = 1; p <= n && i == n; p++) {
         double bottleneck, step;
         if (n % p != 0)
@@ -277,10 +278,10 @@ static void test_planner_replicas_all_placements(void **state)
         fixture_random random = {seed << 32};
         double least_step = INFINITY;
         open_setting(&s, &random);
-        for (int p = 1; p <= s.request.devices; p++)
+        for (int p = 1; p <= s.request.options.devices; p++)
             for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD;
                  placement++) {
-                if (s.request.devices % p != 0)
+                if (s.request.options.devices % p != 0)
                     continue;
                 double step_us;
                 check_fixed(&s, seed, p, (smp_placement)placement, &step_us);
@@ -296,11 +297,12 @@ static void test_planner_replicas_all_placements(void **state)
         missed += s.cluster.overlap && us > all_step * 1.01;
         crossing += best.plan->pipeline > 1 && best.plan->ddp > 1;
         smp_planner_result_destroy(&best);
-        s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+        s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
         best = plan(&s.request);
-        us = per_sample(best.plan->predicted.bottleneck_us, best.plan) * s.request.devices;
+        us = per_sample(best.plan->predicted.bottleneck_us, best.plan) * s.request.options.devices;
         bool misses = us > all_bottleneck * 1.01;
-        if (us < all_bottleneck * (1.0 - 1e-9) || (misses && s.request.devices < MAX_DEVICES))
+        if (us < all_bottleneck * (1.0 - 1e-9) ||
+            (misses && s.request.options.devices < MAX_DEVICES))
             fail_msg("seed %d: bottleneck %.12g us, the best is %.12g us", (int)seed, us,
                      all_bottleneck);
         missed += misses;
@@ -324,11 +326,11 @@ static void test_planner_replicas_hints(void **state)
         double gain = 0.0, without_us, ignored;
         int device[MAX_DEVICES];
         open_setting(&s, &random);
-        s.request.stages = 2;
-        s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
-        s.request.recompute = SMP_RECOMPUTE_ALL;
+        s.request.options.stages = 2;
+        s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
+        s.request.options.recompute = SMP_RECOMPUTE_ALL;
         smp_planner_result result = plan(&s.request);
-        for (int i = 0; i < s.request.devices; i++)
+        for (int i = 0; i < s.request.options.devices; i++)
             device[i] = smp_plan_device(result.plan, i / 2, i % 2);
         best_split(&s, 2, device, 1.0, &without_us, &ignored);
         double expected = 1.0 - without_us / result.plan->predicted.bottleneck_us;

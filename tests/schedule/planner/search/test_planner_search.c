@@ -64,11 +64,11 @@ static void open_setting(setting *s, int blocks, int width, int nodes, int per_n
                                .overlap = true};
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->cluster,
-                                      .devices = devices,
-                                      .microbatch_size = 2,
-                                      .partitioner = "linear",
+                                      .options.devices = devices,
+                                      .options.microbatch_size = 2,
+                                      .options.partitioner = "linear",
                                       .placement = SMP_PLACEMENT_AUTO,
-                                      .seed = 1};
+                                      .options.seed = 1};
 }
 
 static void close_setting(setting *s)
@@ -109,10 +109,10 @@ static void plan_fixed(const setting *s, int pipeline, int chunks, int microbatc
 {
     smp_search_request request = s->request;
     smp_planner_result result;
-    request.stages = pipeline;
-    request.chunks = chunks;
-    request.microbatches = microbatches;
-    request.schedule = schedule;
+    request.options.stages = pipeline;
+    request.options.chunks = chunks;
+    request.options.microbatches = microbatches;
+    request.options.schedule = schedule;
     request.placement = placement;
     smp_status status = smp_plan_make(&request, "model.yaml", &result);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
@@ -133,7 +133,7 @@ static void plan_fixed(const setting *s, int pipeline, int chunks, int microbatc
 static void plan_all(const setting *s, outcome_list *list)
 {
     const smp_schedule_kind *const *kinds = smp_schedules();
-    int devices = s->request.devices, fixed = s->request.microbatches;
+    int devices = s->request.options.devices, fixed = s->request.options.microbatches;
     for (int p = 1; p <= devices; p++) {
         if (devices % p != 0)
             continue;
@@ -248,7 +248,7 @@ static void test_planner_search_lists_the_ten_best(void **state)
         setting s;
         found counts;
         open_setting(&s, row[i].blocks, 32, row[i].nodes, 4 / row[i].nodes);
-        s.request.memory_bytes = row[i].memory;
+        s.request.options.memory_bytes = row[i].memory;
         check_ten_best(&s, &counts);
         assert_true(counts.any);
         assert_int_equal(0, counts.n_recompute);
@@ -271,7 +271,7 @@ static void test_planner_search_with_replicas_that_differ(void **state)
         s.cluster.inter_node.bytes_per_s = i / 2 == 1 ? 1e8 : 1e10;
         for (int d = 1; d < 6 && i > 1; d++)
             s.device[d].flops_fp32 = 1e11 / (1 + (d + i / 2) % 3);
-        s.request.microbatches = 4;
+        s.request.options.microbatches = 4;
         s.request.placement = i % 2 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
         check_ten_best(&s, &counts);
         assert_true(counts.any);
@@ -294,10 +294,10 @@ static void test_planner_search_recomputes_where_it_must(void **state)
         setting s;
         found none, automatic;
         open_setting(&s, 3, 32, 1, 2);
-        s.request.memory_bytes = is_long() ? 250000 + 50000 * (i / 2) : few[i].memory;
-        s.request.microbatches = is_long() ? i % 2 * 8 : few[i].microbatches;
+        s.request.options.memory_bytes = is_long() ? 250000 + 50000 * (i / 2) : few[i].memory;
+        s.request.options.microbatches = is_long() ? i % 2 * 8 : few[i].microbatches;
         check_ten_best(&s, &none);
-        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        s.request.options.recompute = SMP_RECOMPUTE_AUTO;
         check_ten_best(&s, &automatic);
         assert_true(automatic.any || !none.any);
         assert_true(!none.any || automatic.time <= none.time);
@@ -360,7 +360,7 @@ static int check_degrees(setting *s, int *n_line, double *worst)
     const smp_search_result *search = &result.search;
     const double got = outcome_of(search->tried[0]).time;
     *worst = fmax(*worst, got / least);
-    assert_int_equal(s->request.stages == 2 ? 4 : 7, search->n_shard);
+    assert_int_equal(s->request.options.stages == 2 ? 4 : 7, search->n_shard);
     for (int k = 0; k < search->n_shard; k++) {
         const smp_shard_tried *line = &search->shard[k];
         const double want = time[line->what][line->shard >> 1];
@@ -385,9 +385,9 @@ static void test_planner_search_degrees(void **state)
         const int at = is_long() ? k : few[k], nodes = 1 + at / 10, i = at % 10;
         setting s;
         open_setting(&s, 3, 32, nodes, 4 / nodes);
-        s.request.memory_bytes = i < 9 ? 200000 + 50000 * i : 0;
-        s.request.recompute = i % 2 ? SMP_RECOMPUTE_AUTO : SMP_RECOMPUTE_NONE;
-        s.request.stages = i % 3 == 2 ? 2 : i % 3 == 1 ? 0 : 1;
+        s.request.options.memory_bytes = i < 9 ? 200000 + 50000 * i : 0;
+        s.request.options.recompute = i % 2 ? SMP_RECOMPUTE_AUTO : SMP_RECOMPUTE_NONE;
+        s.request.options.stages = i % 3 == 2 ? 2 : i % 3 == 1 ? 0 : 1;
         sharded += check_degrees(&s, &n_line, &worst);
         close_setting(&s);
     }
@@ -403,13 +403,13 @@ static void test_planner_search_recomputes_all(void **state)
     setting s;
     smp_planner_result result, again;
     open_setting(&s, 3, 32, 1, 2);
-    s.request.recompute = SMP_RECOMPUTE_ALL;
+    s.request.options.recompute = SMP_RECOMPUTE_ALL;
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
     assert_int_equal(result.plan->n_stage, result.search.best->n_recompute);
     for (int i = 0; i < result.plan->n_stage; i++)
         assert_int_equal(result.plan->stage[i].n_op,
                          smp_plan_stage_recomputes(&result.plan->stage[i]));
-    s.request.recompute = SMP_RECOMPUTE_AUTO; /* all fits */
+    s.request.options.recompute = SMP_RECOMPUTE_AUTO; /* all fits */
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &again));
     assert_int_equal(0, again.search.best->n_recompute);
     assert_true(again.plan->predicted.step_us / again.plan->microbatches <=
@@ -429,7 +429,7 @@ static void test_planner_search_minimises_memory(void **state)
         setting s;
         smp_planner_result none, automatic;
         open_setting(&s, is_long() ? 1 + nodes : 1, 32, nodes, 4 / nodes);
-        s.request.optimize = SMP_OPTIMIZE_MEMORY;
+        s.request.options.optimize = SMP_OPTIMIZE_MEMORY;
         list.n = 0;
         plan_all(&s, &list);
         int64_t least = INT64_MAX;
@@ -437,11 +437,11 @@ static void test_planner_search_minimises_memory(void **state)
             least = list.item[i].peak < least ? list.item[i].peak : least;
         assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &none));
         assert_true((double)none.search.best->peak_bytes <= 1.01 * (double)least);
-        s.request.microbatches = 8;
-        s.request.stages = 2;
+        s.request.options.microbatches = 8;
+        s.request.options.stages = 2;
         smp_planner_result_destroy(&none);
         assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &none));
-        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        s.request.options.recompute = SMP_RECOMPUTE_AUTO;
         assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &automatic));
         assert_true(automatic.search.best->peak_bytes <=
                     none.search.best->peak_bytes + none.search.best->peak_bytes / 100);
@@ -492,11 +492,11 @@ static void test_planner_search_plans_kinds_of_ranks(void **state)
                 setting s;
                 smp_planner_result result;
                 open_setting(&s, is_long() ? 12 : 8, 16, 1, 8);
-                s.request.stages = 8;
-                s.request.chunks = v;
-                s.request.microbatches = 3;
-                s.request.schedule = kinds[k]->name;
-                s.request.recompute = (smp_recompute)recompute;
+                s.request.options.stages = 8;
+                s.request.options.chunks = v;
+                s.request.options.microbatches = 3;
+                s.request.options.schedule = kinds[k]->name;
+                s.request.options.recompute = (smp_recompute)recompute;
                 if (smp_plan_make(&s.request, "model.yaml", &result) == SMP_OK) {
                     check_peaks(&s, &result, &equal_kinds);
                     smp_planner_result_destroy(&result);
@@ -513,7 +513,7 @@ static void test_planner_search_stops_in_time(void **state)
     setting s;
     smp_planner_result result;
     open_setting(&s, 4, 32, 1, 4);
-    s.request.partitioner = NULL;
+    s.request.options.partitioner = NULL;
     s.request.deadline_s = smp_clock_s();
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
     assert_true(result.search.timed_out);
@@ -546,10 +546,10 @@ static void test_planner_search_hints(void **state)
     smp_hint hint[SMP_HINTS_MAX];
     int n = -1;
     open_setting(&s, 4, 32, 2, 2);
-    s.request.stages = 4;
-    s.request.chunks = 1;
-    s.request.microbatches = 4;
-    s.request.schedule = "interleaved";
+    s.request.options.stages = 4;
+    s.request.options.chunks = 1;
+    s.request.options.microbatches = 4;
+    s.request.options.schedule = "interleaved";
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
     assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
     assert_true(n > 0 && n <= SMP_HINTS_MAX);
@@ -560,7 +560,7 @@ static void test_planner_search_hints(void **state)
     }
     const smp_hint *twice = find_hint(hint, n, SMP_HINT_MICROBATCHES);
     assert_non_null(twice);
-    s.request.microbatches = 8;
+    s.request.options.microbatches = 8;
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &more));
     double gain = 1.0 - more.plan->predicted.step_us / 8 / (result.plan->predicted.step_us / 4);
     assert_true(fabs(gain - twice->gain) < 1e-9);
@@ -594,8 +594,8 @@ static void test_planner_search_large_cluster(void **state)
     open_setting(&s, is_long() ? 200 : 16, 256, nodes, 8);
     if (!is_long())
         s.request.together = block_labels(s.graph);
-    s.request.partitioner = NULL;
-    s.request.memory_bytes = 24000000;
+    s.request.options.partitioner = NULL;
+    s.request.options.memory_bytes = 24000000;
     clock_t start = clock(); /* of the processor: the machine may be busy */
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());

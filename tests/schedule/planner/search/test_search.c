@@ -27,9 +27,9 @@ static void open_random(fixture *f, smp_search_request *request, int seed, int d
     free(model);
     *request = (smp_search_request){.graph = f->graph,
                                     .cluster = &f->cluster,
-                                    .devices = devices,
-                                    .microbatch_size = 1,
-                                    .partitioner = "linear"};
+                                    .options.devices = devices,
+                                    .options.microbatch_size = 1,
+                                    .options.partitioner = "linear"};
 }
 
 /* The winner by the rule of planner_build.h, everything tried. */
@@ -53,7 +53,7 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
     const smp_search_request *request = &planner->request;
     smp_candidate c = {.sharding = planner->request.sharding,
                        .pipeline = f->problem.pipeline,
-                       .ddp = request->devices / f->problem.pipeline,
+                       .ddp = request->options.devices / f->problem.pipeline,
                        .chunks = chunks,
                        .microbatches = microbatches,
                        .active = active,
@@ -63,13 +63,13 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
                        .stage_rank = stage_rank,
                        .rank_peak_bytes = peak_bytes,
                        .partition = partition};
-    for (int d = 0; d < request->devices; d++)
+    for (int d = 0; d < request->options.devices; d++)
         device[d] = d;
     for (int s = 0; s < partition->n_stage; s++)
         stage_rank[s] = f->stage_rank[s];
     assert_int_equal(SMP_OK, smp__planner_judge(planner, &c));
-    double us = request->objective == SMP_OBJECTIVE_BOTTLENECK ? partition->bottleneck_us
-                                                               : c.step_us / microbatches;
+    double us = request->options.objective == SMP_OBJECTIVE_BOTTLENECK ? partition->bottleneck_us
+                                                                       : c.step_us / microbatches;
     return (winner){c.pipeline, chunks, microbatches, us / c.ddp, c.peak_bytes};
 }
 
@@ -134,7 +134,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
         trial_list list = {.n = 0};
         int devices = device_counts[seed % 5];
         open_random(&f, &request, seed, devices);
-        request.objective = seed % 3 == 0 ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
+        request.options.objective = seed % 3 == 0 ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
         assert_int_equal(SMP_OK, smp__planner_open(&request, &planner));
         if (smp__search_run(&planner, &result) != SMP_OK)
             fail_msg("seed %d: %s", seed, smp_last_error());
@@ -171,9 +171,9 @@ static void test_search_respects_what_is_fixed(void **state)
     smp_search_request request;
     smp_search_result result;
     open_random(&f, &request, 5, 8);
-    request.ddp = 2;
-    request.chunks = 2;
-    request.microbatches = 7;
+    request.options.ddp = 2;
+    request.options.chunks = 2;
+    request.options.microbatches = 7;
     request.placement = SMP_PLACEMENT_SPREAD;
     assert_int_equal(search(&request, &result), SMP_OK);
     assert_int_equal(result.best->pipeline, 4);
@@ -186,8 +186,8 @@ static void test_search_respects_what_is_fixed(void **state)
     }
     smp_search_result_destroy(&result);
     request.placement = SMP_PLACEMENT_CLUSTER;
-    request.schedule = "interleaved";
-    request.stages = 4;
+    request.options.schedule = "interleaved";
+    request.options.stages = 4;
     assert_int_equal(search(&request, &result), SMP_OK);
     assert_int_equal(result.best->device[5], 5);
     smp_search_result_destroy(&result);
@@ -209,22 +209,22 @@ static void test_search_refuses_contradictions(void **state)
     smp_search_request request, r;
     open_random(&f, &request, 6, 8);
     r = request;
-    r.stages = 3;
+    r.options.stages = 3;
     expect_error(r, SMP_ERR_INPUT, "divisor");
-    r.ddp = 2;
+    r.options.ddp = 2;
     expect_error(r, SMP_ERR_INPUT, "3 stages * 2 replicas");
     r = request;
-    r.schedule = "sideways";
+    r.options.schedule = "sideways";
     expect_error(r, SMP_ERR_INPUT, "simple (gpipe), interleaved");
-    r.schedule = "zero-bubble";
-    r.chunks = 3;
+    r.options.schedule = "zero-bubble";
+    r.options.chunks = 3;
     expect_error(r, SMP_ERR_INPUT, "expected 1, or 2 in a V");
     r = request;
-    r.stages = 8;
-    r.chunks = 100;
+    r.options.stages = 8;
+    r.options.chunks = 100;
     expect_error(r, SMP_ERR_NO_FIT, "ops");
     r = request;
-    r.partitioner = "oracle";
+    r.options.partitioner = "oracle";
     expect_error(r, SMP_ERR_INPUT, "oracle");
     fixture_close(&f);
 }
@@ -243,13 +243,13 @@ static void test_search_takes_pins_from_outside(void **state)
     for (int32_t op = 0; op < f.graph->n_op; op++)
         pin[op] = -1;
     request.pin = pin;
-    request.stages = 2;
+    request.options.stages = 2;
     pin[f.graph->n_op - 1] = 5; /* six stages on two ranks */
     assert_int_equal(search(&request, &result), SMP_OK);
     assert_true(result.best->partition->n_stage >= 6);
     assert_int_equal(result.best->partition->stage[f.graph->n_op - 1], 5);
     smp_search_result_destroy(&result);
-    request.chunks = 2;
+    request.options.chunks = 2;
     expect_error(request, SMP_ERR_INPUT, "pinned to stage 5, expected 0 to 3");
     free(pin);
     fixture_close(&f);
@@ -266,10 +266,10 @@ static void test_search_weighs_placements(void **state)
         smp_search_result result[3];
         open_random(&f, &request, seed, 8);
         f.cluster.inter_node.bytes_per_s = 1e5;
-        request.stages = 2;
-        request.chunks = 1;
-        request.microbatches = seed % 2 ? 64 : 1;
-        request.schedule = "simple";
+        request.options.stages = 2;
+        request.options.chunks = 1;
+        request.options.microbatches = seed % 2 ? 64 : 1;
+        request.options.schedule = "simple";
         for (int p = 0; p < 3; p++) {
             request.placement = (smp_placement)p;
             assert_int_equal(search(&request, &result[p]), SMP_OK);
@@ -281,7 +281,7 @@ static void test_search_weighs_placements(void **state)
         cluster += result[2].best->placement == SMP_PLACEMENT_CLUSTER;
         for (int p = 0; p < 3; p++)
             smp_search_result_destroy(&result[p]);
-        request.devices = 4; /* of one node */
+        request.options.devices = 4; /* of one node */
         assert_int_equal(search(&request, &result[0]), SMP_OK);
         assert_int_equal(result[0].n_config, 1);
         smp_search_result_destroy(&result[0]);
@@ -311,20 +311,20 @@ static void test_search_uses_memory_limits(void **state)
     fixture_open(&f, text, 1, 1);
     smp_search_request request = {.graph = f.graph,
                                   .cluster = &f.cluster,
-                                  .devices = 2,
-                                  .stages = 2,
-                                  .chunks = 1,
-                                  .microbatches = 4,
-                                  .microbatch_size = 1};
+                                  .options.devices = 2,
+                                  .options.stages = 2,
+                                  .options.chunks = 1,
+                                  .options.microbatches = 4,
+                                  .options.microbatch_size = 1};
     assert_int_equal(search(&request, &result), SMP_OK);
     assert_close(result.best->partition->bottleneck_us, 31);
     smp_search_result_destroy(&result);
-    request.memory_bytes = 201000; /* two weights, and what crosses the border */
+    request.options.memory_bytes = 201000; /* two weights, and what crosses the border */
     assert_int_equal(search(&request, &result), SMP_OK);
     assert_close(result.best->partition->bottleneck_us, 41);
     assert_true(result.best->partition->fits);
     smp_search_result_destroy(&result);
-    request.memory_bytes = 199000;
+    request.options.memory_bytes = 199000;
     assert_int_equal(search(&request, &result), SMP_ERR_NO_FIT);
     fixture_close(&f);
 }
@@ -338,9 +338,9 @@ static void test_search_minimises_memory(void **state)
         smp_search_request request;
         smp_search_result fast, small;
         open_random(&f, &request, seed, 4);
-        request.chunks = is_long() ? 0 : 1;
+        request.options.chunks = is_long() ? 0 : 1;
         assert_int_equal(search(&request, &fast), SMP_OK);
-        request.optimize = SMP_OPTIMIZE_MEMORY;
+        request.options.optimize = SMP_OPTIMIZE_MEMORY;
         assert_int_equal(search(&request, &small), SMP_OK);
         assert_true((double)small.best->peak_bytes <= 1.02 * (double)fast.best->peak_bytes);
         smaller += small.best->peak_bytes < fast.best->peak_bytes;

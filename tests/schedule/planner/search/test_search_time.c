@@ -80,11 +80,11 @@ static void open_setting(setting *s, int64_t memory_bytes)
                                .overlap = true};
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->cluster,
-                                      .devices = DEVICES,
-                                      .microbatch_size = 2,
-                                      .recompute = SMP_RECOMPUTE_AUTO,
+                                      .options.devices = DEVICES,
+                                      .options.microbatch_size = 2,
+                                      .options.recompute = SMP_RECOMPUTE_AUTO,
                                       .placement = SMP_PLACEMENT_AUTO,
-                                      .seed = 1};
+                                      .options.seed = 1};
 }
 
 /* Of those that memory does not make doubtful, each promises as much as the next one at least. */

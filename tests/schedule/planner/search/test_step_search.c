@@ -53,13 +53,13 @@ static void open_setting(setting *s, fixture_random *random, bool outputs)
     }
     s->request = (smp_search_request){.graph = s->f.graph,
                                       .cluster = &s->f.cluster,
-                                      .devices = p,
-                                      .stages = p,
-                                      .ddp = 1,
-                                      .chunks = kind->chunks,
-                                      .microbatches = p * (1 + fixture_below(random, 4)),
-                                      .microbatch_size = 1,
-                                      .schedule = kind->schedule,
+                                      .options.devices = p,
+                                      .options.stages = p,
+                                      .options.ddp = 1,
+                                      .options.chunks = kind->chunks,
+                                      .options.microbatches = p * (1 + fixture_below(random, 4)),
+                                      .options.microbatch_size = 1,
+                                      .options.schedule = kind->schedule,
                                       .placement = SMP_PLACEMENT_CLUSTER};
 }
 
@@ -70,10 +70,11 @@ static void vary_setting(setting *s, fixture_random *random)
     smp_search_request *request = &s->request;
     int cores = s->f.cluster.cores_per_node;
     bool overlap = s->f.cluster.overlap;
-    request->ddp = 1 + fixture_below(random, 2);
-    request->devices = request->stages * request->ddp;
-    int per_node = (request->devices + 1) / 2;
-    fixture_cluster(&s->f, request->devices, fixture_chance(random, 60) ? per_node : 2 * per_node,
+    request->options.ddp = 1 + fixture_below(random, 2);
+    request->options.devices = request->options.stages * request->options.ddp;
+    int per_node = (request->options.devices + 1) / 2;
+    fixture_cluster(&s->f, request->options.devices,
+                    fixture_chance(random, 60) ? per_node : 2 * per_node,
                     fixture_chance(random, 50) ? 1e6 : 1e7);
     s->f.cluster.inter_node.bytes_per_s /= 1 + fixture_below(random, 8);
     s->f.cluster.inter_node.latency_us = fixture_below(random, 20);
@@ -84,7 +85,8 @@ static void vary_setting(setting *s, fixture_random *random)
         s->f.device_spec[d].flops_fp32 /= 1 + fixture_below(random, 2);
     }
     request->placement = fixture_chance(random, 50) ? SMP_PLACEMENT_CLUSTER : SMP_PLACEMENT_SPREAD;
-    request->recompute = fixture_chance(random, 25) ? SMP_RECOMPUTE_ALL : SMP_RECOMPUTE_AUTO;
+    request->options.recompute =
+        fixture_chance(random, 25) ? SMP_RECOMPUTE_ALL : SMP_RECOMPUTE_AUTO;
     for (int32_t t = 0; t < s->f.graph->n_tensor; t++)
         if (fixture_chance(random, 15))
             ((smp_tensor *)s->f.graph->tensor)[t].needs_grad = false;
@@ -255,7 +257,7 @@ static int check_setting(const setting *s, fixture_random *random, int seed)
 {
     enum { MAX_RULES = 16, PARTITIONS = 6 };
     const smp_schedule_kind *const *rule = smp_schedules();
-    bool one_stage = s->request.chunks == 1; /* then all rules have it on the same rank */
+    bool one_stage = s->request.options.chunks == 1; /* then all rules have it on the same rank */
     double bound_us[MAX_RULES][2] = {{0}}, any_us = one_stage ? 0.0 : INFINITY;
     int32_t stage[8] = {0};
     int n_rule = 0, n = 0;
@@ -263,21 +265,23 @@ static int check_setting(const setting *s, fixture_random *random, int seed)
     smp_predicted predicted;
     for (; rule[n_rule]; n_rule++) {
         assert_true(n_rule < MAX_RULES);
-        request.schedule = rule[n_rule]->name;
+        request.options.schedule = rule[n_rule]->name;
         if (!plan(&request, &predicted, bound_us[n_rule]))
             continue;
-        check_bound(seed, request.schedule, "its order", predicted.step_us, bound_us[n_rule][0]);
+        check_bound(seed, request.options.schedule, "its order", predicted.step_us,
+                    bound_us[n_rule][0]);
         any_us = one_stage ? fmax(any_us, bound_us[n_rule][1]) : fmin(any_us, bound_us[n_rule][1]);
     }
     request.pin = stage;
     for (int i = 0; i < PARTITIONS && draw_partition(s, random, stage); i++) {
         for (int r = 0; r <= n_rule; r++) {
-            request.schedule = r < n_rule ? rule[r]->name : NULL;
+            request.options.schedule = r < n_rule ? rule[r]->name : NULL;
             if (!plan(&request, &predicted, NULL))
                 continue;
-            check_bound(seed, request.schedule, "any order", predicted.step_us, any_us);
+            check_bound(seed, request.options.schedule, "any order", predicted.step_us, any_us);
             if (r < n_rule)
-                check_bound(seed, request.schedule, "its order", predicted.step_us, bound_us[r][0]);
+                check_bound(seed, request.options.schedule, "its order", predicted.step_us,
+                            bound_us[r][0]);
             n++;
         }
     }
@@ -316,13 +320,13 @@ static void open_chain(setting *s, int n, const int *forward_us, int output_byte
         s->f.device_spec[d].memory_bytes = 1 << 20;
     s->request = (smp_search_request){.graph = s->f.graph,
                                       .cluster = &s->f.cluster,
-                                      .devices = p,
-                                      .stages = p,
-                                      .ddp = 1,
-                                      .chunks = 1,
-                                      .microbatches = 2 * p,
-                                      .microbatch_size = 1,
-                                      .schedule = "interleaved",
+                                      .options.devices = p,
+                                      .options.stages = p,
+                                      .options.ddp = 1,
+                                      .options.chunks = 1,
+                                      .options.microbatches = 2 * p,
+                                      .options.microbatch_size = 1,
+                                      .options.schedule = "interleaved",
                                       .placement = SMP_PLACEMENT_CLUSTER};
 }
 
@@ -336,7 +340,7 @@ static void test_step_search_leaves_the_bottleneck(void **state)
     smp_predicted by_step = {0}, by_bottleneck = {0};
     open_chain(&s, 8, forward_us, 0, 4);
     assert_true(plan(&s.request, &by_step, NULL));
-    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.options.objective = SMP_OBJECTIVE_BOTTLENECK;
     assert_true(plan(&s.request, &by_bottleneck, NULL));
     assert_true(fabs(by_step.step_us - 573.0) < 1e-6 && fabs(by_step.bottleneck_us - 63.0) < 1e-6);
     assert_true(fabs(by_bottleneck.bottleneck_us - 60.0) < 1e-6);
@@ -382,9 +386,9 @@ static void test_step_bound_of_even_chains(void **state)
         setting s;
         smp_predicted predicted = {0};
         open_chain(&s, 48, forward_us, 0, 4);
-        s.request.schedule = rules[k].schedule;
-        s.request.chunks = rules[k].chunks;
-        s.request.microbatches = 16;
+        s.request.options.schedule = rules[k].schedule;
+        s.request.options.chunks = rules[k].chunks;
+        s.request.options.microbatches = 16;
         assert_true(plan(&s.request, &predicted, NULL));
         assert_true(predicted.step_lower_bound_us <= predicted.step_us * (1.0 + 1e-9));
         if (predicted.step_us > (1.0 + rules[k].most) * predicted.step_lower_bound_us)
@@ -409,7 +413,7 @@ static void test_step_search_tells_the_bounds_apart(void **state)
     setting s;
     smp_predicted predicted = {0};
     open_chain(&s, 2, forward_us, 100000, 2);
-    s.request.microbatches = 64;
+    s.request.options.microbatches = 64;
     s.f.cluster.overlap = true;
     assert_true(plan(&s.request, &predicted, NULL));
     assert_true(fabs(predicted.lower_bound_us - 200.0) < 1e-6);
@@ -438,8 +442,8 @@ static void test_step_bound_leaves_reductions_to_links(void **state)
         s.f.device_spec[d].memory_bytes = (int64_t)1 << 40;
     s.f.cluster.cores_per_node = 1;
     s.request.graph = s.f.graph;
-    s.request.stages = 2;
-    s.request.ddp = 2;
+    s.request.options.stages = 2;
+    s.request.options.ddp = 2;
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     const smp_candidate *best = result.search.best;
