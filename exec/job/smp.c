@@ -79,17 +79,33 @@ static smp_status find_optimizer(smp *s)
     return s->optimizer ? SMP_OK : smp_optimizer_unknown(name);
 }
 
+/* The most that each number may be; the least is 0. */
+#define MOST(field, option, most, ...) .field = most,
+static const smp_update_settings most = {
+    .lr = 1e6f, .weight_decay = 1e3f, SMP_UPDATE_SETTINGS(MOST, SMP_NO_SETTING)};
+
+static smp_status check_number(const char *option, float value, float limit, const char *shown)
+{
+    char words[40];
+    if (in_range(value, 0.0f, limit))
+        return SMP_OK;
+    snprintf(words, sizeof words, "%s", option);
+    for (char *at = words; (at = strchr(at, '-'));)
+        *at = ' ';
+    return smp_fail(SMP_ERR_INPUT, "%s %g: expected 0 to %s", words, (double)value, shown);
+}
+
 static smp_status check_updates(const smp_optimizer_options *o)
 {
-    if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
+    if (!in_range(o->lr, 0.0f, most.lr) || !in_range(o->min_lr, 0.0f, most.lr))
         return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",
                         (double)o->lr, (double)o->min_lr);
-    if (!in_range(o->beta1, 0.0f, 0.999999f) || !in_range(o->beta2, 0.0f, 0.999999f) ||
-        !in_range(o->momentum, 0.0f, 0.999999f))
+    if (!in_range(o->beta1, 0.0f, most.beta1) || !in_range(o->beta2, 0.0f, most.beta2) ||
+        !in_range(o->momentum, 0.0f, most.momentum))
         return smp_fail(SMP_ERR_INPUT, "beta1 %g, beta2 %g, momentum %g: expected 0 up to 1",
                         (double)o->beta1, (double)o->beta2, (double)o->momentum);
-    if (!in_range(o->epsilon, 0.0f, 1.0f) || !in_range(o->weight_decay, 0.0f, 1e3f) ||
-        !in_range(o->clip_norm, 0.0f, 1e30f))
+    if (!in_range(o->epsilon, 0.0f, most.epsilon) ||
+        !in_range(o->weight_decay, 0.0f, most.weight_decay) || !in_range(o->clip_norm, 0.0f, 1e30f))
         return smp_fail(SMP_ERR_INPUT, "epsilon %g, weight decay %g, clip norm %g: out of range",
                         (double)o->epsilon, (double)o->weight_decay, (double)o->clip_norm);
     if (o->warmup_steps < 0 || o->decay_steps < 0)
@@ -102,9 +118,8 @@ static smp_status check_updates(const smp_optimizer_options *o)
                         "constant rate",
                         (long long)o->decay_steps, (long long)o->warmup_steps,
                         (long long)o->warmup_steps);
-    if (!in_range(o->trust_coefficient, 0.0f, 1e6f))
-        return smp_fail(SMP_ERR_INPUT, "trust coefficient %g: expected 0 to 1e6",
-                        (double)o->trust_coefficient);
+#define CHECK(field, option, limit, ...) SMP_TRY(check_number(option, o->field, limit, #limit));
+    SMP_UPDATE_SETTINGS(CHECK, SMP_NO_SETTING)
     smp_loss_scaling scaling; /* of what precision is found later */
     SMP_TRY(smp_lr_schedule_check(o));
     return smp_loss_scaling_read(o, SMP_PRECISION_FP16, &scaling);

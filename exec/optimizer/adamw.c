@@ -34,6 +34,6 @@ const smp_optimizer smp__optimizer_adamw = {
     .name = "adamw",
     .summary = "Adam with decoupled weight decay",
     .states = 2,
-    .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
+    .reads = {.beta1 = 1, .beta2 = 1, .epsilon = 1},
     .update = update,
 };

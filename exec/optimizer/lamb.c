@@ -55,7 +55,7 @@ const smp_optimizer smp__optimizer_lamb = {
     .name = "lamb",
     .summary = "Adam with steps as long as the weight is, for large batches",
     .states = 2,
-    .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
+    .reads = {.beta1 = 1, .beta2 = 1, .epsilon = 1},
     .update = update,
     .trust = trust,
     .measure = measure,

@@ -39,7 +39,7 @@ const smp_optimizer smp__optimizer_lars = {
     .name = "lars",
     .summary = "momentum with steps in proportion to the weight, for large batches",
     .states = 1,
-    .reads = SMP_READS_MOMENTUM | SMP_READS_TRUST_COEFFICIENT,
+    .reads = {.momentum = 1, .trust_coefficient = 1},
     .update = update,
     .trust = trust,
 };

@@ -30,6 +30,6 @@ const smp_optimizer smp__optimizer_lion = {
     .name = "lion",
     .summary = "the sign of a mean of gradients, decoupled weight decay",
     .states = 1,
-    .reads = SMP_READS_BETAS,
+    .reads = {.beta1 = 1, .beta2 = 1},
     .update = update,
 };

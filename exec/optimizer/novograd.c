@@ -48,7 +48,7 @@ const smp_optimizer smp__optimizer_novograd = {
     .name = "novograd",
     .summary = "momentum of gradients over their size, one second moment for each weight",
     .states = 1,
-    .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
+    .reads = {.beta1 = 1, .beta2 = 1, .epsilon = 1},
     .update = update,
     .trust = trust,
     .keep = keep_norm,

@@ -33,7 +33,7 @@ smp_status smp_optimizer_unknown(const char *name)
 
 smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_optimizer_options *options)
 {
-    if (options->nesterov && !(optimizer->reads & SMP_READS_NESTEROV))
+    if (options->nesterov && !optimizer->reads.nesterov)
         return smp_fail(SMP_ERR_INPUT, "nesterov: optimizer '%s' has no such momentum",
                         optimizer->name);
     return SMP_OK;
@@ -61,31 +61,23 @@ smp_status smp_state_precision_read(const char *what, const char *text, bool *bf
                : smp_fail_choice((smp_where){0}, what, text, formats, 2);
 }
 
+#define DEFAULT(field, option, most, value, ...) .field = value,
 smp_optimizer_options smp_optimizer_default(void)
 {
     return (smp_optimizer_options){.name = smp_optimizers()[0]->name,
                                    .lr = 1e-3f,
-                                   .beta1 = 0.9f,
-                                   .beta2 = 0.95f,
-                                   .epsilon = 1e-8f,
-                                   .momentum = 0.9f,
-                                   .trust_coefficient = 1e-3f,
                                    .weight_decay = 0.1f,
                                    .clip_norm = 1.0f,
                                    .loss_scale_init = 65536.0f,
                                    .scale_window = 1000,
                                    .min_scale = 1.0f,
-                                   .delayed_shift = 2};
+                                   .delayed_shift = 2,
+                                   SMP_UPDATE_SETTINGS(DEFAULT, SMP_NO_SETTING)};
 }
 
+#define COPY(field, ...) .field = o->field,
 smp_update_settings smp_update_settings_of(const smp_optimizer_options *o)
 {
-    return (smp_update_settings){.lr = 1.0f,
-                                 .weight_decay = o->weight_decay,
-                                 .momentum = o->momentum,
-                                 .beta1 = o->beta1,
-                                 .beta2 = o->beta2,
-                                 .epsilon = o->epsilon,
-                                 .trust_coefficient = o->trust_coefficient,
-                                 .nesterov = o->nesterov != 0};
+    return (smp_update_settings){
+        .lr = 1.0f, .weight_decay = o->weight_decay, SMP_UPDATE_SETTINGS(COPY, COPY)};
 }

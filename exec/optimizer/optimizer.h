@@ -16,13 +16,28 @@ extern "C" {
 
 enum { SMP_MAX_OPTIMIZER_STATES = 2 }; /* as many as the planner reserves memory for */
 
+/* The settings that some optimizers read, in the order of smp-run --help. A row makes the field
+ * below, its copy from the field of the same name of smp_optimizer_options, and the option.
+ * NUMBER: field, option, the most that it may be, from 0, default, help; its range check and the
+ * key of --weights-like, too. FLAG: field, option, help. */
+#define SMP_UPDATE_SETTINGS(NUMBER, FLAG)                                                          \
+    NUMBER(beta1, "beta1", 0.999999, 0.9, "adamw, lamb, novograd; lion's first")                   \
+    NUMBER(beta2, "beta2", 0.999999, 0.95, "adamw, lamb, novograd; lion's second")                 \
+    NUMBER(epsilon, "epsilon", 1.0, 1e-8, "adamw, lamb, novograd")                                 \
+    NUMBER(momentum, "momentum", 0.999999, 0.9, "sgd, lars")                                       \
+    FLAG(nesterov, "nesterov", "sgd: look ahead along the momentum")                               \
+    NUMBER(trust_coefficient, "trust-coefficient", 1e6, 1e-3, "lars")
+#define SMP_NO_SETTING(...) /* in place of NUMBER or FLAG */
+
 /* What the updates of one weight take besides its gradient: the job's numbers, or its own. */
 typedef struct smp_update_settings {
     float lr;           /* times the learning rate of the step */
     float weight_decay; /* decoupled but for lars, novograd; 0 where it does not apply */
-    float momentum, beta1, beta2, epsilon;
-    float trust_coefficient;
-    bool nesterov;
+#define SMP__NUMBER(field, ...) float field;
+#define SMP__FLAG(field, ...) bool field;
+    SMP_UPDATE_SETTINGS(SMP__NUMBER, SMP__FLAG)
+#undef SMP__NUMBER
+#undef SMP__FLAG
 } smp_update_settings;
 
 smp_optimizer_options smp_optimizer_default(void);
@@ -54,20 +69,12 @@ typedef struct smp_update {
     const struct smp_update *next;
 } smp_update;
 
-/* What an optimizer reads besides learning rate and decay. */
-enum {
-    SMP_READS_MOMENTUM = 1,
-    SMP_READS_NESTEROV = 2,
-    SMP_READS_BETAS = 4,
-    SMP_READS_EPSILON = 8,
-    SMP_READS_TRUST_COEFFICIENT = 16
-};
-
 typedef struct smp_optimizer {
     const char *name;
     const char *summary; /* a line of smp-run --help */
     int states;          /* arrays of one number per weight */
-    unsigned reads;      /* SMP_READS_..., or-ed */
+    /* 1 or true where it reads that one; lr and weight_decay, which all read, stay 0. */
+    smp_update_settings reads;
     /* On the CPU, called by smp_optimizer_apply: states are floats. */
     void (*update)(const smp_update *update);
 

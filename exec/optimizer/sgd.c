@@ -45,6 +45,6 @@ const smp_optimizer smp__optimizer_sgd = {
     .name = "sgd",
     .summary = "gradient descent with momentum and decoupled weight decay",
     .states = 1,
-    .reads = SMP_READS_MOMENTUM | SMP_READS_NESTEROV,
+    .reads = {.momentum = 1, .nesterov = true},
     .update = update,
 };

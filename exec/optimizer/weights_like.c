@@ -12,19 +12,26 @@ static const struct key {
     const char *name;
     size_t at;
     double most;
-    unsigned reads; /* which optimizers; 0: all */
+    bool all; /* optimizers read it, else those whose `reads` has it */
 } keys[] = {
 #define AT(field) offsetof(smp_update_settings, field)
-    {"lr", AT(lr), 1e6, 0},
-    {"weight-decay", AT(weight_decay), 1e3, 0},
-    {"momentum", AT(momentum), 0.999999, SMP_READS_MOMENTUM},
-    {"beta1", AT(beta1), 0.999999, SMP_READS_BETAS},
-    {"beta2", AT(beta2), 0.999999, SMP_READS_BETAS},
-    {"epsilon", AT(epsilon), 1.0, SMP_READS_EPSILON},
-    {"trust-coefficient", AT(trust_coefficient), 1e6, SMP_READS_TRUST_COEFFICIENT},
-#undef AT
+#define KEY(field, option, most, ...) {option, AT(field), most, false},
+    {"lr", AT(lr), 1e6, true},
+    {"weight-decay", AT(weight_decay), 1e3, true},
+    SMP_UPDATE_SETTINGS(KEY, SMP_NO_SETTING) /* numbers alone */
 };
 enum { N_KEY = sizeof keys / sizeof *keys };
+
+static float *find_setting(smp_update_settings *settings, const struct key *key)
+{
+    return (float *)((char *)settings + key->at);
+}
+
+static bool is_read(const struct key *key, const smp_optimizer *optimizer)
+{
+    smp_update_settings reads = optimizer->reads;
+    return key->all || *find_setting(&reads, key) != 0.0f;
+}
 
 /* One entry, cut into strings. */
 typedef struct entry {
@@ -64,7 +71,7 @@ static smp_status fail_key(const entry *e, const char *at, const smp_optimizer *
     smp_text known = {0};
     int n = 0;
     for (int i = 0; i < N_KEY; i++)
-        if (!keys[i].reads || (keys[i].reads & optimizer->reads))
+        if (is_read(&keys[i], optimizer))
             names[n++] = keys[i].name;
     for (int i = 0; i < n; i++)
         smp_text_append_choice(&known, names[i], i, n);
@@ -88,8 +95,7 @@ static smp_status read_setting(const entry *e, char *text, const smp_optimizer *
                            text);
     *equals = '\0';
     for (int i = 0; i < N_KEY; i++)
-        if (strcmp(keys[i].name, text) == 0 &&
-            (!keys[i].reads || (keys[i].reads & optimizer->reads)))
+        if (strcmp(keys[i].name, text) == 0 && is_read(&keys[i], optimizer))
             *key = &keys[i];
     if (!*key)
         return fail_key(e, text, optimizer);
@@ -139,7 +145,7 @@ static smp_status apply(const entry *e, const smp_optimizer *optimizer, const sm
         SMP_TRY(read_setting(e, text, optimizer, &key, &value));
         for (int32_t i = first; i < graph->n_param; i++)
             if (matches(e, &graph->param[i]))
-                *(float *)((char *)&settings[i] + key->at) = value;
+                *find_setting(&settings[i], key) = value;
     }
     return SMP_OK;
 }

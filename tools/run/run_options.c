@@ -8,6 +8,7 @@
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/lr_schedule.h"
+#include "exec/optimizer/optimizer.h"
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "graph/base/text.h"
@@ -81,6 +82,18 @@ static void put_devices(smp_text *text)
         smp_text_append(text, "\n%s: %s", (*d)->name, (*d)->summary);
 }
 
+#define NUMBER(field, option, limit, by_default, what)                                             \
+    {.name = option,                                                                               \
+     .kind = SMP_OPTION_FLOAT,                                                                     \
+     .at = AT(train.job.optimizer.field),                                                          \
+     .value = "X",                                                                                 \
+     .most = SMP_OPTION_NO_LIMIT,                                                                  \
+     .flags = KEPT,                                                                                \
+     .help = what " (default " #by_default ")"},
+#define FLAG(field, option, what)                                                                  \
+    {option, .kind = SMP_OPTION_ONE, .at = AT(train.job.optimizer.field), .flags = KEPT,           \
+     .help = what},
+
 static const smp_option rows[] = {
     {"data", .kind = SMP_OPTION_HEADING},
     {"data", .kind = SMP_OPTION_LIST, .at = AT(data), .value = "SOURCE", .names = put_sources,
@@ -128,20 +141,7 @@ static const smp_option rows[] = {
     {"weight-decay", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.weight_decay),
      .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
      .help = "decoupled, on matrices (default 0.1)"},
-    {"beta1", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.beta1), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
-     .help = "adamw, lamb, novograd; lion's first (default 0.9)"},
-    {"beta2", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.beta2), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT,
-     .help = "adamw, lamb, novograd; lion's second (default 0.95)"},
-    {"epsilon", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.epsilon), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "adamw, lamb, novograd (default 1e-8)"},
-    {"momentum", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.momentum), .value = "X",
-     .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "sgd, lars (default 0.9)"},
-    {"nesterov", .kind = SMP_OPTION_ONE, .at = AT(train.job.optimizer.nesterov), .flags = KEPT,
-     .help = "sgd: look ahead along the momentum"},
-    {"trust-coefficient", .kind = SMP_OPTION_FLOAT, .at = AT(train.job.optimizer.trust_coefficient),
-     .value = "X", .most = SMP_OPTION_NO_LIMIT, .flags = KEPT, .help = "lars (default 1e-3)"},
+    SMP_UPDATE_SETTINGS(NUMBER, FLAG) /* beta1 to trust-coefficient */
     {"weights-like", .kind = SMP_OPTION_LIST, .at = AT(weights_like),
      .value = "PATTERN:KEY=VALUE,...", .flags = KEPT,
      .help = "settings of the weights so named, as in 'h*.ln*:weight-decay=0,lr=0.1': lr "
