@@ -286,11 +286,11 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
     return smp_profile_check_target(profile, graph->target);
 }
 
-/* What random bits for the states of a weight take: on the CPU more than the bytes that they save
- * (1.1 to 1.8 ns, Intel Xeon with AVX-512), on a GPU nothing that memory would not take too. */
+/* What random bits for the states of a weight take: a core more than the bytes that they save
+ * (1.1 to 1.8 ns, Intel Xeon with AVX-512), a GPU nothing that memory would not take too. */
 static double rounding_s(smp_target target)
 {
-    return target.bf16_states && target.backend == SMP_BACKEND_CPU ? 1.4e-9 : 0.0;
+    return target.bf16_states && !smp_backend_of(target)->own_memory ? 1.4e-9 : 0.0;
 }
 
 /* A rate that was measured, or follows from bandwidth, with states in another format. */

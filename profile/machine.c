@@ -140,13 +140,15 @@ smp_status smp_cluster_local(int devices, smp_cluster **out)
     return SMP_OK;
 }
 
-static smp_status profiled_gpus(const smp_profile *profile, int devices, smp_cluster **out)
+static smp_status profiled_gpus(const char *backend, const smp_profile *profile, int devices,
+                                smp_cluster **out)
 {
     SMP_TRY(check_count(devices));
     if (!profile || profile->memory_bytes <= 0)
         return smp_fail(SMP_ERR_INPUT,
-                        "cuda: nothing says what the GPUs are: give a cluster file (--cluster), or "
-                        "a profile that smp-profile --device cuda took on one (--profile)");
+                        "%s: nothing says what the GPUs are: give a cluster file (--cluster), or "
+                        "a profile that smp-profile --device %s took on one (--profile)",
+                        backend, backend);
     const smp_device_spec gpu = {.name = profile->device,
                                  .memory_bytes = profile->memory_bytes,
                                  .flops_fp32 = GPU_FLOPS,
@@ -164,15 +166,16 @@ static smp_status take_link(const smp_profile *profile, smp_link_kind kind, smp_
 smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
                                smp_cluster **out)
 {
+    const bool own_memory = smp_backend_of(target)->own_memory;
     smp_cluster *cluster = NULL;
-    if (target.backend == SMP_BACKEND_CPU)
-        SMP_TRY(smp_cluster_local(devices, &cluster));
+    if (own_memory)
+        SMP_TRY(profiled_gpus(smp_backend_name(target.backend), profile, devices, &cluster));
     else
-        SMP_TRY(profiled_gpus(profile, devices, &cluster));
+        SMP_TRY(smp_cluster_local(devices, &cluster));
     if (profile && profile->core_switch_us > 0)
         cluster->core_switch_us = profile->core_switch_us;
     smp_status status = take_link(profile, SMP_LINK_INTRA_NODE, cluster);
-    if (status == SMP_OK && target.backend != SMP_BACKEND_CPU) /* whose memory is the host's */
+    if (status == SMP_OK && own_memory)
         status = take_link(profile, SMP_LINK_HOST, cluster);
     if (status == SMP_OK)
         *out = cluster;

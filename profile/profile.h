@@ -27,7 +27,7 @@ typedef struct smp_op_cost {
 typedef struct smp_profile {
     const char *model; /* name */
     uint64_t fingerprint;
-    const char *device;    /* "cpu" or a card's name */
+    const char *device;    /* "cpu" or a card's name, see smp_backend_of_device */
     const char *dtype;     /* name of the precision: "fp32", "tf32", "bf16", "fp16" */
     int64_t memory_bytes;  /* of the device, that a plan may use; 0: not known */
     int64_t library_bytes; /* that libraries take besides, once kernels run; 0: not measured */
@@ -59,16 +59,16 @@ void smp_profile_destroy(smp_profile *profile);
 smp_status smp_gemm_choices_read(const smp_yaml_node *top, const char *what, smp_arena *arena,
                                  smp_gemm_choices *out);
 
-/* What it was measured on: the CPU if the device is called "cpu", else CUDA. */
+/* What it was measured on, of which the device's name tells the backend. */
 smp_target smp_profile_target(const smp_profile *profile);
 /* SMP_ERR_INPUT unless that is the target: times on another device or in another precision say
  * nothing. */
 smp_status smp_profile_check_target(const smp_profile *profile, smp_target target);
 
 /* The devices that a plan is for where no cluster file says so: of this machine
- * (smp_cluster_local), or, for CUDA, as many of what the profile was measured on, in one node;
- * with the measured link and core switch. profile: NULL, or of the target. SMP_ERR_INPUT for CUDA
- * unless it knows the device's memory. */
+ * (smp_cluster_local), or, with memory of their own, as many of what the profile was measured on,
+ * in one node; with the measured link and core switch. profile: NULL, or of the target.
+ * SMP_ERR_INPUT for those unless it knows the device's memory. */
 smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
                                smp_cluster **out);
 

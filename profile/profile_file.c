@@ -49,10 +49,12 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     SMP_TRY(smp_yaml_string(node, "dtype", &text));
     SMP_TRY(smp_precision_read(smp_yaml_where(node), "dtype", text, &precision));
     profile->dtype = smp_precision_name(precision);
-    if (strcmp(profile->device, "cpu") != 0 || precision != SMP_PRECISION_TF32)
+    const smp_target target = smp_profile_target(profile);
+    if (smp_target_check(target) == SMP_OK)
         return SMP_OK;
     return smp_fail_at(smp_yaml_where(node),
-                       "dtype: got %s, expected fp32, bf16 or fp16, which the CPU has", text);
+                       "dtype: got %s, expected fp32, bf16 or fp16, which the %s has", text,
+                       smp_backend_of(target)->title);
 }
 
 /* *of: which graph it was measured on, this one or the whole. */
@@ -288,9 +290,7 @@ void smp_profile_destroy(smp_profile *profile)
 
 smp_target smp_profile_target(const smp_profile *profile)
 {
-    smp_target target = {.backend = SMP_BACKEND_CUDA};
-    if (strcmp(profile->device, "cpu") == 0)
-        target.backend = SMP_BACKEND_CPU;
+    smp_target target = {.backend = smp_backend_of_device(profile->device)};
     (void)smp_precision_find(profile->dtype, &target.precision);
     return target;
 }

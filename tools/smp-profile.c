@@ -53,7 +53,7 @@ static smp_status set_precision(void *options, const char *name, const char *tex
 static const smp_option rows[] = {
     {"o", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(output),
      .help = "where to write the profile (default: standard output)"},
-    {"device", .kind = SMP_OPTION_OWN, .value = "cpu|cuda", .set = set_device,
+    {"device", .kind = SMP_OPTION_OWN, .value = SMP_BACKEND_WORDS, .set = set_device,
      .help = "what to measure (default cpu); of several GPUs, each rank its own"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .value = "B", .at = AT(microbatch_size),
      .least = 1, .most = SMP__MAX_MICROBATCH, .help = "samples in a micro-batch (default 1)"},
@@ -127,8 +127,9 @@ static smp_status check_arguments(const arguments *a)
     if (smp_target_check(a->target) == SMP_OK)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
-                    "--dtype %s: the CPU operators have fp32, bf16 and fp16; give --device cuda",
-                    smp_precision_name(a->target.precision));
+                    "--dtype %s: the %s operators have fp32, bf16 and fp16; give --device %s",
+                    smp_precision_name(a->target.precision), smp_backend_of(a->target)->title,
+                    smp_backend_with(a->target.precision));
 }
 
 static smp_status open_model(const arguments *a, smp_graph **out)

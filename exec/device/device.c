@@ -33,16 +33,24 @@ const smp_device *smp_device_find(const char *name)
 void smp_device_profile_name(const smp_device *device, void *context, char *name)
 {
     const char *text = device->host_memory ? device->name : device->describe(context);
-    snprintf(name, SMP_DEVICE_NAME_BYTES, "%.*s", (int)strcspn(text, ",\n"), text);
+    const int length = (int)strcspn(text, ",\n");
+    snprintf(name, SMP_DEVICE_NAME_BYTES, "%.*s", length, text);
+    if (smp_backend_of_device(name) != device->backend)
+        snprintf(name, SMP_DEVICE_NAME_BYTES, "%s: %.*s", smp_backend_name(device->backend), length,
+                 text);
 }
 
 smp_status smp_device_backend(const char *name, smp_backend *out)
 {
     if (smp_backend_find(name, out))
         return SMP_OK;
-    const char *names[SMP_N_BACKEND + 1];
-    for (int i = 0; i < SMP_N_BACKEND; i++)
-        names[i] = smp_backend_name((smp_backend)i);
-    names[SMP_N_BACKEND] = "auto";
-    return smp_fail_choice((smp_where){0}, "device", name, names, SMP_N_BACKEND + 1);
+    const char *names[SMP_N_BACKEND + sizeof devices / sizeof *devices];
+    int n = 0;
+    for (; n < SMP_N_BACKEND; n++)
+        names[n] = smp_backend_name((smp_backend)n);
+    for (int i = 0; devices[i]; i++)
+        if (!smp_backend_find(devices[i]->name, out))
+            names[n++] = devices[i]->name;
+    names[n++] = "auto";
+    return smp_fail_choice((smp_where){0}, "device", name, names, n);
 }

@@ -117,13 +117,14 @@ typedef struct smp_device {
 
 enum { SMP_DEVICE_NAME_BYTES = 128 };
 /* What profiles call an open device: "cpu", or what it calls itself, without details: "NVIDIA
- * H200". name: [SMP_DEVICE_NAME_BYTES]. */
+ * H200"; after its backend ("name: ") where that would not tell it. name:
+ * [SMP_DEVICE_NAME_BYTES]. */
 void smp_device_profile_name(const smp_device *device, void *context, char *name);
 
 const smp_device *smp_device_find(const char *name); /* NULL if unknown or not built in */
 const smp_device *const *smp_devices(void);          /* NULL-terminated */
 
-/* As smp_backend_find; SMP_ERR_INPUT lists the names, with "auto". */
+/* As smp_backend_find; SMP_ERR_INPUT lists backends, devices without one of their own, "auto". */
 smp_status smp_device_backend(const char *name, smp_backend *out);
 
 #endif

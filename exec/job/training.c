@@ -33,7 +33,7 @@ static void put_products(const smp *s, smp_text *text)
 
 void smp__job_target_text(const smp *s, smp_text *text)
 {
-    if (s->device->host_memory && s->setup->found->device_note[0] == '\0')
+    if (s->device == smp_device_find("cpu") && s->setup->found->device_note[0] == '\0')
         return;
     smp_text_append(text, "device %s (%s), %s", s->device->name,
                     s->device->describe(s->device_context),

@@ -273,10 +273,11 @@ static smp_status find_target(const smp__planning *p, bool whole, smp_target *ou
         SMP_TRY(smp_state_precision_read("--state-precision", states, &target.bf16_states));
     if (smp_target_check(target) != SMP_OK)
         return smp_fail(SMP_ERR_INPUT,
-                        "--device %s: it has no %s, which %s: give --device cuda or --precision "
+                        "--device %s: it has no %s, which %s: give --device %s or --precision "
                         "fp32",
                         smp_backend_name(target.backend), smp_precision_name(target.precision),
-                        o->precision ? "--precision asks for" : "the plan or the profile is in");
+                        o->precision ? "--precision asks for" : "the plan or the profile is in",
+                        smp_backend_with(target.precision));
     *out = target;
     return SMP_OK;
 }

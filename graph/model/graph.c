@@ -157,13 +157,13 @@ smp_status smp_graph_check_kernels(const smp_graph *graph)
 
 smp_status smp_graph_check_runnable(const smp_graph *graph)
 {
-    const char *backend = graph->target.backend == SMP_BACKEND_CPU ? "CPU" : "CUDA";
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
         if (!smp_op_kind_runs(op->kind, graph->target.backend))
             return smp_fail_at(smp_op_where(graph, op),
                                "op '%s' (%s): it can be planned, not run: no %s kernel for '%s'",
-                               op->name, op->kind->name, backend, op->kind->name);
+                               op->name, op->kind->name, smp_backend_of(graph->target)->title,
+                               op->kind->name);
         if (op->n_in > SMP_OP_MAX_IN)
             return smp_fail_at(smp_op_where(graph, op),
                                "op '%s' (%s): got %d inputs, expected at most %d to be run",

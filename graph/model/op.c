@@ -103,7 +103,7 @@ void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, s
     own = own ? own : of[SMP_BACKEND_CPU];
     if (own)
         own(graph, op, batch, needs);
-    if (smp_backend_of(graph->target)->widens_halves &&
+    if (smp_backend_of(graph->target)->cpu_kernels &&
         smp_precision_is_half(graph->target.precision))
         needs->workspace_bytes = smp_op_half_workspace(graph, op, batch, needs);
 }

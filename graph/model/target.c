@@ -6,10 +6,16 @@
 #include "graph/base/text.h"
 
 static const smp_backend_traits backends[SMP_N_BACKEND] = {
-    [SMP_BACKEND_CPU] = {.name = "cpu", .widens_halves = true},
-    [SMP_BACKEND_CUDA] =
-        {.name = "cuda", .own_memory = true, .fuses = true, .sends_halves = true, .has_tf32 = true},
+    [SMP_BACKEND_CPU] = {.title = "CPU", .cpu_kernels = true},
+    [SMP_BACKEND_CUDA] = {.title = "CUDA",
+                          .own_memory = true,
+                          .fuses = true,
+                          .sends_halves = true,
+                          .has_tf32 = true,
+                          .picks_gemms = true},
 };
+#define NAME(ID, name) #name,
+static const char *const NAMES[SMP_N_BACKEND] = {SMP_BACKENDS(NAME)};
 static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16", "fp16"};
 
 const smp_backend_traits *smp_backend_of(smp_target target)
@@ -19,7 +25,7 @@ const smp_backend_traits *smp_backend_of(smp_target target)
 
 const char *smp_backend_name(smp_backend backend)
 {
-    return backends[backend].name;
+    return NAMES[backend];
 }
 
 const char *smp_precision_name(smp_precision precision)
@@ -37,12 +43,19 @@ static int find(const char *const *names, int n, const char *name)
 
 bool smp_backend_find(const char *name, smp_backend *out)
 {
+    int found = find(NAMES, SMP_N_BACKEND, name);
+    if (found >= 0)
+        *out = (smp_backend)found;
+    return found >= 0;
+}
+
+smp_backend smp_backend_of_device(const char *device)
+{
+    const size_t length = strcspn(device, ":");
     for (int i = 0; i < SMP_N_BACKEND; i++)
-        if (strcmp(backends[i].name, name) == 0) {
-            *out = (smp_backend)i;
-            return true;
-        }
-    return false;
+        if (strlen(NAMES[i]) == length && strncmp(NAMES[i], device, length) == 0)
+            return (smp_backend)i;
+    return SMP_BACKEND_CUDA;
 }
 
 const char *smp_precision_word(const char *name)
@@ -64,11 +77,8 @@ bool smp_precision_find(const char *name, smp_precision *out)
 
 smp_status smp_backend_read(smp_where where, const char *what, const char *name, smp_backend *out)
 {
-    const char *names[SMP_N_BACKEND];
-    for (int i = 0; i < SMP_N_BACKEND; i++)
-        names[i] = backends[i].name;
     return smp_backend_find(name, out) ? SMP_OK
-                                       : smp_fail_choice(where, what, name, names, SMP_N_BACKEND);
+                                       : smp_fail_choice(where, what, name, NAMES, SMP_N_BACKEND);
 }
 
 smp_status smp_precision_read(smp_where where, const char *what, const char *name,
@@ -79,10 +89,23 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
                : smp_fail_choice(where, what, name, PRECISIONS, SMP_N_PRECISION);
 }
 
+static bool has_precision(smp_backend backend, smp_precision precision)
+{
+    return precision != SMP_PRECISION_TF32 || backends[backend].has_tf32;
+}
+
+const char *smp_backend_with(smp_precision precision)
+{
+    int i = 0;
+    while (!has_precision((smp_backend)i, precision))
+        i++;
+    return NAMES[i];
+}
+
 smp_status smp_target_check(smp_target target)
 {
-    if (!smp_backend_of(target)->has_tf32 && target.precision == SMP_PRECISION_TF32)
-        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32, bf16 and fp16",
-                        smp_precision_name(target.precision));
+    if (!has_precision(target.backend, target.precision))
+        return smp_fail(SMP_ERR_INPUT, "%s on the %s: its operators have fp32, bf16 and fp16",
+                        smp_precision_name(target.precision), smp_backend_of(target)->title);
     return SMP_OK;
 }

@@ -13,16 +13,22 @@
 extern "C" {
 #endif
 
-typedef enum smp_backend { SMP_BACKEND_CPU, SMP_BACKEND_CUDA, SMP_N_BACKEND } smp_backend;
+/* Each once; plans that name none are for the first. */
+#define SMP_BACKENDS(X) X(CPU, cpu) X(CUDA, cuda)
+#define SMP__BACKEND_ENTRY(ID, name) SMP_BACKEND_##ID,
+#define SMP__BACKEND_WORD(ID, name) "|" #name
+#define SMP_BACKEND_WORDS (&(SMP_BACKENDS(SMP__BACKEND_WORD))[1]) /* "cpu|cuda" */
+typedef enum smp_backend { SMP_BACKENDS(SMP__BACKEND_ENTRY) SMP_N_BACKEND } smp_backend;
 
 /* What a plan has to know of a backend: a row in target.c. */
 typedef struct smp_backend_traits {
-    const char *name;   /* "cpu" */
-    bool own_memory;    /* its devices compute in it, while the host is free */
-    bool fuses;         /* neighbouring operators may share a kernel, as kinds say */
-    bool sends_halves;  /* in operators 16 bits travel between devices as they are, else as fp32 */
-    bool widens_halves; /* operators without kernels in 16 bits compute in copies in fp32 */
-    bool has_tf32;
+    const char *title; /* in messages: "CPU" */
+    bool own_memory;   /* its devices compute in it, while the host is free; else cores compute */
+    bool cpu_kernels;  /* the CPU's; operators without any in 16 bits compute in copies in fp32 */
+    bool fuses;        /* neighbouring operators may share a kernel, as kinds say */
+    bool sends_halves; /* in operators 16 bits travel between devices as they are, else as fp32 */
+    bool has_tf32;     /* --help of smp-partition and smp-profile says so of cuda alone */
+    bool picks_gemms;  /* its library has several GEMM algorithms: plans say which are taken */
 } smp_backend_traits;
 
 /* Weights and their gradients are fp32 in all of them. */
@@ -72,6 +78,10 @@ const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
 const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
 bool smp_precision_find(const char *name, smp_precision *out);
+/* Of a device as profiles call it: the backend that it is called, alone or before a colon ("cpu",
+ * "cuda: a card"); else it is a card of CUDA, by its own name. */
+smp_backend smp_backend_of_device(const char *device);
+const char *smp_backend_with(smp_precision precision); /* the name of the first that has it */
 /* "fp32" for "float32", "bf16" for "bfloat16", and so on; any other name as it is. */
 const char *smp_precision_word(const char *name);
 

@@ -56,10 +56,10 @@ bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend)
     static const bool on_cuda[N_BUILT_IN] = {SMP__OPS(YES, NO)};
 #undef YES
 #undef NO
-    if (backend == SMP_BACKEND_CPU)
+    if (smp_backend_of((smp_target){.backend = backend})->cpu_kernels)
         return kind->cpu.forward != NULL;
     for (int i = 0; i < N_BUILT_IN; i++)
         if (kinds[i] == kind)
-            return on_cuda[i];
+            return backend == SMP_BACKEND_CUDA && on_cuda[i];
     return false;
 }

@@ -94,11 +94,11 @@ static bool same_splitting(comparison *c)
 static bool same_products(comparison *c)
 {
     const smp_gemm_choices *a = &c->a->products, *b = &c->b->products;
-    bool same = c->a->target.backend == SMP_BACKEND_CPU ||
-                (!a->device == !b->device && a->n == b->n &&
-                 (!a->device ||
-                  (strcmp(a->device, b->device) == 0 && strcmp(a->library, b->library) == 0)));
-    for (int i = 0; same && c->a->target.backend != SMP_BACKEND_CPU && i < a->n; i++)
+    const bool chosen = smp_backend_of(c->a->target)->picks_gemms;
+    bool same = !chosen || (!a->device == !b->device && a->n == b->n &&
+                            (!a->device || (strcmp(a->device, b->device) == 0 &&
+                                            strcmp(a->library, b->library) == 0)));
+    for (int i = 0; same && chosen && i < a->n; i++)
         same = strcmp(a->choice[i].product, b->choice[i].product) == 0 &&
                strcmp(a->choice[i].algorithm, b->choice[i].algorithm) == 0;
     if (!same)

@@ -280,6 +280,24 @@ static void test_profile_of_a_card(void **state)
     }
 }
 
+/* The device is called as its backend, or says so before its own name. */
+static void test_profile_keeps_its_backend(void **state)
+{
+    static const char *const forms[] = {"%s", "%s: of a kind"};
+    (void)state;
+    for (int i = 0; i < 2 * SMP_N_BACKEND; i++) {
+        char device[64];
+        smp_op_cost cost[N_OP];
+        smp_profile written = make_profile(cost, false), *read = NULL;
+        snprintf(device, sizeof device, forms[i % 2], smp_backend_name((smp_backend)(i / 2)));
+        written.device = device;
+        assert_int_equal(smp_profile_write(&written, path), SMP_OK);
+        assert_int_equal(smp_profile_read(path, graph, &read), SMP_OK);
+        assert_int_equal(smp_profile_target(read).backend, i / 2);
+        smp_profile_destroy(read);
+    }
+}
+
 /* Where no cluster file is: CPUs of this machine, or the card that was measured. */
 static void test_profile_makes_a_cluster(void **state)
 {
@@ -358,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_profile_refuses_broken_files),
         cmocka_unit_test(test_profile_missing_file_is_bad_input),
         cmocka_unit_test(test_profile_of_a_card),
+        cmocka_unit_test(test_profile_keeps_its_backend),
         cmocka_unit_test(test_profile_makes_a_cluster),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -90,7 +90,7 @@ static const smp_option rows[] = {
              "machine)"},
     {"profile", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE", .at = PLANNING(profile),
      .help = "measured costs from smp-profile (default: estimated)"},
-    {"device", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "cpu|cuda",
+    {"device", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = SMP_BACKEND_WORDS,
      .at = AT(job.runtime.device),
      .help = "what the plan is run on (default: what the plan with check and --fix says, or "
              "the profile was measured on, else cpu)"},

@@ -111,10 +111,12 @@ static smp_status fill_device(smp_plan *plan, const smp_search_request *request)
 {
     const smp_profile *profile = request->profile;
     const smp_gemm_choices *products = profile ? &profile->products : request->products;
-    if (request->graph->target.backend == SMP_BACKEND_CPU)
-        return SMP_OK;
-    plan->library_bytes = profile ? profile->library_bytes : request->library_bytes;
-    return products ? smp_gemm_choices_copy(products, plan->arena, &plan->products) : SMP_OK;
+    const smp_backend_traits *backend = smp_backend_of(request->graph->target);
+    if (backend->own_memory)
+        plan->library_bytes = profile ? profile->library_bytes : request->library_bytes;
+    return backend->picks_gemms && products
+               ? smp_gemm_choices_copy(products, plan->arena, &plan->products)
+               : SMP_OK;
 }
 
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "exec/device/device.h"
 #include "exec/probe/probe.h"
 #include "graph/model/op.h"
 
@@ -202,6 +203,20 @@ static void test_probe_measures_a_model(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Whatever a device is called, profiles tell its backend. */
+static void test_probe_names_a_device_of_any_backend(void **state)
+{
+    smp_device device = {.name = "abacus", .host_memory = true};
+    char name[SMP_DEVICE_NAME_BYTES];
+    (void)state;
+    for (int i = 0; i < SMP_N_BACKEND; i++) {
+        device.backend = (smp_backend)i;
+        smp_device_profile_name(&device, NULL, name);
+        assert_int_equal(smp_backend_of_device(name), i);
+        assert_non_null(strstr(name, device.name));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +226,7 @@ int main(void)
         cmocka_unit_test(test_probe_times_core_switches),
         cmocka_unit_test(test_probe_refuses_what_does_not_fit),
         cmocka_unit_test(test_probe_measures_a_model),
+        cmocka_unit_test(test_probe_names_a_device_of_any_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
