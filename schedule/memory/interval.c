@@ -7,10 +7,12 @@
  * as well.
  *
  * Neighbours of a buffer come from a segment tree over begin times, O(log n + neighbours) and a
- * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Beyond a
- * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Long lists with
- * few buffers alive at a time are first placed in one pass (interval_sweep.h): where that reaches
- * the bound or, with thousands, comes within 5 % of it, nothing is sorted or searched. */
+ * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Long lists
+ * are first placed in two cheaper ways. With few buffers alive at a time: in one pass
+ * (interval_sweep.h), which is taken where it reaches the bound or, with thousands, comes within
+ * 5 % of it. Else buffers of equal size are coloured, O(n log n): the stashes of a long pipeline
+ * have few sizes, all of which are most at the same time, so that this reaches the bound; with
+ * thousands, 1 % above it is enough. Beyond a budget of 10^8 steps the colouring stands. */
 #include "schedule/memory/layout.h"
 
 #include <limits.h>
@@ -21,15 +23,20 @@
 #include "schedule/memory/interval_sweep.h"
 
 enum {
-    SWEEP_BUFFERS =
-        256,            /* from here on one pass is tried first and taken if it reaches the bound */
-    MANY_BUFFERS = 4096 /* from here on 5 % above the bound is enough */
+    LONG_LIST = 256,    /* from here on the cheap ways are tried first, taken at the bound, */
+    MANY_BUFFERS = 4096 /* and from here on a little above it */
 };
 
-/* What a scan reads of a buffer, in one place. */
-typedef struct placed_buffer {
-    int64_t begin, end, offset, end_offset;
-} placed_buffer;
+/* Buffers placed so far, by offset: [n] each. Lifetimes count begin times (packing.time), from the
+ * first leaf to the last; the compiler compares eight of them at once. */
+typedef struct placed_buffers {
+    int64_t n;
+    int16_t *first, *last;
+    int64_t *offset, *end_offset;
+    uint8_t *alive; /* scratch, a multiple of ALIVE_AT_ONCE long */
+} placed_buffers;
+
+enum { ALIVE_AT_ONCE = 8 };
 
 typedef struct packing {
     int64_t n; /* buffers with bytes > 0 */
@@ -39,9 +46,7 @@ typedef struct packing {
     int64_t *order;  /* buffers in the order of placing */
     int64_t bound;
     bool dense;
-    /* dense: buffers placed so far, by offset */
-    placed_buffer *placed;
-    int64_t n_placed;
+    placed_buffers placed; /* dense */
     /* sparse: a leaf for each distinct begin time */
     int64_t *time; /* rising */
     int64_t n_time;
@@ -177,46 +182,78 @@ static int64_t best_gap(const packing *p, int64_t n_near, int64_t size)
     return best >= 0 ? best : free_from;
 }
 
-/* The same between all placed ones, of which those alive at another time are passed over. */
-static int64_t scan_gap(const packing *p, int64_t buffer)
+/* Marks those that are alive at a time between two leaves. */
+static void mark_alive(const placed_buffers *placed, int16_t first, int16_t last)
 {
-    int64_t begin = p->begin[buffer], end = p->end[buffer], size = p->size[buffer];
+    const int16_t *restrict begin = placed->first, *restrict end = placed->last;
+    uint8_t *restrict alive = placed->alive;
+    const int64_t n = placed->n;
+    for (int64_t i = 0; i < n; i++)
+        alive[i] = (uint8_t)((begin[i] <= last) & (end[i] >= first));
+    for (int64_t i = n; i % ALIVE_AT_ONCE != 0; i++)
+        alive[i] = 0;
+}
+
+static bool any_alive(const uint8_t *alive)
+{
+    uint64_t all;
+    memcpy(&all, alive, sizeof all);
+    return all != 0;
+}
+
+/* The same between all placed ones, of which those alive at another time are passed over. */
+static int64_t scan_gap(packing *p, int64_t buffer)
+{
+    const placed_buffers placed = p->placed;
+    const int64_t size = p->size[buffer];
     int64_t free_from = 0, best = -1, best_size = INT64_MAX;
-    for (int64_t i = 0; i < p->n_placed; i++) {
-        const placed_buffer *other = &p->placed[i];
-        if (other->begin > end || other->end < begin)
+    mark_alive(&placed, (int16_t)leaf_of(p, p->begin[buffer]), (int16_t)leaf_of(p, p->end[buffer]));
+    for (int64_t block = 0; block < placed.n; block += ALIVE_AT_ONCE) {
+        if (!any_alive(&placed.alive[block]))
             continue;
-        int64_t gap = other->offset - free_from;
-        if (gap >= size && gap < best_size) {
-            best = free_from;
-            best_size = gap;
+        for (int64_t i = block; i < block + ALIVE_AT_ONCE; i++) {
+            if (!placed.alive[i])
+                continue;
+            int64_t gap = placed.offset[i] - free_from;
+            if (gap >= size && gap < best_size) {
+                best = free_from;
+                best_size = gap;
+            }
+            free_from = placed.end_offset[i] > free_from ? placed.end_offset[i] : free_from;
         }
-        free_from = other->end_offset > free_from ? other->end_offset : free_from;
     }
     return best >= 0 ? best : free_from;
 }
 
 static void scan_insert(packing *p, int64_t buffer)
 {
-    int64_t low = 0, high = p->n_placed, offset = p->offset[buffer];
+    placed_buffers *placed = &p->placed;
+    int64_t low = 0, high = placed->n, offset = p->offset[buffer];
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (p->placed[middle].offset <= offset)
+        if (placed->offset[middle] <= offset)
             low = middle + 1;
         else
             high = middle;
     }
-    memmove(&p->placed[low + 1], &p->placed[low], (size_t)(p->n_placed - low) * sizeof *p->placed);
-    p->placed[low] =
-        (placed_buffer){p->begin[buffer], p->end[buffer], offset, offset + p->size[buffer]};
-    p->n_placed++;
+    const size_t n = (size_t)(placed->n++ - low);
+#define MAKE_ROOM(list) memmove(&(list)[low + 1], &(list)[low], n * sizeof *(list))
+    MAKE_ROOM(placed->first);
+    MAKE_ROOM(placed->last);
+    MAKE_ROOM(placed->offset);
+    MAKE_ROOM(placed->end_offset);
+#undef MAKE_ROOM
+    placed->first[low] = (int16_t)leaf_of(p, p->begin[buffer]);
+    placed->last[low] = (int16_t)leaf_of(p, p->end[buffer]);
+    placed->offset[low] = offset;
+    placed->end_offset[low] = offset + p->size[buffer];
 }
 
 /* Ends as soon as it is clear that less than `most` does not do; < 0: never. */
 static smp_status place_all(packing *p, keyed *scratch, int64_t most, int64_t *total)
 {
     *total = 0;
-    p->n_placed = p->n_cell = 0;
+    p->placed.n = p->n_cell = 0;
     for (int64_t i = 0; i < 2 * p->leaves; i++)
         p->node[i] = -1;
     for (int64_t i = 0; i < p->n; i++)
@@ -296,17 +333,28 @@ static smp_status allocate(packing *p, smp_arena *arena, int64_t n_all, keyed **
     size_t n = (size_t)n_all;
     p->offset = SMP_ARENA_NEW(arena, int64_t, n);
     p->order = SMP_ARENA_NEW(arena, int64_t, n);
-    p->placed = SMP_ARENA_NEW(arena, placed_buffer, n);
     p->time = SMP_ARENA_NEW(arena, int64_t, n + 1);
     p->starts = SMP_ARENA_NEW(arena, int64_t, n + 1);
     p->by_begin = SMP_ARENA_NEW(arena, int64_t, n);
     p->is_placed = SMP_ARENA_NEW(arena, bool, n);
     p->near = SMP_ARENA_NEW(arena, int64_t, n);
     *scratch = SMP_ARENA_NEW(arena, keyed, n);
-    if (!p->offset || !p->order || !p->placed || !p->time || !p->starts || !p->by_begin ||
-        !p->is_placed || !p->near || !*scratch)
+    if (!p->offset || !p->order || !p->time || !p->starts || !p->by_begin || !p->is_placed ||
+        !p->near || !*scratch)
         return SMP_ERR_NO_MEMORY;
     return SMP_OK;
+}
+
+static smp_status allocate_placed(placed_buffers *placed, smp_arena *arena, size_t n)
+{
+    placed->first = SMP_ARENA_NEW(arena, int16_t, n);
+    placed->last = SMP_ARENA_NEW(arena, int16_t, n);
+    placed->offset = SMP_ARENA_NEW(arena, int64_t, n);
+    placed->end_offset = SMP_ARENA_NEW(arena, int64_t, n);
+    placed->alive = SMP_ARENA_NEW(arena, uint8_t, n + ALIVE_AT_ONCE);
+    return placed->first && placed->last && placed->offset && placed->end_offset && placed->alive
+               ? SMP_OK
+               : SMP_ERR_NO_MEMORY;
 }
 
 /* One try; keeps the offsets if they are the best so far. */
@@ -328,6 +376,12 @@ static smp_status try_order(packing *p, packing_order order, bool colour, keyed 
 static bool is_good(const packing *p, int64_t total)
 {
     return total - p->bound <= p->bound / (p->n >= MANY_BUFFERS ? 20 : 50);
+}
+
+/* As good as the search could make it. */
+static bool is_tight(const packing *p, int64_t total)
+{
+    return total - p->bound <= (p->n >= MANY_BUFFERS ? p->bound / 100 : 0);
 }
 
 static smp_status round_sizes(packing *p, smp_arena *arena, int64_t n, int64_t align)
@@ -357,15 +411,21 @@ static smp_status pack_by_size(packing *p, smp_arena *arena, int64_t n, int64_t 
     SMP_TRY(index_times(p, arena, n, scratch));
     SMP_TRY(measure(p, scratch, &pairs));
     p->dense = pairs * 16 > all;
-    bool colour = (p->dense ? all : pairs * 16) > budget;
+    bool colour = (p->dense ? all : pairs * 16) > budget; /* so a dense search counts in 16 bits */
+    if (p->dense && !colour)
+        SMP_TRY(allocate_placed(&p->placed, arena, (size_t)p->n));
     if (!p->dense && !colour) {
         p->link = SMP_ARENA_NEW(arena, int64_t, (size_t)p->cell_capacity);
         p->covered = SMP_ARENA_NEW(arena, int64_t, (size_t)p->cell_capacity);
         if (!p->link || !p->covered)
             return SMP_ERR_NO_MEMORY;
     }
-    SMP_TRY(try_order(p, ORDER_BEGIN, colour, scratch, offset, total));
-    if (!colour && !is_good(p, *total))
+    if (colour || p->n >= LONG_LIST)
+        SMP_TRY(try_order(p, ORDER_BEGIN, true, scratch, offset, total));
+    if (colour || (p->n >= LONG_LIST && is_tight(p, *total)))
+        return SMP_OK;
+    SMP_TRY(try_order(p, ORDER_BEGIN, false, scratch, offset, total));
+    if (!is_good(p, *total))
         return try_order(p, ORDER_LONGER, false, scratch, offset, total);
     return SMP_OK;
 }
@@ -379,7 +439,7 @@ static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, i
     *total = 0;
     if (p->n == 0)
         return SMP_OK;
-    if (p->n >= SWEEP_BUFFERS &&
+    if (p->n >= LONG_LIST &&
         smp__interval_sweep(n, p->size, p->begin, p->end, offset, total, &p->bound) &&
         (p->n >= MANY_BUFFERS ? is_good(p, *total) : *total == p->bound))
         return SMP_OK;

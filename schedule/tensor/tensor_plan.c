@@ -338,7 +338,9 @@ static smp_status search_all(search *s, smp_tensor_result *out)
         return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
-        return s->base->deadline_s > 0 ? improve(s, best, out) : take_trial(s, out);
+        return s->base->deadline_s > 0 && !smp_clock_past(s->base->deadline_s)
+                   ? improve(s, best, out)
+                   : take_trial(s, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */
     return plan_fitting(s, &t, out);
 }

@@ -420,7 +420,8 @@ smp_status smp__config_tune_horizon(smp__configs *configs, smp__config *config,
     bool *kept = malloc(2 * (size_t)request->graph->n_op + 1);
     smp_status status = kept ? SMP_OK : smp_fail_memory(2 * (size_t)request->graph->n_op);
     for (int horizon = 1; status == SMP_OK && horizon <= 4; horizon *= 2)
-        if (horizon != candidate->horizon && !smp__budget_loses_patience(&configs->planner->budget))
+        if (horizon != candidate->horizon && !smp__budget_is_over(&configs->planner->budget) &&
+            !smp__budget_loses_patience(&configs->planner->budget))
             status = try_horizon(configs, config, horizon, candidate, kept);
     free(kept);
     return status;

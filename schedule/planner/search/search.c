@@ -295,6 +295,8 @@ static smp_status attempt_all(smp__search *s, smp__config *config, attempt *out)
         out->candidate && out->candidate->fits && is_unbound(s, config, out->candidate->partition);
     if (request->options.optimize == SMP_OPTIMIZE_SPEED && (fits || (out->pruned && out->free)))
         return SMP_OK;
+    if (out->candidate && out->candidate->fits && smp__budget_is_over(s->budget))
+        return SMP_OK;
     config->offload = true;
     smp_status status = attempt_config(s, config, request->options.recompute, &with);
     if (status == SMP_OK) {
