@@ -2,7 +2,7 @@
 #ifndef SMP_PARTITION_PROVE_BOUND_H
 #define SMP_PARTITION_PROVE_BOUND_H
 
-#include "partition/numeric/max_flow.h"
+#include "partition/prove/max_flow.h"
 #include "partition/prove/window.h"
 
 /* Compute alone. O(n log n). *name: what proves it, static text. */

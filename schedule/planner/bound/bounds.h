@@ -19,12 +19,6 @@ void smp__config_updates(const smp__configs *configs, const smp__config *config,
 /* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
 smp_status smp__config_cores(const smp__configs *configs, const smp__config *config,
                              smp_arena *scratch, int *n);
-/* The least bottleneck of a problem with this configuration's stages in partitions that fit its
- * memory, in the order of its rule or any; recomputation counts in it. target_us: that of one that
- * fits (partition/prove/priced.h). */
-smp_status smp__config_price(const smp__configs *configs, const smp__config *config,
-                             const smp_problem *problem, bool rule, double target_us,
-                             double *bound_us);
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
 smp_status smp__config_least_us(const smp__configs *configs, const smp__config *config,
                                 const smp_partition *partition, double *least_us);
@@ -35,18 +29,15 @@ double smp__config_least_bytes(const smp__config *config, const smp_partition *p
  * above 1 no partition fits. */
 double smp__config_overload(const smp__configs *configs, const smp__config *config);
 
-/* What a step takes at least, whatever the partition (step_bound.c).
- * Of the candidate's devices, micro-batches and chunks: *rule_us with the order of its schedule,
- * *any_us with any order of actions. Both hold for every partition that respects pins and what is
- * kept together. Messages count where they occupy ranks, and in the first what a path waits for at
- * least; recomputation that is a choice counts in neither. step_us: of a plan; no more is tried
- * than to come near it. prices: memory counts
- * as well, and what has to recompute for it: then both hold of partitions that fit. *found: stage,
- * [n_op] or NULL, is a partition that may take less, by all that the bound counts; it need not
- * respect pins and what is kept together. */
+/* What a step takes at least, whatever the partition (step_bound.c). Of the candidate's devices,
+ * micro-batches and chunks: *rule_us with the order of its schedule, *any_us with any order of
+ * actions. Both hold for every partition that respects pins and what is kept together. Messages
+ * count where they occupy ranks, and in the first what a path waits for at least; recomputation
+ * that is a choice counts in neither. step_us: of a plan; no more is tried than to come near it.
+ * *found: stage, [n_op] or NULL, is a partition that may take less, by all that the bound counts;
+ * it need not respect pins and what is kept together. */
 smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
-                           bool prices, double *rule_us, double *any_us, int32_t *stage,
-                           bool *found);
+                           double *rule_us, double *any_us, int32_t *stage, bool *found);
 
 /* The same op by op: on any rank a step takes at least what one of its ops has as chain_us, and so
  * many times what all of its ops take. */

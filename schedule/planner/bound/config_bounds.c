@@ -11,17 +11,13 @@
  * k of them take the way of one from there to the end and back.
  *
  * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
- * said about stashes of the costs: layouts may need less. What layouts surely keep
- * (memory_least.h), and what it takes not to, is what bounds by prices count. O(ops + edges). */
+ * said about stashes: layouts may need less than the costs have. O(ops + edges). */
 #include <math.h>
 
 #include "graph/model/op.h"
 #include "partition/problem/longest_chain.h"
-#include "schedule/memory/memory_least.h"
 #include "schedule/planner/bound/bounds.h"
 #include "schedule/simulate/update_price.h"
-
-#define PRICE_WORK 2e7 /* some 50 ms */
 
 /* The part of a backward pass that the op before waits for. A schedule that splits the backward
  * simulates the cost of the input half, or half of the whole. */
@@ -313,61 +309,4 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
     return config->state_factor *
            fmax(totals->weight_bytes / fmax((double)mapping->memory_all, 1.0),
                 totals->largest_bytes / (double)largest);
-}
-
-/* Micro-batches alive on each stage: in the order of the rule, or in any: then that of the forward
- * at hand, of one of the stages of a rank. */
-static smp_status fill_live(const smp__configs *configs, const smp__config *config, bool rule,
-                            smp_arena *scratch, int *live, int *late)
-{
-    smp_schedule_shape shape = smp__config_shape(configs, config);
-    const int *rank = smp__config_stage_rank(configs, config);
-    int *of_rank = SMP_ARENA_NEW(scratch, int, 2 * (size_t)config->chunks);
-    if (!of_rank)
-        return SMP_ERR_NO_MEMORY;
-    for (int r = 0; r < shape.pipeline; r++) {
-        of_rank[0] = 1;
-        if (rule)
-            SMP_TRY(
-                smp_memory_live(config->schedule, &shape, r, of_rank, of_rank + config->chunks));
-        for (int s = 0, c = 0; s < shape.pipeline * shape.chunks; s++)
-            if (rank[s] == r) {
-                live[s] = of_rank[c];
-                late[s] = of_rank[config->chunks + c++];
-            }
-    }
-    return SMP_OK;
-}
-
-smp_status smp__config_price(const smp__configs *configs, const smp__config *config,
-                             const smp_problem *problem, bool rule, double target_us,
-                             double *bound_us)
-{
-    const smp_search_request *request = configs->request;
-    size_t n = (size_t)request->graph->n_op;
-    smp__least_memory memory;
-    smp_arena *scratch = smp_arena_create();
-    int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
-    double *recompute_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    smp_status status = live && recompute_us
-                            ? smp_memory_least(request->graph, request->options.microbatch_size,
-                                               config->sharding, scratch, &memory)
-                            : SMP_ERR_NO_MEMORY;
-    /* What may travel may all be away: then only what lives for ever is sure to be there. */
-    if (status == SMP_OK && !smp__may_offload(request))
-        status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);
-    if (status == SMP_OK) {
-        for (size_t o = 0; o < n; o++)
-            recompute_us[o] = configs->costs->op[o].forward_us;
-        memory.recompute_us =
-            request->options.recompute == SMP_RECOMPUTE_AUTO ? recompute_us : NULL;
-        memory.kept_begin =
-            request->options.recompute == SMP_RECOMPUTE_ALL ? NULL : memory.kept_begin;
-        memory.live = live;
-        memory.late = live + problem->n_stage;
-        memory.limit = config->mapping->memory;
-        status = smp__bound_by_prices(problem, &memory, target_us, PRICE_WORK, bound_us);
-    }
-    smp_arena_destroy(scratch);
-    return status;
 }

@@ -1,8 +1,8 @@
 /* Lower bounds on the step of any partition.
  *
  * Of any order: a rank computes all of its micro-batches in turn, with messages between them where
- * those occupy it (smp__least_messages), and updates its weights: m times the least bottleneck, of
- * partitions that fit (priced.h), or a node's even share; and the longest chain, there and back.
+ * those occupy it (smp__least_messages), and updates its weights: m times the least bottleneck, or
+ * a node's even share; and the longest chain, there and back.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one
  * stage on rank r those are m backwards and the a_r forwards between them. Let o be an op of the
@@ -60,7 +60,6 @@ typedef struct step_bound {
     double fastest, slowest; /* least and most slowdown of any device */
     bool splits;             /* some backward is I and W */
     bool occupied;           /* messages occupy ranks; then: */
-    bool prices;             /* memory counts, and which link a message takes */
     bool returns;            /* a gradient goes back from every stage that reads a tensor */
     int64_t *way_ns, *no_ns; /* [n_tensor] what messages for it take of a rank, one way; 0 */
     smp_cluster cluster;
@@ -491,20 +490,7 @@ static smp_status bound_rule(step_bound *b, double any_us, double *bound_us)
     return SMP_OK;
 }
 
-/* Raises what is known by what partitions that fit take at least. */
-static smp_status bound_prices(step_bound *b, bool rule, double *bound_us)
-{
-    const smp_problem problem = bottleneck_problem(b, b->occupied);
-    double target_us = b->whole.most_us / b->shape.microbatches, priced_us;
-    if (!b->prices || *bound_us >= target_us)
-        return SMP_OK;
-    SMP_TRY(smp__config_price(b->configs, b->config, &problem, rule, target_us, &priced_us));
-    *bound_us = fmax(*bound_us, fmin(priced_us, target_us));
-    return SMP_OK;
-}
-
-/* tight_us: of partitions that fit in the order of the rule. */
-static smp_status bound_any(step_bound *b, double *bound_us, double *tight_us)
+static smp_status bound_any(step_bound *b, double *bound_us)
 {
     int cores;
     double all_us = 0.0, occupied_us = 0.0;
@@ -520,10 +506,6 @@ static smp_status bound_any(step_bound *b, double *bound_us, double *tight_us)
         SMP_TRY(bound_bottleneck(b, NULL, true, &occupied_us));
     *bound_us = fmax(*bound_us, occupied_us);
     *bound_us = fmax(*bound_us, b->fastest * all_us * b->config->mapping->ddp / cores);
-    SMP_TRY(bound_prices(b, false, bound_us));
-    *tight_us = *bound_us;
-    SMP_TRY(bound_prices(b, true, tight_us));
-    *tight_us *= b->shape.microbatches;
     *bound_us = fmax(*bound_us * b->shape.microbatches,
                      b->configs->totals.path_us * b->config->mapping->fastest);
     return SMP_OK;
@@ -543,24 +525,20 @@ static void push_stages(const step_bound *b)
 }
 
 smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
-                           bool prices, double *rule_us, double *any_us, int32_t *stage,
-                           bool *found)
+                           double *rule_us, double *any_us, int32_t *stage, bool *found)
 {
-    double tight_us = 0.0;
     step_bound b = {.configs = configs,
                     .config = config,
-                    .prices = prices,
                     .whole = {.most_us = step_us, .stage = stage, .stage_us = INFINITY},
                     .arena = smp_arena_create()};
     smp_status status = b.arena ? open_bound(&b) : SMP_ERR_NO_MEMORY;
     *rule_us = 0.0;
     if (status == SMP_OK)
-        status = bound_any(&b, any_us, &tight_us);
-    tight_us = fmax(tight_us, *any_us);
+        status = bound_any(&b, any_us);
     if (status == SMP_OK && config->mapping->pipeline > 1)
-        status = bound_rule(&b, tight_us, rule_us);
+        status = bound_rule(&b, *any_us, rule_us);
     if (status == SMP_OK)
-        *rule_us = fmax(*rule_us, tight_us);
+        *rule_us = fmax(*rule_us, *any_us);
     *found = status == SMP_OK && b.whole.stage_us < step_us;
     if (*found)
         push_stages(&b);

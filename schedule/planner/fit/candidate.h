@@ -27,7 +27,6 @@ typedef struct smp_candidate {
     bool is_least;           /* no partition has a shorter step here: all were looked at */
     double step_bound_us[2]; /* what a step of any partition takes at least: in the order of the
                                 schedule, and in any order (step_bound.c); of the winner, or 0 */
-    double fit_bound_us[2];  /* the bottleneck of any that fits, likewise (priced.h); or 0 */
     double give_up_us;       /* peaks stay 0 if the step takes longer: it is not listed; 0: never */
     int64_t peak_bytes;      /* highest over ranks, exact */
     bool fits;

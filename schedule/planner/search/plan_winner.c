@@ -190,20 +190,6 @@ static void set_step_bound(smp_predicted *predicted, double bound_us)
         predicted->step_gap = predicted->step_us / predicted->step_lower_bound_us - 1.0;
 }
 
-/* The bound on the bottleneck, or that of partitions that fit in the order that the plan has. */
-static void set_bound(smp_planner_result *result, smp_predicted *predicted)
-{
-    const smp_candidate *best = result->search.best;
-    double bound_us = fmin(best->fit_bound_us[result->order.taken], predicted->bottleneck_us);
-    result->bound = best->partition->bound;
-    if (bound_us <= predicted->lower_bound_us)
-        return;
-    predicted->lower_bound_us = bound_us;
-    predicted->gap = predicted->bottleneck_us / bound_us - 1.0;
-    result->bound = result->order.taken ? "prices of time and memory"
-                                        : "prices of time and memory in the order of this schedule";
-}
-
 /* In the plan's stages and programs. */
 static smp_status sum_hidden(const smp__planner *planner, const smp_plan *plan,
                              smp_planner_result *result)
@@ -231,7 +217,7 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     SMP_TRY(smp__planner_write(planner, model_path, result->search.best, evaluation, &plan));
     if (result->order.taken)
         plan->schedule = smp__schedule_auto.name;
-    set_bound(result, &plan->predicted);
+    result->bound = result->search.best->partition->bound;
     set_step_bound(&plan->predicted,
                    result->search.best->step_bound_us[result->order.taken ? 1 : 0]);
     smp_status status = sum_hidden(planner, plan, result);

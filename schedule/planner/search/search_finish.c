@@ -15,10 +15,8 @@
 enum {
     MAX_POLISHED = 6,
     POLISH_OPS = 2000, /* fewer of larger graphs */
-    LARGE_OPS = 4000,
-    PRICED_OPS = 20000
+    LARGE_OPS = 4000
 };
-#define NARROW 0.1      /* of the memory: what is left */
 #define NEAR 1.05       /* times the best: what more effort may turn into the best */
 #define NEAR_MISS 1.0   /* of the memory */
 #define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
@@ -381,51 +379,6 @@ static int32_t find_plain(const smp__search *s, const rank_key *key)
     return 0;
 }
 
-/* Links of two kinds among a replica's devices. */
-static bool has_two_links(const smp__search *s, const smp_candidate *best)
-{
-    const smp_cluster *cluster = s->configs.request->cluster;
-    int intra = 0, inter = 0;
-    for (int r = 0; r < best->pipeline * best->ddp; r++)
-        for (int q = r - r % best->pipeline; q < r; q++)
-            *(smp_cluster_link(cluster, best->device[q], best->device[r]) == &cluster->inter_node
-                  ? &inter
-                  : &intra) = 1;
-    return intra && inter;
-}
-
-/* Whether memory, or which link a transfer takes, may be what keeps the winner from a smaller
- * bottleneck. Decides what is worth the time alone. */
-static bool is_priced(const smp__search *s, const smp_candidate *best)
-{
-    const smp_search_request *request = s->configs.request;
-    double limit = (double)smp__planner_limit(s->configs.planner, best, best->worst_rank);
-    if (!best->fits || request->graph->n_op > PRICED_OPS || s->configs.planner->trial)
-        return false;
-    return best->n_recompute > 0 || best->n_offload > 0 ||
-           (double)best->room_bytes < NARROW * limit ||
-           (!request->cluster->overlap && (best->chunks > 1 || has_two_links(s, best)));
-}
-
-/* What the bottleneck of partitions that fit is at least. */
-static smp_status bound_fit(smp__search *s, const rank_key *key)
-{
-    smp__config *config = &s->configs.config[key->index];
-    smp_candidate *best = s->entry[key->entry].candidate;
-    double most_us = best->partition->bottleneck_us, known_us = best->partition->lower_bound_us;
-    smp_problem problem;
-    if (!is_priced(s, best) || known_us >= most_us * (1.0 - 1e-6))
-        return SMP_OK;
-    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
-    problem.recompute = s->configs.request->options.recompute;
-    for (int any = 0; any < 2; any++) {
-        double *bound_us = &best->fit_bound_us[any];
-        SMP_TRY(smp__config_price(&s->configs, config, &problem, !any, most_us, bound_us));
-        *bound_us = fmin(*bound_us, most_us);
-    }
-    return SMP_OK;
-}
-
 static smp_status bound_step(const smp__search *s, const rank_key *key, int32_t *stage, bool *found)
 {
     smp_candidate *candidate = s->entry[key->entry].candidate;
@@ -434,8 +387,8 @@ static smp_status bound_step(const smp__search *s, const rank_key *key, int32_t 
     if (s->configs.request->options.objective != SMP_OBJECTIVE_STEP || s->configs.planner->trial)
         return SMP_OK;
     SMP_TRY(smp__step_bound(&s->configs, &s->configs.config[key->index],
-                            candidate->is_least ? 0.0 : candidate->step_us, is_priced(s, candidate),
-                            &bound_us[0], &bound_us[1], stage, found));
+                            candidate->is_least ? 0.0 : candidate->step_us, &bound_us[0],
+                            &bound_us[1], stage, found));
     if (candidate->is_least)
         bound_us[0] = fmax(bound_us[0], candidate->step_us * (1.0 - 1e-9));
     return SMP_OK;
@@ -535,7 +488,7 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
     if (*best != key->candidate && (*best)->n_recompute + (*best)->n_offload > 0)
         SMP_TRY(settle(s, key->index, *best));
     key->candidate = *best;
-    return bound_fit(s, key);
+    return SMP_OK;
 }
 
 smp_status smp__search_finish(smp__search *s, smp_search_result *out)

@@ -1,6 +1,6 @@
 /* See max_flow.h. Distances by breadth first search; then depth first search along edges that lead
  * one level further, each node remembering the edge it tries next. */
-#include "partition/numeric/max_flow.h"
+#include "partition/prove/max_flow.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Maximum flow: Dinic's algorithm ("Algorithm for solution of a problem of maximum flow in networks
  * with power estimation", Soviet Math. Dokl. 1970). Real capacities. Stopping early leaves a flow
  * that is smaller, but one: by duality it bounds every cut from below all the same. */
-#ifndef SMP_PARTITION_NUMERIC_MAX_FLOW_H
-#define SMP_PARTITION_NUMERIC_MAX_FLOW_H
+#ifndef SMP_PARTITION_PROVE_MAX_FLOW_H
+#define SMP_PARTITION_PROVE_MAX_FLOW_H
 
 #include <stdbool.h>
 #include <stdint.h>
