@@ -56,10 +56,10 @@ for ((i = ${#rooms[@]} - 1; i >= 0; i--)); do
     [ "${#own[@]}" -le 25 ] || fail "$room holds ${#own[@]} files, more than 25"
     right+=("$room")
 done
-# The executor carries plans out: what makes, judges or draws them is handed in.
+# The executor carries plans out: what makes or judges them is handed in.
 mapfile -t executor < <(printf '%s\n' "${sources[@]}" | grep -E '^exec/' | grep -v '^exec/start/')
-report 'the executor includes the planner, or what judges or draws plans' < <(
-    includes '["<]schedule/(planner|tensor|show|export|check|foreign)/' "${executor[@]}")
+report 'the executor includes the planner, or what judges plans' < <(
+    includes '["<]schedule/(planner|tensor|export|check|foreign)/' "${executor[@]}")
 layers=$(printf '%s\n' "${rooms[@]%%/*}" | LC_ALL=C sort -u | paste -sd'|')
 report 'a source file outside the rooms' < <(printf '%s\n' "${sources[@]}" | grep -E "^($layers)/" |
     grep -vE "^($(IFS='|'; echo "${rooms[*]}"))/[^/]+$" || true)

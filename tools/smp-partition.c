@@ -17,9 +17,10 @@
 #include "schedule/foreign/foreign_judge.h"
 #include "tools/partition/outputs.h"
 #include "schedule/plan/relative_path.h"
-#include "schedule/show/explain.h"
-#include "schedule/show/picture.h"
-#include "schedule/show/stage_table.h"
+#include "tools/show/check_report.h"
+#include "tools/show/explain.h"
+#include "tools/show/picture.h"
+#include "tools/show/stage_table.h"
 
 static smp_status print_text(FILE *stream, const smp_text *text)
 {

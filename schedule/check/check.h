@@ -87,12 +87,6 @@ smp_status smp_check_sketch(const smp_search_request *request, bool use_placemen
                             const smp_sketch *sketch, smp_check *out);
 void smp_check_free(smp_check *check); /* the contents */
 
-/* As text: table, scores, findings; and as one JSON object. */
-smp_status smp_check_report(const smp_check *check, const smp_search_request *request,
-                            smp_text *text);
-smp_status smp_check_report_json(const smp_check *check, const smp_search_request *request,
-                                 smp_text *json);
-
 /* Adds a finding: SMP__FIND(findings, ILLEGAL, "kind", where, format, ...). message: in the arena
  * of the findings; NULL: out of memory. */
 #define SMP__FIND(findings, level, kind, where, ...)                                               \

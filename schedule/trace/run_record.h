@@ -1,5 +1,5 @@
 /* What a run tells of itself over its steps, for its page: curves, memory, where the time of a step
- * went. Made by the executor, drawn by schedule/show/draw_run.c. */
+ * went. Made by the executor, drawn by tools/show/draw_run.c. */
 #ifndef SMP_SCHEDULE_TRACE_RUN_RECORD_H
 #define SMP_SCHEDULE_TRACE_RUN_RECORD_H
 

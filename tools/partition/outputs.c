@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/show/picture.h"
+#include "tools/show/picture.h"
 #include "schedule/trace/trace.h"
 
 static smp_status write_picture(const smp_picture *picture, const char *path,

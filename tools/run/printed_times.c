@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "schedule/show/text_table.h"
+#include "tools/show/text_table.h"
 
 enum { MOST_ROWS = 16 };
 static const double SEEN_US = 0.05;

@@ -7,7 +7,7 @@
 
 #include "exec/job/inspect_job.h"
 #include "exec/step/step_sums.h"
-#include "schedule/show/picture.h"
+#include "tools/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
 

@@ -290,29 +290,6 @@ static void test_check_split_findings(void **state)
     close_setting(&s);
 }
 
-static void test_check_split_report(void **state)
-{
-    (void)state;
-    static const char text[] = "smp: 1\nparallel: {tensor: 2}\n" MEGATRON
-                               "stages: [{ops: wte..h1.res_2}, {ops: h2.ln_1..loss}]\n";
-    setting s;
-    smp_check check;
-    smp_text report = {0}, json = {0};
-    open_setting(text, 4, &s);
-    assert_int_equal(SMP_OK, smp_check_sketch(&s.request, false, s.sketch, &check));
-    assert_int_equal(SMP_OK, smp_check_report(&check, &s.request, &report));
-    assert_int_equal(SMP_OK, smp_check_report_json(&check, &s.request, &json));
-    assert_non_null(
-        strstr(report.data, "on 4 devices = 2 pipeline ranks x 1 replica x tensor 2, "));
-    assert_non_null(strstr(report.data, "2 devices compute every op together"));
-    assert_non_null(strstr(json.data, "\"parallel\": {\"devices\": 4, \"pipeline\": 2, \"ddp\": 1, "
-                                      "\"tensor\": 2, \"chunks\": 1}"));
-    smp_text_free(&report);
-    smp_text_free(&json);
-    smp_check_free(&check);
-    close_setting(&s);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,7 +298,6 @@ int main(void)
         cmocka_unit_test(test_check_split_makes_a_plan),
         cmocka_unit_test(test_check_split_other_splitting),
         cmocka_unit_test(test_check_split_findings),
-        cmocka_unit_test(test_check_split_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

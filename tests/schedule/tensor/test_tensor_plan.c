@@ -10,7 +10,6 @@
 #include "graph/split/split_text.h"
 #include "partition/problem/flow.h"
 #include "schedule/memory/memory.h"
-#include "schedule/show/explain.h"
 #include "schedule/tensor/tensor_plan.h"
 
 enum { DEVICES = 8, MOST_OPS = 8 };
@@ -345,28 +344,6 @@ static void test_tensor_fixed_stays(void **state)
     smp_graph_destroy(s.graph);
 }
 
-/* What became of each splitting, in a word of its own. */
-static void test_tensor_explained(void **state)
-{
-    (void)state;
-    smp_tensor_tried tried[] = {
-        {.tensor = 1, .looked_at = true, .fits = true, .exact = true, .sample_us = 100},
-        {.tensor = 2},
-        {.tensor = 4, .looked_at = true},
-        {.tensor = 8, .looked_at = true, .fits = true, .sample_us = 200},
-    };
-    const smp_tensor_result made = {.tried = tried, .n_tried = 4};
-    smp_text text = {0};
-    assert_int_equal(smp_explain_tensor(&made, &text), SMP_OK);
-    static const char *const ends[] = {"not looked at for want of time\n",
-                                       "does not fit; not all splittings were compared\n",
-                                       "B  not all splittings were compared\n"};
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (!strstr(text.data, ends[i]))
-            fail_msg("'%s' is missing:\n%s", ends[i], text.data);
-    smp_text_free(&text);
-}
-
 /* What is only measured, as plans are, and what the executor lays out are the same bytes, also
  * where repeated calls read inputs that no backward reads, and wait for an exchange. */
 static void test_tensor_mixture_reserves_its_peak(void **state)
@@ -409,7 +386,6 @@ static void test_tensor_mixture_reserves_its_peak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensor_explained),
         cmocka_unit_test(test_tensor_no_splitting_is_faster),
         cmocka_unit_test(test_tensor_finds_megatrons_pattern),
         cmocka_unit_test(test_tensor_finds_megatrons_sums),

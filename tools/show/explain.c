@@ -1,11 +1,11 @@
 /* Why a plan is as it is, in plain words. Linear in stages and configurations. */
-#include "schedule/show/explain.h"
+#include "tools/show/explain.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/show/stage_table.h"
-#include "schedule/show/text_table.h"
+#include "tools/show/stage_table.h"
+#include "tools/show/text_table.h"
 
 enum { SHOWN_CONFIGURATIONS = 10 };
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 static void count_bins(const smp__lane *lane, double bin_us, smp__shares bins)
 {

@@ -1,10 +1,10 @@
 /* The table of a plan's stages. Linear in stages. */
-#include "schedule/show/stage_table.h"
+#include "tools/show/stage_table.h"
 
 #include <stdio.h>
 
 #include "schedule/rules/offload.h"
-#include "schedule/show/text_table.h"
+#include "tools/show/text_table.h"
 
 /* First and last op of a stage in graph order, their names cut where they are long. */
 static void put_ops(smp__table *t, const smp_plan_stage *stage)

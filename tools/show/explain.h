@@ -1,6 +1,6 @@
 /* The reasons of a plan (--explain), in plain words and as JSON. All append to the text. */
-#ifndef SMP_SCHEDULE_SHOW_EXPLAIN_H
-#define SMP_SCHEDULE_SHOW_EXPLAIN_H
+#ifndef SMP_TOOLS_SHOW_EXPLAIN_H
+#define SMP_TOOLS_SHOW_EXPLAIN_H
 
 #include "schedule/tensor/tensor_plan.h"
 
@@ -23,7 +23,7 @@ void smp_explain_splitting(const smp_plan *plan, smp_text *text);
 void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text);
 
 /* json: a plan's or a check's object, which gets a key "explanation" with all of the above, and the
- * drawing of schedule/show/picture.h: schedule/show/README.md. */
+ * drawing of tools/show/picture.h: tools/show/README.md. */
 smp_status smp_explain_json(const smp_tensor_result *made, smp_text *json);
 /* What of it can be said of a plan that was not searched for. */
 smp_status smp_explain_checked_json(const smp_plan *plan, const smp_partition *partition,

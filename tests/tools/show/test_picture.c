@@ -1,8 +1,8 @@
 /* Drawings, read back: the data of the page against the program and the simulation, the figure as
  * XML, the lines for a terminal; every schedule over a grid of sizes, and plans of real models. */
 #include "tests/schedule/made_plan.h"
-#include "schedule/show/picture.h"
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture.h"
+#include "tools/show/picture_model.h"
 #include "schedule/planner/planner.h"
 
 #include "graph/yaml/yaml.h"

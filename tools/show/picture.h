@@ -8,8 +8,8 @@
  *  - text: a line per rank, for a terminal.
  * The same plan gives the same bytes. Replicas do the same: one is drawn, of replicas that differ
  * the slowest (smp_simulation). */
-#ifndef SMP_SCHEDULE_SHOW_PICTURE_H
-#define SMP_SCHEDULE_SHOW_PICTURE_H
+#ifndef SMP_TOOLS_SHOW_PICTURE_H
+#define SMP_TOOLS_SHOW_PICTURE_H
 
 #include "schedule/plan/plan.h"
 #include "schedule/trace/run_record.h"

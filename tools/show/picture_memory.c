@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "schedule/memory/memory.h"
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 static int64_t limit_bytes(const smp_plan *plan, int rank)
 {

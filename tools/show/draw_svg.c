@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 enum {
     WIDTH = 1200,

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "schedule/show/explain.h"
-#include "schedule/show/picture.h"
+#include "tools/show/explain.h"
+#include "tools/show/picture.h"
 
 /* A key or an item, after a comma unless it is the first of its object or list. */
 static void put_next(smp_text *json)

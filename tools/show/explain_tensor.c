@@ -1,7 +1,7 @@
 /* Which splittings were looked at. */
-#include "schedule/show/explain.h"
+#include "tools/show/explain.h"
 
-#include "schedule/show/text_table.h"
+#include "tools/show/text_table.h"
 
 const char *smp__splitting_miss(const smp_tensor_tried *tried)
 {

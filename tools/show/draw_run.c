@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 enum { WIDE = 560, HIGH = 190, LEFT = 62, TOP = 10, PLOT = WIDE - LEFT - 12, FLOOR = HIGH - 24 };
 

@@ -1,5 +1,5 @@
 /* Tables of text; see the header. Linear in the cells. */
-#include "schedule/show/text_table.h"
+#include "tools/show/text_table.h"
 
 #include <stdarg.h>
 #include <stdio.h>

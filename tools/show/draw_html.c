@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 /* Made by the build from the files of these names (cmake/SmpEmbed.cmake). */
 extern const unsigned char smp__file_report_page_html[];

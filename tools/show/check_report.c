@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "schedule/check/check.h"
-#include "schedule/show/stage_table.h"
+#include "tools/show/check_report.h"
+#include "tools/show/stage_table.h"
 
 static void put_findings(const smp_findings *findings, smp_finding_level level, const char *head,
                          smp_text *text)

@@ -1,11 +1,11 @@
 /* Pictures: the timelines of a plan, from its simulation and from what was measured, cut into cells
  * that every drawing reads the same way. O(actions + actions * transfers of a stage). */
-#include "schedule/show/picture.h"
+#include "tools/show/picture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 const char smp__cell_letters[] = "FBIWO";
 const char smp__beside_letters[] = "RGSL";

@@ -1,6 +1,6 @@
 /* The table that smp-partition prints: a row per stage, and a few lines of summary. */
-#ifndef SMP_SCHEDULE_SHOW_STAGE_TABLE_H
-#define SMP_SCHEDULE_SHOW_STAGE_TABLE_H
+#ifndef SMP_TOOLS_SHOW_STAGE_TABLE_H
+#define SMP_TOOLS_SHOW_STAGE_TABLE_H
 
 #include "schedule/planner/planner.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 static smp_curve curve;
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/show/picture_model.h"
+#include "tools/show/picture_model.h"
 
 enum { LEAST_COLUMNS = 60, USUAL_COLUMNS = 100, MOST_COLUMNS = 400, MOST_RANKS = 64, LABEL = 9 };
 

@@ -1,10 +1,10 @@
 /* What the drawings share: a picture with its cells. Written by picture.c and
  * picture_memory.c; only read by what draws. */
-#ifndef SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
-#define SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
+#ifndef SMP_TOOLS_SHOW_PICTURE_MODEL_H
+#define SMP_TOOLS_SHOW_PICTURE_MODEL_H
 
 #include "schedule/lower/crossing.h"
-#include "schedule/show/picture.h"
+#include "tools/show/picture.h"
 #include "schedule/simulate/simulate.h"
 
 /* Why a rank stood still, as the simulation counts it (smp_simulation). */

@@ -1,6 +1,6 @@
 /* Tables of text. Columns are as wide as their widest cell. */
-#ifndef SMP_SCHEDULE_SHOW_TEXT_TABLE_H
-#define SMP_SCHEDULE_SHOW_TEXT_TABLE_H
+#ifndef SMP_TOOLS_SHOW_TEXT_TABLE_H
+#define SMP_TOOLS_SHOW_TEXT_TABLE_H
 
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
