@@ -51,15 +51,18 @@ static int64_t told_number(const char *by_mpirun, const char *by_slurm)
 
 static _Noreturn void give_up(void)
 {
-    char line[512], host[256] = "";
+    char line[512], host[256] = "", others[64];
     const long long rank = told_number("OMPI_COMM_WORLD_RANK", "SLURM_PROCID");
     const long long size = told_number("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS");
     gethostname(host, sizeof(host) - 1);
+    if (size == 2 && rank >= 0)
+        snprintf(others, sizeof others, "rank %lld", 1 - rank);
+    else
+        snprintf(others, sizeof others, "%lld other ranks", size > 0 ? size - 1 : 0);
     int n = snprintf(line, sizeof(line),
                      "smp-run: rank %lld on host %s: %s has not returned for %g s: it waits for "
-                     "%lld other rank%s\n",
-                     rank, host, dog.call, dog.call_limit_s, size > 0 ? size - 1 : 0,
-                     size == 2 ? "" : "s");
+                     "%s\n",
+                     rank, host, dog.call, dog.call_limit_s, others);
     ssize_t written = write(STDERR_FILENO, line, (size_t)n);
     (void)written; /* nobody left to tell */
     _exit(1);

@@ -46,8 +46,6 @@ FILES = ("pread", "pwrite", "write", "open", "close", "fsync", "ftruncate", "ren
          "mkdir", "opendir", "mmap")
 BYTES = ("pread", "pwrite", "write")
 SPACE = ("pwrite", "write", "open", "ftruncate", "mkdir")
-# A failure of these is one of the job; the others may not matter to it.
-FATAL = ("pwrite", "write", "fsync", "ftruncate", "rename", "mmap")
 
 # fault: (weight, calls at which it may happen, what becomes of the job)
 FAULTS = {
@@ -61,8 +59,8 @@ FAULTS = {
     "cut": (1, ("dnnl_sgemm",), "either"),
     "short": (3, BYTES, "goes on"),
     "interrupted": (1, BYTES, "goes on"),
-    "error": (6, FILES, "by call"),
-    "full": (2, SPACE, "by call"),
+    "error": (6, FILES, "either"),
+    "full": (2, SPACE, "either"),
     "damage": (3, (), "goes on"),
 }
 ERRORS = {"mmap": (errno.ENOMEM,), "open": (errno.EIO, errno.EMFILE, errno.EACCES)}
@@ -243,8 +241,6 @@ class Trial:
         n = self.calls[self.rank][self.call]
         # Data that is cut before it is opened is other data.
         self.at = self.rng.randint(max(n // 2, 1) if self.kind == "cut" else 1, n)
-        if self.fate == "by call":
-            self.fate = "ends" if self.call in FATAL else "either"
         self.number = 0
         if self.kind == "error":
             self.number = self.rng.choice(ERRORS.get(self.call, (errno.EIO, errno.EDQUOT)))
@@ -288,8 +284,11 @@ class Trial:
         if self.kind == "stop":
             said = re.findall(r"no progress for ([0-9.]+) s: rank \d+ waits for .*; "
                               rf"rank {self.rank}: no answer", text)
-            expect(len(said) == 1, "the rank that hangs is not named, or not once")
-            patience = float(said[0])
+            # Before there is a job ranks ask nobody: each says for how many it waits.
+            early = re.findall(r"has not returned for ([0-9.]+) s: it waits for "
+                               rf"(?:rank {self.rank}|{self.world - 1} other ranks)$", text, re.M)
+            expect(len(said) == 1 or early, "the rank that hangs is not named, or not once")
+            patience = float((said or early)[0])
         elif self.kind in ("kill", "exit"):
             expect(re.search(rf"process rank {self.rank} |,{self.rank}\]", text),
                    "the rank that is gone is not named")
@@ -316,8 +315,11 @@ class Trial:
             self.say("-> goes on")
             expect(code == 0, f"exit code {code}")
             expect(job.weights() == self.weights, "the result is another one")
-        # One save may have been on its way.
+        # One save may have been on its way; a full disk takes none from the first on that failed.
         sure = (max(job.steps(), self.first) - 1) // self.save_every - 1
+        unsaved = [int(n) for n in re.findall(r"checkpoint-(\d+)\.smp\S*: cannot", job.read("err"))]
+        if self.kind == "full" and unsaved:
+            sure = (min(unsaved) - 1) // self.save_every
         newest = max(self.saved_steps("saved"), default=0)
         expect(newest >= sure * self.save_every, f"what was saved is lost: {newest}")
 

@@ -63,10 +63,10 @@ done
 expect_exit 2 mpirun -n 2 smp-run plan.yaml --data absent.txt --steps 2
 expect_equal "messages of smp-run" "$(grep -c 'absent\.txt' err || true)" 1
 
-# A rank does not get as far as MPI: the other one says who and where it is, and for how many it waits.
+# A rank does not get as far as MPI: the other one says who and where it is, and for whom it waits.
 run mpirun -n 1 sleep 30 : -n 1 smp-run plan.yaml --data text.txt --steps 2 --timeout-start 1s
 [ "$status" -ne 0 ] || fail "a job that does not start exits with 0"
-expect_match err "^smp-run: rank 1 on host $(hostname): MPI_Init has not returned for 1 s: it waits for 1 other rank\$"
+expect_match err "^smp-run: rank 1 on host $(hostname): MPI_Init has not returned for 1 s: it waits for rank 0\$"
 
 # A rank is killed.
 start
