@@ -77,6 +77,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
         const smp_op_cost *cost = &costs->op[op];
         out->compute_us += cost->forward_us + cost->backward_us;
         out->forward_us += cost->forward_us;
+        out->largest_us = fmax(out->largest_us, cost->forward_us + cost->backward_us);
         out->stash_bytes += (double)cost->stash_bytes;
         if (graph->op[op].n_param > 0)
             continue;

@@ -6,6 +6,7 @@
 
 #include "schedule/lower/shard_actions.h"
 #include "schedule/planner/search/search_state.h"
+#include "schedule/simulate/update_price.h"
 
 enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
 enum { MOST_COUNTED = 1 << 12 /* forwards of a rank; of more a gather each */ };
@@ -100,6 +101,16 @@ static double traffic_us(const smp__configs *configs, const smp__config *config,
     return us;
 }
 
+/* What ranks wait for where the host updates their weights, at most. */
+static double host_update_us(const smp__configs *configs, const smp__config *config)
+{
+    const smp_search_request *request = configs->request;
+    if (!config->sharding.offload_states || !request->graph->training)
+        return 0.0;
+    return configs->totals.weight_bytes / config->mapping->pipeline *
+           smp_host_update_us_per_byte(request->cluster, request->graph->target, config->sharding);
+}
+
 /* What the configuration will come to, roughly: micro-batches through the bottleneck and one
  * through the others, of which several chunks hide a part. */
 static double estimate_of(const smp__configs *configs, const smp__config *config, int64_t gathers)
@@ -114,12 +125,12 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
                config->mapping->pipeline;
     if (configs->request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us;
-    double rest_us = fill_us / config->chunks;
-    if (configs->planner->any_shard) {
-        rest_us += traffic_us(configs, config, gathers);
-        const double forward = totals->forward_us / fmax(totals->compute_us, 1e-9);
-        least_us += estimate_recompute(configs, config) * forward * bottleneck_us / samples;
-    }
+    const double forward = totals->forward_us / fmax(totals->compute_us, 1e-9);
+    if (configs->quick && config->mapping->pipeline > 1) /* stages end half an op late */
+        least_us += 0.5 * config->chunks * totals->largest_us * config->mapping->fastest / samples;
+    const double rest_us = fill_us / config->chunks + traffic_us(configs, config, gathers) +
+                           host_update_us(configs, config);
+    least_us += estimate_recompute(configs, config) * forward * bottleneck_us / samples;
     return least_us + rest_us / config->microbatches / samples;
 }
 
@@ -213,8 +224,8 @@ smp_status smp__search_estimate(smp__configs *configs, int32_t first)
 smp_status smp__search_order(smp__configs *configs)
 {
     SMP_TRY(smp__totals_make(configs->request, configs->costs, &configs->totals));
-    SMP_TRY(smp__search_estimate(configs, 0));
     configs->quick = (int64_t)count_whole(configs) * configs->request->graph->n_op > MAX_THOROUGH;
+    SMP_TRY(smp__search_estimate(configs, 0));
     sort_configs(configs);
     return smp__configs_relate(configs, 0);
 }

@@ -100,6 +100,7 @@ typedef struct smp__totals {
     double weight_bytes;  /* each weight once */
     double stash_bytes;   /* as the costs have it */
     double largest_bytes; /* weights of one op */
+    double largest_us;    /* forward and backward of one op */
 } smp__totals;
 
 typedef struct smp__configs {
