@@ -9,7 +9,7 @@
 
 #include "graph/base/clock.h"
 #include "schedule/planner/planner.h"
-#include "schedule/planner/search/search.h"
+#include "schedule/planner/search/search_state.h"
 #include "schedule/verify/verify.h"
 
 typedef struct setting {
@@ -610,9 +610,46 @@ static void test_planner_search_large_cluster(void **state)
     close_setting(&s);
 }
 
+/* What a large search looks at first, it may have to take: enough micro-batches to fill the
+ * pipeline, stages of several ops, and the optimizer's states on the device. */
+static void test_planner_search_begins_well(void **state)
+{
+    (void)state;
+    smp_graph *graph;
+    smp_cluster *cluster;
+    smp__planner planner;
+    smp__configs configs;
+    if (smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-175b.yaml", &graph) != SMP_OK ||
+        smp_cluster_read(SMP_SOURCE_DIR "/examples/cluster-a100-1k.yaml", &cluster) != SMP_OK ||
+        smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16}) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_search_request request = {.graph = graph,
+                                        .cluster = cluster,
+                                        .options.devices = smp_cluster_devices(cluster),
+                                        .options.microbatch_size = 1,
+                                        .options.recompute = SMP_RECOMPUTE_AUTO,
+                                        .placement = SMP_PLACEMENT_AUTO};
+    assert_int_equal(SMP_OK, smp__planner_open(&request, &planner));
+    assert_int_equal(SMP_OK, smp__configs_list(&planner, &configs));
+    assert_int_equal(SMP_OK, smp__search_order(&configs));
+    assert_true(configs.quick);
+    const smp__config *first = &configs.config[0];
+    const int stages = first->mapping->pipeline * first->chunks;
+    if (first->microbatches < 4 * first->mapping->pipeline || stages > graph->n_op / 4 ||
+        first->sharding.offload_states)
+        fail_msg("%d ranks of %d chunks, %d micro-batches, states %s first",
+                 first->mapping->pipeline, first->chunks, first->microbatches,
+                 first->sharding.offload_states ? "away" : "here");
+    smp__configs_free(&configs);
+    smp__planner_close(&planner);
+    smp_cluster_destroy(cluster);
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_search_begins_well),
         cmocka_unit_test(test_planner_search_lists_the_ten_best),
         cmocka_unit_test(test_planner_search_with_replicas_that_differ),
         cmocka_unit_test(test_planner_search_recomputes_where_it_must),
