@@ -92,6 +92,15 @@ typedef enum smp_recompute {
     SMP_RECOMPUTE_ALL   /* everything; of a model that trains */
 } smp_recompute;
 
+/* How much work a search for a plan may be, whatever the machine: the same input has the same plan.
+ * With SMP_OBJECTIVE_BOTTLENECK and HIGH the proof takes all of it while a gap is open. */
+typedef enum smp_effort {
+    SMP_EFFORT_QUICK,  /* about a second of one core of a server, */
+    SMP_EFFORT_NORMAL, /* ten, */
+    SMP_EFFORT_HIGH,   /* a hundred */
+    SMP_EFFORT_FULL    /* until nothing is left to look at */
+} smp_effort;
+
 /* What lies in host memory while it is not needed. */
 typedef enum smp_offload {
     SMP_OFFLOAD_NONE,
@@ -178,9 +187,8 @@ typedef struct smp_plan_options {
     smp_objective objective;
     smp_optimize optimize;
     const char *partitioner; /* NULL or "auto": the best of all */
-    double time_limit_s;     /* after it, the best plan so far is taken; 0: none */
-    int until_time_limit;    /* 1: with SMP_OBJECTIVE_BOTTLENECK the proof takes all of that time
-                                while a gap is open */
+    smp_effort effort;       /* when it is spent, the best plan so far is taken */
+    double time_limit_s;     /* of the processor: a lower ceiling for the same; 0: none */
     uint64_t seed;
 } smp_plan_options;
 

@@ -10,6 +10,8 @@
 
 #include <math.h>
 
+#include "graph/base/clock.h"
+
 #include "profile/estimate.h"
 #include "profile/op_cost.h"
 #include "profile/overlap_costs.h"
@@ -354,6 +356,7 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
     arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
+    smp_work_count(SMP_WORK_COST, graph->n_op);
     costs = SMP_ARENA_NEW(arena, smp_costs, 1);
     if (costs) {
         costs->arena = arena;

@@ -103,9 +103,8 @@ static smp_status run_plan(const smp_partition_options *o)
     if (status == SMP_OK)
         status = smp__planning_run(&planning, path ? path : o->job.model);
     if (status == SMP_OK && made->result.search.timed_out)
-        fprintf(stderr,
-                "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
-                o->job.planning.time_limit_s);
+        fprintf(stderr, "smp-partition: the %s is spent: this is the best plan until then\n",
+                smp_work_is_late() ? "time limit" : "effort");
     if (status == SMP_OK && smp_plan_tensor(made->result.plan) > 1 &&
         made->result.plan->splitting.n_entry == 0)
         fprintf(stderr, "smp-partition: no op is split: every device of a group computes all\n");
@@ -188,7 +187,7 @@ static smp_status judge_foreign(const smp_partition_options *o)
     smp_plan *costs = NULL;
     smp_foreign_verdict verdict = {0};
     const smp_plan_options *p = &o->job.planning;
-    double deadline_s = p->time_limit_s > 0 ? smp_clock_s() + p->time_limit_s : 0;
+    const double deadline_s = smp_effort_begin(p->effort, p->time_limit_s);
     smp_status status = o->costs ? smp_plan_read(o->costs, &costs) : SMP_OK;
     if (status == SMP_OK)
         status = smp_foreign_read(o->plan, p->stages, p->microbatches, &foreign);

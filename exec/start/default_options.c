@@ -15,7 +15,7 @@ smp_options smp_options_default(void)
                                       .recompute = SMP_RECOMPUTE_AUTO,
                                       .offload = SMP_OFFLOAD_AUTO,
                                       .offload_states = SMP_OFFLOAD_AUTO,
-                                      .time_limit_s = 10.0,
+                                      .effort = SMP_EFFORT_NORMAL,
                                       .seed = 1},
                          .optimizer = smp_optimizer_default(),
                          .runtime = {.seed = 1,

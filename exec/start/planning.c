@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "exec/optimizer/optimizer.h"
-#include "graph/base/clock.h"
 #include "schedule/auto/list_schedule.h"
 #include "schedule/plan/freeze.h"
 #include "schedule/plan/op_pattern.h"
@@ -376,8 +375,8 @@ static smp_status open_checked_model(smp__planning *p, const char *plan)
 
 static void begin_time(smp__planning *p)
 {
-    const double limit_s = p->options->planning.time_limit_s;
-    p->request.deadline_s = limit_s > 0 ? smp_clock_s() + limit_s : 0;
+    const smp_plan_options *o = &p->options->planning;
+    p->request.deadline_s = smp_effort_begin(o->effort, o->time_limit_s);
 }
 
 smp_status smp__planning_open_checked(const smp_options *options, const char *plan,

@@ -1,4 +1,5 @@
 /* The choice of the least time: dynamic programming over the ops, states in a hash table. */
+#include "graph/base/clock.h"
 #include "graph/split/split_choose.h"
 
 #include <math.h>
@@ -221,6 +222,7 @@ static smp_status advance(chooser *c, int32_t o, const states *before, bool fixe
                   : smp_split_choices(c->graph, o, c->devices, choices);
     for (int k = 0; k < n; k++) {
         double op_us = c->costs->op_us(c->costs->context, o, choices[k]);
+        smp_work_count(SMP_WORK_STATE, (double)before->n);
         for (size_t i = 0; i < before->n; i++) {
             memcpy(c->next, before->items + i * c->width, c->width * sizeof(item));
             if (!take_params(c, o, choices[k], c->next))

@@ -33,7 +33,7 @@ static bool is_over(climber *c)
 {
     if (c->work >= c->check) {
         c->check = c->work + CHECK_WORK;
-        if (smp_clock_past(c->sequence->problem->deadline_s))
+        if (smp_work_past(c->sequence->problem->deadline_s))
             c->limit = c->work;
     }
     return c->work >= c->limit;

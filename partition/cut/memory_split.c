@@ -99,7 +99,8 @@ static smp_status try_share(smp__sequence *sequence, double share, int32_t *lo, 
     sequence->limit_share = share;
     split->found = smp__split_greedy(sequence, split->border);
     split->work += sequence->n;
-    split->late |= smp_clock_past(sequence->problem->deadline_s);
+    smp_work_count(SMP_WORK_SOLVER, (double)sequence->n);
+    split->late |= smp_work_past(sequence->problem->deadline_s);
     if (split->found || !smp__memory_windows(sequence, lo, hi))
         return SMP_OK;
     for (int k = 0; k < sequence->n_stage; k++)

@@ -32,7 +32,7 @@ static bool is_late(sweep *s)
 {
     if (s->work >= s->check && !s->late) {
         s->check = s->work + CHECK_WORK;
-        s->late = smp_clock_past(s->sequence->problem->deadline_s);
+        s->late = smp_work_past(s->sequence->problem->deadline_s);
     }
     return s->late;
 }
@@ -170,6 +170,7 @@ smp_status smp__split_sweep(const smp__sequence *sequence, const int32_t *lo, co
 done:
     split->late |= s.late;
     split->work += s.work;
+    smp_work_count(SMP_WORK_INTERVAL, (double)s.work);
     smp_arena_destroy(scratch);
     return status;
 }

@@ -118,7 +118,7 @@ static smp_status reduce(filter *f, bool *complete)
             smp__obstacle obstacle = {0};
             for (int32_t i = begin; i < end; i++)
                 f->on[f->list[i]] = false;
-            *complete &= f->work < MAX_WORK && !smp_clock_past(f->problem->deadline_s);
+            *complete &= f->work < MAX_WORK && !smp_work_past(f->problem->deadline_s);
             if (*complete)
                 SMP_TRY(look_for_pipeline(f, &obstacle));
             for (int32_t i = begin; i < end && obstacle.kind == SMP__OBSTACLE_NONE; i++) {

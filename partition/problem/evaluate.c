@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
                                smp_arena *arena)
 {
@@ -174,6 +176,7 @@ smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
     smp__score score = {0};
     size_t n_stage = (size_t)problem->n_stage;
     int n_rank = evaluator->n_replica * problem->pipeline;
+    smp_work_count(SMP_WORK_SOLVER, (double)problem->graph->n_op * (1 + evaluator->n_replica));
     memset(evaluator->load, 0, n_stage * sizeof *evaluator->load);
     memset(evaluator->rank_us, 0, (size_t)n_rank * sizeof *evaluator->rank_us);
     count_ops(evaluator, stage);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/model/op.h"
 
 smp_status smp__flow_add_transfer(smp__flow_build *build, smp_transfer_kind kind, int32_t tensor,
@@ -251,6 +252,7 @@ smp_status smp_flow_build(const smp_graph *graph, const int32_t *stage_of_op, in
                         (long long)batch);
     smp__flow_build build = {
         .graph = graph, .stage_of_op = stage_of_op, .n_stage = n_stage, .batch = batch};
+    smp_work_count(SMP_WORK_OP, (double)graph->n_op + graph->n_tensor);
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_flow *flow = NULL;
     smp_arena *arena = smp_arena_create();

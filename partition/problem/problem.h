@@ -48,10 +48,10 @@ typedef struct smp_problem {
     smp_recompute recompute;
     const bool *recomputes; /* [n_op] or NULL: exactly these ops do; for evaluation alone */
     bool first_look;        /* solvers try the obvious and leave it at that */
-    double deadline_s;    /* smp_clock_s() at which solvers stop improving and proving; 0: never */
-    int n_replica;        /* that count (profile/replicas.h); 0: one */
-    const double *weight; /* [pipeline] or NULL: times which a rank's compute counts, > 0 */
-    bool until_deadline;  /* proofs that are open take all the time there is, not a share of work */
+    double deadline_s;      /* smp_work_s() at which solvers stop improving and proving; 0: never */
+    int n_replica;          /* that count (profile/replicas.h); 0: one */
+    const double *weight;   /* [pipeline] or NULL: times which a rank's compute counts, > 0 */
+    bool until_deadline; /* proofs that are open take all the time there is, not a share of work */
 } smp_problem;
 
 /* The stage that an op is pinned to, or -1. */

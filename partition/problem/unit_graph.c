@@ -7,6 +7,7 @@
  * first op of each unit for the numbering. O(n log n + edges). */
 #include "partition/problem/unit_graph.h"
 
+#include "graph/base/clock.h"
 #include "graph/base/heap.h"
 #include "graph/base/sets.h"
 #include "partition/problem/conflict.h"
@@ -240,6 +241,7 @@ smp_status smp__units_try(const smp_problem *problem, smp__units **out, smp__obs
     if (!units || !scratch)
         goto done;
     units->arena = arena;
+    smp_work_count(SMP_WORK_OP, (double)problem->graph->n_op + problem->graph->n_tensor);
     status = label_units(problem, scratch, &labels);
     if (status == SMP_OK)
         status = store_ops(problem->graph, &labels, units);

@@ -224,7 +224,7 @@ static smp_status cut_all(smp__cuts *cuts, smp__cut_limits *limits)
     find_ranges(cuts);
     limits->work -= (int64_t)(K - 1) * (cuts->units->n + 2 * cuts->units->n_net) / 4;
     for (int border = 1; border < K; border++) {
-        if (smp_clock_past(limits->deadline_s))
+        if (smp_work_past(limits->deadline_s))
             limits->work = 0;
         SMP_TRY(cut_border(cuts, border, &limits->work));
     }

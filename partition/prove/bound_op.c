@@ -114,7 +114,7 @@ smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us,
             if (cuts.most_us[u] > cuts.most_us[unit])
                 unit = u;
         }
-        if (cuts.most_us[unit] <= *bound_us || smp_clock_past(limits->deadline_s))
+        if (cuts.most_us[unit] <= *bound_us || smp_work_past(limits->deadline_s))
             break;
         cuts.most_us[unit] = 0.0;
         status = cut_unit(&cuts, unit, &limits->work, &load_us);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/base/random.h"
+#include "graph/base/clock.h"
 
 static uint64_t word_of(int32_t unit)
 {
@@ -184,6 +185,7 @@ static int32_t store(smp__downsets *pool, const uint64_t *set, const smp__downse
         pool->step[pool->n_step++] = (smp__step){pool->ready[i], -1};
     enter_set(pool, d);
     pool->work += (uint64_t)n_ready + 4;
+    smp_work_count(SMP_WORK_PROOF, 3.0 * (n_ready + 4));
     return d;
 }
 

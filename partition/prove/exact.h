@@ -7,7 +7,7 @@
 typedef struct smp__exact_limits {
     int64_t work;      /* downsets visited, and the like, over all calls; some 10 ns each */
     size_t bytes;      /* memory of a search */
-    double deadline_s; /* smp_clock_s(); 0: never */
+    double deadline_s; /* smp_work_s(); 0: never */
 } smp__exact_limits;
 
 typedef enum smp__exact_answer {

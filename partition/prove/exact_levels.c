@@ -17,11 +17,12 @@ enum {
 bool smp__exact_charge(smp__exact_state *state, int64_t work)
 {
     state->work -= work;
+    smp_work_count(SMP_WORK_PROOF, (double)work);
     if (state->work < 0)
         state->limited = true;
     if (state->work < state->next_check) {
         state->next_check = state->work - CLOCK_WORK;
-        if (smp_clock_past(state->deadline_s))
+        if (smp_work_past(state->deadline_s))
             state->late = true;
     }
     return !state->limited && !state->late;

@@ -48,8 +48,9 @@ static void look_at_clock(small *s)
 {
     if (s->work > s->next_check)
         return;
+    smp_work_count(SMP_WORK_PROOF, (double)CLOCK_WORK);
     s->next_check = s->work - CLOCK_WORK;
-    if (smp_clock_past(s->problem->deadline_s))
+    if (smp_work_past(s->problem->deadline_s))
         s->work = 0;
 }
 

@@ -86,8 +86,9 @@ static const uint64_t *set_of(const smp__line_search *s, int32_t i)
 static bool go_on(smp__line_search *s)
 {
     if (s->work < s->next_check) {
+        smp_work_count(SMP_WORK_PROOF, (double)CLOCK_WORK);
         s->next_check = s->work - CLOCK_WORK;
-        s->late |= smp_clock_past(s->deadline_s);
+        s->late |= smp_work_past(s->deadline_s);
     }
     s->limited |= s->work <= 0;
     return !s->late && !s->limited && s->found < 0;

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 #define SMALLEST 1e-13 /* of the largest bounded capacity */
 
 smp_status smp__network_init(smp__network *network, int32_t max_node)
@@ -143,8 +145,10 @@ static double block_paths(smp__network *network, int32_t source, int32_t sink, i
 
 double smp__network_run(smp__network *network, int32_t source, int32_t sink, int64_t *work)
 {
+    const int64_t begin = *work;
     double total = 0.0;
     while (*work > 0 && find_levels(network, source, sink, work))
         total += block_paths(network, source, sink, work);
+    smp_work_count(SMP_WORK_PROOF, (double)(begin - *work));
     return total;
 }

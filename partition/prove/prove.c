@@ -237,7 +237,7 @@ static smp_status search_all(proof *p, smp_partition **partition, bool *done)
         return SMP_OK;
     SMP_TRY(smp__exact_small(p->problem, p->units, upper_us, &left, done, &best_us, p->unit_stage));
     p->work -= work - left;
-    p->late |= smp_clock_past(p->limits->deadline_s);
+    p->late |= smp_work_past(p->limits->deadline_s);
     if (isfinite(best_us))
         p->found_us = best_us;
     if (*done && isfinite(fmin(best_us, upper_us)))
@@ -252,9 +252,9 @@ static smp_status prove_window(proof *p, smp_partition **partition, int parts)
     int64_t rest = p->work - p->work / parts;
     p->work -= rest;
     smp_status status = smp__cuts_create(&p->window, &p->cuts);
-    if (status == SMP_OK && !smp_clock_past(p->limits->deadline_s))
+    if (status == SMP_OK && !smp_work_past(p->limits->deadline_s))
         status = bound_by_cuts(p, (*partition)->bottleneck_us);
-    p->late |= smp_clock_past(p->limits->deadline_s);
+    p->late |= smp_work_past(p->limits->deadline_s);
     if (status == SMP_OK && p->units->n <= MAX_UNITS && !p->late &&
         !is_closed(p->lower_us, upper_us))
         status = search(p, upper_us);

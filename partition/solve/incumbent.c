@@ -108,7 +108,7 @@ void smp__incumbent_free(smp__incumbent *incumbent)
 
 static bool is_late(smp__incumbent *incumbent)
 {
-    incumbent->late |= incumbent->split.late || smp_clock_past(incumbent->problem->deadline_s);
+    incumbent->late |= incumbent->split.late || smp_work_past(incumbent->problem->deadline_s);
     return incumbent->late;
 }
 

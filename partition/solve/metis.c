@@ -14,6 +14,8 @@
  * METIS's own initial partitioning consists of, stand in for it. */
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 #include "partition/problem/legal.h"
 #include "partition/solve/incumbent.h"
 #include "partition/solve/metis_call.h"
@@ -98,6 +100,7 @@ static smp_status call_kway(const smp__metis_graph *graph, smp_arena *scratch, i
         adjwgt[e] = graph->edge_weight[e];
     }
     smp__metis_begin(&call, graph->problem->seed, options);
+    smp_work_count(SMP_WORK_BISECT, (double)(n + n_edge));
     int code = METIS_PartGraphKway(&n_vertex, &n_constraint, xadj, adjncy, weight, NULL, adjwgt,
                                    &n_part, target, imbalance, options, &cut, found);
     SMP_TRY(smp__metis_end(&call, code));

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 #include "partition/solve/metis_call.h"
 
 enum {
@@ -229,6 +231,7 @@ static smp_status bisect(bisector *b, const int32_t *list, int32_t n, double sha
     for (int32_t i = 0; i < n; i++)
         b->local[list[i]] = -1;
     smp__metis_begin(&call, b->graph->problem->seed, options);
+    smp_work_count(SMP_WORK_BISECT, (double)n + (double)n_edge);
     int code = METIS_PartGraphRecursive(&n_vertex, &n_constraint, b->xadj, b->adjncy, b->vwgt, NULL,
                                         b->adjwgt, &n_part, target, NULL, options, &cut, b->side);
     return smp__metis_end(&call, code);

@@ -55,7 +55,7 @@ typedef struct refiner {
     logged *log; /* moves since the last load */
     size_t n_log, log_capacity;
     uint64_t random;
-    int64_t limit, check;
+    int64_t limit, check, spent; /* of moves.work; spent: that the planning clock knows of */
     smp__worth now;
     choice best; /* of the move that is being chosen */
     int candidates;
@@ -81,11 +81,18 @@ static int compare_worth(const smp__worth *a, const smp__worth *b, bool by_skew)
     return order ? order : compare(a->total_us, b->total_us);
 }
 
+static void note_effort(refiner *r)
+{
+    smp_work_count(SMP_WORK_SOLVER, (double)(r->moves.work - r->spent));
+    r->spent = r->moves.work;
+}
+
 static bool is_over(refiner *r)
 {
     if (r->moves.work >= r->check) {
+        note_effort(r);
         r->check = r->moves.work + CHECK_WORK;
-        if (smp_clock_past(r->moves.problem->deadline_s)) {
+        if (smp_work_past(r->moves.problem->deadline_s)) {
             r->incumbent->late = true;
             r->limit = 0;
         }
@@ -370,6 +377,7 @@ static smp_status refine(smp__incumbent *incumbent)
         reload(&r, incumbent->stage);
         improve(&r, true);
     }
+    note_effort(&r);
     if (r.failed)
         status = SMP_ERR_NO_MEMORY;
 done:

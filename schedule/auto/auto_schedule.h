@@ -15,7 +15,7 @@ typedef struct smp_auto_input {
     smp_status (*fits)(void *context, const smp_program *programs, bool *fits);
     void *context;
     double effort;     /* see smp_list_input */
-    double deadline_s; /* smp_clock_s(); 0: never */
+    double deadline_s; /* smp_work_s(); 0: never */
 } smp_auto_input;
 
 typedef struct smp_auto_result {

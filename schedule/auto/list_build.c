@@ -5,6 +5,7 @@
  * stuck. */
 #include <float.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/heap.h"
 #include "schedule/auto/list_model.h"
 
@@ -193,6 +194,7 @@ smp_status smp__list_build(smp__list *list, const smp__list_policy *policy, smp_
         smp__list_reset(list);
         for (int rank = 0; rank < list->n_rank; rank++) {
             word[rank].n = 0;
+            smp_work_count(SMP_WORK_LOWER, list->longest);
             choose_next(&b, rank);
         }
         while (b.heap.n > 0) {

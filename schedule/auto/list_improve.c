@@ -157,7 +157,7 @@ smp_status smp__list_improve(smp__list *list, smp__word *word, int64_t budget, d
     for (int i = 0; i < HISTORY; i++)
         c.history_us[i] = c.step_us;
     for (int64_t i = 0; i < budget && c.n_critical > 0; i++) {
-        if (i % 64 == 0 && smp_clock_past(list->input->deadline_s))
+        if (i % 64 == 0 && smp_work_past(list->input->deadline_s))
             break;
         try_move(&c, i);
     }

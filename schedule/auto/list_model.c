@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 static void fill_stage(smp__list *l, int stage, const int32_t *link_of, int32_t *n_out,
                        int32_t *n_in)
 {
@@ -296,6 +298,7 @@ bool smp__list_evaluate(smp__list *list, const smp__word *word)
     smp__list_reset(list);
     for (int rank = 0; rank < list->n_rank; rank++) {
         t.left += word[rank].n;
+        smp_work_count(SMP_WORK_LETTER, word[rank].n);
         visit_later(&t, rank);
     }
     while (t.waiting > 0) {

@@ -138,7 +138,7 @@ static void offer_starts(finder *f, const smp_program *starts, int n_start)
 
 static bool goes_on(const finder *f)
 {
-    return f->left > 0.0 && !smp_clock_past(f->list.input->deadline_s);
+    return f->left > 0.0 && !smp_work_past(f->list.input->deadline_s);
 }
 
 /* Greedy orders, the most promising policies first. Making one costs as much as timing a few. */

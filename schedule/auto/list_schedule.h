@@ -22,7 +22,7 @@ typedef struct smp_list_input {
     const double *stash_bytes; /* [n_stage] alive from F to B (W) */
     const double *limit_bytes; /* [pipeline] of all stashes of a rank at a time; NULL: no limit */
     double effort;             /* compute actions to be timed in all; 0: 3e7, about a second */
-    double deadline_s;         /* smp_clock_s() at which the best so far is taken; 0: never */
+    double deadline_s;         /* smp_work_s() at which the best so far is taken; 0: never */
 } smp_list_input;
 
 typedef struct smp_list_result {

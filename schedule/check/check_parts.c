@@ -170,7 +170,7 @@ static smp_search_request same_numbers(const parts *p)
 static smp_status plan(parts *p, const smp_search_request *request, const smp__planned **out)
 {
     SMP_TRY(smp__check_plan(p->b, request, true, out));
-    if (*out ? (*out)->timed_out : smp_clock_past(request->deadline_s))
+    if (*out ? (*out)->timed_out : smp_work_past(request->deadline_s))
         p->b->out->parts_timed_out = true;
     return SMP_OK;
 }
@@ -252,7 +252,7 @@ static smp_status replace_order(parts *p, version *best)
 
 static bool is_late(const parts *p)
 {
-    bool late = smp_clock_past(p->b->request.deadline_s);
+    bool late = smp_work_past(p->b->request.deadline_s);
     p->b->out->parts_timed_out |= late;
     return late;
 }

@@ -104,17 +104,17 @@ static smp_status keep_plan(smp__check_build *b, const smp_search_request *reque
         return SMP_ERR_NO_MEMORY;
     memcpy(stage, partition->stage, n_op * sizeof *stage);
     memcpy(recompute, partition->recompute, n_op * sizeof *recompute);
-    *planned = (smp__planned){.next = b->planned,
-                              .request = *request,
-                              .plan = result->plan,
-                              .stage = stage,
-                              .recompute = recompute,
-                              .treatment = smp__check_treatment(partition),
-                              .lower_bound_us = partition->lower_bound_us,
-                              .bound = partition->bound,
-                              .least_us = least_us(request, &result->search, result->plan),
-                              .timed_out =
-                                  result->search.timed_out || smp_clock_past(request->deadline_s)};
+    *planned =
+        (smp__planned){.next = b->planned,
+                       .request = *request,
+                       .plan = result->plan,
+                       .stage = stage,
+                       .recompute = recompute,
+                       .treatment = smp__check_treatment(partition),
+                       .lower_bound_us = partition->lower_bound_us,
+                       .bound = partition->bound,
+                       .least_us = least_us(request, &result->search, result->plan),
+                       .timed_out = result->search.timed_out || smp_work_past(request->deadline_s)};
     if (request->pin) /* the caller's may end */
         planned->request.pin = stage;
     result->plan = NULL;

@@ -382,7 +382,7 @@ static void use_bound(smp__check_build *b)
 /* The best of all first: it may be the best of the same numbers, too. */
 static smp_status compare(smp__check_build *b)
 {
-    double now = smp_clock_s(), deadline = b->request.deadline_s;
+    double now = smp_work_s(), deadline = b->request.deadline_s;
     smp_search_request any = b->request;
     any.placement = SMP_PLACEMENT_AUTO;
     any.options.stages = any.options.ddp = any.options.chunks = any.options.microbatches = 0;

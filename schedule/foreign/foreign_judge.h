@@ -24,7 +24,7 @@ typedef struct smp_foreign_verdict {
 } smp_foreign_verdict;
 
 /* costs: a plan with as many stages, which says what they take; NULL: forwards take 1, backwards 2,
- * each half of one 1, times the layers where a layout says how many. deadline_s: smp_clock_s() by
+ * each half of one 1, times the layers where a layout says how many. deadline_s: smp_work_s() by
  * which the planner has to be done; 0: never. Findings are no errors. SMP_ERR_INPUT: a plan of
  * other stages. foreign, costs: outlive the verdict. */
 smp_status smp_foreign_judge(const smp_foreign *foreign, const smp_plan *costs, double deadline_s,

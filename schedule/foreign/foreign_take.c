@@ -124,7 +124,7 @@ smp_status smp_foreign_take_order(const smp_foreign *foreign, const smp_search_r
     smp_text_free(&yaml);
     smp_search_request scored = *request;
     scored.options.schedule = NULL;
-    scored.deadline_s = smp_clock_s() + 0.01; /* nothing to compare it with is asked for */
+    scored.deadline_s = smp_work_s() + 0.01; /* nothing to compare it with is asked for */
     if (status == SMP_OK) {
         sketch->predicted = (smp_predicted){0}; /* it was for the rule's programs */
         sketch->n_peak = 0;

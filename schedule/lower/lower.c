@@ -12,6 +12,8 @@
 
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 #include "schedule/lower/offload_actions.h"
 #include "schedule/lower/shard_actions.h"
 #include "schedule/lower/unit_time.h"
@@ -203,6 +205,7 @@ smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_ra
         status = smp__unit_time(&crossing, shape->microbatches, orders, &timed, &n);
     if (status == SMP_OK)
         status = emit(&l, timed, n);
+    smp_work_count(SMP_WORK_LOWER, (double)n);
     for (int rank = 0; rank < shape->pipeline && status == SMP_OK; rank++)
         status = add_actions(shape, &crossing, rank, &l.program[rank]);
     for (int rank = 0; l.program && rank < shape->pipeline; rank++) {

@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 #include "schedule/memory/bytes.h"
 #include "schedule/memory/interval_sweep.h"
 
@@ -260,10 +262,14 @@ static smp_status place_all(packing *p, keyed *scratch, int64_t most, int64_t *t
         p->is_placed[p->by_begin[i]] = false;
     for (int64_t i = 0; i < p->n; i++) {
         int64_t buffer = p->order[i];
-        if (p->dense)
+        int64_t n_near = p->placed.n;
+        if (p->dense) {
             p->offset[buffer] = scan_gap(p, buffer);
-        else
-            p->offset[buffer] = best_gap(p, tree_collect(p, buffer, scratch), p->size[buffer]);
+        } else {
+            n_near = tree_collect(p, buffer, scratch);
+            p->offset[buffer] = best_gap(p, n_near, p->size[buffer]);
+        }
+        smp_work_count(p->dense ? SMP_WORK_COMPARE : SMP_WORK_BUFFER, (double)n_near);
         int64_t end = p->offset[buffer];
         SMP_TRY(smp__bytes_add(&end, p->size[buffer]));
         if (end > *total)
@@ -362,6 +368,7 @@ static smp_status try_order(packing *p, packing_order order, bool colour, keyed 
                             int64_t *offset, int64_t *total)
 {
     int64_t used;
+    smp_work_count(SMP_WORK_BUFFER, (double)p->n);
     sort_buffers(p, order, scratch);
     SMP_TRY(colour ? colour_all(p, scratch, &used) : place_all(p, scratch, *total, &used));
     if (*total >= 0 && used >= *total)
@@ -437,6 +444,7 @@ static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, i
     for (int64_t i = 0; i < n; i++)
         offset[i] = 0;
     *total = 0;
+    smp_work_count(SMP_WORK_BUFFER, (double)n);
     if (p->n == 0)
         return SMP_OK;
     if (p->n >= LONG_LIST &&

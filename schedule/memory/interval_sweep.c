@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 enum { MOST_ALIVE = 64 };
 
 typedef struct alive_buffer {
@@ -56,6 +58,7 @@ bool smp__interval_sweep(int64_t n, const int64_t *size, const int64_t *begin, c
         last = begin[i];
         if (size[i] == 0)
             continue;
+        smp_work_count(SMP_WORK_COMPARE, s.n);
         int64_t place = offset[i] = find_gap(&s, begin[i], size[i], &at);
         if (s.n == MOST_ALIVE || place > INT64_MAX / 4 || s.bytes > INT64_MAX / 4)
             return false;

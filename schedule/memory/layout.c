@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 #include "schedule/memory/bytes.h"
 
 smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *ref)
@@ -427,6 +429,7 @@ static smp_status build_in(smp__layout_build *build, smp_layout **out)
 {
     SMP_TRY(smp__layout_open(build));
     smp__layout_find_repeated(build);
+    smp_work_count(SMP_WORK_LAYOUT, build->layout->n_call);
     smp_status status = layout_forward(build);
     if (status == SMP_OK)
         status = smp__layout_backward(build);

@@ -566,12 +566,13 @@ smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *aren
     memcpy(b.all, b.run, (size_t)b.n_run * sizeof *b.run);
     double left = b.work;
     for (int k = 0; k < TARGETS && most_us - least_us > CLOSE * most_us && left > 0.0; k++) {
-        if (smp_clock_past(in->deadline_s))
+        if (smp_work_past(in->deadline_s))
             break;
         double target_us = 0.5 * (least_us + most_us);
-        b.work = 0.4 * left;
+        const double given = b.work = 0.4 * left;
         left -= b.work;
         answer result = try_target(&b, target_us);
+        smp_work_count(SMP_WORK_PROOF, given - b.work);
         left += b.work;
         SMP_TRY(b.status);
         if (result == REFUTED)

@@ -317,9 +317,10 @@ static smp_status play(path_bound *b, double rate, smp__path *mean)
         return SMP_ERR_NO_MEMORY;
     for (int k = 0; k < n_class * b->n_stage; k++)
         share[k] = k % b->n_stage == b->in->beside ? 0.0 : 1.0 / b->n_stage;
-    for (int t = 0; t < rounds && !smp_clock_past(b->in->deadline_s); t++) {
+    for (int t = 0; t < rounds && !smp_work_past(b->in->deadline_s); t++) {
         spread(b, n_class, class, share);
         find_path(b);
+        smp_work_count(SMP_WORK_PROOF, (double)b->n);
         for (int c = 0; c < n_class; c++)
             move_away(b, &class[c], rate / sqrt(t + 1.0), &share[c * b->n_stage]);
         if (t < rounds / 2)
@@ -428,7 +429,7 @@ smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, d
     if (status == SMP_OK && b.n > 0)
         status = play_all(&b, fixed_us, op_us);
     if (status == SMP_OK && b.n > 0 && whole && whole->bound_us < whole->most_us &&
-        !smp_clock_past(problem->deadline_s))
+        !smp_work_past(problem->deadline_s))
         status = bound_whole(&b, &o, whole);
     for (int r = 0; o.program && r < problem->shape->pipeline; r++)
         smp_program_free(&o.program[r]);

@@ -14,7 +14,7 @@ typedef struct smp__op_times {
 typedef struct smp__path_problem {
     const smp_schedule_kind *kind;
     const smp_schedule_shape *shape;
-    double deadline_s;      /* smp_clock_s() at which what is found by then is taken; 0: never */
+    double deadline_s;      /* smp_work_s() at which what is found by then is taken; 0: never */
     const double *slowdown; /* [pipeline] times which a rank's compute counts, updates apart */
     int32_t n_op;
     const smp__op_times *op; /* [n_op] */

@@ -4,6 +4,8 @@
  * O(log ranks) per compute action. */
 #include "schedule/simulate/simulate_state.h"
 
+#include "graph/base/clock.h"
+
 /* What a rank has of a core while another one wants it: who wakes up takes no core away, and the
  * kernel looks at its tick, 250 times a second, whose slice is over. */
 #define SLICE_US 4000.0
@@ -392,6 +394,8 @@ smp_status smp__sim_run(smp__sim *sim)
         else
             core_complete(sim, core);
     }
+    for (int i = 0; i < sim->n_runner; i++)
+        smp_work_count(SMP_WORK_ACTION, (double)sim->runner[i].next);
     for (int i = 0; i < sim->n_runner; i++)
         if (sim->runner[i].next < smp__sim_program(sim, &sim->runner[i])->n)
             return fail_deadlock(sim, &sim->runner[i]);

@@ -275,13 +275,13 @@ static double first_deadline_s(const search *s, double begin_s, int i)
  * better, as bounds say. *best: which, -1 if nothing fits; its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 {
-    const double begin_s = smp_clock_s(), end_s = first_deadline_s(s, begin_s, s->n - 1);
+    const double begin_s = smp_work_s(), end_s = first_deadline_s(s, begin_s, s->n - 1);
     *best = -1;
     for (int i = 0; i < s->n; i++) {
         smp_tensor_result made = {0};
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
-        if (*best >= 0 && smp_clock_past(end_s))
+        if (*best >= 0 && smp_work_past(end_s))
             continue;
         s->tried[i].looked_at = true;
         const task t = {i, *best, TRY, first_deadline_s(s, begin_s, i)};
@@ -338,7 +338,7 @@ static smp_status search_all(search *s, smp_tensor_result *out)
         return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
-        return s->base->deadline_s > 0 && !smp_clock_past(s->base->deadline_s)
+        return s->base->deadline_s > 0 && !smp_work_past(s->base->deadline_s)
                    ? improve(s, best, out)
                    : take_trial(s, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */

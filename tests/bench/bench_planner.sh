@@ -138,7 +138,7 @@ bench_workloads() {
             shift 2
             [ -e "$workloads/$cluster.yaml" ] || continue
             plan 1 "$model" "$stages" --cluster "$workloads/$cluster.yaml" -n "$stages" \
-                --time-limit 10 ||
+                --effort normal ||
                 { no_plan workloads "$name" "$stages"; continue; }
             report workloads "$name" "$stages" "$cluster"
             row workloads "$name" "$stages" "$(calc 'a / 1000' "$bottleneck_us") ms" "$(percent "$gap")" \

@@ -55,7 +55,7 @@ def plan_equal(made, folder, stages, options):
         json.dump({"smp": 1, "stages": [{"ops": ops} for ops in equal_layers(made.trace, stages)]}, file)
     out = os.path.join(folder, "equal.json")
     subprocess.run([find_planner(), "check", sketch, "--model", made.model, "--profile", made.profile, "--pipeline", "1f1b",
-                    "--time-limit", "1", "--export", f"json:{out}", *options], check=True, stdout=subprocess.DEVNULL)
+                    "--effort", "quick", "--export", f"json:{out}", *options], check=True, stdout=subprocess.DEVNULL)
     return out
 
 

@@ -7,7 +7,7 @@ model=$SMP_EXAMPLES/gpt-tiny.yaml
 
 # The planner's own plan: legal, and scored as it was predicted.
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 -o plan.yaml
-expect_exit 0 smp-partition check plan.yaml --time-limit 5
+expect_exit 0 smp-partition check plan.yaml --effort quick
 expect_match out 'the plan is legal and fits'
 expect_match out 'proven lower bound'
 expect_match out '^best of the same numbers: '
@@ -28,7 +28,7 @@ expect_exit 0 smp-partition check again.yaml "${brief[@]}"
 
 # Bounds hold of programs that a plan brings along, whatever its rule would order.
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline zero-bubble \
-    --time-limit 5 -o bubble.yaml
+    --effort quick -o bubble.yaml
 expect_exit 2 smp-partition check bubble.yaml "${brief[@]}" --weight-lag 2
 expect_match out 'bubble\.yaml:.*on rank 1 weight gradients of 3 micro-batches are still to come at a time, --weight-lag allows 2'
 expect_exit 2 smp-partition check bubble.yaml "${brief[@]}" --active-microbatches 2
@@ -38,7 +38,7 @@ expect_no_match out 'micro-batches (alive|are still to come)'
 
 # What a plan says of its GPUs stays, unless a profile says it anew.
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --device cuda \
-    --cluster "$SMP_EXAMPLES/cluster-h100.yaml" --time-limit 5 -o gpu.yaml
+    --cluster "$SMP_EXAMPLES/cluster-h100.yaml" --effort quick -o gpu.yaml
 sed -i 's/precision: fp32}/precision: fp32, libraries: 123456789}/' gpu.yaml
 echo 'products: {format: 1, device: "A GPU", library: lib, chosen: [{product: p, algorithm: a}]}' >>gpu.yaml
 for command in "check gpu.yaml" "$model --fix gpu.yaml"; do
@@ -116,7 +116,7 @@ for schedule in gpipe:simple 1f1b:interleaved; do
     sed -i "s/^schedule: .*/schedule: ${schedule%:*}/" alias.yaml
     expect_exit 0 smp-partition check alias.yaml -o named.yaml "${brief[@]}"
     expect_match named.yaml "^schedule: ${schedule#*:}\$"
-    expect_exit 0 smp-partition "$model" --fix alias.yaml -o kept.yaml --time-limit 5
+    expect_exit 0 smp-partition "$model" --fix alias.yaml -o kept.yaml --effort quick
     expect_match kept.yaml "^schedule: ${schedule#*:}\$"
 done
 expect_exit 2 smp-partition check sketch.yaml
@@ -181,7 +181,7 @@ expect_match out "op 'wte' lies in stage 0, the model pins it to stage 1 \(.*pin
 expect_match out "group 'g' is torn apart: op 'head' lies in stage 0, op 'loss' in stage 1"
 
 # Memory: legal, but too large by so much, on that rank.
-expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --time-limit 5
+expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --effort quick
 expect_match out 'does not fit: .*rank 0 \(stage 0\) needs [0-9.]+ [KM]iB, [0-9.]+ [KM]iB more than'
 expect_match out 'the plan is legal and does not fit the memory'
 expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --json "${brief[@]}"

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 model=$SMP_EXAMPLES/gpt-tiny.yaml
 cluster=$SMP_EXAMPLES/cluster-h100.yaml
 plan=(smp-partition "$model" --cluster "$cluster" -n 2 --stages 2 --chunks 1 --microbatches 4
-    --microbatch-size 4 --time-limit 5)
+    --microbatch-size 4 --effort quick)
 peak() { sed -nE 's/.*peak_bytes: \[([0-9]+),.*/\1/p' "$1"; }
 
 # The CPU in fp32 is what a plan is for that says nothing, and saying so changes nothing.
@@ -41,7 +41,7 @@ faster() { # plan, plan
 faster bf16 tf32
 faster tf32 fp32
 expect_equal "less memory" "$([ "$(peak bf16.yaml)" -lt "$(peak fp32.yaml)" ] && echo yes)" yes
-expect_exit 0 smp-partition "$model" --cluster "$cluster" -n 2 --fix bf16.yaml -o fixed.yaml --time-limit 5
+expect_exit 0 smp-partition "$model" --cluster "$cluster" -n 2 --fix bf16.yaml -o fixed.yaml --effort quick
 expect_match fixed.yaml '^execution: \{device: cuda, precision: bf16\}$'
 expect_exit 0 smp-partition check bf16.yaml --precision fp32 "${brief[@]}"
 expect_match out '^on cuda in fp32$'

@@ -23,24 +23,24 @@ stages:
   - {ops: ["h1.mlp.*"]}
   - {stage: 2, ops: [h3.ln_1]}
 PLAN
-expect_exit 0 smp-partition "$model" --fix sketch.yaml --microbatches 4 --time-limit 5 -o fixed.yaml
+expect_exit 0 smp-partition "$model" --fix sketch.yaml --microbatches 4 --effort quick -o fixed.yaml
 expect_match fixed.yaml 'pipeline: 3, .*chunks: 1'
 expect_equal "h0.ln_1" "$(stage_of h0.ln_1 fixed.yaml)" 0
 expect_equal "h1.mlp.fc" "$(stage_of h1.mlp.fc fixed.yaml)" 1
 expect_equal "h3.ln_1" "$(stage_of h3.ln_1 fixed.yaml)" 2
-expect_exit 0 smp-partition "$model" --fix sketch.yaml:0,2 --stages 4 --microbatches 4 --time-limit 5 -o fixed.yaml
+expect_exit 0 smp-partition "$model" --fix sketch.yaml:0,2 --stages 4 --microbatches 4 --effort quick -o fixed.yaml
 expect_match fixed.yaml 'pipeline: 4'
 expect_equal "h3.ln_1" "$(stage_of h3.ln_1 fixed.yaml)" 2
 # A bound on what waits for weight gradients is named of schedules that take one.
-expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --weight-lag 1 --time-limit 5 --explain
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --weight-lag 1 --effort quick --explain
 expect_match out 'zero-bubble, lag 1'
 expect_no_match out '(simple|interleaved|breadth-first)[^ ]*, lag'
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline interleaved --weight-lag 1 \
-    --time-limit 5 --explain
+    --effort quick --explain
 expect_no_match out 'lag 1|micro-batches to come'
 # A whole plan fixed is that plan.
-expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 2 --microbatches 4 --pipeline interleaved --time-limit 5 -o whole.yaml
-expect_exit 0 smp-partition "$model" --fix whole.yaml --time-limit 5 -o same.yaml
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 2 --microbatches 4 --pipeline interleaved --effort quick -o whole.yaml
+expect_exit 0 smp-partition "$model" --fix whole.yaml --effort quick -o same.yaml
 expect_equal "stages of a fixed plan" "$(grep -c . <(diff <(grep '{stage:' whole.yaml) <(grep '{stage:' same.yaml)) || true)" 0
 expect_match same.yaml 'chunks: 2'
 expect_match same.yaml 'microbatches: 4'
@@ -57,7 +57,7 @@ bad_fix() { # EXIT REGEX SKETCH-TEXT OPTION...: the sketch, as bad.yaml
     local code=$1 regex=$2
     printf 'smp: 1\n%b' "$3" >bad.yaml
     shift 3
-    expect_exit "$code" smp-partition "$model" --fix bad.yaml --time-limit 5 "$@"
+    expect_exit "$code" smp-partition "$model" --fix bad.yaml --effort quick "$@"
     expect_one_message "$regex"
 }
 two='stages:\n  - {ops: [wte]}\n  - {ops: [h1.ln_1]}\n'
@@ -70,18 +70,18 @@ bad_fix 2 'bad\.yaml:3:3: stages: got 2, expected a divisor' "$two" -n 3
 bad_fix 2 'smp-partition: stages: got 7, expected a divisor' "$two" -n 4 --stages 7 # not the file's
 bad_fix 2 'bad\.yaml:2:11: 2 stages \* 3 replicas' "parallel: {ddp: 3}\n$two" -n 4
 bad_fix 2 'bad\.yaml:2:11: the plan needs 6 devices' "parallel: {ddp: 3}\n$two" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"
-expect_exit 0 smp-partition "$model" -n 1 --microbatches 4 --time-limit 5 -o alone.yaml
+expect_exit 0 smp-partition "$model" -n 1 --microbatches 4 --effort quick -o alone.yaml
 for more in '-n 4' '--ddp 4' '--stages 2 --ddp 2' '--tensor 4'; do
     # shellcheck disable=SC2086 # words
     expect_bad '^smp-partition: 4 devices are needed, the cluster of alone\.yaml has 1: give --cluster FILE$' \
         smp-partition "$model" --fix alone.yaml $more
 done
-expect_exit 0 smp-partition "$model" --fix alone.yaml --ddp 4 --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
+expect_exit 0 smp-partition "$model" --fix alone.yaml --ddp 4 --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --effort quick
 bad_fix 2 'bad\.yaml:2:11: devices: got' "parallel: {ddp: 1000000}\n$two"
 bad_fix 2 'bad\.yaml:2:8: batch: microbatches: got 1000000000' "batch: {microbatches: 1000000000}\n$two"
 bad_fix 3 'bad\.yaml:3:3: 71 pipeline ranks need as many ops' 'stages:\n  - {stage: 70, ops: [wte]}\n'
 bad_fix 3 'bad\.yaml:2:11: 50 chunks' "parallel: {chunks: 50}\n$two" -n 1
-expect_exit 0 smp-partition "$model" --fix sketch.yaml --pipeline simple --microbatches 4 --time-limit 5
+expect_exit 0 smp-partition "$model" --fix sketch.yaml --pipeline simple --microbatches 4 --effort quick
 
 write_good_model good.yaml
 sed -E '8s/\}/, stage: 1}/' good.yaml >pinned.yaml
@@ -90,11 +90,11 @@ expect_bad "op 'wte' lies in stage 0, the model pins it to stage 1 \(pinned\.yam
     smp-partition pinned.yaml --fix bad.yaml
 
 # --cut-at: stages begin where they may.
-expect_exit 0 smp-partition "$model" -n 4 --stages 4 --chunks 1 --cut-at 'h*.ln_1' --time-limit 5 -o cut.yaml
+expect_exit 0 smp-partition "$model" -n 4 --stages 4 --chunks 1 --cut-at 'h*.ln_1' --effort quick -o cut.yaml
 for op in $(first_ops cut.yaml); do
     expect_match <(echo "$op") '^(wte|h[0-3]\.ln_1)$'
 done
-expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --cut-at h1.res_1 --time-limit 5 -o cut.yaml
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --cut-at h1.res_1 --effort quick -o cut.yaml
 expect_equal "stages begin" "$(first_ops cut.yaml)" 'wte h1.res_1 '
 expect_exit 3 smp-partition "$model" -n 4 --stages 4 --chunks 1 --cut-at h1.res_1,h2.res_1 -o refused.yaml
 expect_match err '4 stages need as many parts, the model has 3 parts'
@@ -113,12 +113,12 @@ expect_equal "refused.yaml written" "$(ls refused.yaml 2>/dev/null || true)" ''
 bash "$tests_dir/bench/transformer.sh" 2000 >large.yaml
 expect_exit 0 smp-partition large.yaml -n 8 --stages 8 --memory 1TB --time-limit 0.001 -o hasty.yaml
 expect_match hasty.yaml 'gap: [0-9]'
-expect_exit 0 smp-partition check hasty.yaml --memory 1TB --time-limit 2
+expect_exit 0 smp-partition check hasty.yaml --memory 1TB --effort quick
 expect_match out 'the plan is legal and fits'
 for limit in 0 -1 soon nan inf; do
     expect_bad '--time-limit' smp-partition "$model" --time-limit "$limit"
 done
-expect_exit 0 smp-partition good.yaml -n 2 --time-limit none
+expect_exit 0 smp-partition good.yaml -n 2 --effort full
 
 # Odd costs.
 chain() { # forward_us of each of four ops

@@ -18,7 +18,7 @@ CLUSTER
 cluster with.yaml '  host: {bandwidth: 4GB/s, latency_us: 10}'
 cluster without.yaml ''
 # A refusal with advice is brief, since without a time limit every change is planned until it is proven: 7 to 14 s.
-shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 8 --pipeline simple --time-limit none)
+shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 8 --pipeline simple --effort full)
 plan() { # cluster, plan, option...
     expect_exit 0 smp-partition "$model" --cluster "$1" "${shape[@]}" -o "$2" "${@:3}"
 }
@@ -136,6 +136,6 @@ expect_exit 0 smp-partition "$model" --cluster with.yaml "${shape[@]}" --offload
     -o out.yaml --export torch-csv:out.csv
 expect_match err 'torch-csv does not say that [0-9] of the stages send stashes to host memory: .*save_on_cpu'
 expect_exit 0 smp-partition "$model" --cluster with.yaml --fix two.yaml --offload all --recompute none \
-    --time-limit none -o kept-two.yaml
+    --effort full -o kept-two.yaml
 expect_match kept-two.yaml '^loading_horizon: 2$'
 finish

@@ -37,7 +37,7 @@ holds "a tensor there and back over the slow link" "$(value bottleneck_us pairs.
 holds "the step waits for the slow replica" "$(value step_us pairs.yaml) > 40000"
 expect_equal "ranks of the trace" "$(grep -oE '"rank [0-9]+"' pairs.json | sort -u | tr -d '\n')" \
     '"rank 2""rank 3"'
-expect_exit 0 smp-partition check pairs.yaml --time-limit 5
+expect_exit 0 smp-partition check pairs.yaml --effort quick
 expect_no_match out 'with these costs'
 expect_match out 'best of all: .* 1 x 6 ranks.*% more time per sample'
 
@@ -87,8 +87,8 @@ expect_exit 0 smp-partition chain.yaml --cluster mirror.yaml --stages 2 --chunks
     --microbatches 4 --objective bottleneck -o listed.yaml
 expect_match listed.yaml 'placement: \[[0-3], [0-3], [0-3], [0-3]\]'
 holds "one op on slow devices" "$(value bottleneck_us listed.yaml) == 900"
-expect_exit 0 smp-partition check even.yaml --objective bottleneck --time-limit 5
+expect_exit 0 smp-partition check even.yaml --objective bottleneck --effort quick
 expect_match out '^best of the same numbers: bottleneck 900 us '
-expect_exit 0 smp-partition check listed.yaml --objective bottleneck --time-limit 5
+expect_exit 0 smp-partition check listed.yaml --objective bottleneck --effort quick
 expect_match out '^best of the same numbers: .*this plan is as good$'
 finish

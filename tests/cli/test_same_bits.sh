@@ -6,7 +6,7 @@ model=$SMP_EXAMPLES/gpt-tiny.yaml
 
 # Do two plans train to the same bits? Whatever does not decide them differs in the first pairs.
 bits() { # name, option...
-    expect_exit 0 smp-partition "$model" --microbatch-size 2 --time-limit 1 -o "$1.yaml" "${@:2}"
+    expect_exit 0 smp-partition "$model" --microbatch-size 2 --effort quick -o "$1.yaml" "${@:2}"
 }
 same_bits() { # plan plan
     expect_exit 0 smp-partition check "$1.yaml" --same-bits-as "$2.yaml"

@@ -14,7 +14,7 @@ megatron=('h*.attn.qkv' columns/3 'h*.attn' 'packed heads' 'h*.proj' rows 'h*.ml
 
 # Megatron-LM's pattern on two ranks of two devices.
 sketch 'tensor: 2' "${megatron[@]}" >sketch.yaml
-expect_exit 0 smp-partition check sketch.yaml --model "$model" --time-limit 5 --explain -o plan.yaml
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --effort quick --explain -o plan.yaml
 expect_match out '69 ops on 4 devices = 2 pipeline ranks x 1 replica x tensor 2, 1 chunk; interleaved, 8 micro-batches'
 expect_match out '^split: 24 ops over 2 devices: 4 columns/3, 4 packed heads, 8 rows, 4 columns, 4 elements@1$'
 expect_match out '^best of all: step .* ranks of tensor 2, '
@@ -22,7 +22,7 @@ expect_match out '^the plan is legal and fits$'
 expect_match plan.yaml '^parallel: \{devices: 4, pipeline: 2, ddp: 1, tensor: 2, '
 expect_equal "entries" "$(grep -c '^  - {op: h[0-3]\.[a-z._]*, as: ' plan.yaml)" 24
 expect_match plan.yaml '^cluster: .* devices_per_node: 4, '
-expect_exit 0 smp-partition check plan.yaml --time-limit 5 -o again.yaml --json --report page.html --svg figure.svg
+expect_exit 0 smp-partition check plan.yaml --effort quick -o again.yaml --json --report page.html --svg figure.svg
 expect_json out
 expect_match out '"parallel": \{"devices": 4, "pipeline": 2, "ddp": 1, "tensor": 2, "chunks": 1\}'
 expect_equal "the same again" "$(cmp plan.yaml again.yaml && echo same)" same
@@ -90,20 +90,20 @@ expect_bad 'tensor: got 3, expected a divisor of the 4 devices of a node' smp-pa
 expect_bad 'tensor: 4 devices are 1 groups of 4, which cannot hold 2 stages x 1 replicas' \
     smp-partition "$model" -n 4 --tensor 4 --stages 2
 expect_bad 'tensor: 4 devices cannot be put into groups that hold 3 stages' smp-partition "$model" -n 4 --tensor auto --stages 3
-expect_exit 0 smp-partition "$model" -n 4 --tensor auto --chunks 1 --explain --time-limit 5
+expect_exit 0 smp-partition "$model" -n 4 --tensor auto --chunks 1 --explain --effort quick
 expect_match out '^tensor  memory counts  ops split  in pieces  samples/s  highest peak'
 for tensor in 1 2 4; do expect_match out "^$tensor  +[-0-9.]+ +[0-9]+ +[0-9]+ +[0-9.]+ "; done
 
 # --cut-at, and --fix, which keeps how ops are split; or splits them otherwise, whatever stood between them.
 split=(--split '*:whole')
 for ((i = 0; i < ${#megatron[@]}; i += 2)); do split+=(--split "${megatron[i]}:${megatron[i + 1]}"); done
-expect_exit 0 smp-partition "$model" -n 4 --stages 2 --ddp 1 --tensor 2 "${split[@]}" --cut-at h2.mlp.fc --time-limit 5 -o kept.yaml
+expect_exit 0 smp-partition "$model" -n 4 --stages 2 --ddp 1 --tensor 2 "${split[@]}" --cut-at h2.mlp.fc --effort quick -o kept.yaml
 expect_match kept.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
-expect_exit 0 smp-partition "$model" --fix kept.yaml --time-limit 5 -o again.yaml
+expect_exit 0 smp-partition "$model" --fix kept.yaml --effort quick -o again.yaml
 expect_equal "splitting and first ops" "$(grep -oE 'op: .*|ops: \[[^,]*' again.yaml)" "$(grep -oE 'op: .*|ops: \[[^,]*' kept.yaml)"
 expect_bad '--split: with --fix of a plan that says how ops are split' smp-partition "$model" --fix kept.yaml --split wte:rows
 expect_exit 0 smp-partition "$model" --fix kept.yaml --tensor 2 --split '*:whole' --split 'h*.mlp.fc:columns' \
-    --split 'h*.gelu:elements@1' --split 'h*.mlp.proj:rows' --time-limit 5 -o other.yaml
+    --split 'h*.gelu:elements@1' --split 'h*.mlp.proj:rows' --effort quick -o other.yaml
 expect_equal "entries" "$(grep -c '^  - {op: ' other.yaml)" 12
 expect_match other.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
 sed 's/h0\.ln_1,/h0.ln_one,/' kept.yaml >bad.yaml
@@ -112,7 +112,7 @@ expect_bad "op 'h0\.ln_one': model 'gpt-tiny' has none" smp-partition "$model" -
 # Of splittings that are equally good to 1 % one is chosen, whatever the replicas, stages and objective.
 planned() { # name model option...
     expect_exit 0 smp-partition "$SMP_EXAMPLES/$2-tiny.yaml" --tensor 2 --gradient-blocks 4 --pipeline simple --chunks 1 \
-        --time-limit none -o "$1.yaml" "${@:3}"
+        --effort full -o "$1.yaml" "${@:3}"
 }
 for name in gpt llama moe; do
     planned one $name --stages 1 --ddp 1 --microbatches 4
@@ -123,7 +123,7 @@ for name in gpt llama moe; do
 done
 
 # --split-from: the splitting, and nothing else, so that bits stay.
-from=(--split-from kept.yaml --microbatch-size 1 --gradient-blocks 8 --time-limit 5)
+from=(--split-from kept.yaml --microbatch-size 1 --gradient-blocks 8 --effort quick)
 expect_exit 0 smp-partition "$model" -n 2 --stages 1 --microbatches 8 "${from[@]}" -o alone.yaml
 expect_exit 0 smp-partition "$model" -n 8 --tensor 2 --stages 2 --ddp 2 --microbatches 4 --pipeline zero-bubble "${from[@]}" -o many.yaml
 entries() { grep '^  - {op: ' "$1"; }
@@ -135,12 +135,12 @@ expect_equal "splitting of two plans" "$(entries both.yaml)" "$(entries kept.yam
 expect_match both.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
 expect_bad '--split: with --split-from' smp-partition "$model" "${from[@]}" --split wte:rows
 expect_bad '--tensor: got 4, expected the 2 of --split-from kept\.yaml' smp-partition "$model" "${from[@]}" --tensor 4
-expect_exit 0 smp-partition "$model" -n 1 --microbatches 1 --time-limit 5 -o plain.yaml
+expect_exit 0 smp-partition "$model" -n 1 --microbatches 1 --effort quick -o plain.yaml
 expect_bad '--split-from: plain\.yaml splits nothing' smp-partition "$model" --split-from plain.yaml
 
 # What a run of two devices measured, of which the first speaks: its plan is checked with that.
 write_text text.txt 20000
-expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 "${split[@]}" --microbatches 2 --time-limit 5 -o two.yaml
+expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 "${split[@]}" --microbatches 2 --effort quick -o two.yaml
 expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 4 --profile-out profile.yaml --trace trace.json --report page.html
 expect_match profile.yaml 'name: "h0\.mlp\.proj:whole", forward_us: [0-9.]*[1-9]'
 expect_exit 0 smp-partition check two.yaml --profile profile.yaml

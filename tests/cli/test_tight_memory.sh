@@ -3,7 +3,7 @@
 # shellcheck source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 model=$SMP_EXAMPLES/gpt-tiny.yaml
-shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 16 --pipeline interleaved --time-limit none)
+shape=(-n 4 --stages 4 --chunks 1 --microbatches 8 --microbatch-size 16 --pipeline interleaved --effort full)
 
 # highest_peak PLAN
 highest_peak() {

@@ -49,9 +49,9 @@ same both one
 expect_exit 0 smp-profile snake.yaml --plugin ./snake.so --microbatch-size 2 -o profile.yaml
 expect_match profile.yaml 'name: "snake", forward_us: [0-9]'
 plan measured.yaml 2 --profile profile.yaml
-expect_exit 0 smp-partition check two.yaml --plugin snake.so --time-limit 1
+expect_exit 0 smp-partition check two.yaml --plugin snake.so --effort quick
 mkdir elsewhere
-(cd elsewhere && run smp-partition check ../two.yaml --plugin ../snake.so --time-limit 1 && exit "$status") ||
+(cd elsewhere && run smp-partition check ../two.yaml --plugin ../snake.so --effort quick && exit "$status") ||
     fail "from another folder"
 
 # Its gradients are those of what it computes; those of a copy with one element wrong are not, nor are

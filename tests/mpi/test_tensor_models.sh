@@ -15,7 +15,7 @@ train() {
     # Too small for the planner to split anything.
     [ "$2" = 1 ] || [ "${path##*/}" != mlp.yaml ] || rules=(--split fc_1:columns --split 'act_?:elements@0' --split fc_2:rows)
     expect_exit 0 smp-partition "$model" -n "$2" --stages 1 --ddp 1 --tensor "$2" --microbatch-size "$batch" \
-        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${rules[@]}" "${freeze[@]}"
+        --microbatches "$microbatches" --effort quick -o plan.yaml "${rules[@]}" "${freeze[@]}"
     expect_exit 0 mpirun -n "$2" smp-run plan.yaml "${sources[@]}" --no-shuffle --json --steps "${4:-$steps}" \
         --lr "$3" --log-every 1
     losses out | awk '{ print $2 }' >"$1"

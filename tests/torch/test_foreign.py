@@ -50,7 +50,7 @@ def generate(folder):
 
 
 def check(path):
-    result = subprocess.run([find_planner(), "check", path, "--json", "--time-limit", "1"], capture_output=True, text=True,
+    result = subprocess.run([find_planner(), "check", path, "--json", "--effort", "quick"], capture_output=True, text=True,
                             check=False)
     verdict = json.loads(result.stdout)
     if (result.returncode == 0) != verdict["legal"]:

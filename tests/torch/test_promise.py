@@ -167,7 +167,7 @@ class Case:
     def write_plan(self, name, options):
         options = {"microbatches": self.microbatches // options["ddp"], "microbatch-size": self.size,
                    "gradient-blocks": self.blocks, "precision": self.precision, "state-precision": self.states,
-                   "tensor": self.tensor, "time-limit": "none", **options}
+                   "tensor": self.tensor, "effort": "full", **options}
         ranks = options["stages"] * options["ddp"] * self.tensor
         command = ["smp-partition", "model.yaml", "--cluster", "cluster.yaml", "-n", ranks, "-o", name]
         for key, value in options.items():

@@ -239,10 +239,16 @@ static const smp_option rows[] = {
     {"partitioner", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
      .set = set_partitioner, .names = smp_partitioner_put_names,
      .help = "one partitioner instead of the best of all: "},
+    {"effort", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "quick|normal|high|full",
+     .at = PLANNING(effort),
+     .help = "work after which the best plan so far is taken: about 1, 10 (default) or 100 "
+             "seconds of one core, counted in steps, so that plans are the same on every "
+             "machine; full: no limit; high with --objective bottleneck: the proof takes all "
+             "of it while a gap is open"},
     {"time-limit", .kind = SMP_OPTION_SECONDS, .flags = IN_BOTH, .value = "SECONDS|none",
-     .at = PLANNING(time_limit_s), .above = true, .words = or_none, .given = AT(has_time_limit),
-     .help = "after it, the best plan so far is taken (default 10); named with --objective "
-             "bottleneck, the proof takes all of it while a gap is open"},
+     .at = PLANNING(time_limit_s), .above = true, .words = or_none,
+     .help = "seconds of the processor after which the same happens, where that is earlier "
+             "(default none)"},
     {"seed", .kind = SMP_OPTION_SEED, .flags = IN_BOTH, .value = "S", .at = PLANNING(seed),
      .most = SMP_OPTION_NO_LIMIT, .help = "(default 1)"},
     {"output", .kind = SMP_OPTION_HEADING},
@@ -335,7 +341,6 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
     p->n_cut_at = o->cut_at.n;
     p->freeze = o->freeze.item;
     p->n_freeze = o->freeze.n;
-    p->until_time_limit = o->has_time_limit;
     return check_files(o);
 }
 

@@ -23,7 +23,7 @@ typedef struct smp_partition_options {
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;
-    bool has_time_limit, explain, json;
+    bool explain, json;
 } smp_partition_options;
 
 /* Fills *out; freed also after a failure. SMP_ERR_INPUT: wrong usage. */

@@ -38,7 +38,7 @@ static smp_status plan(advice *a, const smp_search_request *changed, bool patien
     smp_search_request request = *changed;
     request.deadline_s = a->deadline_s;
     *fits = false;
-    if (smp_clock_past(a->deadline_s) && !patient)
+    if (smp_work_past(a->deadline_s) && !patient)
         return SMP_OK;
     a->tried++;
     return smp__plan_try(&request, &trial, result, fits);
@@ -269,7 +269,7 @@ static smp_status try_all(advice *a)
 
 smp_status smp__plan_advise(const smp_search_request *request, const smp__nearest *nearest)
 {
-    double now_s = smp_clock_s();
+    double now_s = smp_work_s();
     advice a = {.request = request, .nearest = nearest};
     char *why = strdup(smp_last_error());
     if (!why)
@@ -286,7 +286,7 @@ smp_status smp__plan_advise(const smp_search_request *request, const smp__neares
         status = smp_fail(SMP_ERR_NO_FIT, "%s. It would fit with %s", why, a.text.data);
     else if (status == SMP_OK)
         status = smp_fail(SMP_ERR_NO_FIT, "%s. Of %d changes that were planned none fits%s", why,
-                          a.tried, smp_clock_past(a.deadline_s) ? " (time limit)" : "");
+                          a.tried, smp_work_past(a.deadline_s) ? " (time limit)" : "");
     smp_text_free(&a.text);
     free(why);
     return status;

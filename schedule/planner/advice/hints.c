@@ -57,7 +57,7 @@ static void fix_numbers(hinting *h)
     if (!h->result->order.taken)
         r->options.schedule = h->result->search.best->schedule;
     if (r->deadline_s > 0.0)
-        r->deadline_s = smp_clock_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
+        r->deadline_s = smp_work_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
 }
 
 /* What the change gains, and what it takes on the fullest rank; no gain where there is no such
@@ -70,7 +70,7 @@ static smp_status plan(hinting *h, const smp_search_request *changed, int32_t fa
     bool found;
     *gain = 0.0;
     *peak_bytes = 0;
-    if (h->n == SMP_HINTS_MAX || smp_clock_past(h->base.deadline_s))
+    if (h->n == SMP_HINTS_MAX || smp_work_past(h->base.deadline_s))
         return SMP_OK;
     SMP_TRY(smp__plan_try(changed, &trial, &result, &found));
     if (!found)

@@ -24,7 +24,7 @@ static smp_status judge_order(ordering *o, const int *listed, bool *better)
 {
     smp__search *s = o->s;
     const smp_search_request *request = s->configs.request;
-    if (smp_clock_past(o->limit_s))
+    if (smp_work_past(o->limit_s))
         return SMP_OK;
     SMP_TRY(smp__configs_add_order(&s->configs, o->index, listed));
     int32_t index = s->configs.n - 1, n = s->n;

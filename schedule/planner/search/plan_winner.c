@@ -408,7 +408,7 @@ smp_status smp__plan_search(const smp_search_request *request, const char *model
 {
     smp__planner planner;
     smp_planner_result result = {0};
-    double begin_s = smp_clock_s();
+    double begin_s = smp_work_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
     planner.trial = trial;
@@ -429,7 +429,7 @@ smp_status smp__plan_search(const smp_search_request *request, const char *model
     if (trial && trial->left_out)
         *trial->left_out = planner.left_out;
     smp__planner_close(&planner);
-    result.planning_s = smp_clock_s() - begin_s;
+    result.planning_s = smp_work_s() - begin_s;
     if (status == SMP_OK)
         *out = result;
     else

@@ -554,7 +554,7 @@ static smp_status try_whole(smp__search *s)
     const double end_s = smp__budget_share(s->budget, share);
     if (!s->configs.quick || end_s <= 0.0)
         return SMP_OK;
-    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(end_s); i++) {
+    for (int32_t i = 0; i < s->configs.n && !smp_work_past(end_s); i++) {
         s->budget->patience_s = patience_s(s, PATIENCE * share);
         const smp_sharding *sharding = &s->configs.config[i].sharding;
         const bool whole = !planner->any_shard || sharding->shard == 1;

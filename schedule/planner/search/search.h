@@ -86,7 +86,7 @@ typedef struct smp_planner_result {
     double exchange_us, hidden_us;
     smp_bought bought[SMP_N_MEANS];
     int n_bought;      /* 0: the plan needs none of them */
-    double planning_s; /* wall clock */
+    double planning_s; /* work (graph/base/clock.h) */
 } smp_planner_result;
 
 void smp_planner_result_destroy(smp_planner_result *result);

@@ -121,15 +121,15 @@ static smp_status restate(smp__search *s, smp__config *config, const smp_candida
     SMP_TRY(smp__config_problem(&s->configs, config, problem));
     problem->deadline_s = s->budget->part_s;
     problem->first_look = false;
-    problem->until_deadline =
-        request->options.until_time_limit && request->options.objective == SMP_OBJECTIVE_BOTTLENECK;
+    problem->until_deadline = request->options.effort == SMP_EFFORT_HIGH &&
+                              request->options.objective == SMP_OBJECTIVE_BOTTLENECK;
     if (!limited) {
         problem->memory_limit = s->configs.unlimited;
         SMP_TRY(smp__variants_choose(problem, variants, config->microbatches, &from));
         if (best->partition->bottleneck_us <= from->bottleneck_us)
             from = best->partition;
         else if (problem->until_deadline) /* time for what keeps the limits */
-            problem->deadline_s = 0.5 * (smp_clock_s() + problem->deadline_s);
+            problem->deadline_s = 0.5 * (smp_work_s() + problem->deadline_s);
     }
     SMP_TRY(smp_partition_evaluate(problem, from->stage, partition));
     (*partition)->solver = from->solver;

@@ -1,15 +1,21 @@
-/* The time that a search may take, and who gets how much of it: what finds configurations, what
+/* The work that a search may be, and who gets how much of it: what finds configurations, what
  * improves the best, what proves bounds, each by its own share, so that the next has some; the rest
- * makes the plan. */
+ * makes the plan. Deadlines are of smp_work_s(). */
 #ifndef SMP_SCHEDULE_PLANNER_SPACE_BUDGET_H
 #define SMP_SCHEDULE_PLANNER_SPACE_BUDGET_H
 
 #include <stdbool.h>
 
+#include "smp.h"
+
+/* The deadline of a planning that begins now, in this thread: when the effort is spent, and where
+ * limit_s > 0 no later than when the thread has had a core for so long; 0: none. */
+double smp_effort_begin(smp_effort effort, double limit_s);
+
 typedef enum smp__part { SMP__PART_FIND, SMP__PART_IMPROVE, SMP__PART_PROVE } smp__part;
 
 typedef struct smp__budget {
-    double begin_s, end_s; /* smp_clock_s() of the whole; end_s 0: no limit */
+    double begin_s, end_s; /* smp_work_s() of the whole; end_s 0: no limit */
     double part_s;         /* likewise, the end of the part at work */
     double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
     bool lost_patience; /* set where one did not look any further */

@@ -20,7 +20,7 @@ typedef struct smp_search_request {
     smp_sharding sharding;      /* of every configuration; those that cannot have it are left out;
                                    or SMP_SHARD_AUTO: all degrees, none among them */
     bool any_shard_what;        /* with SMP_SHARD_AUTO: what is searched as well */
-    double deadline_s;          /* smp_clock_s() at which the best so far is taken; 0: never */
+    double deadline_s;          /* smp_work_s() at which the best so far is taken; 0: never */
     const int32_t *pin;         /* see smp_problem.pin */
     const smp_where *pin_where; /* see smp_problem.pin_where */
     const int32_t *together;    /* see smp_problem.together */

@@ -301,7 +301,7 @@ static void test_partitioners_heed_the_deadline(void **state)
         fixture_random random = {50000 + (uint64_t)seed};
         instance p = {0};
         open_instance(&p, &random, 1 + fixture_below(&random, 40), 1 + seed % 4, 1 + seed % 2);
-        p.f.problem.deadline_s = smp_clock_s();
+        p.f.problem.deadline_s = smp_work_s();
         for (int i = 0; smp_partitioners()[i]; i++) {
             smp_partition *partition = NULL;
             smp_status status = smp_partitioners()[i]->solve(&p.f.problem, NULL, &partition);

@@ -181,7 +181,7 @@ static void open_example(const char *name, int devices, smp_search_request *requ
                                     .options.seed = 1,
                                     .options.recompute = SMP_RECOMPUTE_AUTO,
                                     .placement = SMP_PLACEMENT_AUTO,
-                                    .deadline_s = smp_clock_s()};
+                                    .deadline_s = smp_work_s()};
 }
 
 static void close_example(smp_search_request *request)

@@ -11,8 +11,8 @@
 
 static double clock_s = 1.0;
 
-double __wrap_smp_clock_s(void);
-double __wrap_smp_clock_s(void)
+double __wrap_smp_work_s(void);
+double __wrap_smp_work_s(void)
 {
     return clock_s;
 }

@@ -120,7 +120,7 @@ static void test_means_that_the_planner_takes(void **state)
     snprintf(line, sizeof line,
              "%s/examples/gpt-tiny.yaml --cluster %s -n 4 --stages 2 --ddp 2 --shard 2 "
              "--microbatches 4 --microbatch-size 2 --chunks 2 --pipeline interleaved --prefetch 1 "
-             "--partitioner linear --placement cluster --explain --time-limit none",
+             "--partitioner linear --placement cluster --explain --effort full",
              SMP_SOURCE_DIR, path);
     assert_int_equal(run(line, shown, sizeof shown), 0);
     for (int m = 0; m < MEANS; m++)

@@ -94,7 +94,7 @@ static void set_search(smp_plan_options *p)
     p->optimize = SMP_OPTIMIZE_MEMORY;
     p->partitioner = "linear";
     p->time_limit_s = 1000.0;
-    p->until_time_limit = 1;
+    p->effort = SMP_EFFORT_FULL;
     p->seed = 7;
     p->microbatches = 6;
 }
@@ -164,7 +164,7 @@ static int run_program(const char *line, const char *plan)
     char copy[1024], path[160];
     char *word[MAX_WORDS + 1] = {"smp-partition"}, *rest = NULL;
     int n = 1;
-    snprintf(copy, sizeof copy, "%s/examples/gpt-tiny.yaml --cluster %s -o %s --time-limit none %s",
+    snprintf(copy, sizeof copy, "%s/examples/gpt-tiny.yaml --cluster %s -o %s --effort full %s",
              SMP_SOURCE_DIR, cluster, plan, line);
     for (char *at = strtok_r(copy, " ", &rest); at && n < MAX_WORDS;
          at = strtok_r(NULL, " ", &rest))
@@ -204,7 +204,7 @@ static void test_plan_options_of_library_and_program(void **state)
         smp_options options = smp_options_default();
         options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
         options.planning.cluster = cluster;
-        options.planning.time_limit_s = 0; /* it might strike one of the two */
+        options.planning.effort = SMP_EFFORT_FULL;
         cases[i].set(&options.planning);
         if (run_program(cases[i].line, by_program) != 0)
             fail_msg("smp-partition %s", cases[i].line);

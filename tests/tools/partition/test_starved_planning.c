@@ -33,7 +33,7 @@ static int run(const char *line)
 {
     char copy[1024], *word[MAX_WORDS + 1] = {"smp-partition"}, *rest = NULL;
     int n = 1;
-    snprintf(copy, sizeof copy, "%s --time-limit none", line); /* the same on a busy machine */
+    snprintf(copy, sizeof copy, "%s --effort full", line); /* the same on a busy machine */
     for (char *at = strtok_r(copy, " ", &rest); at && n < MAX_WORDS;
          at = strtok_r(NULL, " ", &rest))
         word[n++] = at;
