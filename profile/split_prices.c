@@ -83,6 +83,12 @@ static double price_move(void *context, int32_t tensor, smp_spread from, smp_spr
     return move->us + p->us_per_weight_byte * p->element_bytes * move->weight_elements;
 }
 
+static const void *move_like(void *context, int32_t tensor)
+{
+    const smp_split_prices *p = context;
+    return p->move[tensor] ? (const void *)p->move[tensor] : p; /* those that cannot move */
+}
+
 /* What of an op's backward reads its inputs (mask), and its outputs. */
 static void keeps_of(const smp_graph *g, const smp_op *op, int64_t batch, uint32_t *in,
                      uint32_t *out, double *aux_bytes)
@@ -441,7 +447,8 @@ smp_status smp_split_prices_make(const smp_graph *graph, const smp_cluster *grou
     m.scratch = smp_arena_create();
     smp_status status = prices && m.scratch ? SMP_OK : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK) {
-        *prices = (smp_split_prices){.costs = {prices, price_op, price_move}, .arena = arena};
+        *prices =
+            (smp_split_prices){.costs = {prices, price_op, price_move, move_like}, .arena = arena};
         m.prices = prices;
         status = price_ops(&m);
     }

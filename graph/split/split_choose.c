@@ -1,4 +1,6 @@
-/* The choice of the least time: dynamic programming over the ops, states in a hash table. */
+/* The choice of the least time: dynamic programming over the ops, states in a hash table. A step
+ * that was made before, by an equal op from equal states, is not made again: in a network of equal
+ * layers all but the first few. For that, times of states count from the least of them. */
 #include "graph/base/clock.h"
 #include "graph/split/split_choose.h"
 
@@ -10,9 +12,9 @@
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
-/* With 16 times as many states a U-Net and a mixture of experts, whose tensors live long, find 0.02
- * and 0.3 % less time, in 16 times as long. */
-enum { MOST_STATES = 1 << 10, MOST_STEPS = 1 << 26 /* states of all steps */ };
+/* States of a step, and of all unlike ones. With four times as many a U-Net and a Mask R-CNN, whose
+ * tensors live long, find 0.2 and 0.3 % less time, in four times as long. */
+enum { LEAST_STATES = 1 << 8, MOST_STATES = 1 << 10, MOST_STEPS = 1 << 14 };
 
 /* Ways as bits: whole, shared, parts, the zigzag of dimension 0, then a dimension in one block or
  * in three. */
@@ -37,6 +39,40 @@ typedef struct states {
     size_t n, capacity;
 } states;
 
+/* A tensor that an op reads or writes. */
+typedef struct place {
+    int32_t slot;     /* -1: nobody reads it, */
+    bool last, loss;  /* or nobody after this op; it is the loss */
+    const void *like; /* tensors with one cost the same to move; NULL: no other */
+} place;
+
+/* An op with one of its choices. */
+typedef struct way {
+    smp_split_choice choice;
+    double us;
+    smp_spread *in; /* [n_in] */
+    item *part;     /* [n_param] of the weights with several uses */
+    item out;       /* what its outputs are at first */
+} way;
+
+/* All that a step depends on but for the states before it. */
+typedef struct recipe {
+    const smp_op *op;
+    int n_way;
+    place *in, *out;     /* [n_in], [n_out] */
+    int32_t *param_slot; /* [n_param] */
+    way *way;
+    uint64_t hash;
+} recipe;
+
+/* A step, for those after it. */
+typedef struct done {
+    recipe recipe;
+    const states *after; /* us from the least of them, */
+    double least_us;     /* which is that much above the least before */
+    int32_t alike;       /* the last op before with as much hash; -1: none */
+} done;
+
 typedef struct chooser {
     const smp_graph *graph;
     const smp_split_costs *costs;
@@ -47,8 +83,11 @@ typedef struct chooser {
     int32_t *last_reader; /* [tensors] */
     size_t most;          /* states of a step */
     bool exact;
-    item *next;      /* [width] */
-    uint32_t *table; /* of the states of this step; 1 + index */
+    item *next; /* [width] */
+    done *done; /* [n_op] */
+    smp_arena *arena;
+    states made;     /* by the step at work */
+    uint32_t *table; /* of them; 1 + index */
     size_t table_mask;
 } chooser;
 
@@ -102,49 +141,40 @@ static double reach(const chooser *c, int32_t tensor, item *state, smp_spread wa
     return us;
 }
 
-static double read_inputs(const chooser *c, int32_t o, smp_split_choice choice, item *items)
-{
-    const smp_op *op = &c->graph->op[o];
-    double us = 0;
-    for (int32_t i = 0; i < op->n_in; i++)
-        us += reach(c, op->in[i], &items[c->tensor_slot[op->in[i]]],
-                    smp_split_in(c->graph, o, choice, i));
-    return us;
-}
-
 /* False: another use of a weight has another part of it. */
-static bool take_params(const chooser *c, int32_t o, smp_split_choice choice, item *items)
+static bool take_params(const recipe *r, const way *w, item *items)
 {
-    const smp_op *op = &c->graph->op[o];
-    for (int32_t p = 0; p < op->n_param; p++) {
-        const int32_t slot = c->param_slot[op->param[p]];
-        smp_spread spread = smp_split_param(c->graph, o, choice, p, NULL);
+    for (int32_t p = 0; p < r->op->n_param; p++) {
+        const int32_t slot = r->param_slot[p];
         if (slot < 0)
             continue;
-        const item part = 1 + (item)(spread.way == SMP_SPLIT ? way_of(spread) : BIT_WHOLE);
-        if (items[slot] != 0 && items[slot] != part)
+        if (items[slot] != 0 && items[slot] != w->part[p])
             return false;
-        items[slot] = part;
+        items[slot] = w->part[p];
     }
     return true;
 }
 
-static double write_outputs(const chooser *c, int32_t o, smp_split_choice choice, item *items)
+static double read_inputs(const chooser *c, const recipe *r, const way *w, item *items)
 {
-    const smp_op *op = &c->graph->op[o];
-    const int way = way_of(smp_split_out(c->graph, o, choice));
-    int bias_dim = -1;
     double us = 0;
-    for (int32_t p = 0; p < op->n_param && bias_dim < 0; p++)
-        smp_split_param(c->graph, o, choice, p, &bias_dim);
-    for (int32_t t = op->out; t < op->out + op->n_out; t++) {
-        item state = (item)way | (item)(bias_dim + 1) << OWN_BITS;
-        if (bias_dim < 0)
-            state |= 1u << (THERE_SHIFT + way);
-        if (c->last_reader[t] < 0 && t != c->graph->loss) /* what nobody reads is whole */
-            us += reach(c, t, &state, (smp_spread){SMP_WHOLE, 0, 1});
-        if (c->last_reader[t] >= 0)
-            items[c->tensor_slot[t]] = state;
+    for (int32_t i = 0; i < r->op->n_in; i++)
+        us += reach(c, r->op->in[i], &items[r->in[i].slot], w->in[i]);
+    for (int32_t i = 0; i < r->op->n_in; i++)
+        if (r->in[i].last)
+            items[r->in[i].slot] = 0;
+    return us;
+}
+
+static double write_outputs(const chooser *c, const recipe *r, const way *w, item *items)
+{
+    double us = 0;
+    for (int32_t k = 0; k < r->op->n_out; k++) {
+        item state = w->out;
+        if (r->out[k].slot >= 0)
+            items[r->out[k].slot] = state;
+        else if (!r->out[k].loss) /* what nobody reads is whole */
+            us += reach(c, r->op->out + k, &state, (smp_spread){SMP_WHOLE, 0, 1});
     }
     return us;
 }
@@ -167,8 +197,9 @@ static bool grow(states *s, size_t width)
     return true;
 }
 
-static bool rehash(chooser *c, const states *s)
+static bool rehash(chooser *c)
 {
+    const states *s = &c->made;
     size_t size = c->table ? 2 * (c->table_mask + 1) : 256;
     uint32_t *table = calloc(size, sizeof *table);
     if (!table)
@@ -186,11 +217,12 @@ static bool rehash(chooser *c, const states *s)
 }
 
 /* Enters c->next unless an equal state is cheaper. */
-static smp_status enter_state(chooser *c, states *s, double us, step from)
+static smp_status enter_state(chooser *c, double us, step from)
 {
+    states *s = &c->made;
     const size_t bytes = c->width * sizeof(item);
     if (!c->table || 2 * s->n >= c->table_mask)
-        if (!rehash(c, s))
+        if (!rehash(c))
             return smp_fail_memory(4 * s->n * sizeof *c->table);
     size_t at = smp_hash(1, c->next, bytes) & c->table_mask;
     while (c->table[at] && memcmp(s->items + (c->table[at] - 1) * c->width, c->next, bytes) != 0)
@@ -212,34 +244,141 @@ static smp_status enter_state(chooser *c, states *s, double us, step from)
     return SMP_OK;
 }
 
-/* All states after op o. */
-static smp_status advance(chooser *c, int32_t o, const states *before, bool fixed,
-                          smp_split_choice only, states *after)
+static const void *likeness(const chooser *c, int32_t tensor)
+{
+    return c->costs->move_like ? c->costs->move_like(c->costs->context, tensor) : NULL;
+}
+
+static smp_status fill_way(const chooser *c, int32_t o, smp_split_choice choice, way *w)
+{
+    const smp_op *op = &c->graph->op[o];
+    const int out = way_of(smp_split_out(c->graph, o, choice));
+    int bias_dim = -1;
+    w->choice = choice;
+    w->us = c->costs->op_us(c->costs->context, o, choice);
+    w->in = SMP_ARENA_NEW(c->arena, smp_spread, (size_t)op->n_in + 1);
+    w->part = SMP_ARENA_NEW(c->arena, item, (size_t)op->n_param + 1);
+    if (!w->in || !w->part)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < op->n_in; i++)
+        w->in[i] = smp_split_in(c->graph, o, choice, i);
+    for (int32_t p = 0; p < op->n_param; p++) {
+        int lacking = -1;
+        const smp_spread spread = smp_split_param(c->graph, o, choice, p, &lacking);
+        w->part[p] = 1 + (item)(spread.way == SMP_SPLIT ? way_of(spread) : BIT_WHOLE);
+        bias_dim = bias_dim < 0 ? lacking : bias_dim;
+    }
+    w->out = (item)out | (item)(bias_dim + 1) << OWN_BITS;
+    if (bias_dim < 0)
+        w->out |= 1u << (THERE_SHIFT + out);
+    return SMP_OK;
+}
+
+static uint64_t hash_of(const recipe *r)
+{
+    uint64_t hash = smp_hash((uint64_t)r->n_way, r->in, (size_t)r->op->n_in * sizeof *r->in);
+    hash = smp_hash(hash, r->out, (size_t)r->op->n_out * sizeof *r->out);
+    for (int k = 0; k < r->n_way; k++)
+        hash = smp_hash(hash, &r->way[k].us, sizeof r->way[k].us);
+    return hash;
+}
+
+static smp_status fill_recipe(const chooser *c, int32_t o, bool fixed, smp_split_choice only,
+                              recipe *r)
 {
     const smp_op *op = &c->graph->op[o];
     smp_split_choice choices[SMP_SPLIT_CHOICES] = {only};
-    int n = fixed ? smp_split_allows(c->graph, o, only, c->devices)
-                  : smp_split_choices(c->graph, o, c->devices, choices);
-    for (int k = 0; k < n; k++) {
-        double op_us = c->costs->op_us(c->costs->context, o, choices[k]);
+    r->op = op;
+    r->n_way = fixed ? smp_split_allows(c->graph, o, only, c->devices)
+                     : smp_split_choices(c->graph, o, c->devices, choices);
+    r->in = SMP_ARENA_NEW(c->arena, place, (size_t)op->n_in + 1);
+    r->out = SMP_ARENA_NEW(c->arena, place, (size_t)op->n_out);
+    r->param_slot = SMP_ARENA_NEW(c->arena, int32_t, (size_t)op->n_param + 1);
+    r->way = SMP_ARENA_NEW(c->arena, way, (size_t)r->n_way + 1);
+    if (!r->in || !r->out || !r->param_slot || !r->way)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < op->n_in; i++) {
+        r->in[i].slot = c->tensor_slot[op->in[i]];
+        r->in[i].last = c->last_reader[op->in[i]] == o;
+        r->in[i].like = likeness(c, op->in[i]);
+    }
+    for (int32_t k = 0; k < op->n_out; k++) {
+        r->out[k].slot = c->last_reader[op->out + k] >= 0 ? c->tensor_slot[op->out + k] : -1;
+        r->out[k].loss = op->out + k == c->graph->loss;
+        r->out[k].like = likeness(c, op->out + k);
+    }
+    for (int32_t p = 0; p < op->n_param; p++)
+        r->param_slot[p] = c->param_slot[op->param[p]];
+    for (int k = 0; k < r->n_way; k++)
+        SMP_TRY(fill_way(c, o, choices[k], &r->way[k]));
+    r->hash = hash_of(r);
+    return SMP_OK;
+}
+
+static bool same_places(const place *a, const place *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (a[i].slot != b[i].slot || a[i].last != b[i].last || a[i].loss != b[i].loss ||
+            a[i].like != b[i].like || !a[i].like)
+            return false;
+    return true;
+}
+
+static bool same_ways(const recipe *a, const recipe *b, int k)
+{
+    const way *x = &a->way[k], *y = &b->way[k];
+    if (memcmp(&x->choice, &y->choice, sizeof x->choice) != 0 || x->us != y->us || x->out != y->out)
+        return false;
+    for (int32_t p = 0; p < a->op->n_param; p++)
+        if (a->param_slot[p] != b->param_slot[p] || x->part[p] != y->part[p])
+            return false;
+    for (int32_t i = 0; i < a->op->n_in; i++)
+        if (x->in[i].way != y->in[i].way || x->in[i].dim != y->in[i].dim ||
+            x->in[i].blocks != y->in[i].blocks)
+            return false;
+    return true;
+}
+
+static bool same_recipes(const recipe *a, const recipe *b)
+{
+    if (a->hash != b->hash || a->n_way != b->n_way || a->op->n_in != b->op->n_in ||
+        a->op->n_out != b->op->n_out || a->op->n_param != b->op->n_param ||
+        !same_places(a->in, b->in, a->op->n_in) || !same_places(a->out, b->out, a->op->n_out))
+        return false;
+    for (int k = 0; k < a->n_way; k++)
+        if (!same_ways(a, b, k))
+            return false;
+    return true;
+}
+
+static bool same_states(const chooser *c, const states *a, const states *b)
+{
+    return a == b || (a->n == b->n && memcmp(a->us, b->us, a->n * sizeof *a->us) == 0 &&
+                      memcmp(a->items, b->items, a->n * c->width * sizeof(item)) == 0);
+}
+
+/* All states after op o, in c->made. */
+static smp_status advance(chooser *c, int32_t o, const states *before)
+{
+    const recipe *r = &c->done[o].recipe;
+    c->made.n = 0;
+    for (int k = 0; k < r->n_way; k++) {
+        const way *w = &r->way[k];
         smp_work_count(SMP_WORK_STATE, (double)before->n);
         for (size_t i = 0; i < before->n; i++) {
             memcpy(c->next, before->items + i * c->width, c->width * sizeof(item));
-            if (!take_params(c, o, choices[k], c->next))
+            if (!take_params(r, w, c->next))
                 continue;
-            double us = before->us[i] + op_us + read_inputs(c, o, choices[k], c->next);
-            for (int32_t in = 0; in < op->n_in; in++)
-                if (c->last_reader[op->in[in]] == o)
-                    c->next[c->tensor_slot[op->in[in]]] = 0;
-            us += write_outputs(c, o, choices[k], c->next);
+            double us = before->us[i] + w->us + read_inputs(c, r, w, c->next);
+            us += write_outputs(c, r, w, c->next);
             if (us < INFINITY)
-                SMP_TRY(enter_state(c, after, us, (step){(int32_t)i, choices[k]}));
+                SMP_TRY(enter_state(c, us, (step){(int32_t)i, w->choice}));
         }
     }
-    if (after->n == 0)
-        return smp_fail_at(smp_op_where(c->graph, op),
+    if (c->made.n == 0)
+        return smp_fail_at(smp_op_where(c->graph, r->op),
                            "op '%s': no way of splitting it goes with those that are fixed",
-                           op->name);
+                           r->op->name);
     return SMP_OK;
 }
 
@@ -275,14 +414,14 @@ static smp_status cut(chooser *c, states *s)
 
 /* Places in a state: a tensor has one from its op to its last reader, a weight with several uses
  * throughout. */
-static smp_status assign_slots(chooser *c, smp_arena *scratch)
+static smp_status assign_slots(chooser *c)
 {
     const smp_graph *g = c->graph;
-    int32_t *unused = SMP_ARENA_NEW(scratch, int32_t, (size_t)(g->n_tensor + g->n_param + 1));
+    int32_t *unused = SMP_ARENA_NEW(c->arena, int32_t, (size_t)(g->n_tensor + g->n_param + 1));
     size_t n_unused = 0;
-    c->tensor_slot = SMP_ARENA_NEW(scratch, int32_t, (size_t)g->n_tensor);
-    c->last_reader = SMP_ARENA_NEW(scratch, int32_t, (size_t)g->n_tensor);
-    c->param_slot = SMP_ARENA_NEW(scratch, int32_t, (size_t)g->n_param + 1);
+    c->tensor_slot = SMP_ARENA_NEW(c->arena, int32_t, (size_t)g->n_tensor);
+    c->last_reader = SMP_ARENA_NEW(c->arena, int32_t, (size_t)g->n_tensor);
+    c->param_slot = SMP_ARENA_NEW(c->arena, int32_t, (size_t)g->n_param + 1);
     if (!unused || !c->tensor_slot || !c->last_reader || !c->param_slot)
         return SMP_ERR_NO_MEMORY;
     for (int32_t p = 0; p < g->n_param; p++)
@@ -308,17 +447,18 @@ static smp_status assign_slots(chooser *c, smp_arena *scratch)
                 unused[n_unused++] = c->tensor_slot[op->in[i]];
         }
     }
-    c->next = SMP_ARENA_NEW(scratch, item, c->width + 1);
+    c->next = SMP_ARENA_NEW(c->arena, item, c->width + 1);
     return c->next ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
-static smp_status first_state(chooser *c, states *s)
+static smp_status first_state(chooser *c)
 {
+    c->made.n = 0;
     memset(c->next, 0, c->width * sizeof(item));
     for (int32_t t = 0; t < c->graph->n_input; t++)
         if (c->tensor_slot[t] >= 0)
             c->next[c->tensor_slot[t]] = BIT_WHOLE | 1u << (THERE_SHIFT + BIT_WHOLE);
-    return enter_state(c, s, 0, (step){-1, {-1, 0, 1}});
+    return enter_state(c, 0, (step){-1, {-1, 0, 1}});
 }
 
 static void forget_table(chooser *c)
@@ -327,32 +467,95 @@ static void forget_table(chooser *c)
     c->table = NULL;
 }
 
-/* steps: [n_op], what each step's states came from; the caller frees them. */
-static smp_status choose_states(chooser *c, const bool *fixed, smp_split_choice *choice,
-                                step **steps, states *now, states *next, double *us)
+/* A copy of c->made that stays, with times from the least of them. */
+static smp_status keep_states(chooser *c, const states **out, double *least_us)
 {
-    SMP_TRY(first_state(c, now));
-    for (int32_t o = 0; o < c->graph->n_op; o++) {
-        forget_table(c);
-        next->n = 0;
-        SMP_TRY(advance(c, o, now, fixed && fixed[o], choice[o], next));
-        SMP_TRY(cut(c, next));
-        steps[o] = malloc(next->n * sizeof **steps);
-        if (!steps[o])
-            return smp_fail_memory(next->n * sizeof **steps);
-        memcpy(steps[o], next->from, next->n * sizeof **steps);
-        states swap = *now;
-        *now = *next;
-        *next = swap;
+    const states *made = &c->made;
+    const size_t n_item = made->n * c->width;
+    states *kept = SMP_ARENA_NEW(c->arena, states, 1);
+    item *items = SMP_ARENA_NEW(c->arena, item, n_item + 1);
+    double *us = SMP_ARENA_NEW(c->arena, double, made->n);
+    step *from = SMP_ARENA_NEW(c->arena, step, made->n);
+    if (!kept || !items || !us || !from)
+        return SMP_ERR_NO_MEMORY;
+    *least_us = INFINITY;
+    for (size_t i = 0; i < made->n; i++)
+        *least_us = fmin(*least_us, made->us[i]);
+    for (size_t i = 0; i < made->n; i++)
+        us[i] = made->us[i] - *least_us;
+    memcpy(items, made->items, n_item * sizeof *items);
+    memcpy(from, made->from, made->n * sizeof *from);
+    *kept = (states){items, us, from, made->n, made->n};
+    *out = kept;
+    return SMP_OK;
+}
+
+/* Op o after those before it; `first`: the states before op 0. */
+static smp_status make_step(chooser *c, int32_t o, const states *first)
+{
+    done *now = &c->done[o];
+    const states *before = o > 0 ? now[-1].after : first;
+    const int32_t k = now->alike;
+    if (k >= 0 && same_recipes(&now->recipe, &c->done[k].recipe) &&
+        same_states(c, before, k > 0 ? c->done[k - 1].after : first)) {
+        now->after = c->done[k].after;
+        now->least_us = c->done[k].least_us;
+        return SMP_OK;
     }
-    size_t best = 0;
-    for (size_t i = 1; i < now->n; i++)
-        if (now->us[i] < now->us[best])
-            best = i;
-    *us = now->us[best];
-    for (int32_t o = c->graph->n_op - 1, at = (int32_t)best; o >= 0; o--) {
-        choice[o] = steps[o][at].choice;
-        at = steps[o][at].before;
+    forget_table(c);
+    SMP_TRY(advance(c, o, before));
+    SMP_TRY(cut(c, &c->made));
+    return keep_states(c, &now->after, &now->least_us);
+}
+
+/* The last op before each whose recipe has the same hash; and how many states a step may have. */
+static smp_status find_alike(chooser *c)
+{
+    size_t size = 1, n_unlike = 0;
+    while (size < 2 * (size_t)c->graph->n_op + 1)
+        size *= 2;
+    int32_t *last = SMP_ARENA_NEW(c->arena, int32_t, size);
+    if (!last)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < size; i++)
+        last[i] = -1;
+    for (int32_t o = 0; o < c->graph->n_op; o++) {
+        const uint64_t hash = c->done[o].recipe.hash;
+        size_t at = hash & (size - 1);
+        while (last[at] >= 0 && c->done[last[at]].recipe.hash != hash)
+            at = (at + 1) & (size - 1);
+        n_unlike += last[at] < 0;
+        c->done[o].alike = last[at];
+        last[at] = o;
+    }
+    const size_t most = MOST_STEPS / n_unlike;
+    c->most = most > MOST_STATES ? MOST_STATES : most < LEAST_STATES ? LEAST_STATES : most;
+    return SMP_OK;
+}
+
+static smp_status choose_states(chooser *c, const bool *fixed, smp_split_choice *choice, double *us)
+{
+    const int32_t n = c->graph->n_op;
+    const states *first;
+    c->done = SMP_ARENA_NEW(c->arena, done, (size_t)n);
+    if (!c->done)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < n; o++)
+        SMP_TRY(fill_recipe(c, o, fixed && fixed[o], choice[o], &c->done[o].recipe));
+    SMP_TRY(find_alike(c));
+    SMP_TRY(first_state(c));
+    SMP_TRY(keep_states(c, &first, us));
+    for (int32_t o = 0; o < n; o++) {
+        SMP_TRY(make_step(c, o, first));
+        *us += c->done[o].least_us;
+    }
+    size_t at = 0;
+    while (c->done[n - 1].after->us[at] > 0.0) /* the least is 0 */
+        at++;
+    for (int32_t o = n - 1; o >= 0; o--) {
+        const step *from = &c->done[o].after->from[at];
+        choice[o] = from->choice;
+        at = (size_t)from->before;
     }
     return SMP_OK;
 }
@@ -368,25 +571,13 @@ smp_status smp_split_choose(const smp_graph *graph, int devices, const smp_split
                             const bool *fixed, smp_split_choice *choice, double *us, bool *exact)
 {
     chooser c = {.graph = graph, .costs = costs, .devices = devices, .exact = true};
-    states now = {0}, next = {0};
-    const size_t n = (size_t)graph->n_op;
-    c.most = MOST_STEPS / n < MOST_STATES ? MOST_STEPS / n + 1 : MOST_STATES;
-    step **steps = calloc(n, sizeof *steps);
-    smp_arena *scratch = smp_arena_create();
-    smp_status status = steps ? SMP_OK : smp_fail_memory(n * sizeof *steps);
-    if (!scratch)
-        status = SMP_ERR_NO_MEMORY;
+    c.arena = smp_arena_create();
+    smp_status status = c.arena ? assign_slots(&c) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
-        status = assign_slots(&c, scratch);
-    if (status == SMP_OK)
-        status = choose_states(&c, fixed, choice, steps, &now, &next, us);
+        status = choose_states(&c, fixed, choice, us);
     *exact = c.exact;
     forget_table(&c);
-    for (size_t o = 0; steps && o < n; o++)
-        free(steps[o]);
-    free(steps);
-    free_states(&now);
-    free_states(&next);
-    smp_arena_destroy(scratch);
+    free_states(&c.made);
+    smp_arena_destroy(c.arena);
     return status;
 }

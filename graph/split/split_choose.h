@@ -11,6 +11,9 @@ typedef struct smp_split_costs {
     double (*op_us)(void *context, int32_t op, smp_split_choice choice);
     /* One conversion of a tensor of the whole graph, as smp_graph_split makes it. */
     double (*move_us)(void *context, int32_t tensor, smp_spread from, smp_spread to);
+    /* The same for tensors whose conversions all cost the same, else different or NULL, so that
+     * equal layers are looked at once. May be NULL. */
+    const void *(*move_like)(void *context, int32_t tensor);
 } smp_split_costs;
 
 /* choice: [n_op]; where fixed (NULL: nowhere) is true it stays as it is. us: what smp_graph_split's
@@ -20,7 +23,7 @@ typedef struct smp_split_costs {
  * Dynamic programming over the ops in order (as the intra-operator pass of Alpa, Zheng et al. 2022,
  * on chains): a state says in which ways each tensor that is still read exists on the devices, and
  * which part of each weight that is used again they have; of equal states the cheapest goes on.
- * O(ops * states * choices). */
+ * O(ops * states * choices), but for ops that follow equal ones in equal states. */
 smp_status smp_split_choose(const smp_graph *graph, int devices, const smp_split_costs *costs,
                             const bool *fixed, smp_split_choice *choice, double *us, bool *exact);
 
