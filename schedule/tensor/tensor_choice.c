@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/model/op.h"
 #include "graph/split/split_choose.h"
 #include "graph/split/split_text.h"
@@ -35,6 +36,7 @@ typedef struct chooser {
     smp_arena *arena;
     smp_split_choice *choice; /* [n_op], and where it stays so: */
     bool *fixed;
+    double deadline_s;
 } chooser;
 
 /* Ops that an entry leaves whole, and no other one splits, stay whole. */
@@ -130,6 +132,8 @@ static smp_status choose_at_prices(chooser *c, const smp_cluster *groups, smp_sp
         const double times = price[i / 2];
         double us;
         bool exact;
+        if (*n > 0 && smp_work_past(c->deadline_s))
+            break;
         if (i % 2 == 1 && count_pieces(c) == 0)
             continue; /* none to avoid */
         smp_split_prices_weigh(prices, times * byte_us, times * byte_us);
@@ -156,7 +160,7 @@ static smp_status choose(chooser *c, const smp_cluster *groups, bool only_fixed,
 
 smp_status smp__tensor_choices(const smp_search_request *request, const smp_cluster *groups,
                                int tensor, const smp_split_entry *fixed, int32_t n_fixed,
-                               bool only_fixed, smp_arena *arena,
+                               bool only_fixed, double deadline_s, smp_arena *arena,
                                smp__tensor_choice out[SMP__TENSOR_CHOICES], int *n)
 {
     const smp_splitting asked = {.devices = tensor, .n_entry = n_fixed, .entry = fixed};
@@ -168,6 +172,7 @@ smp_status smp__tensor_choices(const smp_search_request *request, const smp_clus
                  .tensor = tensor,
                  .named = &named,
                  .arena = arena,
+                 .deadline_s = deadline_s,
                  .choice = calloc(n_op, sizeof *c.choice),
                  .fixed = calloc(n_op, sizeof *c.fixed)};
     *n = 0;

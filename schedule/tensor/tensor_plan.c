@@ -12,7 +12,9 @@
 
 enum { MOST_TRIED = 64 };
 
-#define FIRST_SHARE 0.5 /* of the time, to look at all */
+#define LIST_SHARE 0.3  /* of the work, to list splittings, */
+#define FIRST_SHARE 0.5 /* to look at all, */
+#define TURN_SHARE 0.35 /* and of what is left of that for the next */
 #define AS_GOOD 1.01    /* what is preferred is as good as what is faster by less */
 
 /* A splitting with what it takes to plan it. */
@@ -29,6 +31,8 @@ typedef struct search {
     smp_arena *arena;
     candidate candidate[MOST_TRIED];
     smp_cluster *groups[MOST_TRIED]; /* owned */
+    double estimate[MOST_TRIED];     /* what the best plan will come to, roughly */
+    int turn[MOST_TRIED];            /* candidates, the most promising first */
     int n, n_groups;
     int smallest;            /* what needs least memory: the largest group, its last splitting */
     smp_tensor_tried *tried; /* [n] */
@@ -67,7 +71,8 @@ static smp_status fail_tensor(const smp_search_request *base, int tensor)
                     (long long)asked(base->options.stages), (long long)asked(base->options.ddp));
 }
 
-static smp_status add_tensor(search *s, int tensor)
+/* deadline_s: by when no more splittings are listed. */
+static smp_status add_tensor(search *s, int tensor, double deadline_s)
 {
     smp__tensor_choice choice[SMP__TENSOR_CHOICES];
     smp_cluster *groups = NULL;
@@ -79,7 +84,7 @@ static smp_status add_tensor(search *s, int tensor)
     SMP_TRY(smp_cluster_group(s->base->cluster, tensor, &groups));
     s->groups[s->n_groups++] = groups;
     SMP_TRY(smp__tensor_choices(s->base, groups, tensor, s->how->fixed, s->how->n_fixed,
-                                s->how->only_fixed, s->arena, choice, &n));
+                                s->how->only_fixed, deadline_s, s->arena, choice, &n));
     const smp_tensor_overlap asked = s->how->overlap;
     for (int i = 0; i < n && s->n < MOST_TRIED; i++) {
         choice[i].splitting.overlap = asked == SMP_TENSOR_OVERLAP_AUTO
@@ -94,21 +99,24 @@ static smp_status add_tensor(search *s, int tensor)
     return SMP_OK;
 }
 
-/* Powers of two, up to a node, the largest first: what needs groups at all needs large ones, and
- * where plans take long not all are looked at. */
+/* Powers of two, up to a node. */
 static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
     if (s->how->tensor > 1 && !suits(base, s->how->tensor))
         return fail_tensor(base, s->how->tensor);
     if (s->how->tensor > 0) /* of single devices the planner says what is wrong */
-        return add_tensor(s, s->how->tensor);
+        return add_tensor(s, s->how->tensor, base->deadline_s);
+    const double begin_s = smp_work_s(), limit_s = base->deadline_s;
     int largest = 1;
     while (2 * largest <= base->cluster->devices_per_node)
         largest *= 2;
-    for (int tensor = largest; tensor >= 1; tensor /= 2)
+    for (int tensor = largest; tensor >= 1; tensor /= 2) {
+        const double end_s =
+            begin_s + LIST_SHARE * (limit_s - begin_s) * (1.0 - 0.5 * tensor / largest);
         if (suits(base, tensor))
-            SMP_TRY(add_tensor(s, tensor));
+            SMP_TRY(add_tensor(s, tensor, limit_s > 0.0 ? end_s : 0.0));
+    }
     return s->n > 0
                ? SMP_OK
                : smp_fail(SMP_ERR_INPUT,
@@ -190,6 +198,60 @@ static int64_t highest_peak(const smp_plan *plan)
     return peak;
 }
 
+/* The most promising candidate without a turn, of one size of group or any (0); -1: none. */
+static int most_promising(const search *s, int tensor, const bool *has_turn)
+{
+    int best = -1;
+    for (int i = 0; i < s->n; i++)
+        if (!has_turn[i] && (tensor == 0 || s->candidate[i].tensor == tensor) &&
+            (best < 0 || s->estimate[i] < s->estimate[best]))
+            best = i;
+    return best;
+}
+
+/* Where not all may have their turn, first the most promising of each size of group, since what
+ * estimates leave out differs most between those; then the others. */
+static void order_turns(search *s)
+{
+    bool has_turn[MOST_TRIED] = {false};
+    int first[MOST_TRIED], n_first = 0, n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (i == 0 || s->candidate[i].tensor != s->candidate[i - 1].tensor)
+            first[n_first++] = most_promising(s, s->candidate[i].tensor, has_turn);
+    for (int k = 0; k < n_first; k++) {
+        int at = n++;
+        for (; at > 0 && s->estimate[first[k]] < s->estimate[s->turn[at - 1]]; at--)
+            s->turn[at] = s->turn[at - 1];
+        s->turn[at] = first[k];
+        has_turn[first[k]] = true;
+    }
+    while (n < s->n) {
+        s->turn[n] = most_promising(s, 0, has_turn);
+        has_turn[s->turn[n++]] = true;
+    }
+}
+
+/* All as listed where there is no limit. */
+static smp_status set_turns(search *s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->turn[i] = i;
+    if (s->base->deadline_s <= 0.0)
+        return SMP_OK;
+    for (int i = 0; i < s->n; i++) {
+        smp_graph *graph;
+        smp_search_request request;
+        SMP_TRY(open_graph(s, &s->candidate[i], &graph));
+        smp_status status = set_request(s, &s->candidate[i], graph, &request);
+        if (status == SMP_OK)
+            status = smp__plan_estimate(&request, &s->estimate[i]);
+        smp_graph_destroy(graph);
+        SMP_TRY(status);
+    }
+    order_turns(s);
+    return SMP_OK;
+}
+
 /* How hard to try: to compare, in full, and where nothing fits to say what would. */
 typedef enum effort { TRY, PLAN, ADVISE } effort;
 
@@ -205,7 +267,7 @@ static smp_status make_plan(search *s, const smp_search_request *request, const 
 {
     const smp__trial trial = {
         .faster_op = -1,
-        .patient = true,
+        .patient = t->best < 0,
         .most = t->best < 0 ? 0.0 : to_beat(s, &s->tried[t->candidate], &s->tried[t->best]),
         .left_out = &s->tried[t->candidate].slower};
     bool found = false;
@@ -264,30 +326,29 @@ static void drop_plan(smp_tensor_result *result)
     result->graph = NULL;
 }
 
-/* Half of the time is for looking at all, in equal parts; 0: no limit. */
-static double first_deadline_s(const search *s, double begin_s, int i)
-{
-    const double limit_s = s->base->deadline_s;
-    return limit_s > 0 ? begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n : 0.0;
-}
-
-/* All of them while the first part of the time lasts: until something fits, then what may still be
+/* All of them while the first part of the work lasts: until something fits, then what may still be
  * better, as bounds say. *best: which, -1 if nothing fits; its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 {
-    const double begin_s = smp_work_s(), end_s = first_deadline_s(s, begin_s, s->n - 1);
+    const double begin_s = smp_work_s(), limit_s = s->base->deadline_s;
+    const double end_s = limit_s > 0.0 ? begin_s + FIRST_SHARE * (limit_s - begin_s) : 0.0;
     *best = -1;
-    for (int i = 0; i < s->n; i++) {
+    for (int k = 0; k < s->n; k++) {
+        const int i = s->turn[k];
         smp_tensor_result made = {0};
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
         if (*best >= 0 && smp_work_past(end_s))
             continue;
         s->tried[i].looked_at = true;
-        const task t = {i, *best, TRY, first_deadline_s(s, begin_s, i)};
+        const double now_s = smp_work_s();
+        const task t = {i, *best, TRY,
+                        end_s > 0.0 ? now_s + TURN_SHARE * fmax(end_s - now_s, 0.0) : 0.0};
         smp_status status = plan_fitting(s, &t, &made);
         if (status != SMP_OK && status != SMP_ERR_NO_FIT)
             return status;
+        if (status == SMP_ERR_NO_FIT && *best >= 0 && smp_work_past(t.deadline_s))
+            s->tried[i].looked_at = s->tried[i].slower; /* more work might find what fits */
         if (status == SMP_OK && better(s, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
             drop_plan(out);
             *out = made;
@@ -336,6 +397,7 @@ static smp_status search_all(search *s, smp_tensor_result *out)
     SMP_TRY(list_candidates(s));
     if (s->n == 1)
         return plan_fitting(s, &t, out);
+    SMP_TRY(set_turns(s));
     SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
         return s->base->deadline_s > 0 && !smp_work_past(s->base->deadline_s)

@@ -42,11 +42,11 @@ typedef struct smp_tensor_result {
 } smp_tensor_result;
 
 /* base: of the whole model, the devices of the cluster and a profile of the whole model; of
- * `devices` groups of T are formed, neighbours of one node. The splittings of each T, from the
- * fastest to the smallest, are planned while half of the time lasts, the largest T first: until
- * something fits, then of each what may still be better, as the planner's bounds say. The best one
- * is planned once more in what is left; within 1 % the smaller group wins, and of equal ones always
- * the same splitting. Without a deadline all are planned in full. Errors: as of smp_plan_make;
+ * `devices` groups of T are formed, neighbours of one node. The splittings of each T are
+ * planned while half of the work lasts, the most promising of each T first: until something fits,
+ * then of each what may still be better, as the planner's bounds say. The best one is planned once
+ * more in what is left; within 1 % the smaller group wins, and of equal ones always the same
+ * splitting. Without a deadline all are planned in full. Errors: as of smp_plan_make;
  * SMP_ERR_INPUT if no T suits the devices. */
 smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,
                            const char *model_path, smp_tensor_result *out);

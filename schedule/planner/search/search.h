@@ -120,6 +120,10 @@ smp_status smp__planner_write(const smp__planner *planner, const char *model_pat
                               const smp_candidate *candidate, smp__evaluation *evaluation,
                               smp_plan **out);
 
+/* What the most promising configuration will come to, roughly: what a search begins with
+ * (search_order.c). INFINITY: there is none, or none that is likely to fit. */
+smp_status smp__plan_estimate(const smp_search_request *request, double *out);
+
 /* As smp_plan_make, but without advice. *nearest: of a request that nothing fits. trial: NULL for a
  * plan that is to be used (schedule/planner/search/plan_winner.c). */
 smp_status smp__plan_search(const smp_search_request *request, const char *model_path,

@@ -221,6 +221,29 @@ smp_status smp__search_estimate(smp__configs *configs, int32_t first)
     return SMP_OK;
 }
 
+static smp_status estimate_best(smp__planner *planner, double *out)
+{
+    smp__configs configs;
+    SMP_TRY(smp__configs_list(planner, &configs));
+    const smp_status status = smp__search_order(&configs);
+    if (status == SMP_OK && !smp__config_is_doubtful(&configs.config[0]))
+        *out = configs.config[0].estimate;
+    smp__configs_free(&configs);
+    return status;
+}
+
+smp_status smp__plan_estimate(const smp_search_request *request, double *out)
+{
+    smp__planner planner;
+    *out = INFINITY;
+    smp_status status = smp__planner_open(request, &planner);
+    if (status == SMP_OK) {
+        status = estimate_best(&planner, out);
+        smp__planner_close(&planner);
+    }
+    return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
+}
+
 smp_status smp__search_order(smp__configs *configs)
 {
     SMP_TRY(smp__totals_make(configs->request, configs->costs, &configs->totals));

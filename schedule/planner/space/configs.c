@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/text.h"
 #include "schedule/plan/gradient_blocks.h"
 
@@ -213,6 +214,7 @@ static smp_status make_arrangement(listing *l)
             return SMP_OK;
         }
     }
+    smp_work_count(SMP_WORK_OP, (double)configs->request->graph->n_op + n_stage);
     SMP_TRY(smp_array_reserve(&configs->arrangement, &configs->arrangement_capacity,
                               sizeof *configs->arrangement, (size_t)configs->n_arrangement + 1));
     l->arrangement = configs->n_arrangement++;
@@ -234,6 +236,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     const smp_search_request *request = configs->request;
     int p = l->mapping->pipeline;
     const int blocks = smp__planner_blocks(configs->planner, l->mapping->ddp);
+    smp_work_count(SMP_WORK_LAYOUT, 8); /* of about as much work */
     smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
                                                   request->options.active_microbatches);
     smp_status status = SMP_OK;
