@@ -15,6 +15,7 @@
 #include "schedule/check/check.h"
 #include "schedule/check/same_bits.h"
 #include "schedule/foreign/foreign_judge.h"
+#include "schedule/planner/advice/doubts.h"
 #include "tools/partition/outputs.h"
 #include "schedule/plan/relative_path.h"
 #include "tools/show/check_report.h"
@@ -93,6 +94,18 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
     return status;
 }
 
+/* What nobody wants of a plan is said wherever it is shown. */
+static smp_status warn(const smp_tensor_result *made)
+{
+    smp_text doubts = {0};
+    const smp_status status = smp_planner_doubts(&made->request, &made->result, &doubts);
+    for (char *rest = doubts.data, *line; status == SMP_OK && rest && (line = strsep(&rest, "\n"));)
+        if (*line)
+            fprintf(stderr, "smp-partition: %s\n", line);
+    smp_text_free(&doubts);
+    return status;
+}
+
 static smp_status run_plan(const smp_partition_options *o)
 {
     smp__planning planning;
@@ -108,6 +121,8 @@ static smp_status run_plan(const smp_partition_options *o)
     if (status == SMP_OK && smp_plan_tensor(made->result.plan) > 1 &&
         made->result.plan->splitting.n_entry == 0)
         fprintf(stderr, "smp-partition: no op is split: every device of a group computes all\n");
+    if (status == SMP_OK)
+        status = warn(made);
     if (status == SMP_OK)
         status = write_results(o, made);
     smp__planning_close(&planning);

@@ -212,16 +212,28 @@ static smp_status ask_split_from(smp__planning *p)
     return SMP_OK;
 }
 
+/* Where nothing says how many devices compute an op together: any number (0), unless a plan or an
+ * order of actions for single devices is kept, or a placement that has no groups. */
+static int default_tensor(const smp__planning *p, bool neighbours)
+{
+    return p->sketch || p->options->planning.schedule_from || !neighbours ? 1 : 0;
+}
+
 /* What the options say of groups of devices, else the plan to keep; the devices of this machine are
  * then so many times as much. */
 static smp_status ask_tensor(smp__planning *p)
 {
     const smp_plan_options *o = &p->options->planning;
     smp_tensor_request *out = &p->tensor;
+    smp_placement placement;
+    bool neighbours = true;
+    if (o->placement)
+        SMP_TRY(smp__placement_read("--placement", o->placement, &placement, &neighbours));
     const bool kept =
         p->sketch && p->sketch->splitting.devices > 1 && o->tensor == SMP_DEFAULT && !o->split_from;
     SMP_TRY(read_splits(p));
-    *out = (smp_tensor_request){.tensor = o->tensor == SMP_DEFAULT ? 1 : o->tensor,
+    *out = (smp_tensor_request){.tensor = o->tensor == SMP_DEFAULT ? default_tensor(p, neighbours)
+                                                                   : o->tensor,
                                 .fixed = p->split,
                                 .n_fixed = p->n_split};
     if (kept && p->n_split > 0)
@@ -241,11 +253,7 @@ static smp_status ask_tensor(smp__planning *p)
         out->overlap = (smp_tensor_overlap)o->tensor_overlap;
     if (out->tensor == 1 && out->n_fixed > 0)
         return smp_fail(SMP_ERR_INPUT,
-                        "--split: nothing is split without --tensor: give --tensor T, or auto");
-    smp_placement placement;
-    bool neighbours = true;
-    if (o->placement)
-        SMP_TRY(smp__placement_read("--placement", o->placement, &placement, &neighbours));
+                        "--split: nothing is split with --tensor 1: give another, or auto");
     if (out->tensor != 1 && !neighbours)
         return smp_fail(SMP_ERR_INPUT,
                         "--placement %s: devices that compute ops together (--tensor) are "

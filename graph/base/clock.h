@@ -20,6 +20,7 @@ typedef enum smp_work_kind {
     SMP_WORK_BISECT,   /* a vertex or an edge given to METIS */
     SMP_WORK_LOWER,    /* an action of an order, lowered */
     SMP_WORK_ACTION,   /* an action simulated */
+    SMP_WORK_EVENT,    /* what a simulation waits for */
     SMP_WORK_LETTER,   /* an action of an order that is looked for, timed */
     SMP_WORK_BUFFER,   /* a buffer to be packed, each time it is sorted */
     SMP_WORK_COMPARE,  /* a buffer compared with one that has its place */

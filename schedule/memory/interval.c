@@ -12,7 +12,7 @@
  * (interval_sweep.h), which is taken where it reaches the bound or, with thousands, comes within
  * 5 % of it. Else buffers of equal size are coloured, O(n log n): the stashes of a long pipeline
  * have few sizes, all of which are most at the same time, so that this reaches the bound; with
- * thousands, 1 % above it is enough. Beyond a budget of 10^8 steps the colouring stands. */
+ * thousands, 1 % above it is enough. Beyond a budget of 10^7 steps the colouring stands. */
 #include "schedule/memory/layout.h"
 
 #include <limits.h>
@@ -411,7 +411,7 @@ static smp_status round_sizes(packing *p, smp_arena *arena, int64_t n, int64_t a
 static smp_status pack_by_size(packing *p, smp_arena *arena, int64_t n, int64_t *offset,
                                int64_t *total)
 {
-    const double budget = 1e8;
+    const double budget = 1e7;
     keyed *scratch;
     double pairs, all = (double)p->n * (double)p->n / 2;
     SMP_TRY(allocate(p, arena, n, &scratch));

@@ -372,6 +372,7 @@ static smp_status fail_deadlock(const smp__sim *sim, const smp__sim_runner *r)
 
 smp_status smp__sim_run(smp__sim *sim)
 {
+    int64_t n_event = 0;
     for (int i = 0; i < sim->n_runner; i++)
         smp__sim_wake(sim, i);
     for (;;) {
@@ -385,6 +386,7 @@ smp_status smp__sim_run(smp__sim *sim)
         if (sim->events.n == 0)
             break;
         int event = smp_heap_pop(&sim->events);
+        n_event++;
         sim->now_us = sim->events.key[event];
         int core = event - sim->n_runner;
         if (core < 0)
@@ -394,6 +396,7 @@ smp_status smp__sim_run(smp__sim *sim)
         else
             core_complete(sim, core);
     }
+    smp_work_count(SMP_WORK_EVENT, (double)n_event);
     for (int i = 0; i < sim->n_runner; i++)
         smp_work_count(SMP_WORK_ACTION, (double)sim->runner[i].next);
     for (int i = 0; i < sim->n_runner; i++)

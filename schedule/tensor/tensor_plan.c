@@ -87,6 +87,8 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
                                 s->how->only_fixed, deadline_s, s->arena, choice, &n));
     const smp_tensor_overlap asked = s->how->overlap;
     for (int i = 0; i < n && s->n < MOST_TRIED; i++) {
+        if (s->how->tensor == 0 && choice[i].splitting.n_entry == 0)
+            continue; /* every device of a group would compute all */
         choice[i].splitting.overlap = asked == SMP_TENSOR_OVERLAP_AUTO
                                           ? s->base->graph->training && smp_group_overlaps(groups)
                                           : asked == SMP_TENSOR_OVERLAP_YES;
@@ -95,7 +97,8 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
         s->tried[s->n].n_pieces = choice[i].n_pieces;
         s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
     }
-    s->smallest = s->smallest > 0 ? s->smallest : s->n - 1;
+    if (s->smallest == 0 && s->n > 0)
+        s->smallest = s->n - 1;
     return SMP_OK;
 }
 

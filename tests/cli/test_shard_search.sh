@@ -8,7 +8,7 @@ search_s=1
 [ -z "${SMP_TEST_LONG-}" ] || search_s=20
 
 search() { # speed|memory
-    expect_exit 0 smp-partition "$model" -n 4 --stages 1 --microbatches 1 --microbatch-size 2 --chunks 4 \
+    expect_exit 0 smp-partition "$model" -n 4 --tensor 1 --stages 1 --microbatches 1 --microbatch-size 2 --chunks 4 \
         --pipeline breadth-first --shard auto --optimize "$1" --explain -o "$1.yaml"
     sed -nE 's/^  (none|[0-9]+, [a-z]+): ([0-9.]+) samples\/s, peak ([0-9.]+) MiB$/\1;\2;\3/p' out >"$1.tried"
 }
@@ -24,15 +24,15 @@ expect_equal 'the smallest' "$(taken memory.yaml)" "$(sort -t ';' -k 3,3n memory
 expect_equal 'weights in shards' "$(taken memory.yaml)" '4, weights'
 
 # What does not fit without shards is advised with them, and the advice holds.
-expect_exit 3 smp-partition "$model" -n 4 --stages 1 --memory 100MB -o none.yaml
+expect_exit 3 smp-partition "$model" -n 4 --tensor 1 --stages 1 --memory 100MB -o none.yaml
 expect_match err 'It would fit with --shard auto \(step [0-9.]+ ms: '
-expect_exit 0 smp-partition "$model" -n 4 --stages 1 --memory 100MB --shard auto --time-limit "$search_s" -o advised.yaml
+expect_exit 0 smp-partition "$model" -n 4 --tensor 1 --stages 1 --memory 100MB --shard auto --time-limit "$search_s" -o advised.yaml
 [ -n "$(taken advised.yaml)" ] || fail 'a plan without shards'
 
 # Weights are gathered when they are needed where only that fits; no buckets where they bring nothing. The plan
 # is found at once; what the search does with more time is not looked at.
 sed 's/T: 2048/T: 512/' "$SMP_EXAMPLES/gpt2-30b.yaml" >30b.yaml
-published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --device cuda
+published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --tensor 1 --device cuda
     --precision bf16 --microbatch-size 24 --microbatches 1 --chunks 48 --pipeline breadth-first --shard 64
     --shard-what weights --memory 40GiB --offload none --offload-states none --time-limit "$search_s"
     -o 30b.plan.yaml)
@@ -56,14 +56,14 @@ ops:
 loss: loss
 END
 for shards in auto 4; do
-    expect_exit 3 smp-partition wide.yaml -n 4 --ddp 4 --stages 1 --shard "$shards" --shard-what weights --memory 5MB \
+    expect_exit 3 smp-partition wide.yaml -n 4 --tensor 1 --ddp 4 --stages 1 --shard "$shards" --shard-what weights --memory 5MB \
         "${brief[@]}" -o none.yaml
     expect_equal 'messages' "$(wc -l <err | tr -d ' ')" 1
     expect_match err "model 'wide' does not fit: .* needs? .* more than the device's 4.8 MiB"
     [ ! -e none.yaml ] || fail 'a plan that does not fit was written'
 done
-expect_bad 'prefetch: got' smp-partition "$model" -n 4 --shard 4 --prefetch x
-expect_bad 'bucket-bytes: got' smp-partition "$model" -n 4 --bucket-bytes 0
+expect_bad 'prefetch: got' smp-partition "$model" -n 4 --tensor 1 --shard 4 --prefetch x
+expect_bad 'bucket-bytes: got' smp-partition "$model" -n 4 --tensor 1 --bucket-bytes 0
 # A plan by hand may say it as well.
 for what in optimizer gradients weights; do
     printf 'smp: 1\nmodel: {path: %s}\nparallel: {pipeline: 1, ddp: 2, shard: 2, shard_what: %s}\nstages:\n  - {ops: ["*"]}\n' \

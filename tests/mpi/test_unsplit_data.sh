@@ -55,7 +55,7 @@ train() { # plan, mask, ranks: the losses of steps and evaluations
 }
 for ranks in 2 4; do
     for kind in one many; do
-        expect_exit 0 smp-partition "$kind.yaml" -n "$ranks" --stages 2 --microbatches 2 --microbatch-size 2 \
+        expect_exit 0 smp-partition "$kind.yaml" -n "$ranks" --stages 2 --tensor 1 --microbatches 2 --microbatch-size 2 \
             -o "$kind-$ranks.yaml"
     done
     train "one-$ranks.yaml" mask.npy "$ranks"

@@ -120,7 +120,8 @@ static const smp_option rows[] = {
     {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = PLANNING(tensor),
      .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "devices that compute each op together (tensor parallelism), neighbours of one "
-             "node; how each op is split is chosen (default: the plan's with --fix, else 1)"},
+             "node; how each op is split is chosen; another T gives other bits "
+             "(default: the plan's with --fix, else auto)"},
     {"tensor-overlap", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "auto|no|yes",
      .at = PLANNING(tensor_overlap),
      .help = "weight gradients are put off and made while a group exchanges those of "

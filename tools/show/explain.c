@@ -398,7 +398,7 @@ smp_status smp_explain_hints(const smp_search_request *request, const smp_planne
 {
     smp_hint hint[SMP_HINTS_MAX];
     int n = 0;
-    SMP_TRY(smp_planner_hints(request, result, hint, &n));
+    SMP_TRY(smp_planner_hints(request, result, SMP_HINTS_ALL, hint, &n));
     smp_text_append(text, "what would help most:%s\n",
                     n == 0 ? " nothing that was tried saves 0.1 %" : "");
     for (int i = 0; i < n; i++)

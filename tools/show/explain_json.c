@@ -325,7 +325,7 @@ static smp_status put_hints(const smp_tensor_result *made, smp_text *json)
 {
     smp_hint hint[SMP_HINTS_MAX];
     int n = 0;
-    SMP_TRY(smp_planner_hints(&made->request, &made->result, hint, &n));
+    SMP_TRY(smp_planner_hints(&made->request, &made->result, SMP_HINTS_ALL, hint, &n));
     open_part(json, "hints", '[');
     for (int i = 0; i < n; i++) {
         open_item(json);

@@ -102,10 +102,11 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
     if (groups[0])
-        smp_text_append(text,
-                        "%d devices compute every op together: ops, times, bytes and memory are of "
-                        "one of them\n",
-                        smp_plan_tensor(plan));
+        smp_text_append(
+            text,
+            "%d devices compute every op together (other bits than any other number): ops, "
+            "times, bytes and memory are of one of them\n",
+            smp_plan_tensor(plan));
     if (plan->sharding.shard > 1)
         smp_text_append(text, "every %d replicas hold one copy of %s\n", plan->sharding.shard,
                         plan->sharding.what == SMP_SHARD_OPTIMIZER ? "the optimizer's states"

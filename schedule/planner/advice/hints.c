@@ -26,6 +26,7 @@ typedef struct hinting {
     const smp_costs *costs;
     smp_search_request base; /* with the numbers of the plan */
     double time;             /* of the plan, per sample */
+    unsigned kinds;          /* bits */
     smp_hint *hint;
     int n;
     smp_arena *arena; /* scratch */
@@ -302,17 +303,21 @@ static int compare_hints(const void *left, const void *right)
 
 static smp_status try_all(hinting *h)
 {
-    SMP_TRY(hint_microbatches(h));
-    SMP_TRY(hint_recompute(h));
-    SMP_TRY(hint_less_recompute(h));
-    SMP_TRY(hint_other(h));
-    SMP_TRY(hint_faster_op(h));
-    SMP_TRY(hint_free_ops(h));
-    return hint_links(h);
+    static const struct {
+        smp_hint_kind kind;
+        smp_status (*attempt)(hinting *h);
+    } hints[] = {{SMP_HINT_MICROBATCHES, hint_microbatches}, {SMP_HINT_RECOMPUTE, hint_recompute},
+                 {SMP_HINT_MEMORY, hint_less_recompute},     {SMP_HINT_MEMORY, hint_other},
+                 {SMP_HINT_FASTER_OP, hint_faster_op},       {SMP_HINT_FREE_OPS, hint_free_ops},
+                 {SMP_HINT_FREE_LINKS, hint_links}};
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
+        if (h->kinds >> hints[i].kind & 1)
+            SMP_TRY(hints[i].attempt(h));
+    return SMP_OK;
 }
 
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
-                             smp_hint *hint, int *n)
+                             unsigned kinds, smp_hint *hint, int *n)
 {
     smp_costs *costs = NULL;
     SMP_TRY(smp_costs_build(request->graph, request->cluster, request->profile,
@@ -321,6 +326,7 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
                  .result = result,
                  .costs = costs,
                  .time = smp_plan_sample_us(request, result->plan),
+                 .kinds = kinds,
                  .hint = hint,
                  .arena = smp_arena_create()};
     fix_numbers(&h);

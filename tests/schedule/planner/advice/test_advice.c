@@ -399,7 +399,7 @@ static void test_advice_gains(void **state)
             close_setting(&s);
             continue;
         }
-        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, SMP_HINTS_ALL, hint, &n));
         for (int i = 0; i < n; i++) {
             setting again;
             draw_hinted(&again, (uint64_t)seed);

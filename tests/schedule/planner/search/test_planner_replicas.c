@@ -334,7 +334,7 @@ static void test_planner_replicas_hints(void **state)
             device[i] = smp_plan_device(result.plan, i / 2, i % 2);
         best_split(&s, 2, device, 1.0, &without_us, &ignored);
         double expected = 1.0 - without_us / result.plan->predicted.bottleneck_us;
-        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, SMP_HINTS_ALL, hint, &n));
         for (int i = 0; i < n; i++)
             gain = hint[i].kind == SMP_HINT_RECOMPUTE ? hint[i].gain : gain;
         if (fabs(gain - expected) > (gain > 0.0 ? 1e-9 : 1e-3))

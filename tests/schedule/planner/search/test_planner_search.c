@@ -551,7 +551,7 @@ static void test_planner_search_hints(void **state)
     s.request.options.microbatches = 4;
     s.request.options.schedule = "interleaved";
     assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
-    assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+    assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, SMP_HINTS_ALL, hint, &n));
     assert_true(n > 0 && n <= SMP_HINTS_MAX);
     for (int i = 0; i < n; i++) {
         assert_true(hint[i].gain > 0.0 && hint[i].gain < 1.0);

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The plain command on the large models and clusters that are shipped: never absurd, the same plan on a busy
+# machine, over when it says. tests/bench/bench_scale.sh compares with what experts pin.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+plan() { # file model cluster option...
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/$2.yaml" --cluster "$SMP_EXAMPLES/$3.yaml" --device cuda --precision bf16 \
+        --effort quick -o "$1.yaml" "${@:4}"
+}
+at_least() { # samples a second
+    rate=$(sed -n 's/^predicted: .* \([0-9.]*\) samples.s.*/\1/p' out)
+    awk -v got="${rate:-0}" -v least="$1" 'BEGIN { exit !(got + 0 >= least) }' || fail "$rate samples/s, expected $1 at least"
+}
+# In a tenth of the usual effort, samples a second with an expert's degrees (12.0, 127, 84.7) less a sixth.
+plan llama llama3-70b cluster-h100 -n 64
+at_least 10
+plan gpt gpt-530b cluster-a100-3k -n 2240
+at_least 71
+plan idle gpt-175b cluster-a100-1k
+at_least 106
+expect_match out ' x tensor [248],'
+expect_match out 'other bits than any other number'
+
+# Effort is work, not time: the same bytes beside other work.
+busy=()
+for _ in 1 2; do
+    (while :; do :; done) &
+    busy+=($!)
+done
+plan busy gpt-175b cluster-a100-1k
+kill "${busy[@]}"
+wait "${busy[@]}" 2>/dev/null || true
+expect_equal 'plans, idle and busy' "$(cmp idle.yaml busy.yaml 2>&1)" ''
+
+# A ceiling in processor time: of half a second, with what reading and writing take.
+TIMEFORMAT=%U
+used=$({ time smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --cluster "$SMP_EXAMPLES/cluster-a100-1k.yaml" --device cuda \
+    --precision bf16 --effort full --time-limit 0.5 >out 2>err; } 2>&1)
+awk -v used="$used" 'BEGIN { exit !(used < 1.5) }' || fail "$used s of the processor under a limit of 0.5"
+expect_match err 'the time limit is spent'
+
+# What nobody wants is said, with what would help, which was planned.
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 2 --effort quick
+expect_match err '2 micro-batches keep 4 pipeline ranks waiting: the bubble is [0-9]+ %: 4 micro-batches instead of 2: [0-9.]+ % less time'
+expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 4 --pipeline simple --effort quick
+expect_match err 'ranks wait for [0-9]+ % of a step .bubble.: 8 micro-batches instead of 4'
+expect_exit 0 smp-partition "$model" -n 1 --recompute all --effort quick
+expect_match err 'everything is recomputed, with [0-9]+ % of the memory in use: --recompute auto'
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --microbatches 8 --effort quick
+expect_no_match err 'bubble|recomputed|nothing to compute'
+finish
