@@ -30,11 +30,12 @@ typedef struct smp_hint {
 enum { SMP_HINTS_MAX = 9 };
 #define SMP_HINTS_ALL (~0u)
 
-/* What would help the plan most, of `kinds` (1 << smp_hint_kind): fills hint[SMP_HINTS_MAX] with what saves at least 0.1 %, largest
- * first; *n: how many. Each change is planned, with all else as in the plan: ranks, replicas,
- * chunks, micro-batches, schedule (any where the plan's order is its own) and placement. The gain
- * is that of the plan so made. request: the one that made the result; if it has a deadline, hints
- * get 30 % of what planning took, or 0.3 s, and what is not tried by then is left out. */
+/* What would help the plan most, of `kinds` (bits 1 << smp_hint_kind): fills hint[] with
+ * what saves at least 0.1 %, largest first; *n: how many. Each change is planned, with all else as
+ * in the plan: ranks, replicas, chunks, micro-batches, schedule (any where the plan's order is its
+ * own) and placement. The gain is that of the plan so made. request: the one that made the result;
+ * if it has a deadline, hints get 30 % of what planning took, or 0.3 s of work, and what is not
+ * tried by then is left out. */
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
                              unsigned kinds, smp_hint *hint, int *n);
 
