@@ -139,11 +139,14 @@ typedef struct smp_plan_options {
     int stages;              /* pipeline ranks */
     int ddp;                 /* replicas */
     int tensor;              /* devices that compute every op together, neighbours of one node; the
-                                ranks are so many times stages x ddp. SMP_DEFAULT: 1 */
+                                ranks are so many times stages x ddp. SMP_DEFAULT: auto */
     int tensor_overlap;      /* smp_tensor_overlap. SMP_DEFAULT: auto */
     int chunks;              /* stages per pipeline rank */
     int microbatches;        /* per replica and step */
-    int64_t microbatch_size; /* samples; 0: the profile's, or 1 */
+    int64_t microbatch_size; /* samples; 0: the profile's, or 1; with global_batch any without a
+                                profile */
+    int64_t global_batch;    /* samples of a step: microbatch_size x microbatches x ddp in every
+                                configuration looked at; 0: what they come to */
     int gradient_blocks;     /* gradients are added in one tree of so many blocks of the global
                                 batch: the same bits for every ddp that divides it; 0: ddp */
     const char *schedule;    /* "interleaved", "zero-bubble", ...; NULL or "auto": any */

@@ -39,6 +39,7 @@ static smp_status check_numbers(const smp_plan_options *o)
         {"chunks", o->chunks, 0, SMP_MAX_COUNT},
         {"microbatches", o->microbatches, 0, SMP_MAX_COUNT},
         {"microbatch_size", o->microbatch_size, 0, SMP_MAX_COUNT},
+        {"global_batch", o->global_batch, 0, (int64_t)1 << 40},
         {"gradient_blocks", o->gradient_blocks, 0, SMP_MAX_COUNT},
         {"active_microbatches", o->active_microbatches, 0, SMP_MAX_COUNT},
         {"weight_lag", o->weight_lag, 0, SMP_MAX_COUNT},

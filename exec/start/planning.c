@@ -83,7 +83,7 @@ static smp_status open_cluster(smp__planning *p)
 static smp_status keep_microbatches(const smp_sketch *sketch, smp_search_request *r)
 {
     int64_t stages = (int64_t)r->options.stages * (r->options.chunks > 0 ? r->options.chunks : 1);
-    if (r->options.microbatches > 0 || sketch->microbatches == 0)
+    if (r->options.microbatches > 0 || sketch->microbatches == 0 || r->options.global_batch > 0)
         return SMP_OK;
     if (sketch->microbatches > SMP_MAX_FORWARDS / stages)
         return smp_fail_at(
@@ -355,6 +355,8 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
         SMP_TRY(keep_numbers(p));
     if (o->schedule_from)
         SMP_TRY(smp_foreign_begin(o->schedule_from, r, &p->foreign));
+    p->tensor.any_size =
+        r->options.microbatch_size == 0 && r->options.global_batch > 0 && !p->profile;
     if (r->options.microbatch_size == 0)
         r->options.microbatch_size = p->profile ? p->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(p));

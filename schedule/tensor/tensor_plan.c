@@ -10,7 +10,7 @@
 #include "schedule/tensor/tensor_choice.h"
 #include "schedule/verify/verify.h"
 
-enum { MOST_TRIED = 64 };
+enum { MOST_TRIED = 64, MOST_SIZE = 8 /* samples of a micro-batch that is not asked for */ };
 
 #define LIST_SHARE 0.3  /* of the work, to list splittings, */
 #define FIRST_SHARE 0.5 /* to look at all, */
@@ -22,6 +22,7 @@ typedef struct candidate {
     smp_splitting splitting; /* devices 1: none */
     int tensor;
     smp_cluster *groups;
+    int64_t size; /* samples of a micro-batch */
 } candidate;
 
 typedef struct search {
@@ -78,7 +79,8 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
     smp_cluster *groups = NULL;
     int n = 0;
     if (tensor == 1) {
-        s->candidate[s->n++] = (candidate){.splitting = {.devices = 1}, .tensor = 1};
+        s->candidate[s->n++] = (candidate){
+            .splitting = {.devices = 1}, .tensor = 1, .size = s->base->options.microbatch_size};
         return SMP_OK;
     }
     SMP_TRY(smp_cluster_group(s->base->cluster, tensor, &groups));
@@ -95,7 +97,8 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
         s->tried[s->n].memory_price = choice[i].memory_price;
         s->tried[s->n].exact = choice[i].exact;
         s->tried[s->n].n_pieces = choice[i].n_pieces;
-        s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
+        s->candidate[s->n++] =
+            (candidate){choice[i].splitting, tensor, groups, s->base->options.microbatch_size};
     }
     if (s->smallest == 0 && s->n > 0)
         s->smallest = s->n - 1;
@@ -143,6 +146,7 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     out->graph = graph ? graph : s->base->graph;
     out->cluster = c->groups ? c->groups : s->base->cluster;
     out->options.devices = s->base->options.devices / c->tensor;
+    out->options.microbatch_size = c->size;
     out->splitting = c->splitting;
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
@@ -152,9 +156,10 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
  * splitting, and thereby on bits. */
 static double preference(const smp_tensor_tried *a, const smp_tensor_tried *b)
 {
-    return a->tensor != b->tensor       ? a->tensor - b->tensor
-           : a->n_pieces != b->n_pieces ? b->n_pieces - a->n_pieces
-                                        : b->memory_price - a->memory_price;
+    return a->tensor != b->tensor               ? a->tensor - b->tensor
+           : a->n_pieces != b->n_pieces         ? b->n_pieces - a->n_pieces
+           : a->memory_price != b->memory_price ? b->memory_price - a->memory_price
+                                                : (double)(a->microbatch_size - b->microbatch_size);
 }
 
 /* What is minimised. */
@@ -212,6 +217,15 @@ static int most_promising(const search *s, int tensor, const bool *has_turn)
     return best;
 }
 
+/* No candidate before has groups as large. */
+static bool is_first_of_size(const search *s, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (s->candidate[k].tensor == s->candidate[i].tensor)
+            return false;
+    return true;
+}
+
 /* Where not all may have their turn, first the most promising of each size of group, since what
  * estimates leave out differs most between those; then the others. */
 static void order_turns(search *s)
@@ -219,7 +233,7 @@ static void order_turns(search *s)
     bool has_turn[MOST_TRIED] = {false};
     int first[MOST_TRIED], n_first = 0, n = 0;
     for (int i = 0; i < s->n; i++)
-        if (i == 0 || s->candidate[i].tensor != s->candidate[i - 1].tensor)
+        if (is_first_of_size(s, i))
             first[n_first++] = most_promising(s, s->candidate[i].tensor, has_turn);
     for (int k = 0; k < n_first; k++) {
         int at = n++;
@@ -234,24 +248,52 @@ static void order_turns(search *s)
     }
 }
 
-/* All as listed where there is no limit. */
+static smp_status estimate(search *s, int i)
+{
+    smp_graph *graph;
+    smp_search_request request;
+    SMP_TRY(open_graph(s, &s->candidate[i], &graph));
+    smp_status status = set_request(s, &s->candidate[i], graph, &request);
+    if (status == SMP_OK)
+        status = smp__plan_estimate(&request, &s->estimate[i]);
+    smp_graph_destroy(graph);
+    return status;
+}
+
+/* The most promising splitting of each size of group, with larger micro-batches. */
+static smp_status add_sizes(search *s)
+{
+    const bool no_turn[MOST_TRIED] = {false};
+    int best[MOST_TRIED], n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (is_first_of_size(s, i))
+            best[n++] = most_promising(s, s->candidate[i].tensor, no_turn);
+    for (int k = 0; k < n; k++)
+        for (int64_t size = 2; size <= MOST_SIZE && s->n < MOST_TRIED; size *= 2) {
+            if (s->base->options.global_batch % size != 0)
+                continue;
+            const int i = s->n++;
+            s->candidate[i] = s->candidate[best[k]];
+            s->candidate[i].size = size;
+            s->tried[i] = s->tried[best[k]];
+            SMP_TRY(estimate(s, i));
+        }
+    return SMP_OK;
+}
+
+/* All candidates, in turns; as listed where there is no limit. */
 static smp_status set_turns(search *s)
 {
+    const bool limited = s->base->deadline_s > 0.0;
+    SMP_TRY(list_candidates(s));
+    for (int i = 0; i < s->n && (s->how->any_size || (limited && s->n > 1)); i++)
+        SMP_TRY(estimate(s, i));
+    if (s->how->any_size)
+        SMP_TRY(add_sizes(s));
     for (int i = 0; i < s->n; i++)
         s->turn[i] = i;
-    if (s->base->deadline_s <= 0.0)
-        return SMP_OK;
-    for (int i = 0; i < s->n; i++) {
-        smp_graph *graph;
-        smp_search_request request;
-        SMP_TRY(open_graph(s, &s->candidate[i], &graph));
-        smp_status status = set_request(s, &s->candidate[i], graph, &request);
-        if (status == SMP_OK)
-            status = smp__plan_estimate(&request, &s->estimate[i]);
-        smp_graph_destroy(graph);
-        SMP_TRY(status);
-    }
-    order_turns(s);
+    if (limited && s->n > 1)
+        order_turns(s);
     return SMP_OK;
 }
 
@@ -341,6 +383,7 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
         smp_tensor_result made = {0};
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
+        s->tried[i].microbatch_size = s->candidate[i].size;
         if (*best >= 0 && smp_work_past(end_s))
             continue;
         s->tried[i].looked_at = true;
@@ -397,10 +440,9 @@ static smp_status search_all(search *s, smp_tensor_result *out)
 {
     int best;
     task t = {0, -1, ADVISE, s->base->deadline_s};
-    SMP_TRY(list_candidates(s));
+    SMP_TRY(set_turns(s));
     if (s->n == 1)
         return plan_fitting(s, &t, out);
-    SMP_TRY(set_turns(s));
     SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
         return s->base->deadline_s > 0 && !smp_work_past(s->base->deadline_s)

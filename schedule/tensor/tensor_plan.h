@@ -11,6 +11,7 @@ typedef struct smp_tensor_request {
     int32_t n_fixed;              /* ops, or patterns (schedule/plan/split_patterns.h), that are */
     const smp_split_entry *fixed; /* split so in any case */
     bool only_fixed;              /* every other op is whole, as where a plan says it */
+    bool any_size;                /* micro-batches of several samples are looked at, too */
     smp_tensor_overlap overlap;
     /* What the request says of the ops of one graph (pins, what is kept together), set anew for
      * every graph that is looked at; NULL: nothing. Its arrays hold until the next call. */
@@ -21,6 +22,7 @@ typedef struct smp_tensor_request {
 /* One splitting that was looked at. */
 typedef struct smp_tensor_tried {
     int tensor;
+    int64_t microbatch_size;
     double memory_price; /* its weights and activations counted that much (tensor_choice.h) */
     int32_t n_split;     /* ops */
     int32_t n_pieces;    /* of them products that exchange in pieces */

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Plans for large clusters: the default command against an expert's degrees and against more effort.
 # Per row the samples a second of
-#   default   smp-partition MODEL --cluster CLUSTER -n DEVICES --device cuda --precision bf16
+#   default   smp-partition MODEL --cluster CLUSTER -n DEVICES --global-batch N
+#             --device cuda --precision bf16
 #   expert    the same with the degrees below pinned
 #   high      the same with --effort high (with --high: a minute or two for each row)
 # with the processor time of the default command. Fails where the default is slower than the better of the
@@ -47,20 +48,20 @@ for nodes in 128 2048; do
         >"$scratch/cluster-h100-$nodes.yaml"
 done
 
-# model cluster devices | an expert's degrees | from
+# model cluster devices global-batch | an expert's degrees | from
 rows() {
     cat <<'ROWS'
-llama3-8b cluster-h100 8 | --tensor 1 --stages 1 --ddp 8 --shard 8 --shard-what weights | torchtitan's FSDP (Liang et al. 2024, table 1)
-llama3-70b cluster-h100 64 | --tensor 8 --stages 4 --ddp 2 --chunks 4 | Megatron-LM's rule: tensor in a node, then stages, then replicas
-llama3-70b cluster-h100-128 1024 | --tensor 8 --stages 4 --ddp 32 --chunks 4 | the same
-mixtral-like cluster-h100 64 | --tensor 1 --stages 4 --ddp 16 --chunks 8 | NeMo's recipe for Mixtral 8x7B, without expert parallelism
-mixtral-like cluster-h100-128 512 | --tensor 1 --stages 4 --ddp 128 --chunks 8 | the same
-t5-11b cluster-h100 64 | --tensor 4 --stages 1 --ddp 16 | NeMo's T5 of 11 billion
-unet-sd cluster-h100-128 256 | --tensor 1 --stages 1 --ddp 256 | replicas alone, as Stable Diffusion was trained (Rombach et al. 2022)
-gpt-175b cluster-a100-1k 1024 | --tensor 8 --stages 8 --ddp 16 --chunks 3 | Narayanan et al. 2021, section 5.1
-gpt-530b cluster-a100-3k 2240 | --tensor 8 --stages 35 --ddp 8 --chunks 3 | Narayanan et al. 2021, table 1
-gpt-1t cluster-a100-3k 3072 | --tensor 8 --stages 64 --ddp 6 --chunks 2 | Narayanan et al. 2021, table 1
-llama3-405b cluster-h100-2048 16384 | --tensor 8 --stages 16 --ddp 128 --chunks 8 | Grattafiori et al. 2024, table 4
+llama3-8b cluster-h100 8 64 | --tensor 1 --stages 1 --ddp 8 --shard 8 --shard-what weights | torchtitan's FSDP (Liang et al. 2024, table 1)
+llama3-70b cluster-h100 64 512 | --tensor 8 --stages 4 --ddp 2 --chunks 4 | Megatron-LM's rule: tensor in a node, then stages, then replicas
+llama3-70b cluster-h100-128 1024 1024 | --tensor 8 --stages 4 --ddp 32 --chunks 4 | the same
+mixtral-like cluster-h100 64 512 | --tensor 1 --stages 4 --ddp 16 --chunks 8 | NeMo's recipe for Mixtral 8x7B, without expert parallelism
+mixtral-like cluster-h100-128 512 1024 | --tensor 1 --stages 4 --ddp 128 --chunks 8 | the same
+t5-11b cluster-h100 64 1920 | --tensor 4 --stages 1 --ddp 16 | NeMo's T5 of 11 billion
+unet-sd cluster-h100-128 256 2048 | --tensor 1 --stages 1 --ddp 256 | replicas alone (Rombach et al. 2022)
+gpt-175b cluster-a100-1k 1024 1536 | --tensor 8 --stages 8 --ddp 16 --chunks 3 | Narayanan et al. 2021, section 5.1
+gpt-530b cluster-a100-3k 2240 2240 | --tensor 8 --stages 35 --ddp 8 --chunks 3 | Narayanan et al. 2021, table 1
+gpt-1t cluster-a100-3k 3072 3072 | --tensor 8 --stages 64 --ddp 6 --chunks 2 | Narayanan et al. 2021, table 1
+llama3-405b cluster-h100-2048 16384 2048 | --tensor 8 --stages 16 --ddp 128 --chunks 8 | Grattafiori et al. 2024, table 4
 ROWS
 }
 
@@ -82,13 +83,13 @@ plan() { # name option...: sets rate (empty: no plan), shape and seconds
 
 failures=0
 {
-    echo "| model, devices | default | samples/s | processor s | expert's | high | ratio to the better | from |"
+    echo "| model, devices, batch | default | samples/s | processor s | expert's | high | ratio to the better | from |"
     echo "|---|---|---|---|---|---|---|---|"
 } >"$scratch/table"
 while IFS='|' read -r row expert from; do
-    read -r model cluster devices <<<"$row"
+    read -r model cluster devices batch <<<"$row"
     case "$model $devices" in *$only*) ;; *) continue ;; esac
-    common=("$(find_file "$model")" --cluster "$(find_file "$cluster")" -n "$devices")
+    common=("$(find_file "$model")" --cluster "$(find_file "$cluster")" -n "$devices" --global-batch "$batch")
     plan default "${common[@]}" --effort "$effort"
     rate_default=$rate shape_default=$shape seconds_default=$seconds
     cp "$scratch/default.yaml" "$scratch/idle.yaml"
@@ -113,7 +114,7 @@ while IFS='|' read -r row expert from; do
     ratio=$(awk -v d="${rate_default:-0}" -v e="${rate_expert:-0}" -v h="${rate_high:-0}" \
         'BEGIN { b = e + 0 > h + 0 ? e + 0 : h + 0; printf "%.3f", (b > 0 ? d / b : 9.999) }')
     awk -v r="$ratio" 'BEGIN { exit !(r < 0.97) }' && failures=$((failures + 1))
-    echo "| $model, $devices | $shape_default | ${rate_default:--} | $seconds_default | ${rate_expert:--} | ${rate_high:--} | $ratio |$from |" \
+    echo "| $model, $devices, batch $batch | $shape_default | ${rate_default:--} | $seconds_default | ${rate_expert:--} | ${rate_high:--} | $ratio |$from |" \
         >>"$scratch/table"
 done < <(rows)
 echo

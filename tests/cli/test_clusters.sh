@@ -40,8 +40,25 @@ used=$({ time smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --cluster "$SMP_EXAMPL
 awk -v used="$used" 'BEGIN { exit !(used < 1.5) }' || fail "$used s of the processor under a limit of 0.5"
 expect_match err 'the time limit is spent'
 
-# What nobody wants is said, with what would help, which was planned.
+# The batch is the user's: every configuration makes it, with micro-batches of any size that fits.
 model=$SMP_EXAMPLES/gpt-tiny.yaml
+batch_of() { # plan
+    awk '{ gsub(/[{},]/, " "); for (i = 1; i < NF; i++) if ($i == "microbatches:") m = $(i + 1); else if ($i == "microbatch_size:") b = $(i + 1); else if ($i == "ddp:") d = $(i + 1) } END { print m * b * d }' "$1"
+}
+for batch in 12 32; do
+    expect_exit 0 smp-partition "$model" -n 4 --global-batch $batch --effort quick -o batch.yaml
+    expect_equal 'samples of a step' "$(batch_of batch.yaml)" $batch
+done
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt2-124m.yaml" --cluster "$SMP_EXAMPLES/cluster-h100.yaml" -n 8 --device cuda \
+    --precision bf16 --global-batch-size 512 --effort quick -o batch.yaml
+expect_equal 'samples of a step' "$(batch_of batch.yaml)" 512
+expect_match out 'micro-batches of [248] samples'
+expect_exit 3 smp-partition "$model" -n 4 --ddp 2 --global-batch 7
+expect_match err 'a global batch of 7 samples: no micro-batches of 1 on these devices make it; nearest: 6, 8'
+expect_exit 3 smp-partition "$model" -n 4 --ddp 2 --microbatches 4 --microbatch-size 3 --global-batch 32
+expect_match err 'nearest: 24'
+
+# What nobody wants is said, with what would help, which was planned.
 expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 2 --effort quick
 expect_match err '2 micro-batches keep 4 pipeline ranks waiting: the bubble is [0-9]+ %: 4 micro-batches instead of 2: [0-9.]+ % less time'
 expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 4 --pipeline simple --effort quick

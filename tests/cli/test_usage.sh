@@ -45,7 +45,7 @@ has_options() { # program option...
 has_options smp-profile -o --device --microbatch-size --dtype --links --link-time --plugin --check-gradients
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
-    --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --effort --time-limit --schedule-from \
+    --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --effort --time-limit --global-batch --schedule-from \
     --group --partitioner --model --plugin --device --precision --help --version \
     --offload --loading-horizon --offload-states --tensor --tensor-overlap --split --split-from
 expect_match out '^       smp-partition check PLAN'

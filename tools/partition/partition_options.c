@@ -180,6 +180,12 @@ static const smp_option rows[] = {
     {"pipeline", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
      .alias = "schedule", .set = set_schedule, .names = smp_schedule_put_names,
      .help = "schedule: "},
+    {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
+     .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1,
+     .most = (int64_t)1 << 40,
+     .help = "samples of a step: size x micro-batches x replicas in every configuration; "
+             "sizes of 1, 2, 4 and 8 are searched where no profile was measured with one "
+             "(default: what micro-batches of one size come to)"},
     {"active-microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K",
      .at = PLANNING(active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
      .help = "most live micro-batches: simple runs in rounds of K; what keeps more alive is "

@@ -45,7 +45,7 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
                         slower > 0 ? slower : -slower, slower > 0 ? "more" : "less");
     else
         smp_text_append(text, "; this plan is as good");
-    smp_text_append(text, "%s\n", best->timed_out ? " (time limit)" : "");
+    smp_text_append(text, "%s\n", best->timed_out ? " (all effort spent)" : "");
 }
 
 /* What each part falls short by, largest first. */
@@ -68,7 +68,7 @@ static void put_parts(const smp_check *check, bool bottleneck, smp_text *text)
                         smp_check_part_name(part->kind),
                         smp_format_us(saved, sizeof saved, part->saved_us), 100 * part->share);
     }
-    smp_text_append(text, "%s\n", check->parts_timed_out ? " (time limit)" : "");
+    smp_text_append(text, "%s\n", check->parts_timed_out ? " (all effort spent)" : "");
 }
 
 smp_status smp_check_report(const smp_check *check, const smp_search_request *request,

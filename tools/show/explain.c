@@ -244,7 +244,7 @@ static void explain_memory(const smp_planner_result *result, smp_text *text)
 static void explain_search(const smp_search_result *search, smp_text *text)
 {
     if (search->timed_out)
-        smp_text_append(text, "time limit: it struck; more time might find a better plan or prove "
+        smp_text_append(text, "effort: all of it was spent; more might find a better plan or prove "
                               "this one\n");
     smp_text_append(text, "search: %d configurations: %d simulated", search->n_config,
                     search->n_tried);
@@ -256,7 +256,7 @@ static void explain_search(const smp_search_result *search, smp_text *text)
         smp_text_append(text, ", %d against pins, groups or the number of ops",
                         search->n_no_pipeline);
     if (search->n_skipped > 0)
-        smp_text_append(text, ", %d not looked at for want of time", search->n_skipped);
+        smp_text_append(text, ", %d not looked at for want of effort", search->n_skipped);
     smp_text_append(text, "\n");
 }
 
@@ -314,7 +314,7 @@ const char *smp__shards_miss(const smp_shard_tried *tried)
         return "cannot be faster";
     if (tried->n_large + tried->n_tried > 0)
         return "does not fit";
-    return tried->n_open > 0 ? "not looked at for want of time" : "less in shards or away fits";
+    return tried->n_open > 0 ? "not looked at for want of effort" : "less in shards or away fits";
 }
 
 /* Every degree of --shard auto, and of --offload-states auto: the best of its configurations, or

@@ -1,11 +1,13 @@
 /* Which splittings were looked at. */
 #include "tools/show/explain.h"
 
+#include <stdio.h>
+
 #include "tools/show/text_table.h"
 
 const char *smp__splitting_miss(const smp_tensor_tried *tried)
 {
-    return !tried->looked_at ? "not looked at for want of time"
+    return !tried->looked_at ? "not looked at for want of effort"
            : tried->slower   ? "cannot be better"
                              : "does not fit";
 }
@@ -39,7 +41,11 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
                        tried->fits ? smp_format_bytes(peak, sizeof peak, tried->peak_bytes) : "-");
         const char *state = tried->fits ? "" : smp__splitting_miss(tried);
         const bool is_partial = tried->looked_at && !tried->exact && tried->tensor > 1;
-        smp__table_put(&t, "<%s%s%s", state, *state && is_partial ? "; " : "",
+        char size[48] = "";
+        if (tried->microbatch_size > 1)
+            snprintf(size, sizeof size, "micro-batches of %lld%s",
+                     (long long)tried->microbatch_size, *state || is_partial ? "; " : "");
+        smp__table_put(&t, "<%s%s%s%s", size, state, *state && is_partial ? "; " : "",
                        is_partial ? "not all splittings were compared" : "");
     }
     return smp__table_print(&t, text);

@@ -286,7 +286,7 @@ smp_status smp__plan_advise(const smp_search_request *request, const smp__neares
         status = smp_fail(SMP_ERR_NO_FIT, "%s. It would fit with %s", why, a.text.data);
     else if (status == SMP_OK)
         status = smp_fail(SMP_ERR_NO_FIT, "%s. Of %d changes that were planned none fits%s", why,
-                          a.tried, smp_work_past(a.deadline_s) ? " (time limit)" : "");
+                          a.tried, smp_work_past(a.deadline_s) ? " (all effort spent)" : "");
     smp_text_free(&a.text);
     free(why);
     return status;

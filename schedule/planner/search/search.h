@@ -34,8 +34,8 @@ typedef struct smp_search_result {
     int n_pruned_time;   /* cannot be among the listed: their time has a higher bound */
     int n_pruned_memory; /* cannot fit: what their ranks must keep exceeds the memory */
     int n_no_pipeline;   /* pins, groups and ties allow no such pipeline */
-    int n_skipped;       /* the time limit struck before */
-    bool timed_out;      /* the time limit struck: more time might find or prove more */
+    int n_skipped;       /* the effort was spent before */
+    bool timed_out;      /* the effort was spent: more might find or prove more */
 } smp_search_result;
 
 enum { SMP_SEARCH_LISTED = 10 };

@@ -1,5 +1,5 @@
 /* In which order configurations are looked at: by what they will come to, roughly. It decides
- * nothing but the effort, unless a time limit strikes. O(n log n). */
+ * nothing but the effort, unless the effort ends. O(n log n). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +177,7 @@ static void defer_shards(smp__configs *configs)
 }
 
 /* Families that share an arrangement one after the other, by their best member. In a large search,
- * which the time limit may end, each by itself: a family whose best member promises much has others
+ * which the effort may end, each by itself: a family whose best member promises much has others
  * that leave ranks idle most of the time, and those can wait. */
 static void sort_configs(smp__configs *configs)
 {

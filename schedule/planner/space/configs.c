@@ -73,6 +73,15 @@ static choices microbatch_choices(const smp_search_request *request, int pipelin
 {
     choices list = {{0}, 0};
     const int ddp = request->options.devices / pipeline;
+    const int64_t batch = request->options.global_batch;
+    const int64_t samples = (int64_t)ddp * request->options.microbatch_size;
+    if (batch > 0) {
+        const int64_t m = batch / samples;
+        if (batch % samples == 0 && m <= INT32_MAX &&
+            (request->options.microbatches == 0 || request->options.microbatches == m))
+            add_choice(&list, (int)m);
+        return list;
+    }
     const int blocks =
         request->options.gradient_blocks > ddp ? request->options.gradient_blocks / ddp : 1;
     if (request->options.microbatches > 0) {
@@ -384,6 +393,36 @@ smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *
     return smp__configs_relate(configs, first);
 }
 
+/* No configuration makes the batch that is asked for: the nearest that some make. */
+static smp_status fail_batch(const smp_search_request *request)
+{
+    const smp_plan_options *o = &request->options;
+    const int64_t batch = o->global_batch, most = INT64_MAX / 4;
+    int64_t below = 0, above = most;
+    for (int p = 1; p <= o->devices; p++) {
+        const int64_t ddp = o->devices / p;
+        if (o->devices % p != 0 || (o->stages > 0 && p != o->stages) ||
+            (o->ddp > 0 && ddp != o->ddp))
+            continue;
+        const int64_t step = ddp * o->microbatch_size, m = o->microbatches;
+        const int64_t low = m > 0 ? m * step : batch / step * step;
+        const int64_t high = m > 0 ? m * step : low + step;
+        below = low <= batch && low > below ? low : below;
+        above = high >= batch && high < above ? high : above;
+    }
+    char near[64] = "";
+    if (below > 0)
+        snprintf(near, sizeof near, "%lld", (long long)below);
+    if (above < most)
+        snprintf(near + strlen(near), sizeof near - strlen(near), "%s%lld", below > 0 ? ", " : "",
+                 (long long)above);
+    return smp_fail(
+        SMP_ERR_NO_FIT,
+        "a global batch of %lld samples: no micro-batches of %lld on these devices make "
+        "it; nearest: %s",
+        (long long)batch, (long long)o->microbatch_size, near);
+}
+
 static smp_status list_all(smp__configs *configs)
 {
     const smp_search_request *request = configs->request;
@@ -403,6 +442,8 @@ static smp_status list_all(smp__configs *configs)
         }
         SMP_TRY(list_pipeline(configs, p));
     }
+    if (configs->n == 0 && configs->first_failure == SMP_OK)
+        return fail_batch(request);
     if (configs->n == 0)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
     configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */

@@ -16,7 +16,7 @@ static void test_explain_tensor(void **state)
     const smp_tensor_result made = {.tried = tried, .n_tried = 4};
     smp_text text = {0};
     assert_int_equal(smp_explain_tensor(&made, &text), SMP_OK);
-    static const char *const ends[] = {"not looked at for want of time\n",
+    static const char *const ends[] = {"not looked at for want of effort\n",
                                        "does not fit; not all splittings were compared\n",
                                        "B  not all splittings were compared\n"};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
