@@ -123,13 +123,7 @@ static smp_status list_candidates(search *s)
         if (suits(base, tensor))
             SMP_TRY(add_tensor(s, tensor, limit_s > 0.0 ? end_s : 0.0));
     }
-    return s->n > 0
-               ? SMP_OK
-               : smp_fail(SMP_ERR_INPUT,
-                          "tensor: %d devices cannot be put into groups that hold %lld stages x "
-                          "%lld replicas",
-                          base->options.devices, (long long)asked(base->options.stages),
-                          (long long)asked(base->options.ddp));
+    return s->n > 0 ? SMP_OK : add_tensor(s, 1, limit_s); /* the planner says what is wrong */
 }
 
 /* The graph of a candidate; NULL: the base's own. */

@@ -89,7 +89,7 @@ done
 expect_bad 'tensor: got 3, expected a divisor of the 4 devices of a node' smp-partition "$model" -n 4 --tensor 3
 expect_bad 'tensor: 4 devices are 1 groups of 4, which cannot hold 2 stages x 1 replicas' \
     smp-partition "$model" -n 4 --tensor 4 --stages 2
-expect_bad 'tensor: 4 devices cannot be put into groups that hold 3 stages' smp-partition "$model" -n 4 --tensor auto --stages 3
+expect_bad 'stages: got 3, expected a divisor of the number of devices, 4' smp-partition "$model" -n 4 --tensor auto --stages 3
 expect_exit 0 smp-partition "$model" -n 4 --tensor auto --chunks 1 --explain
 expect_match out '^tensor  memory counts  ops split  in pieces  samples/s  highest peak'
 for tensor in 1 2 4; do expect_match out "^$tensor  +[-0-9.]+ +[0-9]+ +[0-9]+ +[-0-9.]+ "; done

@@ -97,8 +97,9 @@ double smp__search_time(const smp_search_request *request, const smp_candidate *
 /* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
  * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up
- * to 4 * pipeline (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only
- * 1, unless pins need more. Memory: the smallest peak; within 1 % the faster. Placements that
+ * to 4 * pipeline (and pipeline itself), or what global_batch says. auto chunks: 1, 2, 4 as far as
+ * ops allow, 8 where that leaves sixteen to a stage; on one rank only 1, unless pins need more.
+ * Memory: the smallest peak; within 1 % the faster. Placements that
  * differ in no link and no device are tried once, as cluster. Devices that differ: rank r of
  * replica d has the device that the placement gives it, and where the request leaves that open
  * other orders of unequal devices are tried; every replica that differs counts. Recomputation

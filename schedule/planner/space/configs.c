@@ -12,6 +12,7 @@
 #include "graph/base/text.h"
 #include "schedule/plan/gradient_blocks.h"
 
+enum { MANY_OPS = 16 /* of a stage, with which chunks are tried that few gain by */ };
 enum { MOST_UNITS = 64 }; /* stages, where more chunks only gather less at a time */
 
 /* A short list of values to try. */
@@ -61,6 +62,8 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
     if (pipeline > 1 || max_pin > 0 || gathers) {
         add_choice(&list, 2);
         add_choice(&list, 4);
+        if ((int64_t)pipeline * 8 * MANY_OPS <= request->graph->n_op)
+            add_choice(&list, 8);
     }
     for (int v = 8; gathers && v <= MOST_UNITS / pipeline; v *= 2)
         add_choice(&list, v);
