@@ -84,6 +84,12 @@ static void check_score(const fixture *f, const int32_t *stage, const smp_partit
         total_us += load->load_us;
         excess = fmax(excess, (double)load->memory_bytes / (double)f->limit[s] - 1.0);
     }
+    for (int r = 0; r < f->problem.pipeline; r++) {
+        double rank_us = 0.0;
+        for (int k = 0; k < evaluator.n_replica; k++)
+            rank_us = fmax(rank_us, evaluator.rank_us[k * f->problem.pipeline + r]);
+        assert_true(partition->rank_us[r] == rank_us);
+    }
     assert_close(score.total_us, total_us);
     assert_true(score.excess == excess);
     assert_true(score.bottleneck_us == partition->bottleneck_us);
