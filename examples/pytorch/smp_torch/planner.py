@@ -20,7 +20,8 @@ def find_planner():
 
 def make_plan(model, profile, out, options=()):
     """Plans, writes `out`.yaml, `out`.json and what else `options` ask for; returns what smp-partition prints."""
-    command = [find_planner(), model, "--profile", profile, "-o", f"{out}.yaml", "--export", f"json:{out}.json", *options]
+    command = [find_planner(), model, "--profile", profile, "-o", f"{out}.yaml", "--export", f"json:{out}.json",
+               "--tensor", "1", *options]  # PyTorch's pipelines have no groups that compute an operator together
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise RuntimeError(result.stderr.strip() or f"smp-partition exited with {result.returncode}")
