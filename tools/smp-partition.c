@@ -122,9 +122,9 @@ static smp_status run_plan(const smp_partition_options *o)
         made->result.plan->splitting.n_entry == 0)
         fprintf(stderr, "smp-partition: no op is split: every device of a group computes all\n");
     if (status == SMP_OK)
-        status = warn(made);
-    if (status == SMP_OK)
         status = write_results(o, made);
+    if (status == SMP_OK)
+        status = warn(made);
     smp__planning_close(&planning);
     free(path);
     return status;

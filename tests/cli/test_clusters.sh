@@ -59,12 +59,15 @@ expect_exit 3 smp-partition "$model" -n 4 --ddp 2 --microbatches 4 --microbatch-
 expect_match err 'nearest: 24'
 
 # What nobody wants is said, with what would help, which was planned.
-expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 2 --effort quick
+small() { # option...
+    expect_exit 0 smp-partition "$model" --cluster "$SMP_EXAMPLES/cluster-a100.yaml" --device cuda --effort quick "$@"
+}
+small -n 4 --stages 4 --ddp 1 --microbatches 2
 expect_match err '2 micro-batches keep 4 pipeline ranks waiting: the bubble is [0-9]+ %: 4 micro-batches instead of 2: [0-9.]+ % less time'
-expect_exit 0 smp-partition "$model" -n 4 --stages 4 --ddp 1 --microbatches 4 --pipeline simple --effort quick
+small -n 4 --stages 4 --ddp 1 --microbatches 4 --pipeline simple
 expect_match err 'ranks wait for [0-9]+ % of a step .bubble.: 8 micro-batches instead of 4'
-expect_exit 0 smp-partition "$model" -n 1 --recompute all --effort quick
+small -n 1 --recompute all
 expect_match err 'everything is recomputed, with [0-9]+ % of the memory in use: --recompute auto'
-expect_exit 0 smp-partition "$model" -n 2 --stages 2 --microbatches 8 --effort quick
+small -n 2 --stages 1 --microbatches 8
 expect_no_match err 'bubble|recomputed|nothing to compute'
 finish

@@ -177,7 +177,7 @@ static void test_tensor_options_that_cannot_be(void **state)
         {3, 1, 0, NULL, "tensor: got 3, expected a divisor of the 4 devices of a node"},
         {2, 4, 0, NULL, "tensor: 4 devices are 2 groups of 2, which cannot hold 4 stages"},
         {-2, 1, 0, NULL, "planning.tensor: got -2"},
-        {1, 1, 1, unknown, "split: nothing is split without --tensor"},
+        {1, 1, 1, unknown, "split: nothing is split with --tensor 1"},
         {2, 1, 1, unknown, "no op of model 'tiny' is 'nowhere'"},
         {2, 1, 1, no_rule, "split: got 'fc', expected PATTERN:RULE"},
         {2, 1, 1, NULL, "n_split: got 1"},

@@ -21,6 +21,13 @@ static smp_status put_hint(const smp_search_request *request, const smp_planner_
     return SMP_OK;
 }
 
+/* Ranks that take turns on cores wait whatever the plan is. */
+static bool take_turns(const smp_cluster *cluster)
+{
+    const int processes = cluster->devices_per_node * (cluster->of ? cluster->group : 1);
+    return cluster->cores_per_node > 0 && processes > cluster->cores_per_node;
+}
+
 static smp_status put_bubble(const smp_search_request *request, const smp_planner_result *result,
                              smp_text *text)
 {
@@ -30,7 +37,7 @@ static smp_status put_bubble(const smp_search_request *request, const smp_planne
             text, "%d micro-batch%s keep%s %d pipeline ranks waiting: the bubble is %.0f %%",
             plan->microbatches, plan->microbatches > 1 ? "es" : "",
             plan->microbatches > 1 ? "" : "s", plan->pipeline, 100.0 * plan->predicted.bubble);
-    else if (plan->predicted.bubble > MUCH_BUBBLE)
+    else if (plan->predicted.bubble > MUCH_BUBBLE && !take_turns(request->cluster))
         smp_text_append(text, "ranks wait for %.0f %% of a step (bubble)",
                         100.0 * plan->predicted.bubble);
     else
