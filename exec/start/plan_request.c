@@ -39,7 +39,7 @@ static smp_status check_numbers(const smp_plan_options *o)
         {"chunks", o->chunks, 0, SMP_MAX_COUNT},
         {"microbatches", o->microbatches, 0, SMP_MAX_COUNT},
         {"microbatch_size", o->microbatch_size, 0, SMP_MAX_COUNT},
-        {"global_batch", o->global_batch, 0, (int64_t)1 << 40},
+        {"global_batch", o->global_batch, 0, SMP_MAX_BATCH},
         {"gradient_blocks", o->gradient_blocks, 0, SMP_MAX_COUNT},
         {"active_microbatches", o->active_microbatches, 0, SMP_MAX_COUNT},
         {"weight_lag", o->weight_lag, 0, SMP_MAX_COUNT},
@@ -57,6 +57,7 @@ static smp_status check_numbers(const smp_plan_options *o)
         {"loading_horizon", o->loading_horizon, 0, SMP_MAX_COUNT},
         {"objective", (int)o->objective, 0, SMP_OBJECTIVE_BOTTLENECK},
         {"optimize", (int)o->optimize, 0, SMP_OPTIMIZE_MEMORY},
+        {"effort", (int)o->effort, 0, SMP_EFFORT_FULL},
     };
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         if (number[i].value < number[i].least || number[i].value > number[i].most)

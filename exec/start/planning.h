@@ -9,6 +9,7 @@
 #include "schedule/tensor/tensor_plan.h"
 
 enum { SMP_MAX_COUNT = 1 << 20 }; /* of devices, stages, micro-batches */
+enum { SMP_MAX_BATCH = 1 << 30 }; /* samples of a step */
 
 /* What planning reads, and what it makes of it. */
 typedef struct smp__planning {

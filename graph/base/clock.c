@@ -21,7 +21,8 @@ double smp_clock_thread_s(void)
     return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* Nanoseconds of one core, by least squares over plans of all examples and workloads. */
+/* Nanoseconds of one core: least squares over some 60 plans of examples and workloads, rounded;
+ * COST, BISECT, INTERVAL and EVENT, which that does not tell apart, by profiles of single plans. */
 static const double price_ns[SMP_N_WORK] = {
     [SMP_WORK_OP] = 20,       [SMP_WORK_COST] = 300,    [SMP_WORK_LAYOUT] = 720,
     [SMP_WORK_SOLVER] = 7,    [SMP_WORK_INTERVAL] = 15, [SMP_WORK_PROOF] = 7,

@@ -9,7 +9,7 @@
 double smp_clock_s(void);
 double smp_clock_thread_s(void); /* for which the calling thread has had a core */
 
-/* What work is counted in; effort.c has the price of each. */
+/* What work is counted in; clock.c has the price of each. */
 typedef enum smp_work_kind {
     SMP_WORK_OP,       /* an op or a net of a graph gone through once */
     SMP_WORK_COST,     /* an op costed */

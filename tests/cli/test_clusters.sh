@@ -68,6 +68,16 @@ small -n 4 --stages 4 --ddp 1 --microbatches 4 --pipeline simple
 expect_match err 'ranks wait for [0-9]+ % of a step .bubble.: 8 micro-batches instead of 4'
 small -n 1 --recompute all
 expect_match err 'everything is recomputed, with [0-9]+ % of the memory in use: --recompute auto'
+cat >lopsided.yaml <<'END'
+smp: 1
+name: lopsided
+mode: inference
+ops:
+  - {op: opaque, name: a, out: ta, cost: {forward_us: 1000000, output_bytes: 4}}
+  - {op: opaque, name: b, in: ta, out: tb, cost: {forward_us: 1, output_bytes: 4}}
+END
+expect_exit 0 smp-partition lopsided.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" -n 2 --stages 2 --microbatches 8
+expect_match err 'rank 1 has next to nothing to compute'
 small -n 2 --stages 1 --microbatches 8
 expect_no_match err 'bubble|recomputed|nothing to compute'
 finish

@@ -181,8 +181,7 @@ static const smp_option rows[] = {
      .alias = "schedule", .set = set_schedule, .names = smp_schedule_put_names,
      .help = "schedule: "},
     {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
-     .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1,
-     .most = (int64_t)1 << 40,
+     .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1, .most = SMP_MAX_BATCH,
      .help = "samples of a step: size x micro-batches x replicas in every configuration; "
              "sizes of 1, 2, 4 and 8 are searched where no profile was measured with one "
              "(default: what micro-batches of one size come to)"},

@@ -80,7 +80,7 @@ static choices microbatch_choices(const smp_search_request *request, int pipelin
     const int64_t samples = (int64_t)ddp * request->options.microbatch_size;
     if (batch > 0) {
         const int64_t m = batch / samples;
-        if (batch % samples == 0 && m <= INT32_MAX &&
+        if (batch % samples == 0 &&
             (request->options.microbatches == 0 || request->options.microbatches == m))
             add_choice(&list, (int)m);
         return list;

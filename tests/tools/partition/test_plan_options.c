@@ -97,6 +97,7 @@ static void set_search(smp_plan_options *p)
     p->effort = SMP_EFFORT_FULL;
     p->seed = 7;
     p->microbatches = 6;
+    p->global_batch = 6;
 }
 
 static void set_lag(smp_plan_options *p)
@@ -146,7 +147,7 @@ static const struct {
      "--loading-horizon 2 --freeze wte.* --partitioner linear",
      set_memory},
     {"--stages 2 -n 2 --cut-at layers --objective bottleneck --optimize memory --partitioner "
-     "linear --time-limit 1000 --seed 7 --microbatches 6",
+     "linear --time-limit 1000 --seed 7 --microbatches 6 --global-batch 6",
      set_search},
     {"--stages 4 -n 4 --pipeline zero-bubble --active-microbatches 4 --weight-lag 2 "
      "--microbatches 8 --partitioner linear",
@@ -231,6 +232,10 @@ static void test_plan_options_refused(void **state)
     assert_int_equal(smp_plan_write(&options, "/dev/null"), SMP_ERR_INPUT);
     assert_string_equal(smp_last_error(), "planning.recompute: got 3, expected 0 to 2");
     options.planning.recompute = SMP_RECOMPUTE_AUTO;
+    options.planning.effort = (smp_effort)4;
+    assert_int_equal(smp_plan_write(&options, "/dev/null"), SMP_ERR_INPUT);
+    assert_string_equal(smp_last_error(), "planning.effort: got 4, expected 0 to 3");
+    options.planning.effort = SMP_EFFORT_QUICK;
     options.planning.n_cut_at = 2;
     assert_int_equal(smp_plan_write(&options, "/dev/null"), SMP_ERR_INPUT);
     assert_string_equal(smp_last_error(), "planning.n_cut_at: got 2 without as many in cut_at");
