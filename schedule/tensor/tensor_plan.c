@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "schedule/planner/search/search.h"
+#include "schedule/planner/search/search_state.h"
 #include "profile/overlap_costs.h"
 #include "schedule/tensor/tensor_choice.h"
 #include "schedule/verify/verify.h"
@@ -35,6 +35,7 @@ typedef struct search {
     double estimate[MOST_TRIED];     /* what the best plan will come to, roughly */
     int turn[MOST_TRIED];            /* candidates, the most promising first */
     int n, n_groups;
+    bool thorough;           /* trials are not brief: nothing fitted in those that were */
     int smallest;            /* what needs least memory: the largest group, its last splitting */
     smp_tensor_tried *tried; /* [n] */
 } search;
@@ -307,6 +308,7 @@ static smp_status make_plan(search *s, const smp_search_request *request, const 
     const smp__trial trial = {
         .faster_op = -1,
         .patient = t->best < 0,
+        .brief = !s->thorough,
         .most = t->best < 0 ? 0.0 : to_beat(s, &s->tried[t->candidate], &s->tried[t->best]),
         .left_out = &s->tried[t->candidate].slower};
     bool found = false;
@@ -438,6 +440,9 @@ static smp_status search_all(search *s, smp_tensor_result *out)
     if (s->n == 1)
         return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
+    s->thorough = best < 0 && smp__looks_at_all(s->base);
+    if (s->thorough) /* another partition may fit */
+        SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
         return s->base->deadline_s > 0 && !smp_work_past(s->base->deadline_s)
                    ? improve(s, best, out)

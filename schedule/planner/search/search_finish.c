@@ -493,9 +493,16 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
 
 smp_status smp__search_finish(smp__search *s, smp_search_result *out)
 {
+    const smp__trial *trial = s->configs.planner->trial;
+    const bool brief = trial && trial->brief;
     rank_key *key = NULL;
     SMP_TRY(sort_entries(s, &key));
     smp_status status = SMP_OK;
+    if (brief && key[0].candidate->fits) {
+        status = hand_over(s, key, 0, out);
+        free(key);
+        return status;
+    }
     if (key[0].candidate->fits || is_near_miss(s, key[0].candidate))
         status = polish_best(s, &key);
     if (status == SMP_OK && !key[0].candidate->fits)

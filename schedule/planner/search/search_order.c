@@ -247,7 +247,9 @@ smp_status smp__plan_estimate(const smp_search_request *request, double *out)
 smp_status smp__search_order(smp__configs *configs)
 {
     SMP_TRY(smp__totals_make(configs->request, configs->costs, &configs->totals));
-    configs->quick = (int64_t)count_whole(configs) * configs->request->graph->n_op > MAX_THOROUGH;
+    const smp__trial *trial = configs->planner->trial;
+    configs->quick = (trial && trial->brief) ||
+                     (int64_t)count_whole(configs) * configs->request->graph->n_op > MAX_THOROUGH;
     SMP_TRY(smp__search_estimate(configs, 0));
     sort_configs(configs);
     return smp__configs_relate(configs, 0);

@@ -35,6 +35,7 @@ typedef struct smp__nearest {
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
     bool patient;      /* goes on beyond the deadline until something fits */
+    bool brief;        /* for comparison with other trials: nothing is improved or proven */
     /* What bounds say is not below that, in what is minimised, is left out: per sample, or a peak;
      * 0: nothing is. */
     double most;
