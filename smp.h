@@ -143,10 +143,10 @@ typedef struct smp_plan_options {
     int tensor_overlap;      /* smp_tensor_overlap. SMP_DEFAULT: auto */
     int chunks;              /* stages per pipeline rank */
     int microbatches;        /* per replica and step */
-    int64_t microbatch_size; /* samples; 0: the profile's, or 1; with global_batch any without a
-                                profile */
+    int64_t microbatch_size; /* samples; 0: the profile's, else any; 1 with microbatches */
     int64_t global_batch;    /* samples of a step: microbatch_size x microbatches x ddp in every
-                                configuration looked at; 0: what they come to */
+                                configuration looked at; 0: what microbatches come to, else 512, or
+                                the least above that the degrees divide */
     int gradient_blocks;     /* gradients are added in one tree of so many blocks of the global
                                 batch: the same bits for every ddp that divides it; 0: ddp */
     const char *schedule;    /* "interleaved", "zero-bubble", ...; NULL or "auto": any */

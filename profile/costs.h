@@ -72,4 +72,8 @@ static inline int64_t smp_costs_tensor_bytes(const smp_costs *costs, const smp_g
  * those of fp32 where either device has none. */
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device);
 
+/* Arithmetic of a sample in matrix products, forward and, in training, what runs of backward: the
+ * model's, without what is computed again (Chowdhery et al. 2022, appendix B). O(ops). */
+double smp_model_flops(const smp_graph *graph, int64_t microbatch_size);
+
 #endif

@@ -211,6 +211,24 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     return check_finite(graph, op, cost);
 }
 
+double smp_model_flops(const smp_graph *graph, int64_t microbatch_size)
+{
+    double flops = 0.0;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        smp_op_work work;
+        smp_op_work_get(graph, op, microbatch_size, &work);
+        double backward = 0.0;
+        if (smp__runs_backward_input(graph, op))
+            backward += work.backward_input_flops;
+        if (smp__runs_backward_weight(graph, op))
+            backward += work.backward_weight_flops;
+        if (work.matrix) /* attention that makes its scores again does more than twice as much */
+            flops += work.forward_flops + fmin(backward, 2.0 * work.forward_flops);
+    }
+    return flops / (double)microbatch_size;
+}
+
 double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
 {
     if (exchange.messages == 0)

@@ -17,6 +17,7 @@
 #include "schedule/foreign/foreign_judge.h"
 #include "schedule/planner/advice/doubts.h"
 #include "tools/partition/outputs.h"
+#include "tools/partition/several.h"
 #include "schedule/plan/relative_path.h"
 #include "tools/show/check_report.h"
 #include "tools/show/explain.h"
@@ -80,6 +81,8 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
         status = smp_plan_format_json(result->plan, &shown);
     else
         status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
+    if (status == SMP_OK && !o->json && o->tokens > 0)
+        status = smp_put_training(result->plan, graph, o->tokens, o->price, &shown);
     if (status == SMP_OK && o->explain)
         status = o->json ? smp_explain_json(made, &shown) : put_reasons(made, &reasons);
     if (status == SMP_OK)
@@ -242,7 +245,10 @@ static smp_status check(const smp_partition_options *o)
 static smp_status run_command(const smp_partition_options *o)
 {
     SMP_TRY(smp_plugins_load(o->plugins.item, o->plugins.n));
-    return o->check ? check(o) : run_plan(o);
+    return o->check         ? check(o)
+           : o->compare     ? smp_compare_plans(o)
+           : o->sweep.n > 0 ? smp_sweep_plans(o)
+                            : run_plan(o);
 }
 
 /* Solvers and layouts of millions of ops take and free the same amounts of memory again and again:

@@ -13,7 +13,11 @@
 #include "schedule/plan/split_patterns.h"
 #include "schedule/planner/search/search.h"
 
-enum { MAX_LOCAL = 1 << 16 };
+enum {
+    MAX_LOCAL = 1 << 16,
+    USUAL_BATCH = 512, /* samples of a step, or the least above that the degrees divide */
+    LARGE_SIZE = 8     /* samples of a micro-batch whose size is searched, at most */
+};
 
 /* Devices that compute every op together. */
 static int tensor_of(const smp_search_request *request)
@@ -332,6 +336,31 @@ static smp_status check_devices(const smp__planning *p, bool asked)
                                     r->options.devices, r->cluster->name, devices));
 }
 
+static int64_t least_common(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y != 0) {
+        const int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* Plans are compared by their time per sample, and what makes steps of other sizes trains
+ * differently: where the request leaves the global batch open, all have the same. */
+static void set_batch(smp_plan_options *o, bool any_size)
+{
+    const int64_t fixed =
+        least_common(o->ddp > 0 ? o->ddp : 1, o->gradient_blocks > 0 ? o->gradient_blocks : 1) *
+        o->microbatch_size;
+    const int64_t all =
+        least_common(least_common(fixed, o->ddp > 0 ? 1 : o->devices), any_size ? LARGE_SIZE : 1);
+    const int64_t unit = all <= USUAL_BATCH ? all : fixed;
+    if (o->global_batch == 0 && o->microbatches == 0)
+        o->global_batch = (USUAL_BATCH + unit - 1) / unit * unit;
+}
+
 smp_status smp__planning_open(const smp_options *options, const smp_target *target, int ranks,
                               smp__planning *p)
 {
@@ -355,11 +384,12 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
         SMP_TRY(keep_numbers(p));
     if (o->schedule_from)
         SMP_TRY(smp_foreign_begin(o->schedule_from, r, &p->foreign));
-    p->tensor.any_size =
-        r->options.microbatch_size == 0 && r->options.global_batch > 0 && !p->profile;
+    const bool any_size = r->options.microbatch_size == 0 && !p->profile;
     if (r->options.microbatch_size == 0)
         r->options.microbatch_size = p->profile ? p->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(p));
+    set_batch(&r->options, any_size);
+    p->tensor.any_size = any_size && r->options.global_batch > 0;
     return check_devices(p, asked);
 }
 

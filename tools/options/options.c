@@ -461,10 +461,12 @@ smp_status smp_options_read(const smp_option_table *table, int argc, char **argv
         return status;
     if (n - optind == 0 && asked->operand)
         return SMP_OK;
-    if (n - optind != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d arguments, expected one: %s", n - optind,
-                        table->operand);
+    if (n - optind < 1 || (n - optind > 1 && !table->several))
+        return smp_fail(SMP_ERR_INPUT, "got %d arguments, expected %s: %s", n - optind,
+                        table->several ? "at least one" : "one", table->operand);
     asked->operand = words[optind];
+    asked->more = words + optind + 1;
+    asked->n_more = n - optind - 1;
     return SMP_OK;
 }
 

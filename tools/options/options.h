@@ -74,15 +74,18 @@ struct smp_option {
 /* What every program is asked: the first field of its options. */
 typedef struct smp_common_options {
     const char *operand; /* the one argument that is no option; NULL with help or version */
-    const char *config;  /* a file of options; NULL: none */
-    smp_yaml *file;      /* what was read of it: values point into it */
-    int help;            /* smp_option_help */
+    char *const *more;   /* [n_more] further ones, where the table allows several */
+    int n_more;
+    const char *config; /* a file of options; NULL: none */
+    smp_yaml *file;     /* what was read of it: values point into it */
+    int help;           /* smp_option_help */
     bool version;
 } smp_common_options;
 
 typedef struct smp_option_table {
     const char *program, *summary; /* what it is called, and is for, in a few words */
     const char *operand;           /* what the argument is, "smp-run PLAN" */
+    bool several;                  /* arguments, at least one */
     const char *argument;          /* the key of a file of options that gives it, "plan" */
     const char *usage;             /* its forms, a line each */
     const char *about;             /* paragraphs of words; an empty line is between them */

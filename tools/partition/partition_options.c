@@ -9,7 +9,7 @@
 #include "graph/base/text.h"
 #include "exec/start/planning.h"
 
-enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3 };
+enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3, IN_COMPARE = 4, IN_ALL = 7 };
 
 #define AT(field) offsetof(smp_partition_options, field)
 #define PLANNING(field) AT(job.planning.field)
@@ -110,7 +110,7 @@ static const smp_option rows[] = {
      .at = AT(same_bits_as),
      .help = "say only whether both plans train to the same bits (exit code 0), or the first "
              "reason why not (1)"},
-    {"plugin", .kind = SMP_OPTION_LIST, .flags = IN_BOTH, .value = "FILE.so", .at = AT(plugins),
+    {"plugin", .kind = SMP_OPTION_LIST, .flags = IN_ALL, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
     {"what is searched", .kind = SMP_OPTION_HEADING},
     {"stages", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "P|auto", .at = PLANNING(stages),
@@ -172,7 +172,8 @@ static const smp_option rows[] = {
      .help = "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "B",
      .at = PLANNING(microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
-     .help = "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
+     .help = "samples in a micro-batch (default: the plan's, the profile's, else 1, or "
+             "with a global batch any of 1, 2, 4 and 8)"},
     {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
      .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
      .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
@@ -182,9 +183,9 @@ static const smp_option rows[] = {
      .help = "schedule: "},
     {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
      .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1, .most = SMP_MAX_BATCH,
-     .help = "samples of a step: size x micro-batches x replicas in every configuration; "
-             "sizes of 1, 2, 4 and 8 are searched where no profile was measured with one "
-             "(default: what micro-batches of one size come to)"},
+     .help = "samples of a step: size x micro-batches x replicas in every configuration "
+             "(default: what --microbatches come to, else 512, or the least above that the "
+             "degrees divide)"},
     {"active-microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K",
      .at = PLANNING(active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
      .help = "most live micro-batches: simple runs in rounds of K; what keeps more alive is "
@@ -267,8 +268,18 @@ static const smp_option rows[] = {
      .help = "predicted timeline (Chrome trace, opens in Perfetto)"},
     {"report", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE.html", .at = AT(report),
      .help = "timeline, memory and stages as a page"},
-    {"svg", .kind = SMP_OPTION_FILE, .flags = IN_BOTH, .value = "FILE.svg", .at = AT(svg),
-     .help = "timeline and memory as a figure"},
+    {"svg", .kind = SMP_OPTION_FILE, .flags = IN_ALL, .value = "FILE.svg", .at = AT(svg),
+     .help = "timeline and memory as a figure; of several plans a bar for each"},
+    {"sweep", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "KEY=V,V,...", .at = AT(sweep),
+     .help = "a plan for each value of an option, such as global-batch=256,512 or "
+             "n=64,128, and a table of them; repeatable: for all combinations"},
+    {"csv", .kind = SMP_OPTION_FILE, .flags = IN_PLAN | IN_COMPARE, .value = "FILE.csv",
+     .at = AT(csv), .help = "the table of several plans (compare, --sweep), in SI units"},
+    {"tokens", .kind = SMP_OPTION_FLOAT, .flags = IN_PLAN | IN_COMPARE, .value = "N",
+     .at = AT(tokens), .above = true, .most = 1e18,
+     .help = "of a whole training, such as 500e9: how many days it takes"},
+    {"price", .kind = SMP_OPTION_FLOAT, .flags = IN_PLAN | IN_COMPARE, .value = "X",
+     .at = AT(price), .above = true, .help = "of a device hour: what that costs"},
     {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
      .names = put_exporters, .help = "for another program: "},
     {0},
@@ -277,10 +288,35 @@ static const smp_option rows[] = {
 static smp_status check_command(const void *options, const smp_option *row, const char *name)
 {
     const smp_partition_options *o = options;
-    if (row->flags & (o->check ? IN_CHECK : IN_PLAN))
+    if (row->flags & (o->check ? IN_CHECK : o->compare ? IN_COMPARE : IN_PLAN))
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT, "%s: not an option of smp-partition %s", name,
-                    o->check ? "check PLAN" : "MODEL");
+                    o->check     ? "check PLAN"
+                    : o->compare ? "compare PLAN..."
+                                 : "MODEL");
+}
+
+/* What it sets is of the job, and setting it again replaces that. */
+static bool can_sweep(const smp_option *row)
+{
+    const size_t begin = AT(job), end = begin + sizeof(smp_options);
+    if (!(row->flags & IN_PLAN) || !row->value || row->kind == SMP_OPTION_LIST)
+        return false;
+    if (row->kind == SMP_OPTION_OWN)
+        return row->set != set_fix && row->set != add_export;
+    return row->at >= begin && row->at < end;
+}
+
+smp_status smp_partition_options_set(smp_partition_options *options, const char *key,
+                                     const char *value)
+{
+    char name[64];
+    snprintf(name, sizeof name, "--sweep: %s", key);
+    for (const smp_option *row = rows; row->name; row++)
+        if (can_sweep(row) &&
+            (strcmp(row->name, key) == 0 || (row->alias && strcmp(row->alias, key) == 0)))
+            return smp_options_set(row, name, value, options);
+    return smp_fail(SMP_ERR_INPUT, "--sweep: '%s' is no option of the search", key);
 }
 
 const smp_option_table smp__partition_table = {
@@ -289,7 +325,7 @@ const smp_option_table smp__partition_table = {
     .operand = "smp-partition MODEL",
     .argument = "model",
     .usage = "smp-partition MODEL [-o plan.yaml] [options]\nsmp-partition check PLAN "
-             "[options]",
+             "[options]\nsmp-partition compare PLAN... [options]",
     .about = "Splits a model into pipeline stages and schedules micro-batches through "
              "them. Prints a table of stages; -o writes the plan. What is left out is "
              "auto: the least simulated time per sample that fits; within 1 % of it the "
@@ -300,7 +336,9 @@ const smp_option_table smp__partition_table = {
              "what they keep and take, what is better. The plan may be a sketch: `smp: 1` "
              "and `stages:`, a list of {ops: [...]}, ops by name, by pattern ('h0.*') or "
              "as a range (wte..h0.res_2). The rest is filled in: ranks as the schedule "
-             "places stages, interleaved, no replicas, 4 micro-batches per rank.",
+             "places stages, interleaved, no replicas, 4 micro-batches per rank.\n\ncompare "
+             "prints a table of plans: their batch, speed, MFU, memory, bubble, and where "
+             "their time goes.",
     .exits = "exit codes: 0 done, 1 failed, 2 wrong usage, bad input or an illegal plan, 3 "
              "no plan fits",
     .row = rows,
@@ -309,7 +347,7 @@ const smp_option_table smp__partition_table = {
 
 static smp_status spare_file(const smp_partition_options *o, const char *read)
 {
-    const char *const written[] = {o->output, o->trace, o->report, o->svg};
+    const char *const written[] = {o->output, o->trace, o->report, o->svg, o->csv};
     for (size_t k = 0; k < sizeof written / sizeof written[0]; k++)
         SMP_TRY(smp_file_spares(written[k], read));
     for (int k = 0; k < o->n_export; k++)
@@ -328,6 +366,23 @@ static smp_status check_files(const smp_partition_options *o)
         SMP_TRY(spare_file(o, read[i]));
     for (int i = 0; i < o->plugins.n; i++)
         SMP_TRY(spare_file(o, o->plugins.item[i]));
+    for (int i = 0; i < o->common.n_more; i++)
+        SMP_TRY(spare_file(o, o->common.more[i]));
+    return SMP_OK;
+}
+
+/* What makes no sense together. */
+static smp_status check_several(const smp_partition_options *o)
+{
+    if (o->price > 0 && o->tokens <= 0)
+        return smp_fail(SMP_ERR_INPUT, "--price: of what training? --tokens N says it");
+    if (o->sweep.n == 0)
+        return o->csv && !o->compare
+                   ? smp_fail(SMP_ERR_INPUT, "--csv: is of several plans: --sweep makes them")
+                   : SMP_OK;
+    if (o->output || o->trace || o->report || o->explain || o->json || o->n_export > 0)
+        return smp_fail(SMP_ERR_INPUT, "--sweep: makes a table, CSV and SVG of several plans, no "
+                                       "file of one");
     return SMP_OK;
 }
 
@@ -337,16 +392,22 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
     smp_plan_options *p = &o->job.planning;
     *o = (smp_partition_options){.job = smp_options_default()};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
+    o->compare = argc > 1 && strcmp(argv[1], "compare") == 0;
     if (o->check)
         table.operand = "smp-partition check PLAN", table.argument = "plan";
-    SMP_TRY(smp_options_read(&table, argc, argv, o->check ? 2 : 1, o));
-    *(o->check ? &o->plan : &o->job.model) = o->common.operand;
+    if (o->compare) {
+        table.operand = "smp-partition compare PLAN...", table.argument = "plan";
+        table.several = true;
+    }
+    SMP_TRY(smp_options_read(&table, argc, argv, o->check || o->compare ? 2 : 1, o));
+    *(o->check || o->compare ? &o->plan : &o->job.model) = o->common.operand;
     p->split = o->split.item;
     p->n_split = o->split.n;
     p->cut_at = o->cut_at.item;
     p->n_cut_at = o->cut_at.n;
     p->freeze = o->freeze.item;
     p->n_freeze = o->freeze.n;
+    SMP_TRY(check_several(o));
     return check_files(o);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "schedule/rules/offload.h"
+#include "tools/show/plan_figures.h"
 #include "tools/show/text_table.h"
 
 /* First and last op of a stage in graph order, their names cut where they are long. */
@@ -82,6 +83,26 @@ static void put_host(const smp_plan *plan, smp_text *text)
                     smp_show_offloaded_states(plan), smp_format_bytes(bytes, sizeof bytes, most));
 }
 
+/* "global batch 512 samples; 124.4 M parameters; ..." */
+static void put_figures(const smp_plan *plan, const smp_graph *graph, smp_text *text)
+{
+    smp_plan_figures f;
+    char parameters[32], tokens[32], flops[32];
+    smp_plan_figures_get(plan, graph, &f);
+    smp_text_append(text, "global batch %lld sample%s; %s parameters", (long long)f.global_batch,
+                    plural(f.global_batch, "s"),
+                    smp_format_count(parameters, sizeof parameters, (double)f.parameters));
+    if (f.tokens > 0)
+        smp_text_append(text, "; %s tokens/s",
+                        smp_format_count(tokens, sizeof tokens, f.tokens_per_s));
+    if (f.device_flops_per_s > 0.0)
+        smp_text_append(text, "; %s per device",
+                        smp_format_flops(flops, sizeof flops, f.device_flops_per_s));
+    if (f.mfu > 0.0)
+        smp_text_append(text, ", MFU %.1f %%", 100.0 * f.mfu);
+    smp_text_append(text, "\n");
+}
+
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,
                         smp_text *text)
 {
@@ -101,6 +122,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    put_figures(plan, graph, text);
     if (groups[0])
         smp_text_append(
             text,
@@ -150,5 +172,27 @@ smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
         put_stage(&t, plan, partition, s, n_recompute > 0, offload);
     SMP_TRY(smp__table_print(&t, text));
     put_summary(plan, graph, n_recompute, text);
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}
+
+smp_status smp_put_training(const smp_plan *plan, const smp_graph *graph, double tokens,
+                            double price, smp_text *text)
+{
+    smp_plan_figures f;
+    double days, hours;
+    char count[32], cost[32];
+    const int devices = smp_plan_processes(plan);
+    smp_plan_figures_get(plan, graph, &f);
+    if (!smp_plan_training_time(&f, tokens, devices, &days, &hours))
+        return smp_fail(SMP_ERR_INPUT, "--tokens: no embedding of model '%s' reads any",
+                        graph->name);
+    smp_text_append(text, "%s tokens: %.1f days on %d device%s, ",
+                    smp_format_count(count, sizeof count, tokens), days, devices,
+                    plural(devices, "s"));
+    smp_text_append(text, "%s device hours", smp_format_count(count, sizeof count, hours));
+    if (price > 0.0)
+        smp_text_append(text, ", which cost %s",
+                        smp_format_count(cost, sizeof cost, price * hours));
+    smp_text_append(text, "\n");
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }

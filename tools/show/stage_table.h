@@ -8,6 +8,11 @@
 smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
                            const smp_graph *graph, smp_text *text);
 
+/* What a training of so many tokens takes, and costs at a price of a device hour (0: not told).
+ * SMP_ERR_INPUT: the model reads no tokens. */
+smp_status smp_put_training(const smp_plan *plan, const smp_graph *graph, double tokens,
+                            double price, smp_text *text);
+
 /* What of the optimizer lies in host memory; "" if nothing does. */
 const char *smp_show_offloaded_states(const smp_plan *plan);
 
