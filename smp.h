@@ -167,8 +167,10 @@ typedef struct smp_plan_options {
     const char *schedule_from; /* a schedule of torch.distributed.pipelining; NULL: none */
 
     /* Replicas that hold parts of the states. */
-    int shard;            /* replicas that hold one copy together; 0: 1; -1: auto */
-    int shard_what;       /* smp_shard_what. SMP_DEFAULT: optimizer; any with `shard` auto */
+    int shard;            /* replicas that hold one copy together; 0: 1, all, or those of a node,
+                             as it suits; -1: any */
+    int shard_what;       /* smp_shard_what. SMP_DEFAULT: optimizer; any unless
+                             `shard` is a number */
     int prefetch;         /* runs of a chunk that weights are gathered ahead. SMP_DEFAULT: auto */
     int node_replicas;    /* of one node that sums go through first; 0: none. SMP_DEFAULT: auto */
     int64_t bucket_bytes; /* of gradients in a sum; 0: one bucket. SMP_DEFAULT: auto */

@@ -389,6 +389,10 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
         r->options.microbatch_size = p->profile ? p->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(p));
     set_batch(&r->options, any_size);
+    if (r->sharding.shard == 0 && !o->fix && !o->schedule_from) {
+        r->sharding.shard = SMP_SHARD_AUTO;
+        r->few_shards = true;
+    }
     p->tensor.any_size = any_size && r->options.global_batch > 0;
     return check_devices(p, asked);
 }

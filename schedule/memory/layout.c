@@ -27,9 +27,21 @@ smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *
 
 smp_status smp__work_pack(smp__work *work, int64_t *total)
 {
-    int64_t bound;
-    return smp_interval_pack(work->n, work->bytes, work->begin, work->end, SMP_BUFFER_ALIGN,
-                             work->offset, total, &bound);
+    int64_t bound, found[2] = {0};
+    smp_memo_key key = {{0}};
+    if (work->memo) {
+        smp_memo_add(&key, work->bytes, work->n);
+        smp_memo_add(&key, work->begin, work->n);
+        smp_memo_add(&key, work->end, work->n);
+        if (smp_memo_find(work->memo, key, found)) {
+            *total = found[0];
+            return SMP_OK;
+        }
+    }
+    SMP_TRY(smp_interval_pack(work->n, work->bytes, work->begin, work->end, SMP_BUFFER_ALIGN,
+                              work->offset, total, &bound));
+    found[0] = *total;
+    return work->memo ? smp_memo_keep(work->memo, key, found) : SMP_OK;
 }
 
 void smp__work_free(smp__work *work)
@@ -366,7 +378,7 @@ static smp_status fill_call(smp__layout_build *build, int32_t i)
 static smp_status layout_forward(smp__layout_build *build)
 {
     smp_layout *layout = build->layout;
-    smp__work work = {0};
+    smp__work work = {.memo = build->memo};
     smp_status status = SMP_OK;
     place_received(build);
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
@@ -481,20 +493,11 @@ static smp_status keep_measures(smp_layout **layout)
     return SMP_OK;
 }
 
-smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                              const bool *recompute, const bool *offload,
-                              const int64_t *stash_bytes, smp_layout **out)
+static smp_status measure(smp__layout_build *build, smp_layout **out)
 {
     smp_layout *layout;
-    smp__layout_build build = {.graph = graph,
-                               .flow = flow,
-                               .stash_bytes = stash_bytes,
-                               .recompute = recompute,
-                               .offload = offload,
-                               .stage = stage,
-                               .split = split,
-                               .measure = true};
-    SMP_TRY(build_in(&build, &layout));
+    build->measure = true;
+    SMP_TRY(build_in(build, &layout));
     smp_status status = keep_measures(&layout);
     if (status == SMP_OK)
         *out = layout;
@@ -532,4 +535,32 @@ int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_
             high = middle;
     }
     return -1;
+}
+
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                              const bool *recompute, const bool *offload,
+                              const int64_t *stash_bytes, smp_layout **out)
+{
+    smp__layout_build build = {.graph = graph,
+                               .flow = flow,
+                               .stash_bytes = stash_bytes,
+                               .recompute = recompute,
+                               .offload = offload,
+                               .stage = stage,
+                               .split = split};
+    return measure(&build, out);
+}
+
+smp_status smp_layout_measure_again(const smp_graph *graph, const smp_flow *flow, int stage,
+                                    bool split, const bool *recompute, const bool *offload,
+                                    smp_memo *memo, smp_layout **out)
+{
+    smp__layout_build build = {.graph = graph,
+                               .flow = flow,
+                               .recompute = recompute,
+                               .offload = offload,
+                               .stage = stage,
+                               .split = split,
+                               .memo = memo};
+    return measure(&build, out);
 }

@@ -33,6 +33,7 @@
 #ifndef SMP_SCHEDULE_MEMORY_LAYOUT_H
 #define SMP_SCHEDULE_MEMORY_LAYOUT_H
 
+#include "schedule/memory/memo.h"
 #include "graph/model/op.h"
 #include "partition/problem/flow.h"
 #include "schedule/rules/program.h"
@@ -170,6 +171,11 @@ smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int st
 smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
                               const bool *recompute, const bool *offload,
                               const int64_t *stash_bytes, smp_layout **out);
+/* The same for one of many layouts, of which many have the same buffers: `memo` has the sizes of
+ * work areas. */
+smp_status smp_layout_measure_again(const smp_graph *graph, const smp_flow *flow, int stage,
+                                    bool split, const bool *recompute, const bool *offload,
+                                    smp_memo *memo, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
 /* What the layout needs of the work area of its rank. */

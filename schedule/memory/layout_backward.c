@@ -410,7 +410,7 @@ static smp_status layout_calls(smp__backward_build *b)
 
 smp_status smp__layout_backward(smp__layout_build *base)
 {
-    smp__backward_build b = {.base = base};
+    smp__backward_build b = {.base = base, .work = {.memo = base->memo}};
     smp_status status = layout_calls(&b);
     free(b.instr);
     smp__work_free(&b.work);

@@ -12,6 +12,7 @@ typedef struct smp__work {
     int64_t n;
     int64_t *bytes, *begin, *end, *offset; /* malloc'ed */
     size_t capacity[4];
+    smp_memo *memo; /* of totals, where offsets are not wanted; NULL: none */
 } smp__work;
 
 /* What the two halves of an op's backward read: inputs and outputs as masks, aux. */
@@ -28,7 +29,8 @@ typedef struct smp__layout_build {
     const bool *offload;        /* likewise */
     int stage;
     bool split;
-    bool measure; /* sizes are all that is wanted: addresses and instructions are not kept */
+    smp_memo *memo; /* with measure: of packings; NULL: none */
+    bool measure;   /* sizes are all that is wanted: addresses and instructions are not kept */
     smp_arena *scratch;
     smp_layout *layout;
     smp_layout_call *call;

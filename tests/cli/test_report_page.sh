@@ -121,7 +121,7 @@ prepare split split.html </dev/null
 
 # Two stages per rank; a part of the step.
 expect_exit 0 smp-partition model.yaml --cluster four.yaml --stages 2 --ddp 2 --chunks 2 \
-    --microbatches 4 --microbatch-size 4 --pipeline interleaved --report chunks.html
+    --microbatches 4 --microbatch-size 4 --pipeline interleaved --shard 1 --report chunks.html
 prepare chunks chunks.html <<'PART'
 <script>
 setView(0.2 * END, 0.3 * END);

@@ -24,7 +24,7 @@ expect_equal 'the smallest' "$(taken memory.yaml)" "$(sort -t ';' -k 3,3n memory
 expect_equal 'weights in shards' "$(taken memory.yaml)" '4, weights'
 
 # What does not fit without shards is advised with them, and the advice holds.
-expect_exit 3 smp-partition "$model" -n 4 --tensor 1 --stages 1 --microbatches 1 --memory 100MB -o none.yaml
+expect_exit 3 smp-partition "$model" -n 4 --tensor 1 --stages 1 --microbatches 1 --memory 100MB --shard 1 -o none.yaml
 expect_match err 'It would fit with --shard auto \(step [0-9.]+ ms: '
 expect_exit 0 smp-partition "$model" -n 4 --tensor 1 --stages 1 --microbatches 1 --memory 100MB --shard auto --time-limit "$search_s" -o advised.yaml
 [ -n "$(taken advised.yaml)" ] || fail 'a plan without shards'

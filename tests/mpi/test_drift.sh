@@ -19,7 +19,7 @@ cc -O2 -shared -fPIC -I"$SMP_SOURCE_DIR" drifting.c -o snake.so -lm
 
 plan() { # file devices option...
     expect_exit 0 smp-partition snake.yaml --plugin ./snake.so -n "$2" --stages 1 --ddp "$2" --microbatches 2 \
-        --microbatch-size 1 -o "$1" "${@:3}"
+        --microbatch-size 1 --shard 1 -o "$1" "${@:3}"
 }
 plan two.yaml 2
 plan three.yaml 3

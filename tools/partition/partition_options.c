@@ -141,13 +141,13 @@ static const smp_option rows[] = {
              "plan's with --fix, else none)"},
     {"shard", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "S|auto", .at = PLANNING(shard),
      .least = 1, .most = SMP_MAX_COUNT, .words = auto_or_number,
-     .help = "replicas that hold one copy of the states together, each a part: divides ddp; "
-             "auto: with and without are planned, and the faster is taken (default: the "
-             "plan's, or 1)"},
+     .help = "replicas that hold one copy of the states together, each a part: divides ddp; 1: "
+             "none; auto: any degree is searched (default: the plan's with check and --fix, else "
+             "all replicas or those of a node, where that is faster or memory asks for it)"},
     {"shard-what", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH,
      .value = "optimizer|gradients|weights", .at = PLANNING(shard_what),
-     .help = "which states: those of the optimizer (default), gradients too, weights too "
-             "(--shard auto: any)"},
+     .help = "which states: those of the optimizer (default with a number), gradients too, "
+             "weights too (else: any)"},
     {"prefetch", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K|auto",
      .at = PLANNING(prefetch), .most = SMP_MAX_COUNT, .words = auto_or_number,
      .help = "sharded weights are gathered K runs of a chunk ahead of use, 0: right before "

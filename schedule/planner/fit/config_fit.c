@@ -360,9 +360,12 @@ smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_parti
     return status;
 }
 
-/* Takes the other sharding if it is faster by a part in a thousand, and fits. */
+#define FASTER 0.999    /* times the step: worth another sharding */
+#define AS_FAST_AS 1.01 /* worth whole states */
+
+/* Takes the other sharding if its step is at most so many times as long, and it fits. */
 static smp_status try_sharding(smp__configs *configs, smp__config *config, smp_sharding other,
-                               smp_candidate *candidate)
+                               double most, smp_candidate *candidate)
 {
     smp__planner *planner = configs->planner;
     const smp_sharding kept = candidate->sharding;
@@ -370,7 +373,7 @@ static smp_status try_sharding(smp__configs *configs, smp__config *config, smp_s
     double other_us = step_us;
     candidate->sharding = other;
     smp_status status = smp__planner_step_us(planner, candidate, &other_us);
-    if (status == SMP_OK && other_us < 0.999 * step_us) {
+    if (status == SMP_OK && other_us < most * step_us) {
         SMP_TRY(smp__planner_judge(planner, candidate));
         if (candidate->fits) {
             config->sharding = other;
@@ -436,9 +439,23 @@ static smp_status tune_hops(smp__configs *configs, smp__config *config, smp_cand
         smp_sharding other = candidate->sharding;
         other.node_replicas = choice[i];
         if (choice[i] != candidate->sharding.node_replicas)
-            SMP_TRY(try_sharding(configs, config, other, candidate));
+            SMP_TRY(try_sharding(configs, config, other, FASTER, candidate));
     }
     return SMP_OK;
+}
+
+/* Of few degrees none has whole states. But of replicas that each have them one that has drifted is
+ * found, and a job goes on without one: so where they fit, and a step takes no longer, they are
+ * taken. */
+static smp_status try_whole_states(smp__configs *configs, smp__config *config,
+                                   smp_candidate *candidate)
+{
+    smp_sharding other = candidate->sharding;
+    other.shard = 1;
+    if (!configs->planner->any_shard || !configs->request->few_shards ||
+        candidate->sharding.shard <= 1 || candidate->sharding.what != SMP_SHARD_OPTIMIZER)
+        return SMP_OK;
+    return try_sharding(configs, config, other, AS_FAST_AS, candidate);
 }
 
 smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate)
@@ -455,11 +472,11 @@ smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_cand
     other.bucket_bytes = 0;
     if (candidate->sharding.bucket_bytes < 0 &&
         smp__candidate_sharding(planner, candidate).bucket_bytes > 0)
-        SMP_TRY(try_sharding(configs, config, other, candidate));
+        SMP_TRY(try_sharding(configs, config, other, FASTER, candidate));
     other = candidate->sharding;
     other.prefetch = SMP_PREFETCH_DEFAULT + 1;
     if (weights && planner->any_prefetch && candidate->chunks >= 3 &&
         candidate->sharding.prefetch == SMP_PREFETCH_DEFAULT)
-        SMP_TRY(try_sharding(configs, config, other, candidate));
-    return SMP_OK;
+        SMP_TRY(try_sharding(configs, config, other, FASTER, candidate));
+    return try_whole_states(configs, config, candidate);
 }

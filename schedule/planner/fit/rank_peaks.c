@@ -119,34 +119,6 @@ static void put_program(const smp_program *program, numbers *key)
     put_number(key, (int64_t)smp_hash(4, program->action, bytes));
 }
 
-/* Finds the slot of a key, or the free one for it. */
-static smp__peak *find_slot(const smp__peaks *peaks, const uint64_t hash[2])
-{
-    size_t at = hash[0] & (peaks->capacity - 1);
-    while (peaks->item[at].used &&
-           (peaks->item[at].hash[0] != hash[0] || peaks->item[at].hash[1] != hash[1]))
-        at = (at + 1) & (peaks->capacity - 1);
-    return &peaks->item[at];
-}
-
-/* Keeps the table at most half full. */
-static smp_status grow(smp__peaks *peaks)
-{
-    if (2 * (peaks->n + 1) <= peaks->capacity)
-        return SMP_OK;
-    smp__peaks larger = {.capacity = peaks->capacity > 0 ? 2 * peaks->capacity : 256,
-                         .n = peaks->n};
-    larger.item = calloc(larger.capacity, sizeof *larger.item);
-    if (!larger.item)
-        return smp_fail_memory(larger.capacity * sizeof *larger.item);
-    for (size_t i = 0; i < peaks->capacity; i++)
-        if (peaks->item[i].used)
-            *find_slot(&larger, peaks->item[i].hash) = peaks->item[i];
-    free(peaks->item);
-    *peaks = larger;
-    return SMP_OK;
-}
-
 static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_bytes,
                                int64_t *host_bytes)
 {
@@ -158,29 +130,25 @@ static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_byte
     return SMP_OK;
 }
 
-static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, const int *chunk_of,
+static smp_status plan_once(smp_memo *peaks, const smp_memory_input *input, const int *chunk_of,
                             int64_t *peak_bytes, int64_t *host_bytes)
 {
-    numbers key = {0};
-    put_rank(input, chunk_of, &key);
-    put_program(input->program, &key);
-    if (key.failed) {
-        free(key.item);
+    numbers list = {0};
+    smp_memo_key key = {{0}};
+    int64_t found[2];
+    put_rank(input, chunk_of, &list);
+    put_program(input->program, &list);
+    if (!list.failed)
+        smp_memo_add(&key, list.item, (int64_t)list.n);
+    free(list.item);
+    if (list.failed)
         return SMP_ERR_NO_MEMORY;
+    if (!smp_memo_find(peaks, key, found)) {
+        SMP_TRY(plan_exactly(input, &found[0], &found[1]));
+        SMP_TRY(smp_memo_keep(peaks, key, found));
     }
-    uint64_t hash[2] = {smp_hash(1, key.item, key.n * sizeof *key.item),
-                        smp_hash(2, key.item, key.n * sizeof *key.item)};
-    free(key.item);
-    SMP_TRY(grow(peaks));
-    smp__peak *slot = find_slot(peaks, hash);
-    if (!slot->used) {
-        smp__peak peak = {.used = true, .hash = {hash[0], hash[1]}};
-        SMP_TRY(plan_exactly(input, &peak.bytes, &peak.host_bytes));
-        *slot = peak;
-        peaks->n++;
-    }
-    *peak_bytes = slot->bytes;
-    *host_bytes = slot->host_bytes;
+    *peak_bytes = found[0];
+    *host_bytes = found[1];
     return SMP_OK;
 }
 

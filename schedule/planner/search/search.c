@@ -557,7 +557,7 @@ static smp_status try_whole(smp__search *s)
     for (int32_t i = 0; i < s->configs.n && !smp_work_past(end_s); i++) {
         s->budget->patience_s = patience_s(s, PATIENCE * share);
         const smp_sharding *sharding = &s->configs.config[i].sharding;
-        const bool whole = !planner->any_shard || sharding->shard == 1;
+        const bool whole = !planner->any_shard || smp__sharding_is_whole(planner, *sharding);
         if (whole && (!planner->any_states || !sharding->offload_states))
             SMP_TRY(smp__search_try(s, i));
     }

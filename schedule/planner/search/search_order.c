@@ -204,8 +204,14 @@ static void sort_configs(smp__configs *configs)
 static int32_t count_whole(const smp__configs *configs)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < configs->n; i++)
-        n += smp__compare_shardings(configs->config[i].sharding, configs->config[0].sharding) == 0;
+    for (int32_t i = 0; i < configs->n; i++) {
+        const smp_sharding sharding = configs->config[i].sharding,
+                           first = configs->config[0].sharding;
+        n += configs->planner->any_shard && configs->request->few_shards
+                 ? smp__sharding_is_whole(configs->planner, sharding) &&
+                       sharding.offload_states == first.offload_states
+                 : smp__compare_shardings(sharding, first) == 0;
+    }
     return configs->n > 1 ? n : 0;
 }
 

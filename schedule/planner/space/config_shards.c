@@ -8,7 +8,12 @@
  * gradients and weights, and the host's update, or on a GPU what of these forwards do not hide: if
  * they hide all, the device's own update is saved, well below 1 % of a step, as the host takes a
  * hundred times as long for it. Any of these is looked at with them where memory binds the one
- * without. Where the least memory is asked for all are looked at. O(n log n). */
+ * without. Where the least memory is asked for all are looked at.
+ *
+ * Of few degrees (few_shards) the optimizer's states go over all replicas or nowhere: whole
+ * states are no faster and take more memory, so none has those, but the winner where it can. What
+ * else is in shards is over all replicas, or those of a node, whose links are faster.
+ * O(n log n). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,13 +37,30 @@ static void add_weights(const smp__planner *planner, smp_sharding sharding, smp_
     }
 }
 
-static void add_degree(const smp__planner *planner, int shard, smp__shardings *list)
+/* Replicas that share a node, at most; 1: not more than one, or all. */
+static int node_degree(const smp__planner *planner, int ddp)
+{
+    int most = planner->request.cluster->devices_per_node;
+    most = most < ddp - 1 ? most : ddp - 1;
+    while (most > 1 && ddp % most != 0)
+        most--;
+    return most > 1 ? most : 1;
+}
+
+bool smp__sharding_is_whole(const smp__planner *planner, smp_sharding sharding)
+{
+    return sharding.shard <= 1 || (planner->request.few_shards && planner->any_shard &&
+                                   sharding.what == SMP_SHARD_OPTIMIZER);
+}
+
+static void add_degree(const smp__planner *planner, int shard, smp_shard_what least,
+                       smp__shardings *list)
 {
     const smp_search_request *request = &planner->request;
     const bool any = request->any_shard_what, training = request->graph->training;
     smp_sharding sharding = request->sharding;
     sharding.shard = shard;
-    for (int what = SMP_SHARD_OPTIMIZER; what <= SMP_SHARD_WEIGHTS; what++) {
+    for (int what = (int)least; what <= SMP_SHARD_WEIGHTS; what++) {
         sharding.what = (smp_shard_what)what;
         if ((!any && sharding.what != request->sharding.what) ||
             (!training && sharding.what != SMP_SHARD_WEIGHTS))
@@ -55,15 +77,21 @@ void smp__shardings_list(const smp__planner *planner, int ddp, smp__shardings *o
     const smp_search_request *request = &planner->request;
     int64_t degree = 2;
     out->n = 0;
+    const bool few = planner->any_shard && request->few_shards && ddp > 1;
+    const bool optimizer =
+        request->graph->training &&
+        (request->any_shard_what || request->sharding.what == SMP_SHARD_OPTIMIZER);
     if (smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training))
         add_weights(planner, request->sharding, out);
-    else
+    else if (!few || !optimizer)
         add(out, request->sharding);
-    for (; planner->any_shard && degree <= ddp; degree *= 2)
+    for (; planner->any_shard && !few && degree <= ddp; degree *= 2)
         if (ddp % degree == 0)
-            add_degree(planner, (int)degree, out);
-    if (planner->any_shard && degree / 2 != ddp && ddp > 1)
-        add_degree(planner, ddp, out);
+            add_degree(planner, (int)degree, SMP_SHARD_OPTIMIZER, out);
+    if (few && node_degree(planner, ddp) > 1)
+        add_degree(planner, node_degree(planner, ddp), SMP_SHARD_GRADIENTS, out);
+    if (planner->any_shard && ddp > 1 && (few || degree / 2 != ddp))
+        add_degree(planner, ddp, SMP_SHARD_OPTIMIZER, out);
     for (int i = 0, n = out->n; planner->any_states && i < n; i++) {
         smp_sharding away = out->item[i];
         away.offload_states = true;
@@ -147,6 +175,8 @@ static int32_t find_wholer(const smp__configs *configs, const smp__config *confi
         return -1;
     else
         sharding->what--;
+    if (request->few_shards && planner->any_shard && sharding->what == SMP_SHARD_OPTIMIZER)
+        sharding->shard = config->mapping->ddp;
     for (; wanted.chunks > 0; wanted.chunks /= 2) {
         const indexed key = {.config = &wanted};
         const indexed *found =

@@ -124,6 +124,9 @@ typedef struct smp__configs {
 } smp__configs;
 
 /* What may be in shards among `ddp` replicas, by degree; prefetch as asked for, or its choices. */
+/* Nothing is in shards, or with few_shards nothing but the optimizer's states. */
+bool smp__sharding_is_whole(const smp__planner *planner, smp_sharding sharding);
+
 enum { SMP__MAX_SHARDINGS = 256 };
 typedef struct smp__shardings {
     smp_sharding item[SMP__MAX_SHARDINGS];

@@ -20,6 +20,8 @@ typedef struct smp_search_request {
     smp_sharding sharding;      /* of every configuration; those that cannot have it are left out;
                                    or SMP_SHARD_AUTO: all degrees, none among them */
     bool any_shard_what;        /* with SMP_SHARD_AUTO: what is searched as well */
+    bool few_shards;            /* with SMP_SHARD_AUTO: of the degrees only all replicas, and those
+                                   of a node */
     double deadline_s;          /* smp_work_s() at which the best so far is taken; 0: never */
     const int32_t *pin;         /* see smp_problem.pin */
     const smp_where *pin_where; /* see smp_problem.pin_where */

@@ -51,7 +51,8 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
 void smp__planner_close(smp__planner *planner)
 {
     smp__planner_drop(planner);
-    free(planner->peaks.item);
+    smp_memo_free(&planner->peaks);
+    smp_memo_free(&planner->packings);
     smp_costs_destroy(planner->costs);
     free(planner->together);
     *planner = (smp__planner){0};

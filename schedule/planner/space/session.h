@@ -9,19 +9,6 @@
 
 /* A planning session, and what a configuration costs in it; shared by the planner's files. */
 
-/* Peak of one kind of rank. */
-typedef struct smp__peak {
-    bool used;
-    uint64_t hash[2];
-    int64_t bytes, host_bytes;
-} smp__peak;
-
-/* Hash table, open addressing; capacity is a power of two. */
-typedef struct smp__peaks {
-    smp__peak *item;
-    size_t n, capacity;
-} smp__peaks;
-
 /* What missed the memory by least, for advice (schedule/planner/advice/advice.c). */
 typedef struct smp__nearest {
     bool known;
@@ -62,7 +49,8 @@ typedef struct smp__planner {
     int32_t *together; /* owned; NULL: the request's */
     smp_costs *costs;
     smp__held held;
-    smp__peaks peaks;
+    smp_memo peaks;    /* of kinds of ranks: bytes, host bytes (rank_peaks.c) */
+    smp_memo packings; /* of work areas (smp_layout_measure_again) */
     bool any_shard;    /* degrees of sharding are searched; the request's is what does without */
     bool any_states;   /* ... and the optimizer's states with them in host memory or not */
     bool any_prefetch; /* it may choose how far ahead weights are gathered */

@@ -402,9 +402,20 @@ static int count_kind(const smp_layout *l, smp_instr_kind kind)
 static void check_measure(const smp_graph *g, const smp_flow *flow, const bool *recompute,
                           const smp_layout *full)
 {
-    smp_layout *bare;
+    static smp_memo memo; /* of all layouts */
+    smp_layout *bare, *again;
     assert_int_equal(SMP_OK, smp_layout_measure(g, flow, full->stage, full->split, recompute, NULL,
                                                 NULL, &bare));
+    for (int i = 0; i < 2; i++) {
+        const size_t n = memo.n;
+        assert_int_equal(SMP_OK, smp_layout_measure_again(g, flow, full->stage, full->split,
+                                                          recompute, NULL, &memo, &again));
+        assert_true(i == 0 || memo.n == n);
+        assert_int_equal(full->forward_work_bytes, again->forward_work_bytes);
+        assert_int_equal(full->backward_work_bytes, again->backward_work_bytes);
+        assert_int_equal(full->weight_work_bytes, again->weight_work_bytes);
+        smp_layout_destroy(again);
+    }
     assert_int_equal(full->stage, bare->stage);
     assert_int_equal(full->split, bare->split);
     assert_int_equal(0, bare->n_call + bare->n_instr + bare->n_weight_instr);
