@@ -78,6 +78,7 @@ static const struct hostile {
 } hostile[] = {
     {"", 0, "byte 8:", "expected '{'"},
     {"[]", 0, "byte 8:", "expected '{'"},
+    {"{} x", 0, "byte 11:", "after the header's '}'"},
     {"{\"a\":", 0, "byte 13:", "ends inside an entry"},
     {"{\"a\":" T("[1]", "[0,4]") "} x", 4, "byte 63:", "after the header's '}'"},
     {"{\"a\":" T("[1]", "[0,4]") ",}", 4, "byte 62:", "one entry between two commas"},

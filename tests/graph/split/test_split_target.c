@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -42,8 +43,34 @@ static void test_targets(void **state)
     smp_graph_destroy(behind);
 }
 
+/* Ops stay in their groups. */
+static void test_groups(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "smp: 1\nname: groups\nmode: inference\ninputs:\n  x: {dtype: float32, shape: [4]}\nops:\n"
+        "  - {op: linear, name: a, in: x, out: h, features: 8, group: first}\n"
+        "  - {op: relu, name: b, in: h, out: h, group: first}\n"
+        "  - {op: linear, name: c, in: h, out: y, features: 2, group: last}\n";
+    static const smp_split_entry entries[] = {
+        {.op = "a", .as = "columns"}, {.op = "b", .as = "elements@0"}, {.op = "c", .as = "rows"}};
+    const smp_splitting splitting = {.devices = 2, .n_entry = 3, .entry = entries};
+    smp_graph *graph = NULL;
+    assert_int_equal(smp_graph_parse("groups.yaml", text, sizeof text - 1, &graph), SMP_OK);
+    if (smp_splitting_apply(&splitting, 1, &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(graph->n_group, 2);
+    assert_string_equal(graph->group[0], "first");
+    assert_string_equal(graph->group[1], "last");
+    for (int32_t i = 0; i < graph->n_op; i++)
+        if (strlen(graph->op[i].name) == 1) /* those that the model has */
+            assert_int_equal(graph->op[i].group, graph->op[i].name[0] == 'c');
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets),
+                                       cmocka_unit_test(test_groups)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
