@@ -24,14 +24,6 @@
 #include "tools/show/picture.h"
 #include "tools/show/stage_table.h"
 
-static smp_status print_text(FILE *stream, const smp_text *text)
-{
-    if (text->length > 0 &&
-        (fwrite(text->data, 1, text->length, stream) != text->length || fflush(stream) != 0))
-        return smp_fail(SMP_ERR_FAILED, "standard output: %s", strerror(errno));
-    return SMP_OK;
-}
-
 /* The plan's file, with the model as seen from there. */
 static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, const char *model)
 {
@@ -54,10 +46,10 @@ static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, con
 static smp_status show(const smp_partition_options *o, const smp_text *shown,
                        const smp_text *reasons)
 {
-    SMP_TRY(print_text(stdout, shown));
+    SMP_TRY(smp_print_text(shown));
     if (o->explain && !o->json)
         fputc('\n', stdout);
-    return print_text(stdout, reasons);
+    return smp_print_text(reasons);
 }
 
 static smp_status put_reasons(const smp_tensor_result *made, smp_text *reasons)
@@ -189,7 +181,7 @@ static smp_status write_verdict(const smp_partition_options *o, const smp_foreig
     smp_status status =
         o->json ? smp_foreign_report_json(verdict, &shown) : smp_foreign_report(verdict, &shown);
     if (status == SMP_OK)
-        status = print_text(stdout, &shown);
+        status = smp_print_text(&shown);
     smp_text_free(&shown);
     if (status == SMP_OK && !verdict->legal)
         status =
@@ -223,7 +215,7 @@ static smp_status compare_bits(const smp_partition_options *o)
 {
     smp_text shown = {0};
     const smp_status status = smp_same_bits_report(o->plan, o->same_bits_as, o->json, &shown);
-    const smp_status printed = print_text(stdout, &shown);
+    const smp_status printed = smp_print_text(&shown);
     smp_text_free(&shown);
     return printed != SMP_OK ? printed : status;
 }

@@ -15,8 +15,7 @@
 
 enum {
     MAX_LOCAL = 1 << 16,
-    USUAL_BATCH = 512, /* samples of a step, or the least above that the degrees divide */
-    LARGE_SIZE = 8     /* samples of a micro-batch whose size is searched, at most */
+    USUAL_BATCH = 512 /* samples of a step, or the least above that the degrees divide */
 };
 
 /* Devices that compute every op together. */
@@ -354,8 +353,8 @@ static void set_batch(smp_plan_options *o, bool any_size)
     const int64_t fixed =
         least_common(o->ddp > 0 ? o->ddp : 1, o->gradient_blocks > 0 ? o->gradient_blocks : 1) *
         o->microbatch_size;
-    const int64_t all =
-        least_common(least_common(fixed, o->ddp > 0 ? 1 : o->devices), any_size ? LARGE_SIZE : 1);
+    const int64_t all = least_common(least_common(fixed, o->ddp > 0 ? 1 : o->devices),
+                                     any_size ? SMP_TENSOR_MOST_SIZE : 1);
     const int64_t unit = all <= USUAL_BATCH ? all : fixed;
     if (o->global_batch == 0 && o->microbatches == 0)
         o->global_batch = (USUAL_BATCH + unit - 1) / unit * unit;

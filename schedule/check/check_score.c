@@ -48,7 +48,7 @@ static smp_status obey_stage(scoring *s, const smp_sketch_stage *stage, int64_t 
     }
     if (n_named == 0 || n_named == n || !graph->training)
         return SMP_OK;
-    return smp_recompute_repeats(graph, flow, stage->stage, recomputes, NULL, recomputes);
+    return smp_recompute_repeats(graph, flow, stage->stage, recomputes, recomputes);
 }
 
 /* Stages for which the sketch says what to recompute, or to offload, obey; others offload where all

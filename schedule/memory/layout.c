@@ -318,8 +318,6 @@ int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t i, bool *k
     *kept = true;
     if (!build->graph->training)
         return 0;
-    if (build->stash_bytes)
-        return build->stash_bytes[u];
     return op->cost && op->cost->stash_bytes > 0 ? op->cost->stash_bytes : 0;
 }
 
@@ -453,17 +451,21 @@ static smp_status build_in(smp__layout_build *build, smp_layout **out)
     return status;
 }
 
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                            const bool *recompute, const bool *offload, const int64_t *stash_bytes,
-                            smp_layout **out)
+static smp__layout_build build_of(const smp_graph *graph, const smp_flow *flow, int stage,
+                                  bool split, const bool *recompute, const bool *offload)
 {
-    smp__layout_build build = {.graph = graph,
+    return (smp__layout_build){.graph = graph,
                                .flow = flow,
-                               .stash_bytes = stash_bytes,
                                .recompute = recompute,
                                .offload = offload,
                                .stage = stage,
                                .split = split};
+}
+
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                            const bool *recompute, const bool *offload, smp_layout **out)
+{
+    smp__layout_build build = build_of(graph, flow, stage, split, recompute, offload);
     return build_in(&build, out);
 }
 
@@ -493,11 +495,15 @@ static smp_status keep_measures(smp_layout **layout)
     return SMP_OK;
 }
 
-static smp_status measure(smp__layout_build *build, smp_layout **out)
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                              const bool *recompute, const bool *offload, smp_memo *memo,
+                              smp_layout **out)
 {
     smp_layout *layout;
-    build->measure = true;
-    SMP_TRY(build_in(build, &layout));
+    smp__layout_build build = build_of(graph, flow, stage, split, recompute, offload);
+    build.measure = true;
+    build.memo = memo;
+    SMP_TRY(build_in(&build, &layout));
     smp_status status = keep_measures(&layout);
     if (status == SMP_OK)
         *out = layout;
@@ -535,32 +541,4 @@ int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_
             high = middle;
     }
     return -1;
-}
-
-smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                              const bool *recompute, const bool *offload,
-                              const int64_t *stash_bytes, smp_layout **out)
-{
-    smp__layout_build build = {.graph = graph,
-                               .flow = flow,
-                               .stash_bytes = stash_bytes,
-                               .recompute = recompute,
-                               .offload = offload,
-                               .stage = stage,
-                               .split = split};
-    return measure(&build, out);
-}
-
-smp_status smp_layout_measure_again(const smp_graph *graph, const smp_flow *flow, int stage,
-                                    bool split, const bool *recompute, const bool *offload,
-                                    smp_memo *memo, smp_layout **out)
-{
-    smp__layout_build build = {.graph = graph,
-                               .flow = flow,
-                               .recompute = recompute,
-                               .offload = offload,
-                               .stage = stage,
-                               .split = split,
-                               .memo = memo};
-    return measure(&build, out);
 }

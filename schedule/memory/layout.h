@@ -161,21 +161,16 @@ bool smp_layout_is_split(const smp_program *program, int chunk);
  * of the graph, ops whose forward may run again in the backward action, or NULL: none; who names
  * one of a pair means both. offload: [n_op], ops whose stash may travel, or NULL: none; of those
  * that are in both, what is repeated is not stashed. Ops without kernels (opaque) count by their
- * costs: `stash_bytes` [n_op] may be NULL, else gives what such an op stashes. */
+ * costs. */
 smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                            const bool *recompute, const bool *offload, const int64_t *stash_bytes,
-                            smp_layout **out);
+                            const bool *recompute, const bool *offload, smp_layout **out);
 
 /* The same without calls and instructions (none: counts are 0), which are most of its memory: all
- * that the memory planner reads. */
+ * that the memory planner reads. memo: sizes of work areas, which many layouts have in common;
+ * NULL: none. */
 smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
-                              const bool *recompute, const bool *offload,
-                              const int64_t *stash_bytes, smp_layout **out);
-/* The same for one of many layouts, of which many have the same buffers: `memo` has the sizes of
- * work areas. */
-smp_status smp_layout_measure_again(const smp_graph *graph, const smp_flow *flow, int stage,
-                                    bool split, const bool *recompute, const bool *offload,
-                                    smp_memo *memo, smp_layout **out);
+                              const bool *recompute, const bool *offload, smp_memo *memo,
+                              smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
 /* What the layout needs of the work area of its rank. */

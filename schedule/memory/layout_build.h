@@ -24,9 +24,8 @@ typedef struct smp__reads {
 typedef struct smp__layout_build {
     const smp_graph *graph;
     const smp_flow *flow;
-    const int64_t *stash_bytes; /* as passed to smp_layout_build */
-    const bool *recompute;      /* likewise; NULL unless the graph trains */
-    const bool *offload;        /* likewise */
+    const bool *recompute; /* as passed to smp_layout_build; NULL unless the graph trains */
+    const bool *offload;   /* likewise */
     int stage;
     bool split;
     smp_memo *memo; /* with measure: of packings; NULL: none */

@@ -4,22 +4,13 @@
 #include <stdlib.h>
 
 #include "graph/base/clock.h"
+#include "graph/base/text.h"
 
-/* Two multiplicative hashes of words (Steele and Vigna 2022 for the constants), each with its own
- * rotation, so that lists that differ have equal keys by chance alone. */
 void smp_memo_add(smp_memo_key *key, const int64_t *list, int64_t n)
 {
-    uint64_t a = key->hash[0] ^ (uint64_t)n, b = key->hash[1] + (uint64_t)n;
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t word = (uint64_t)list[i];
-        a = (a ^ word) * 0xd1342543de82ef95u;
-        a ^= a >> 32;
-        b = (b + word) * 0xaf251af3b0f025b5u;
-        b ^= b >> 29;
-    }
-    key->hash[0] = (a ^ (a >> 31)) * 0x9fb21c651e98df25u;
-    key->hash[1] = (b ^ (b >> 31)) * 0xaef17502108ef2d9u;
-    smp_work_count(SMP_WORK_OP, (double)n / 8.0);
+    for (int k = 0; k < 2; k++)
+        key->hash[k] = smp_hash(key->hash[k] + (uint64_t)k + 1, list, (size_t)n * sizeof *list);
+    smp_work_count(SMP_WORK_OP, (double)n);
 }
 
 /* The slot of a key, or the free one for it. */

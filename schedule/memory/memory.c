@@ -158,8 +158,9 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
     for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
         int stage = stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
         bool split = smp_layout_is_split(program, c);
-        status = (layout ? smp_layout_build : smp_layout_measure)(
-            graph, flow, stage, split, recompute, offload, NULL, &made[c]);
+        status = layout ? smp_layout_build(graph, flow, stage, split, recompute, offload, &made[c])
+                        : smp_layout_measure(graph, flow, stage, split, recompute, offload, NULL,
+                                             &made[c]);
         if (status == SMP_OK && !layout &&
             made[c]->block_bytes[SMP_BLOCK_AWAY] != plan->stage[stage].offload_bytes)
             status = smp_fail_at(smp_plan_stage_where(plan, stage),

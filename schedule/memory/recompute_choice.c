@@ -386,14 +386,13 @@ static smp_status choose(choice *c, double bytes_to_save, bool *all, int64_t *sa
 }
 
 smp_status smp_recompute_choose(const smp_graph *graph, const smp_flow *flow, int stage,
-                                const int64_t *stash_bytes, const double *forward_us,
-                                double bytes_to_save, bool *mask, int64_t *saved)
+                                const double *forward_us, double bytes_to_save, bool *mask,
+                                int64_t *saved)
 {
     choice c;
     bool all;
     int64_t bytes;
-    smp__layout_build build = {
-        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
+    smp__layout_build build = {.graph = graph, .flow = flow, .stage = stage};
     SMP_TRY(smp__layout_open(&build));
     smp_status status = fill(&c, &build, forward_us);
     if (status == SMP_OK)
@@ -409,13 +408,10 @@ smp_status smp_recompute_choose(const smp_graph *graph, const smp_flow *flow, in
 }
 
 smp_status smp_recompute_repeats(const smp_graph *graph, const smp_flow *flow, int stage,
-                                 const bool *recompute, const int64_t *stash_bytes, bool *repeats)
+                                 const bool *recompute, bool *repeats)
 {
-    smp__layout_build build = {.graph = graph,
-                               .flow = flow,
-                               .stash_bytes = stash_bytes,
-                               .recompute = recompute,
-                               .stage = stage};
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .recompute = recompute, .stage = stage};
     SMP_TRY(smp__layout_open(&build));
     smp__layout_find_repeated(&build);
     for (int32_t i = 0; i < build.layout->n_call; i++)

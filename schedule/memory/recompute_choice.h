@@ -8,10 +8,10 @@
 
 /* The ops of the stage whose forward runs again under a mask (NULL: none): named by it, or one of a
  * pair that it names, and their values needed. What they take is what recomputing costs. Writes
- * repeats[op] [n_op] for the ops of the stage alone; repeats may be recompute. stash_bytes: as for
- * smp_layout_build. As a mask it repeats itself. O(ops + edges). */
+ * repeats[op] [n_op] for the ops of the stage alone; repeats may be recompute. As a mask it
+ * repeats itself. O(ops + edges). */
 smp_status smp_recompute_repeats(const smp_graph *graph, const smp_flow *flow, int stage,
-                                 const bool *recompute, const int64_t *stash_bytes, bool *repeats);
+                                 const bool *recompute, bool *repeats);
 
 /* Chooses what the stage repeats so that it keeps at least bytes_to_save less of every micro-batch
  * between its forward and its backward action (stash blocks, and borders that the backward reads),
@@ -20,7 +20,7 @@ smp_status smp_recompute_repeats(const smp_graph *graph, const smp_flow *flow, i
  * mask[op] [n_op] for the ops of the stage alone; but for all of them it is what it repeats. *saved
  * (may be NULL): bytes. O((ops + edges) log ops). */
 smp_status smp_recompute_choose(const smp_graph *graph, const smp_flow *flow, int stage,
-                                const int64_t *stash_bytes, const double *forward_us,
-                                double bytes_to_save, bool *mask, int64_t *saved);
+                                const double *forward_us, double bytes_to_save, bool *mask,
+                                int64_t *saved);
 
 #endif

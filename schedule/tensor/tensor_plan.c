@@ -10,7 +10,7 @@
 #include "schedule/tensor/tensor_choice.h"
 #include "schedule/verify/verify.h"
 
-enum { MOST_TRIED = 64, MOST_SIZE = 8 /* samples of a micro-batch that is not asked for */ };
+enum { MOST_TRIED = 64 };
 
 #define LIST_SHARE 0.3  /* of the work, to list splittings, */
 #define FIRST_SHARE 0.5 /* to look at all, */
@@ -264,7 +264,7 @@ static smp_status add_sizes(search *s)
         if (is_first_of_size(s, i))
             best[n++] = most_promising(s, s->candidate[i].tensor, no_turn);
     for (int k = 0; k < n; k++)
-        for (int64_t size = 2; size <= MOST_SIZE && s->n < MOST_TRIED; size *= 2) {
+        for (int64_t size = 2; size <= SMP_TENSOR_MOST_SIZE && s->n < MOST_TRIED; size *= 2) {
             if (s->base->options.global_batch % size != 0)
                 continue;
             const int i = s->n++;

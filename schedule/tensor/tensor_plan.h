@@ -5,6 +5,8 @@
 
 #include "schedule/planner/planner.h"
 
+enum { SMP_TENSOR_MOST_SIZE = 8 }; /* samples of a micro-batch that is not asked for */
+
 /* What is asked beside a search. */
 typedef struct smp_tensor_request {
     int tensor;                   /* devices of a group; 0: the best of all */

@@ -30,18 +30,20 @@ def near(a, b, part, what):
 plans, sweep, alone = (list(csv.DictReader(open(f))) for f in ("plans.csv", "sweep.csv", "alone.csv"))
 assert [r["plan"] for r in plans] == ["one.yaml", "two.yaml"]
 for r in plans + [r for r in sweep if not r["reason"]]:
-    n = {k: float(v) for k, v in r.items() if k not in ("plan", "reason", "degrees", "schedule")}
+    n = {k: float(v) for k, v in r.items() if k not in ("plan", "reason", "degrees", "schedule", "days", "cost")}
     assert n["parameters"] == parameters, n
     near(n["samples_per_s"], n["global_batch"] / n["step_s"], 1e-6, "samples/s")
     near(n["tokens_per_s"], T * n["samples_per_s"], 1e-6, "tokens/s")
     near(n["device_flops_per_s"], flops * n["samples_per_s"] / n["devices"], 0.01, "FLOP/s")
     near(sum(n[k] for k in ("compute", "fill_and_drain", "imbalance", "transfer", "reduction")), 1, 1e-3, "shares")
+    near(float(r["days"] or 0), 1e9 / n["tokens_per_s"] / 86400 if r in plans else 0, 1e-4, "days")
 assert plans[1]["global_batch"] == "512"
+near(float(plans[0]["cost"]), 2 * 24 * 4 * float(plans[0]["days"]), 1e-4, "cost")
 assert [r["plan"] for r in sweep] == [f"global-batch={b} ddp={d}" for b in (64, 63) for d in (1, 2)]
 assert [bool(r["reason"]) for r in sweep] == [False, False, False, True]
 for key in ("step_s", "degrees", "schedule", "peak_bytes"):
     assert sweep[1][key] == alone[0][key], key
-bars = [e for e in tree.parse("plans.svg").iter() if e.tag.endswith("rect") and e.get("height") == "18.00"]
+bars = [e for e in tree.parse("plans.svg").iter() if e.tag.endswith("rect") and e.get("height") == "18"]
 length = {}
 for bar in bars:
     length[bar.get("y")] = length.get(bar.get("y"), 0) + float(bar.get("width"))

@@ -8,6 +8,8 @@
 #include "schedule/simulate/simulate.h"
 #include "tools/show/text_table.h"
 
+enum { SHOWN = 60 /* characters of a name */ };
+
 const char *const smp_time_share_names[SMP_TIME_SHARES] = {
     [SMP_TIME_COMPUTE] = "compute",     [SMP_TIME_RAMP] = "fill and drain",
     [SMP_TIME_IMBALANCE] = "imbalance", [SMP_TIME_TRANSFER] = "transfer",
@@ -103,7 +105,8 @@ static void put_speed(smp__table *t, const smp_compared *row)
 
 static void put_row(smp__table *t, const smp_compared *row)
 {
-    smp__table_put(t, "<%s", row->name);
+    const size_t length = strlen(row->name); /* of a long path the end */
+    smp__table_put(t, "<%s", row->name + (length > SHOWN ? length - SHOWN : 0));
     smp__table_put(t, "<%s", row->degrees);
     smp__table_put(t, "<%s", row->schedule);
     smp__table_put(t, "%d x %lld", row->microbatches, (long long)row->microbatch_size);
@@ -172,19 +175,34 @@ static void put_field(smp_text *text, const char *value)
     smp_text_append(text, "\"");
 }
 
+static void put_days(const smp_comparison *comparison, const smp_compared *row, smp_text *text)
+{
+    double days, hours;
+    const bool known =
+        comparison->tokens > 0.0 &&
+        smp_plan_training_time(&row->figures, comparison->tokens, row->devices, &days, &hours);
+    smp_text_append(text, ",");
+    if (known)
+        smp_text_append(text, "%.6g", days);
+    smp_text_append(text, ",");
+    if (known && comparison->price > 0.0)
+        smp_text_append(text, "%.6g", comparison->price * hours);
+    smp_text_append(text, "\n");
+}
+
 smp_status smp_comparison_csv(const smp_comparison *comparison, smp_text *text)
 {
     smp_text_append(text, "plan,reason,devices,degrees,schedule,microbatches,microbatch_size,"
                           "global_batch,parameters,step_s,samples_per_s,tokens_per_s,"
                           "device_flops_per_s,mfu,peak_bytes,bubble,compute,fill_and_drain,"
-                          "imbalance,transfer,reduction\n");
+                          "imbalance,transfer,reduction,days,cost\n");
     for (int i = 0; i < comparison->n; i++) {
         const smp_compared *row = &comparison->row[i];
         put_field(text, row->name);
         smp_text_append(text, ",");
         put_field(text, row->reason);
         if (!row->made) {
-            smp_text_append(text, ",,,,,,,,,,,,,,,,,,,\n");
+            smp_text_append(text, ",,,,,,,,,,,,,,,,,,,,,\n");
             continue;
         }
         smp_text_append(text, ",%d,", row->devices);
@@ -197,7 +215,7 @@ smp_status smp_comparison_csv(const smp_comparison *comparison, smp_text *text)
                         (long long)row->peak_bytes, row->bubble);
         for (int k = 0; k < SMP_TIME_SHARES; k++)
             smp_text_append(text, ",%.6g", row->share[k]);
-        smp_text_append(text, "\n");
+        put_days(comparison, row, text);
     }
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }

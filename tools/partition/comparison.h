@@ -5,7 +5,7 @@
 #include "graph/base/text.h"
 #include "tools/show/plan_figures.h"
 
-enum { SMP_MAX_COMPARED = 256, SMP_COMPARED_NAME = 64 };
+enum { SMP_MAX_COMPARED = 256, SMP_COMPARED_NAME = 512 };
 
 /* Where the time of a step goes. Shares of rank time, means over ranks; they add up to 1. */
 typedef enum smp_time_share {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/partition/comparison.h"
+#include "tools/show/svg.h"
 
 enum {
     WIDTH = 1000,
@@ -26,24 +27,6 @@ static const char style[] =
     ".k0{fill:#3f80c9}.k1{fill:#4a525d}.k2{fill:#f2b253}.k3{fill:#e07b3e}.k4{fill:#a98bd6}}\n"
     "</style>\n";
 
-static void put_text(smp_text *svg, const char *class, double x, double y, const char *value)
-{
-    smp_text_append(svg, "<text class=\"%s\" x=\"%.2f\" y=\"%.2f\">", class, x, y);
-    for (; *value; value++)
-        if (*value == '<' || *value == '&')
-            smp_text_append(svg, *value == '<' ? "&lt;" : "&amp;");
-        else
-            smp_text_append_bytes(svg, value, 1);
-    smp_text_append(svg, "</text>\n");
-}
-
-static void put_rect(smp_text *svg, const char *class, double x, double y, double w, double h)
-{
-    smp_text_append(svg,
-                    "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
-                    class, x, y, w, h);
-}
-
 static double sample_s(const smp_compared *row)
 {
     return row->made && row->samples_per_s > 0.0 ? 1.0 / row->samples_per_s : 0.0;
@@ -59,7 +42,7 @@ static void put_bar(const smp_compared *row, double longest_s, double y, smp_tex
         const double w = shares > 0.0 ? width * row->share[k] : k == SMP_TIME_COMPUTE ? width : 0.0;
         const char class[] = {'k', (char)('0' + k), '\0'};
         if (w > 0.0)
-            put_rect(svg, class, x, y, w, BAR);
+            smp__svg_rect(svg, class, x, y, w, BAR);
         x += w;
     }
 }
@@ -67,9 +50,9 @@ static void put_bar(const smp_compared *row, double longest_s, double y, smp_tex
 static void put_plan(const smp_compared *row, double longest_s, double y, smp_text *svg)
 {
     char speed[96], count[32];
-    put_text(svg, "r", LEFT - 10, y + BAR - 4, row->name);
+    smp__svg_text(svg, "r", LEFT - 10, y + BAR - 4, row->name);
     if (!row->made) {
-        put_text(svg, "s", LEFT, y + BAR - 4, row->reason);
+        smp__svg_text(svg, "s", LEFT, y + BAR - 4, row->reason);
         return;
     }
     put_bar(row, longest_s, y, svg);
@@ -81,7 +64,7 @@ static void put_plan(const smp_compared *row, double longest_s, double y, smp_te
     if (row->figures.mfu > 0.0)
         snprintf(speed + strlen(speed), sizeof speed - strlen(speed), ", MFU %.1f %%",
                  100.0 * row->figures.mfu);
-    put_text(svg, "s", WIDTH - RIGHT + 10, y + BAR - 4, speed);
+    smp__svg_text(svg, "s", WIDTH - RIGHT + 10, y + BAR - 4, speed);
 }
 
 static void put_legend(smp_text *svg)
@@ -89,8 +72,8 @@ static void put_legend(smp_text *svg)
     double x = LEFT;
     for (int k = 0; k < SMP_TIME_SHARES; k++) {
         const char class[] = {'k', (char)('0' + k), '\0'};
-        put_rect(svg, class, x, 36, 10, 10);
-        put_text(svg, "s", x + 15, 45, smp_time_share_names[k]);
+        smp__svg_rect(svg, class, x, 36, 10, 10);
+        smp__svg_text(svg, "s", x + 15, 45, smp_time_share_names[k]);
         x += 30 + 7.0 * (double)strlen(smp_time_share_names[k]);
     }
 }
@@ -105,8 +88,8 @@ smp_status smp_comparison_svg(const smp_comparison *comparison, smp_text *svg)
                     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
                     "height=\"%d\">\n%s",
                     WIDTH, height, WIDTH, height, style);
-    put_rect(svg, "bg", 0, 0, WIDTH, height);
-    put_text(svg, "t", 16, 22, "Time of a sample, predicted, by where it goes");
+    smp__svg_rect(svg, "bg", 0, 0, WIDTH, height);
+    smp__svg_text(svg, "t", 16, 22, "Time of a sample, predicted, by where it goes");
     put_legend(svg);
     for (int i = 0; i < comparison->n; i++)
         put_plan(&comparison->row[i], longest_s, TOP + ROW * i, svg);

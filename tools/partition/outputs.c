@@ -1,6 +1,7 @@
 /* Files made of a plan; see the header. */
 #include "tools/partition/outputs.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,4 +50,12 @@ smp_status smp_write_outputs(const smp_partition_options *options, const smp_pla
         status = export_plan(options->exporter[i], plan, graph, options->export_path[i]);
     smp_picture_close(picture);
     return status;
+}
+
+smp_status smp_print_text(const smp_text *text)
+{
+    if (text->length > 0 &&
+        (fwrite(text->data, 1, text->length, stdout) != text->length || fflush(stdout) != 0))
+        return smp_fail(SMP_ERR_FAILED, "standard output: %s", strerror(errno));
+    return SMP_OK;
 }

@@ -9,4 +9,7 @@
 smp_status smp_write_outputs(const smp_partition_options *options, const smp_plan *plan,
                              const smp_graph *graph);
 
+/* To standard output. */
+smp_status smp_print_text(const smp_text *text);
+
 #endif

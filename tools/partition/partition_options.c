@@ -172,8 +172,8 @@ static const smp_option rows[] = {
      .help = "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "B",
      .at = PLANNING(microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
-     .help = "samples in a micro-batch (default: the plan's, the profile's, else 1, or "
-             "with a global batch any of 1, 2, 4 and 8)"},
+     .help = "samples in a micro-batch (default: the plan's, the profile's, else "
+             "any of 1, 2, 4 and 8; 1 with --microbatches)"},
     {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
      .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
      .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "

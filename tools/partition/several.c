@@ -1,12 +1,12 @@
 /* compare and --sweep; see the header. */
 #include "tools/partition/several.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "exec/start/planning.h"
 #include "tools/partition/comparison.h"
+#include "tools/partition/outputs.h"
 
 enum { MOST_KEYS = 8, MOST_VALUES = 64 };
 
@@ -32,9 +32,8 @@ static smp_status write_comparison(const smp_partition_options *o, smp_compariso
     SMP_TRY(write_file(o->csv, comparison, smp_comparison_csv));
     SMP_TRY(write_file(o->svg, comparison, smp_comparison_svg));
     smp_status status = smp_comparison_table(comparison, &text);
-    if (status == SMP_OK &&
-        (fwrite(text.data, 1, text.length, stdout) != text.length || fflush(stdout) != 0))
-        status = smp_fail(SMP_ERR_FAILED, "standard output: %s", strerror(errno));
+    if (status == SMP_OK)
+        status = smp_print_text(&text);
     smp_text_free(&text);
     return status;
 }
@@ -109,13 +108,6 @@ static smp_status combine(const smp_partition_options *options, const axis *axes
     return name->failed ? SMP_ERR_NO_MEMORY : SMP_OK;
 }
 
-static smp_status miss(smp_comparison *comparison, const char *name)
-{
-    char reason[sizeof comparison->row->reason];
-    snprintf(reason, sizeof reason, "%s", smp_last_error());
-    return smp_comparison_miss(comparison, name, reason);
-}
-
 static smp_status plan_one(const smp_partition_options *o, const char *name,
                            smp_comparison *comparison)
 {
@@ -127,7 +119,7 @@ static smp_status plan_one(const smp_partition_options *o, const char *name,
         status = smp_comparison_add(comparison, name, planning.made.result.plan,
                                     planning.made.request.graph);
     else if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT)
-        status = miss(comparison, name);
+        status = smp_comparison_miss(comparison, name, smp_last_error());
     smp__planning_close(&planning);
     return status;
 }

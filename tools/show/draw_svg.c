@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/show/picture_model.h"
+#include "tools/show/svg.h"
 
 enum {
     WIDTH = 1200,
@@ -47,62 +48,11 @@ static const char host_style[] =
     "<style>.S{fill:#b0708a}.L{fill:#d08a5c}@media(prefers-color-scheme:dark){.S{fill:#c08ba0}"
     ".L{fill:#e0a57c}}</style>\n";
 
-/* Two decimals at most, without trailing zeros. */
-static void put_number(const figure *f, double value)
-{
-    char digits[64];
-    int length = snprintf(digits, sizeof digits, "%.2f", value);
-    while (length > 0 && digits[length - 1] == '0')
-        length--;
-    if (length > 0 && digits[length - 1] == '.')
-        length--;
-    smp_text_append_bytes(f->svg, digits, (size_t)length);
-}
-
 /* A path's command and its number. */
 static void put_to(const figure *f, const char *command, double value)
 {
     smp_text_append(f->svg, "%s", command);
-    put_number(f, value);
-}
-
-static void put_attribute(const figure *f, const char *name, double value)
-{
-    smp_text_append(f->svg, " %s=\"", name);
-    put_number(f, value);
-    smp_text_append(f->svg, "\"");
-}
-
-static void put_escaped(const figure *f, const char *value)
-{
-    for (; *value; value++) {
-        if (*value == '<' || *value == '&')
-            smp_text_append(f->svg, *value == '<' ? "&lt;" : "&amp;");
-        else
-            smp_text_append_bytes(f->svg, value, 1);
-    }
-}
-
-static void put_text(const figure *f, const char *class, double x, double y, const char *value)
-{
-    smp_text_append(f->svg, "<text");
-    if (class[0])
-        smp_text_append(f->svg, " class=\"%s\"", class);
-    put_attribute(f, "x", x);
-    put_attribute(f, "y", y);
-    smp_text_append(f->svg, ">");
-    put_escaped(f, value);
-    smp_text_append(f->svg, "</text>\n");
-}
-
-static void put_rect(const figure *f, const char *class, double x, double y, double w, double h)
-{
-    smp_text_append(f->svg, "<rect class=\"%s\"", class);
-    put_attribute(f, "x", x);
-    put_attribute(f, "y", y);
-    put_attribute(f, "width", w);
-    put_attribute(f, "height", h);
-    smp_text_append(f->svg, "/>\n");
+    smp__svg_number(f->svg, value);
 }
 
 static double x_of(const figure *f, double us)
@@ -159,7 +109,7 @@ static void put_shares(const figure *f, const smp__lane *lane, double y, double 
         if (!occurs(bins[class]))
             continue;
         smp_text_append(f->svg, "<path class=\"%c\" d=\"M%d ", smp__cell_letters[class], LEFT);
-        put_number(f, y);
+        smp__svg_number(f->svg, y);
         for (int x = 0; x < SMP__SHARE_BINS; x++) {
             double sum = 0.0;
             for (int k = 0; k <= class; k++)
@@ -172,7 +122,7 @@ static void put_shares(const figure *f, const smp__lane *lane, double y, double 
             drawn = level;
         }
         smp_text_append(f->svg, "H%dV", LEFT + PLOT);
-        put_number(f, y);
+        smp__svg_number(f->svg, y);
         smp_text_append(f->svg, "z\"/>\n");
     }
 }
@@ -201,8 +151,8 @@ static void put_labels(const figure *f, const smp__lane *lane, double y, double 
         if (!any)
             smp_text_append(f->svg, "<g class=\"n\">\n");
         any = true;
-        put_text(f, c->kind == SMP_ACTION_F ? "F" : "", x_of(f, c->start_us) + w / 2 - 0.4,
-                 y + h / 2 + 3.6, label);
+        smp__svg_text(f->svg, c->kind == SMP_ACTION_F ? "F" : "",
+                      x_of(f, c->start_us) + w / 2 - 0.4, y + h / 2 + 3.6, label);
     }
     if (any)
         smp_text_append(f->svg, "</g>\n");
@@ -211,7 +161,7 @@ static void put_labels(const figure *f, const smp__lane *lane, double y, double 
 static void put_lane(const figure *f, const smp__timeline *timeline, int rank, double y, double h)
 {
     const smp__lane *lane = &timeline->lane[rank];
-    put_rect(f, "i", LEFT, y, timeline->end_us * f->scale, h);
+    smp__svg_rect(f->svg, "i", LEFT, y, timeline->end_us * f->scale, h);
     if (lane->n > PLOT / 2)
         put_shares(f, lane, y, h);
     else
@@ -221,9 +171,9 @@ static void put_lane(const figure *f, const smp__timeline *timeline, int rank, d
         const char class[] = {smp__beside_letters[r->kind], '\0'};
         const double thick = h > 12.0 ? 3.0 : 1.5, inset = r->kind > 1 ? thick : 0.0;
         if (r->end_us > r->start_us)
-            put_rect(f, class, x_of(f, r->start_us),
-                     r->kind % 2 ? y + inset : y + h - thick - inset,
-                     (r->end_us - r->start_us) * f->scale, r->kind > 1 ? 0.7 * thick : thick);
+            smp__svg_rect(f->svg, class, x_of(f, r->start_us),
+                          r->kind % 2 ? y + inset : y + h - thick - inset,
+                          (r->end_us - r->start_us) * f->scale, r->kind > 1 ? 0.7 * thick : thick);
     }
     if (lane->n <= PLOT / 2)
         put_labels(f, lane, y, h);
@@ -235,7 +185,7 @@ static void put_held(const figure *f, const smp__lane *lane, double base, double
 {
     double drawn = -1.0;
     smp_text_append(f->svg, "<path class=\"m\" d=\"M%d ", LEFT);
-    put_number(f, base);
+    smp__svg_number(f->svg, base);
     for (int64_t i = 0; i < lane->n; i++) {
         double top = base - (double)lane->cell[i].bytes * per_byte;
         if (fabs(top - drawn) < 0.01)
@@ -255,13 +205,13 @@ static void put_memory(const figure *f, int rank, double y)
     const smp__rank_memory *m = &f->picture->memory[rank];
     double base = y + f->memory, per_byte = f->memory / (double)f->memory_bytes;
     double end = x_of(f, f->picture->predicted.end_us);
-    put_rect(f, "i", LEFT, y, end - LEFT, f->memory);
+    smp__svg_rect(f->svg, "i", LEFT, y, end - LEFT, f->memory);
     put_held(f, &f->picture->predicted.lane[rank], base, per_byte, end);
-    put_rect(f, "x", LEFT, base - (double)m->fixed_bytes * per_byte, end - LEFT,
-             (double)m->fixed_bytes * per_byte);
+    smp__svg_rect(f->svg, "x", LEFT, base - (double)m->fixed_bytes * per_byte, end - LEFT,
+                  (double)m->fixed_bytes * per_byte);
     if (f->memory > 8.0 && m->limit_bytes > 0 && m->limit_bytes <= f->memory_bytes) {
         smp_text_append(f->svg, "<path class=\"l\" d=\"M%d ", LEFT);
-        put_number(f, base - (double)m->limit_bytes * per_byte);
+        smp__svg_number(f->svg, base - (double)m->limit_bytes * per_byte);
         put_to(f, "H", end);
         smp_text_append(f->svg, "\"/>\n");
     }
@@ -278,14 +228,15 @@ static void put_rank(const figure *f, int rank, double y)
     if (rank % f->label_every)
         return;
     snprintf(label, sizeof label, "rank %d", rank);
-    put_text(f, "r", LEFT - 8, y + f->row / 2 + 4.0, label);
+    smp__svg_text(f->svg, "r", LEFT - 8, y + f->row / 2 + 4.0, label);
     if (f->measured >= 11.0)
-        put_text(f, "r s", LEFT - 8, y + f->row + f->measured / 2 + 5.0, "measured");
+        smp__svg_text(f->svg, "r s", LEFT - 8, y + f->row + f->measured / 2 + 5.0, "measured");
     snprintf(label, sizeof label, "%.0f %% busy", smp__busy_percent(&picture->predicted, rank));
-    put_text(f, "s", WIDTH - RIGHT + 8, y + f->row / 2 + 4.0, label);
+    smp__svg_text(f->svg, "s", WIDTH - RIGHT + 8, y + f->row / 2 + 4.0, label);
     if (f->memory >= 11.0)
-        put_text(f, "s", WIDTH - RIGHT + 8, y + f->row + f->measured + f->memory / 2 + 6.0,
-                 smp_format_bytes(bytes, sizeof bytes, picture->memory[rank].reserved_bytes));
+        smp__svg_text(f->svg, "s", WIDTH - RIGHT + 8,
+                      y + f->row + f->measured + f->memory / 2 + 6.0,
+                      smp_format_bytes(bytes, sizeof bytes, picture->memory[rank].reserved_bytes));
 }
 
 static void put_title(const figure *f)
@@ -298,7 +249,7 @@ static void put_title(const figure *f)
                     plan->microbatches == 1 ? "" : "es");
     if (smp_plan_tensor(plan) > 1)
         smp_text_append(&line, ", tensor %d", smp_plan_tensor(plan));
-    put_text(f, "t", 16, 27, line.data ? line.data : "");
+    smp__svg_text(f->svg, "t", 16, 27, line.data ? line.data : "");
     line.length = 0;
     smp_text_append(&line, "step %s, bubble %.1f %%",
                     smp_format_us(step, sizeof step, f->picture->predicted.end_us),
@@ -315,7 +266,7 @@ static void put_title(const figure *f)
     if (f->picture->simulated.simulation->replica > 0)
         smp_text_append(&line, "; replica %d of %d, the slowest",
                         f->picture->simulated.simulation->replica, plan->ddp);
-    put_text(f, "s", 16, 46, line.data ? line.data : "");
+    smp__svg_text(f->svg, "s", 16, 46, line.data ? line.data : "");
     f->svg->failed = f->svg->failed || line.failed;
     smp_text_free(&line);
 }
@@ -326,8 +277,8 @@ static void put_swatch(const figure *f, const char *class, const char *name, dou
     double width = 0;
     for (const char *c = name; *c; c++)
         width += 6.5;
-    put_text(f, "s r", *x, 27, name);
-    put_rect(f, class, *x - width - 14, 18, 10, 10);
+    smp__svg_text(f->svg, "s r", *x, 27, name);
+    smp__svg_rect(f->svg, class, *x - width - 14, 18, 10, 10);
     *x -= width + 30;
 }
 
@@ -367,11 +318,11 @@ static void put_axis(const figure *f, double bottom)
             snprintf(label, sizeof label, end_us >= 1e3 ? "%g ms" : "%g us",
                      end_us >= 1e3 ? at_us / 1e3 : at_us);
         smp_text_append(f->svg, "<path class=\"g\" d=\"M");
-        put_number(f, x_of(f, at_us));
+        smp__svg_number(f->svg, x_of(f, at_us));
         smp_text_append(f->svg, " %dV", TOP - 8);
-        put_number(f, bottom);
+        smp__svg_number(f->svg, bottom);
         smp_text_append(f->svg, "\"/>\n");
-        put_text(f, "s c", x_of(f, at_us), TOP - 14, label);
+        smp__svg_text(f->svg, "s c", x_of(f, at_us), TOP - 14, label);
     }
 }
 
@@ -417,7 +368,7 @@ static void put_frame(const figure *f, double height)
     if (smp__picture_offloads(f->picture))
         smp_text_append(f->svg, "%s", host_style);
     smp_text_append(f->svg, "<title>");
-    put_escaped(f, f->picture->plan->model_name);
+    smp__svg_escaped(f->svg, f->picture->plan->model_name);
     smp_text_append(f->svg, ": timeline and memory of %d ranks</title>\n",
                     f->picture->plan->pipeline);
     smp_text_append(f->svg,

@@ -452,8 +452,8 @@ static smp_status try_whole_states(smp__configs *configs, smp__config *config,
 {
     smp_sharding other = candidate->sharding;
     other.shard = 1;
-    if (!configs->planner->any_shard || !configs->request->few_shards ||
-        candidate->sharding.shard <= 1 || candidate->sharding.what != SMP_SHARD_OPTIMIZER)
+    if (!configs->planner->few_shards || candidate->sharding.shard <= 1 ||
+        candidate->sharding.what != SMP_SHARD_OPTIMIZER)
         return SMP_OK;
     return try_sharding(configs, config, other, AS_FAST_AS, candidate);
 }

@@ -108,11 +108,11 @@ static smp_status choose(const fitting *f, int rank, double share)
     for (int s = 0; s < partition->n_stage; s++) {
         if (f->candidate->stage_rank[s] != rank)
             continue;
-        SMP_TRY(smp_recompute_choose(f->problem->graph, f->planner->held.flow, s, NULL,
-                                     f->forward_us, share * (double)partition->load[s].stash_bytes,
-                                     f->recompute, NULL));
+        SMP_TRY(smp_recompute_choose(f->problem->graph, f->planner->held.flow, s, f->forward_us,
+                                     share * (double)partition->load[s].stash_bytes, f->recompute,
+                                     NULL));
         SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->held.flow, s, f->recompute,
-                                      NULL, f->recompute));
+                                      f->recompute));
     }
     return SMP_OK;
 }
@@ -167,7 +167,7 @@ static smp_status find_us(const fitting *f, int rank, double *us)
     for (int s = 0; s < f->problem->n_stage; s++)
         if (f->candidate->stage_rank[s] == rank)
             SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->held.flow, s, f->recompute,
-                                          NULL, f->recompute));
+                                          f->recompute));
     *us = 0.0;
     for (int32_t i = 0; i < f->n_op; i++)
         *us += f->recompute[f->op[i]] ? f->forward_us[f->op[i]] : 0.0;

@@ -372,7 +372,7 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
     SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
     smp_status status = SMP_OK;
     result->order = (smp_auto_outcome){.rule_us = evaluation.simulation->step_us};
-    if (!planner->trial || !planner->trial->brief)
+    if (!smp__is_brief(planner))
         status = smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
     for (int i = 0; i < 2 && status == SMP_OK; i++)
         if (result->search.other[i] && result->order.tried)

@@ -493,12 +493,10 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
 
 smp_status smp__search_finish(smp__search *s, smp_search_result *out)
 {
-    const smp__trial *trial = s->configs.planner->trial;
-    const bool brief = trial && trial->brief;
     rank_key *key = NULL;
     SMP_TRY(sort_entries(s, &key));
     smp_status status = SMP_OK;
-    if (brief && key[0].candidate->fits) {
+    if (smp__is_brief(s->configs.planner) && key[0].candidate->fits) {
         status = hand_over(s, key, 0, out);
         free(key);
         return status;

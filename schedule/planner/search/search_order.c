@@ -204,13 +204,12 @@ static void sort_configs(smp__configs *configs)
 static int32_t count_whole(const smp__configs *configs)
 {
     int32_t n = 0;
+    const smp__planner *planner = configs->planner;
     for (int32_t i = 0; i < configs->n; i++) {
-        const smp_sharding sharding = configs->config[i].sharding,
-                           first = configs->config[0].sharding;
-        n += configs->planner->any_shard && configs->request->few_shards
-                 ? smp__sharding_is_whole(configs->planner, sharding) &&
-                       sharding.offload_states == first.offload_states
-                 : smp__compare_shardings(sharding, first) == 0;
+        const smp_sharding a = configs->config[i].sharding, b = configs->config[0].sharding;
+        n += planner->few_shards
+                 ? smp__sharding_is_whole(planner, a) && a.offload_states == b.offload_states
+                 : smp__compare_shardings(a, b) == 0;
     }
     return configs->n > 1 ? n : 0;
 }
@@ -253,8 +252,7 @@ smp_status smp__plan_estimate(const smp_search_request *request, double *out)
 smp_status smp__search_order(smp__configs *configs)
 {
     SMP_TRY(smp__totals_make(configs->request, configs->costs, &configs->totals));
-    const smp__trial *trial = configs->planner->trial;
-    configs->quick = (trial && trial->brief) ||
+    configs->quick = smp__is_brief(configs->planner) ||
                      (int64_t)count_whole(configs) * configs->request->graph->n_op > MAX_THOROUGH;
     SMP_TRY(smp__search_estimate(configs, 0));
     sort_configs(configs);

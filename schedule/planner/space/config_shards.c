@@ -49,8 +49,7 @@ static int node_degree(const smp__planner *planner, int ddp)
 
 bool smp__sharding_is_whole(const smp__planner *planner, smp_sharding sharding)
 {
-    return sharding.shard <= 1 || (planner->request.few_shards && planner->any_shard &&
-                                   sharding.what == SMP_SHARD_OPTIMIZER);
+    return sharding.shard <= 1 || (planner->few_shards && sharding.what == SMP_SHARD_OPTIMIZER);
 }
 
 static void add_degree(const smp__planner *planner, int shard, smp_shard_what least,
@@ -77,7 +76,7 @@ void smp__shardings_list(const smp__planner *planner, int ddp, smp__shardings *o
     const smp_search_request *request = &planner->request;
     int64_t degree = 2;
     out->n = 0;
-    const bool few = planner->any_shard && request->few_shards && ddp > 1;
+    const bool few = planner->few_shards && ddp > 1;
     const bool optimizer =
         request->graph->training &&
         (request->any_shard_what || request->sharding.what == SMP_SHARD_OPTIMIZER);
@@ -175,7 +174,7 @@ static int32_t find_wholer(const smp__configs *configs, const smp__config *confi
         return -1;
     else
         sharding->what--;
-    if (request->few_shards && planner->any_shard && sharding->what == SMP_SHARD_OPTIMIZER)
+    if (planner->few_shards && sharding->what == SMP_SHARD_OPTIMIZER)
         sharding->shard = config->mapping->ddp;
     for (; wanted.chunks > 0; wanted.chunks /= 2) {
         const indexed key = {.config = &wanted};

@@ -51,9 +51,9 @@ static smp_status get_layout(smp__planner *planner, int stage, bool split, const
 {
     smp_layout **layout = &planner->held.layout[2 * stage + split];
     if (!*layout)
-        SMP_TRY(smp_layout_measure_again(planner->request.graph, planner->held.flow, stage, split,
-                                         planner->held.recompute, planner->held.offload,
-                                         &planner->packings, layout));
+        SMP_TRY(smp_layout_measure(planner->request.graph, planner->held.flow, stage, split,
+                                   planner->held.recompute, planner->held.offload,
+                                   &planner->packings, layout));
     *out = *layout;
     return SMP_OK;
 }

@@ -28,6 +28,7 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     if (!request->graph->training)
         planner->request.options.gradient_blocks = 0; /* nothing is added up */
     planner->any_shard = request->sharding.shard == SMP_SHARD_AUTO;
+    planner->few_shards = planner->any_shard && request->few_shards;
     if (planner->request.sharding.shard < 1)
         planner->request.sharding.shard = 1;
     planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;

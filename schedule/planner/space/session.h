@@ -50,14 +50,20 @@ typedef struct smp__planner {
     smp_costs *costs;
     smp__held held;
     smp_memo peaks;    /* of kinds of ranks: bytes, host bytes (rank_peaks.c) */
-    smp_memo packings; /* of work areas (smp_layout_measure_again) */
+    smp_memo packings; /* of work areas (smp_layout_measure) */
     bool any_shard;    /* degrees of sharding are searched; the request's is what does without */
+    bool few_shards;   /* of them few (request.h) */
     bool any_states;   /* ... and the optimizer's states with them in host memory or not */
     bool any_prefetch; /* it may choose how far ahead weights are gathered */
     const smp__trial *trial; /* NULL: for a plan that is to be used */
     bool left_out;           /* something, for what the trial has to beat */
     smp__nearest nearest;    /* of the first search in which nothing fits */
 } smp__planner;
+
+static inline bool smp__is_brief(const smp__planner *planner)
+{
+    return planner->trial && planner->trial->brief;
+}
 
 /* The request's `together`, [n_op], with what the target runs as one kernel, owned by the caller;
  * NULL: nothing is (together.c). */

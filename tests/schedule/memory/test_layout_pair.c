@@ -4,7 +4,7 @@
 static void lay_out(const smp_graph *graph, const smp_flow *flow, int s, bool split,
                     const bool *mask, smp_layout **out)
 {
-    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, split, mask, NULL, NULL, out));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, split, mask, NULL, out));
 }
 
 static const char pair_model[] =

@@ -388,8 +388,7 @@ static void make_programs(job *j, fixture_random *random)
         for (int32_t u = 0; u < j->graph->n_op; u++)
             away[u] = percent > 0 && fixture_chance(random, percent);
         bool split = smp_layout_is_split(&j->program[s % j->pipeline], s / j->pipeline);
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(j->graph, j->flow, s, split, mask, away, NULL, out));
+        assert_int_equal(SMP_OK, smp_layout_build(j->graph, j->flow, s, split, mask, away, out));
         partly += (*out)->redo && (*out)->block_bytes[SMP_BLOCK_INPUT] > 0;
     }
     if (j->horizon > 0)

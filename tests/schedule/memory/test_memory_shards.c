@@ -62,8 +62,8 @@ static void open_job(job *j, uint64_t seed)
         const int r = j->stage_rank[s] = smp_schedule_stage_rank(kind, &j->shape, s);
         const bool split = smp_layout_is_split(&j->program[r], j->held[r]);
         j->rank_stage[r][j->held[r]++] = s;
-        assert_int_equal(SMP_OK, smp_layout_build(&j->f.graph, j->flow, s, split, NULL, NULL, NULL,
-                                                  &j->layout[s]));
+        assert_int_equal(
+            SMP_OK, smp_layout_build(&j->f.graph, j->flow, s, split, NULL, NULL, &j->layout[s]));
     }
 }
 

@@ -34,8 +34,7 @@ static void test_memory_target_weights(void **state)
         smp_memory_rank *memory;
         assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[t]));
         assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
         assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
         assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
         assert_int_equal(
@@ -86,7 +85,7 @@ static int64_t kept_bytes(const smp_graph *graph, smp_memory_rank **out)
     smp_flow *flow;
     smp_layout *layout;
     assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
-    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
     assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
     assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
     assert_int_equal(
@@ -161,7 +160,7 @@ static smp_memory_rank *far_memory(const smp_graph *graph, int shard, smp_shard_
                                             SMP_ACTION_REDUCE,  SMP_ACTION_ALL, SMP_ACTION_DROP,
                                             SMP_ACTION_OPTIMIZE};
     assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
-    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, NULL, &layout));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (shard > 1 || kinds[i] == SMP_ACTION_F || kinds[i] == SMP_ACTION_B)
             assert_int_equal(SMP_OK, smp_program_push(&program, kinds[i], 0, 0));

@@ -39,8 +39,8 @@ static void open_job(job *j, uint64_t seed)
                                                30, &j->program[r]));
     for (int s = 0; s < n_stage; s++) {
         bool split = smp_layout_is_split(&j->program[s % j->pipeline], s / j->pipeline);
-        assert_int_equal(SMP_OK, smp_layout_build(&j->made.graph, j->flow, s, split, NULL, NULL,
-                                                  NULL, &j->layout[s]));
+        assert_int_equal(
+            SMP_OK, smp_layout_build(&j->made.graph, j->flow, s, split, NULL, NULL, &j->layout[s]));
     }
 }
 

@@ -35,8 +35,7 @@ static double time_of(const chosen *c, const bool *mask)
 {
     bool repeats[32] = {0};
     double us = 0.0;
-    assert_int_equal(SMP_OK,
-                     smp_recompute_repeats(c->graph, c->flow, c->stage, mask, NULL, repeats));
+    assert_int_equal(SMP_OK, smp_recompute_repeats(c->graph, c->flow, c->stage, mask, repeats));
     for (int32_t u = 0; u < c->graph->n_op; u++)
         us += repeats[u] ? c->us[u] : 0.0;
     return us;
@@ -45,7 +44,7 @@ static double time_of(const chosen *c, const bool *mask)
 static void choose(chosen *c, double bytes)
 {
     memset(c->mask, 0, sizeof c->mask);
-    assert_int_equal(SMP_OK, smp_recompute_choose(c->graph, c->flow, c->stage, NULL, c->us, bytes,
+    assert_int_equal(SMP_OK, smp_recompute_choose(c->graph, c->flow, c->stage, c->us, bytes,
                                                   c->mask, &c->saved));
 }
 
@@ -169,8 +168,8 @@ static void test_recompute_choice_of_large_graphs(void **state)
             assert_int_equal(c.saved, none - held(&c, c.mask));
             if (time_of(&c, c.mask) == time_of(&c, all))
                 continue;
-            assert_int_equal(
-                SMP_OK, smp_recompute_repeats(&f.graph, c.flow, c.stage, c.mask, NULL, repeats));
+            assert_int_equal(SMP_OK,
+                             smp_recompute_repeats(&f.graph, c.flow, c.stage, c.mask, repeats));
             for (int32_t u = 0; u < f.graph.n_op; u++)
                 assert_true(stage[u] != c.stage || repeats[u] == c.mask[u]);
         }

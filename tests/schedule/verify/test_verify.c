@@ -406,8 +406,7 @@ static smp_memory_rank *plan_memory(const smp_graph *graph, const execution *e, 
     for (int c = 0; c < e->chunks; c++) {
         bool split = smp_layout_is_split(&e->program[rank], c);
         stage_of_chunk[c] = stage_at(e, rank, c);
-        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], split, NULL, NULL, NULL,
-                             &layout[c]))
+        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], split, NULL, NULL, &layout[c]))
             fail_msg("%s", smp_last_error());
     }
     smp_memory_input input = {.graph = graph,
