@@ -550,7 +550,8 @@ static smp_status try_each(smp__search *s, double share)
 static smp_status try_whole(smp__search *s)
 {
     const smp__planner *planner = s->configs.planner;
-    const double share = planner->any_shard ? WHOLE_SHARE : STATES_SHARE;
+    const bool many = planner->any_shard && !planner->few_shards;
+    const double share = many ? WHOLE_SHARE : STATES_SHARE;
     const double end_s = smp__budget_share(s->budget, share);
     if (!s->configs.quick || end_s <= 0.0)
         return SMP_OK;
@@ -561,7 +562,7 @@ static smp_status try_whole(smp__search *s)
         if (whole && (!planner->any_states || !sharding->offload_states))
             SMP_TRY(smp__search_try(s, i));
     }
-    return planner->any_shard ? try_each(s, LITTLE_PATIENCE) : SMP_OK;
+    return many ? try_each(s, LITTLE_PATIENCE) : SMP_OK;
 }
 
 static smp_status try_all(smp__search *s)
