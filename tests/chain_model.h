@@ -10,6 +10,7 @@
 typedef struct chain_op {
     double forward_us, backward_us;
     int64_t weight_bytes, stash_bytes, output_bytes;
+    int skip; /* it also reads what the op so many before its predecessor makes; 0: not */
 } chain_op;
 
 /* Ops n0 to n<n-1>, tensors t0 to t<n-1>. */
@@ -21,7 +22,11 @@ static inline smp_graph *chain_model(const chain_op *op, int n)
     for (int i = 0; i < n; i++) {
         smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
         if (i > 0)
-            smp_text_append(&text, ", in: t%d", i - 1);
+            smp_text_append(&text, ", in: [t%d", i - 1);
+        if (i > 0 && op[i].skip > 0 && i - 1 - op[i].skip >= 0)
+            smp_text_append(&text, ", t%d", i - 1 - op[i].skip);
+        if (i > 0)
+            smp_text_append(&text, "]");
         smp_text_append(&text,
                         ", cost: {forward_us: %g, backward_us: %g, weight_bytes: %lld, "
                         "stash_bytes: %lld, output_bytes: %lld}}\n",

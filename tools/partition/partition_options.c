@@ -219,8 +219,9 @@ static const smp_option rows[] = {
     {"placement", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "cluster|spread|auto",
      .set = set_placement,
      .help = "neighbours are the ranks of a pipeline (cluster), the replicas of a stage "
-             "(spread), or whichever is faster, or another order of unequal devices "
-             "(default); or D, P and T, neighbours last: DPT is cluster, PDT spread"},
+             "(spread), or whichever is faster, or another order of unequal devices, "
+             "or of few on several nodes (default); or D, P and T, neighbours last: DPT is "
+             "cluster, PDT spread"},
     {"memory", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE",
      .at = PLANNING(memory_bytes), .help = "limit per device (default: the device's)"},
     {"recompute", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",

