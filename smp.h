@@ -130,9 +130,12 @@ typedef enum smp_tensor_overlap {
  * --help` explains and messages use. 0 in a count is auto. Strings and arrays belong to the caller,
  * who may free them after the call that takes the options. */
 typedef struct smp_plan_options {
-    const char *cluster; /* file; NULL: the cores of this machine, or GPUs like the one that the
+    const char *cluster;    /* file; NULL: the cores of this machine, or GPUs like the one that the
                             profile was measured on */
-    const char *profile; /* file; NULL: costs are estimated */
+    const char *profile;    /* file; NULL: costs are estimated */
+    const char *const *set; /* [n_set] "NAME=VALUE": other values for entries of the model's `let`;
+                               the plan keeps them */
+    int n_set;
 
     /* The shape of the plan. */
     int devices;             /* 0: all of the cluster, or as many as there are ranks */

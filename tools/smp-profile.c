@@ -32,7 +32,7 @@ typedef struct arguments {
     smp_target target;
     int64_t microbatch_size; /* 0: not given */
     double link_s;
-    smp_option_list plugins;
+    smp_option_list set, plugins;
     bool links, check_gradients;
 } arguments;
 
@@ -74,6 +74,8 @@ static const smp_option rows[] = {
          "measure nothing: compare the gradients of every operator, as `backward` has them on the "
          "CPU in fp32, with differences of its forward (micro-batches of 2 unless "
          "--microbatch-size says otherwise)"},
+    {"set", .kind = SMP_OPTION_LIST, .value = "NAME=VALUE", .at = AT(set),
+     .help = "another value for an entry of the model's 'let', such as T=4096; repeatable"},
     {"plugin", .kind = SMP_OPTION_LIST, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
     {0},
@@ -136,7 +138,8 @@ static smp_status open_model(const arguments *a, smp_graph **out)
 {
     smp_graph *graph;
     SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
-    SMP_TRY(smp_graph_read(a->common.operand, &graph));
+    const smp_settings settings = {.n = a->set.n, .text = a->set.item};
+    SMP_TRY(smp_graph_read_with(a->common.operand, settings, &graph));
     smp_status status = smp_graph_set_target(graph, a->target);
     if (status == SMP_OK)
         status = smp_graph_check_runnable(graph);

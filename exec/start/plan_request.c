@@ -68,7 +68,8 @@ static smp_status check_numbers(const smp_plan_options *o)
         const char *name;
         const char *const *item;
         int n, most;
-    } list[] = {{"split", o->split, o->n_split, SMP_MAX_COUNT},
+    } list[] = {{"set", o->set, o->n_set, SMP_MAX_SETTINGS},
+                {"split", o->split, o->n_split, SMP_MAX_COUNT},
                 {"cut_at", o->cut_at, o->n_cut_at, SMP_MAX_COUNT},
                 {"freeze", o->freeze, o->n_freeze, SMP_MAX_FREEZES}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {

@@ -360,6 +360,15 @@ static void set_batch(smp_plan_options *o, bool any_size)
         o->global_batch = (USUAL_BATCH + unit - 1) / unit * unit;
 }
 
+/* What is asked for, else what a plan says. */
+static smp_settings settings_of(const smp__planning *p)
+{
+    const smp_plan_options *o = &p->options->planning;
+    if (o->n_set > 0 || !p->sketch)
+        return (smp_settings){.n = o->n_set, .text = o->set};
+    return p->sketch->settings;
+}
+
 smp_status smp__planning_open(const smp_options *options, const smp_target *target, int ranks,
                               smp__planning *p)
 {
@@ -370,10 +379,10 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
     SMP_TRY(smp__plan_request_fill(o, ranks, r));
     SMP_TRY(read_cuts(p));
     const bool asked = r->options.devices > 0;
-    SMP_TRY(smp_graph_read(options->model, &p->graph));
-    SMP_TRY(read_profile(p));
     if (o->fix)
         SMP_TRY(smp_sketch_read(o->fix, &p->sketch));
+    SMP_TRY(smp_graph_read_with(options->model, settings_of(p), &p->graph));
+    SMP_TRY(read_profile(p));
     SMP_TRY(freeze(p));
     if (!target)
         SMP_TRY(find_target(p, false, &found));
@@ -409,10 +418,10 @@ static smp_status split_model(smp__planning *p)
 static smp_status open_checked_model(smp__planning *p, const char *plan)
 {
     if (p->options->model)
-        return smp_graph_read(p->options->model, &p->graph);
+        return smp_graph_read_with(p->options->model, settings_of(p), &p->graph);
     if (!p->sketch->model_path)
         return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", plan);
-    const smp_plan named = {.model_path = p->sketch->model_path};
+    const smp_plan named = {.model_path = p->sketch->model_path, .settings = p->sketch->settings};
     return smp_plan_open_model(&named, plan, 0, &p->graph);
 }
 

@@ -123,11 +123,20 @@ typedef struct smp_consumer {
     int32_t slot; /* index into op->in */
 } smp_consumer;
 
+/* Other values for entries of a model's `let`. */
+enum { SMP_MAX_SETTINGS = 64 };
+typedef struct smp_settings {
+    int n;                   /* at most SMP_MAX_SETTINGS */
+    const char *const *text; /* [n] "NAME=VALUE", as `let` has it after a colon; of two with one
+                                name the later counts */
+} smp_settings;
+
 typedef struct smp_graph {
     const char *name;
-    const char *path; /* as given */
-    bool training;    /* mode: training */
-    bool freezes;     /* smp_graph_freeze was called; of the whole graph */
+    const char *path;      /* as given */
+    smp_settings settings; /* those that count */
+    bool training;         /* mode: training */
+    bool freezes;          /* smp_graph_freeze was called; of the whole graph */
     smp_target target;
     int32_t n_input; /* model inputs are tensors 0 .. n_input-1 */
     int32_t n_tensor;
@@ -157,6 +166,7 @@ typedef struct smp_graph {
 /* Reads and checks a model file: names, shapes, types, ties, limits. Errors: SMP_ERR_INPUT with
  * file:line:column. *out is freed with smp_graph_destroy. */
 smp_status smp_graph_read(const char *path, smp_graph **out);
+smp_status smp_graph_read_with(const char *path, smp_settings settings, smp_graph **out);
 smp_status smp_graph_parse(const char *path, const char *text, size_t bytes, smp_graph **out);
 void smp_graph_destroy(smp_graph *graph);
 

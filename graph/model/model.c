@@ -196,15 +196,31 @@ static smp_status read_model(smp__model *m, const smp_yaml *yaml)
         return smp_fail_at(smp_yaml_where(top), "model: no 'ops', expected a list of ops");
     SMP_TRY(read_name(m, smp_yaml_get(top, "name")));
     SMP_TRY(read_mode(m, smp_yaml_get(top, "mode")));
-    if (let)
-        SMP_TRY(smp__model_read_let(m, let));
+    SMP_TRY(smp__model_read_let(m, let));
     SMP_TRY(build(m, top, ops));
     SMP_TRY(read_loss(m, smp_yaml_get(top, "loss")));
     return finish(m, smp_yaml_get(top, "loss"));
 }
 
+static smp_status read_with(smp__model *m, const smp_yaml *yaml, smp_settings settings)
+{
+    smp_graph *g = &m->store->graph;
+    smp_yaml *given = NULL;
+    g->path = smp_arena_strdup(g->arena, smp_yaml_file(yaml));
+    if (!g->path)
+        return SMP_ERR_NO_MEMORY;
+    if (settings.n == 0)
+        return read_model(m, yaml);
+    SMP_TRY(smp__model_read_settings(settings, g->arena, &g->settings, &given));
+    smp_status status = smp_yaml_top(given, &m->given);
+    if (status == SMP_OK)
+        status = read_model(m, yaml);
+    smp_yaml_destroy(given);
+    return status;
+}
+
 /* Takes a loaded document; everything that only reading needs is freed here. */
-static smp_status read_document(const smp_yaml *yaml, smp_graph **out)
+static smp_status read_document(const smp_yaml *yaml, smp_settings settings, smp_graph **out)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     smp__model *m = calloc(1, sizeof *m);
@@ -216,12 +232,8 @@ static smp_status read_document(const smp_yaml *yaml, smp_graph **out)
     m->group_index = smp_map_create();
     m->tied_index = smp_map_create();
     m->tensor_index = SMP__NAME_INDEX(smp_tensor, name);
-    if (m->store && m->scratch && m->let_index && m->group_index && m->tied_index) {
-        smp_graph *g = &m->store->graph;
-        g->path = smp_arena_strdup(g->arena, smp_yaml_file(yaml));
-        if (g->path)
-            status = read_model(m, yaml);
-    }
+    if (m->store && m->scratch && m->let_index && m->group_index && m->tied_index)
+        status = read_with(m, yaml, settings);
     if (status == SMP_OK)
         *out = &m->store->graph;
     else if (m->store)
@@ -241,16 +253,21 @@ smp_status smp_graph_parse(const char *path, const char *text, size_t bytes, smp
 {
     smp_yaml *yaml;
     SMP_TRY(smp_yaml_parse(path, text, bytes, &yaml));
-    smp_status status = read_document(yaml, out);
+    smp_status status = read_document(yaml, (smp_settings){0}, out);
     smp_yaml_destroy(yaml);
     return status;
 }
 
 smp_status smp_graph_read(const char *path, smp_graph **out)
 {
+    return smp_graph_read_with(path, (smp_settings){0}, out);
+}
+
+smp_status smp_graph_read_with(const char *path, smp_settings settings, smp_graph **out)
+{
     smp_yaml *yaml;
     SMP_TRY(smp_yaml_read(path, &yaml));
-    smp_status status = read_document(yaml, out);
+    smp_status status = read_document(yaml, settings, out);
     smp_yaml_destroy(yaml);
     return status;
 }

@@ -101,6 +101,7 @@ typedef struct smp__model {
     smp__block ops;
 
     /* Names in expressions. */
+    const smp_yaml_node *given; /* other values of them, by name; NULL: none */
     smp_map *let_index;
     const char **let_name;
     smp_expr_name *let_value;
@@ -128,6 +129,10 @@ typedef struct smp__model {
 } smp__model;
 
 /* model_scope.c */
+/* The settings that count as a map of a document; their texts go to `arena`. */
+smp_status smp__model_read_settings(smp_settings settings, smp_arena *arena, smp_settings *kept,
+                                    smp_yaml **out);
+/* let: NULL if there is none. SMP_ERR_INPUT for a setting of no entry. */
 smp_status smp__model_read_let(smp__model *m, const smp_yaml_node *let);
 /* Fails unless `name` is an identifier that no `let` entry or repeat around it has. */
 smp_status smp__model_check_variable(smp__model *m, const char *what, const char *name,

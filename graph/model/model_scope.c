@@ -137,8 +137,70 @@ static smp_status read_entry(smp__model *m, const smp_yaml_node *node, const cha
     return SMP_OK;
 }
 
+/* Length of the name; 0: it is no setting. A line of its own in a document. */
+static size_t name_of(const char *setting)
+{
+    const char *equals = strchr(setting, '=');
+    return equals && equals[1] && !strpbrk(setting, "\r\n") ? (size_t)(equals - setting) : 0;
+}
+
+smp_status smp__model_read_settings(smp_settings settings, smp_arena *arena, smp_settings *kept,
+                                    smp_yaml **out)
+{
+    const char **text = SMP_ARENA_NEW(arena, const char *, SMP_MAX_SETTINGS);
+    smp_text document = {0};
+    int n = 0;
+    if (!text)
+        return SMP_ERR_NO_MEMORY;
+    if (settings.n > SMP_MAX_SETTINGS)
+        return smp_fail(SMP_ERR_INPUT, "let: got %d values to set, expected at most %d", settings.n,
+                        SMP_MAX_SETTINGS);
+    smp_text_append(&document, "smp: 1\n");
+    for (int i = 0; i < settings.n; i++) {
+        const char *setting = settings.text[i];
+        const size_t name = name_of(setting);
+        bool counts = true;
+        if (name == 0) {
+            smp_text_free(&document);
+            return smp_fail(SMP_ERR_INPUT, "let: got '%.100s' to set, expected NAME=VALUE",
+                            setting);
+        }
+        for (int k = i + 1; k < settings.n; k++)
+            counts &= strncmp(settings.text[k], setting, name + 1) != 0;
+        if (!counts)
+            continue;
+        smp_text_append(&document, "%.*s: %s\n", (int)name, setting, setting + name + 1);
+        text[n] = smp_arena_strdup(arena, setting);
+        document.failed |= !text[n++];
+    }
+    *kept = (smp_settings){.n = n, .text = text};
+    const smp_status status = document.failed
+                                  ? SMP_ERR_NO_MEMORY
+                                  : smp_yaml_parse("let", document.data, document.length, out);
+    smp_text_free(&document);
+    return status;
+}
+
+static smp_status check_settings(const smp__model *m)
+{
+    int64_t index;
+    for (int i = 1; m->given && i < smp_yaml_map_size(m->given); i++) { /* after smp: 1 */
+        const char *name = smp_yaml_map_key(m->given, i);
+        if (smp_map_get(m->let_index, name, &index))
+            continue;
+        const char *nearest =
+            m->n_let > 0 ? smp_nearest(name, m->let_name, (size_t)m->n_let) : NULL;
+        return smp_fail(SMP_ERR_INPUT, "%s: its 'let' has no '%.100s' to set%s%s%s",
+                        m->store->graph.path, name, nearest ? ", did you mean '" : "",
+                        nearest ? nearest : "", nearest ? "'?" : "");
+    }
+    return SMP_OK;
+}
+
 smp_status smp__model_read_let(smp__model *m, const smp_yaml_node *let)
 {
+    if (!let)
+        return check_settings(m);
     SMP_TRY(smp_yaml_map(let, "let"));
     size_t n = (size_t)smp_yaml_map_size(let);
     m->let_name = SMP_ARENA_NEW(m->scratch, const char *, n);
@@ -150,10 +212,11 @@ smp_status smp__model_read_let(smp__model *m, const smp_yaml_node *let)
         char what[SMP_MAX_NAME + 16];
         snprintf(what, sizeof what, "let: %.255s", name);
         SMP_TRY(smp__model_check_variable(m, "let", name, smp_yaml_map_key_where(let, i)));
-        SMP_TRY(read_entry(m, smp_yaml_map_value(let, i), what, &m->let_value[i]));
+        const smp_yaml_node *given = m->given ? smp_yaml_get(m->given, name) : NULL;
+        SMP_TRY(read_entry(m, given ? given : smp_yaml_map_value(let, i), what, &m->let_value[i]));
         m->let_name[i] = name;
         m->n_let = i + 1;
         SMP_TRY(smp_map_set(m->let_index, name, i)); /* from here on it can be used */
     }
-    return SMP_OK;
+    return check_settings(m);
 }

@@ -64,6 +64,7 @@ typedef struct smp_plan_places {
 typedef struct smp_plan {
     const char *model_path; /* as in the file; relative to the plan's folder */
     const char *model_name;
+    smp_settings settings; /* the model was read with */
     uint64_t fingerprint;
     /* Each of `devices` is a group of splitting.devices processes that compute every op together;
      * all else is about groups, with a graph in which ops have their share (graph/split). */

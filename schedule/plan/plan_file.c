@@ -45,9 +45,34 @@ static smp_status read_text(const reader *r, const smp_yaml_node *map, const cha
     return is_wanted(r, map, key) ? smp__field_text(map, what, key, r->arena, out) : SMP_OK;
 }
 
+/* `set: ["NAME=VALUE", ...]`, which may be absent. */
+static smp_status read_settings(const reader *r, const smp_yaml_node *map, smp_settings *out)
+{
+    const smp_yaml_node *list = smp_yaml_get(map, "set");
+    if (!list)
+        return SMP_OK;
+    SMP_TRY(smp_yaml_list(list, "model: set"));
+    const int n = smp_yaml_list_size(list);
+    if (n > SMP_MAX_SETTINGS)
+        return smp_fail_at(smp_yaml_where(list), "model: set: got %d, expected at most %d", n,
+                           SMP_MAX_SETTINGS);
+    const char **text = SMP_ARENA_NEW(r->arena, const char *, (size_t)n);
+    if (!text)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const char *setting;
+        SMP_TRY(smp_yaml_string(smp_yaml_list_at(list, i), "model: set", &setting));
+        text[i] = smp_arena_strdup(r->arena, setting);
+        if (!text[i])
+            return SMP_ERR_NO_MEMORY;
+    }
+    *out = (smp_settings){.n = n, .text = text};
+    return SMP_OK;
+}
+
 static smp_status read_model(const reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"path", "name", "fingerprint"};
+    static const char *const keys[] = {"path", "name", "set", "fingerprint"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
     if (!is_wanted(r, top, "model"))
@@ -55,6 +80,7 @@ static smp_status read_model(const reader *r, const smp_yaml_node *top)
     SMP_TRY(smp__field_map(top, "plan", "model", keys, SMP__COUNT(keys), &map));
     SMP_TRY(read_text(r, map, "model", "path", &sketch->model_path));
     SMP_TRY(read_text(r, map, "model", "name", &sketch->model_name));
+    SMP_TRY(read_settings(r, map, &sketch->settings));
     if (!is_wanted(r, map, "fingerprint"))
         return SMP_OK;
     SMP_TRY(smp__field_fingerprint(map, &sketch->fingerprint));

@@ -180,6 +180,15 @@ static void put_head(writer *w, const smp_plan *plan)
     open_with(w, '{');
     put_text(w, "path", plan->model_path);
     put_text(w, "name", plan->model_name);
+    if (plan->settings.n > 0) {
+        put_key(w, "set");
+        open_with(w, '[');
+        for (int i = 0; i < plan->settings.n; i++) {
+            separate(w);
+            put_string(w, plan->settings.text[i]);
+        }
+        close_with(w, ']');
+    }
     put_key(w, "fingerprint");
     smp_text_append(w->text, "\"%016" PRIx64 "\"", plan->fingerprint);
     close_with(w, '}');

@@ -42,6 +42,7 @@ typedef struct smp_sketch_stage {
 /* Numbers are 0, and pointers NULL, where the file says nothing. */
 typedef struct smp_sketch {
     const char *model_path, *model_name;
+    smp_settings settings;
     bool has_fingerprint;
     uint64_t fingerprint;
     int pipeline, ddp, chunks, microbatches;

@@ -12,6 +12,15 @@ expect_exit 0 smp-partition compare one.yaml two.yaml --csv plans.csv --svg plan
 expect_match out '^one.yaml .* simple .* 8 x 1 '
 expect_exit 0 smp-partition "$model" -n 2 --csv sweep.csv --effort quick --sweep global-batch=64,63 --sweep ddp=1,2
 expect_match out '^global-batch=63 ddp=2: no plan: a global batch of 63 samples'
+expect_exit 0 smp-partition "$model" -n 2 --effort quick --global-batch 64 --sweep T=16,32 --sweep ddp=2 --csv set.csv
+expect_exit 0 smp-partition "$model" -n 2 --effort quick --global-batch 64 --set T=16 --ddp 2 -o set.yaml
+grep -q '^model: .*set: \["T=16"\]' set.yaml || fail "set.yaml: no T=16"
+expect_exit 0 smp-partition check set.yaml # the model is opened with it
+expect_exit 0 smp-partition compare set.yaml --csv set-alone.csv
+expect_exit 0 smp-partition "$model" --fix set.yaml -o fixed.yaml # and kept
+grep -q '^model: .*set: \["T=16"\]' fixed.yaml || fail "fixed.yaml: no T=16"
+expect_exit 2 smp-partition "$model" -n 2 --sweep Tx=16,32
+expect_match err "no option of the search, and not of the model: .*did you mean 'T'"
 expect_exit 0 smp-partition "$model" -n 2 --ddp 2 --global-batch 64 --effort quick -o alone.yaml
 expect_exit 0 smp-partition compare alone.yaml --csv alone.csv
 
@@ -43,6 +52,11 @@ assert [r["plan"] for r in sweep] == [f"global-batch={b} ddp={d}" for b in (64, 
 assert [bool(r["reason"]) for r in sweep] == [False, False, False, True]
 for key in ("step_s", "degrees", "schedule", "peak_bytes"):
     assert sweep[1][key] == alone[0][key], key
+lengths, set_alone = (list(csv.DictReader(open(f))) for f in ("set.csv", "set-alone.csv"))
+assert [r["plan"] for r in lengths] == ["T=16 ddp=2", "T=32 ddp=2"]
+for r, t in zip(lengths, (16, 32)):
+    near(float(r["tokens_per_s"]), t * float(r["samples_per_s"]), 1e-6, "tokens/s of another length")
+assert lengths[0]["step_s"] == set_alone[0]["step_s"]
 bars = [e for e in tree.parse("plans.svg").iter() if e.tag.endswith("rect") and e.get("height") == "18"]
 length = {}
 for bar in bars:

@@ -136,6 +136,9 @@ static const smp_option rows[] = {
          "as many devices compute each op together as in this plan, or in the job that wrote this "
          "checkpoint (a file, or their directory), split as there; stages and all else are "
          "searched"},
+    {"set", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "NAME=VALUE", .at = AT(set),
+     .help = "another value for an entry of the model's 'let', such as T=4096; repeatable, kept "
+             "in the plan (default: the plan's with --fix)"},
     {"freeze", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN", .at = AT(freeze),
      .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
              "plan's with --fix, else none)"},
@@ -273,7 +276,8 @@ static const smp_option rows[] = {
      .help = "timeline and memory as a figure; of several plans a bar for each"},
     {"sweep", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "KEY=V,V,...", .at = AT(sweep),
      .help = "a plan for each value of an option, such as global-batch=256,512 or "
-             "n=64,128, and a table of them; repeatable: for all combinations"},
+             "n=64,128, or of an entry of the model's 'let' (T=2048,4096), and a table of "
+             "them; repeatable: for all combinations"},
     {"csv", .kind = SMP_OPTION_FILE, .flags = IN_PLAN | IN_COMPARE, .value = "FILE.csv",
      .at = AT(csv), .help = "the table of several plans (compare, --sweep), in SI units"},
     {"tokens", .kind = SMP_OPTION_FLOAT, .flags = IN_PLAN | IN_COMPARE, .value = "N",
@@ -308,16 +312,49 @@ static bool can_sweep(const smp_option *row)
     return row->at >= begin && row->at < end;
 }
 
+static const smp_option *find_row(const char *name)
+{
+    for (const smp_option *row = rows; row->name; row++)
+        if (strcmp(row->name, name) == 0 || (row->alias && strcmp(row->alias, name) == 0))
+            return row;
+    return NULL;
+}
+
+bool smp_partition_options_know(const char *key)
+{
+    return find_row(key) != NULL;
+}
+
 smp_status smp_partition_options_set(smp_partition_options *options, const char *key,
                                      const char *value)
 {
+    const smp_option *row = find_row(key);
     char name[64];
     snprintf(name, sizeof name, "--sweep: %s", key);
-    for (const smp_option *row = rows; row->name; row++)
-        if (can_sweep(row) &&
-            (strcmp(row->name, key) == 0 || (row->alias && strcmp(row->alias, key) == 0)))
-            return smp_options_set(row, name, value, options);
+    if (row && can_sweep(row))
+        return smp_options_set(row, name, value, options);
     return smp_fail(SMP_ERR_INPUT, "--sweep: '%s' is no option of the search", key);
+}
+
+/* Lists lie in `o`, which may be a copy. */
+static void take_lists(smp_partition_options *o)
+{
+    smp_plan_options *p = &o->job.planning;
+    p->set = o->set.item;
+    p->n_set = o->set.n;
+    p->split = o->split.item;
+    p->n_split = o->split.n;
+    p->cut_at = o->cut_at.item;
+    p->n_cut_at = o->cut_at.n;
+    p->freeze = o->freeze.item;
+    p->n_freeze = o->freeze.n;
+}
+
+smp_status smp_partition_options_let(smp_partition_options *options, const char *setting)
+{
+    SMP_TRY(smp_options_set(find_row("set"), "--sweep", setting, options));
+    take_lists(options);
+    return SMP_OK;
 }
 
 const smp_option_table smp__partition_table = {
@@ -390,7 +427,6 @@ static smp_status check_several(const smp_partition_options *o)
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
 {
     smp_option_table table = smp__partition_table;
-    smp_plan_options *p = &o->job.planning;
     *o = (smp_partition_options){.job = smp_options_default()};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     o->compare = argc > 1 && strcmp(argv[1], "compare") == 0;
@@ -402,12 +438,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
     }
     SMP_TRY(smp_options_read(&table, argc, argv, o->check || o->compare ? 2 : 1, o));
     *(o->check || o->compare ? &o->plan : &o->job.model) = o->common.operand;
-    p->split = o->split.item;
-    p->n_split = o->split.n;
-    p->cut_at = o->cut_at.item;
-    p->n_cut_at = o->cut_at.n;
-    p->freeze = o->freeze.item;
-    p->n_freeze = o->freeze.n;
+    take_lists(o);
     SMP_TRY(check_several(o));
     return check_files(o);
 }

@@ -21,7 +21,7 @@ typedef struct smp_partition_options {
     char *fix_text;           /* malloc'ed: holds fix and fix_stages */
     const char *output, *trace, *report, *svg, *csv;
     float tokens, price; /* of a training, of a device hour; 0: not given */
-    smp_option_list split, cut_at, freeze, plugins, sweep;
+    smp_option_list set, split, cut_at, freeze, plugins, sweep;
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;
@@ -30,10 +30,13 @@ typedef struct smp_partition_options {
 
 /* Fills *out; freed also after a failure. SMP_ERR_INPUT: wrong usage. */
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *out);
+bool smp_partition_options_know(const char *key);
 /* The planning option `key` of a model, as if --key VALUE had been given; `value` has to live as
  * long as the options. SMP_ERR_INPUT: there is none, or it is not for a sweep. */
 smp_status smp_partition_options_set(smp_partition_options *options, const char *key,
                                      const char *value);
+/* As if --set NAME=VALUE had been given; the text has to live as long as the options. */
+smp_status smp_partition_options_let(smp_partition_options *options, const char *setting);
 void smp_partition_options_free(smp_partition_options *options);
 
 extern const smp_option_table smp__partition_table; /* of smp_partition_options */

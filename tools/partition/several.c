@@ -65,11 +65,22 @@ smp_status smp_compare_plans(const smp_partition_options *options)
     return status;
 }
 
-/* KEY=V,V,... */
+/* KEY=V,V,... of an option, or of an entry of the model's `let`. */
 typedef struct axis {
     char *key, *value[MOST_VALUES];
+    bool of_model; /* then value: "KEY=V" */
     int n;
 } axis;
+
+/* The model has such an entry, which may be so much. */
+static smp_status check_setting(const smp_partition_options *o, const axis *axis)
+{
+    const char *setting = axis->value[0];
+    smp_graph *graph = NULL;
+    smp_status status = smp_graph_read_with(o->job.model, (smp_settings){1, &setting}, &graph);
+    smp_graph_destroy(graph);
+    return smp_fail_context(status, "--sweep: no option of the search, and not of the model");
+}
 
 static smp_status read_axis(const char *text, smp_arena *arena, axis *out)
 {
@@ -88,6 +99,15 @@ static smp_status read_axis(const char *text, smp_arena *arena, axis *out)
             return smp_fail(SMP_ERR_INPUT, "--sweep: %s: an empty value", out->key);
         out->value[out->n++] = value;
     }
+    out->of_model = !smp_partition_options_know(out->key);
+    for (int i = 0; i < out->n && out->of_model; i++) {
+        smp_text setting = {0};
+        smp_text_append(&setting, "%s=%s", out->key, out->value[i]);
+        out->value[i] = setting.failed ? NULL : smp_arena_strdup(arena, setting.data);
+        smp_text_free(&setting);
+        if (!out->value[i])
+            return SMP_ERR_NO_MEMORY;
+    }
     return SMP_OK;
 }
 
@@ -102,8 +122,11 @@ static smp_status combine(const smp_partition_options *options, const axis *axes
         which /= axes[i].n;
     }
     for (int i = 0; i < n; i++) {
-        SMP_TRY(smp_partition_options_set(out, axes[i].key, axes[i].value[at[i]]));
-        smp_text_append(name, "%s%s=%s", i ? " " : "", axes[i].key, axes[i].value[at[i]]);
+        const char *value = axes[i].value[at[i]];
+        const char *key = axes[i].of_model ? "" : axes[i].key;
+        SMP_TRY(axes[i].of_model ? smp_partition_options_let(out, value)
+                                 : smp_partition_options_set(out, key, value));
+        smp_text_append(name, "%s%s%s%s", i ? " " : "", key, *key ? "=" : "", value);
     }
     return name->failed ? SMP_ERR_NO_MEMORY : SMP_OK;
 }
@@ -154,6 +177,9 @@ static smp_status sweep(const smp_partition_options *options, smp_arena *arena,
         return smp_fail(SMP_ERR_INPUT, "--sweep: more than %d", MOST_KEYS);
     for (int i = 0; i < n; i++)
         SMP_TRY(read_axis(options->sweep.item[i], arena, &axes[i]));
+    for (int i = 0; i < n; i++)
+        if (axes[i].of_model)
+            SMP_TRY(check_setting(options, &axes[i]));
     SMP_TRY(plan_all(options, axes, n, comparison));
     SMP_TRY(write_comparison(options, comparison));
     for (int i = 0; i < comparison->n; i++)

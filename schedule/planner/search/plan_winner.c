@@ -119,6 +119,18 @@ static smp_status fill_device(smp_plan *plan, const smp_search_request *request)
                : SMP_OK;
 }
 
+static smp_status copy_settings(smp_settings settings, smp_arena *arena, smp_settings *out)
+{
+    const char **text = SMP_ARENA_NEW(arena, const char *, (size_t)settings.n);
+    if (!text)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < settings.n; i++)
+        if (!(text[i] = smp_arena_strdup(arena, settings.text[i])))
+            return SMP_ERR_NO_MEMORY;
+    *out = (smp_settings){.n = settings.n, .text = text};
+    return SMP_OK;
+}
+
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
@@ -128,6 +140,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->schedule = smp_arena_strdup(plan->arena, best->schedule);
     if (!plan->model_path || !plan->model_name || !plan->schedule)
         return SMP_ERR_NO_MEMORY;
+    SMP_TRY(copy_settings(smp_graph_whole(graph)->settings, plan->arena, &plan->settings));
     plan->fingerprint = graph->fingerprint;
     plan->devices = best->pipeline * best->ddp;
     plan->pipeline = best->pipeline;

@@ -5,8 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -84,6 +86,64 @@ static void test_model_lists_and_conditions(void **state)
     assert_int_equal(g->tensor[op_named(g, "l0")->out].shape.dim[0], 2);
     assert_int_equal(g->tensor[op_named(g, "last")->out].shape.dim[0], 10);
     smp_graph_destroy(g);
+}
+
+static const char set_text[] = "smp: 1\n"
+                               "let: {n: 2, width: [n, 5 * n], rows: 'n + 1'}\n"
+                               "inputs: {x: {dtype: float32, shape: [rows]}}\n"
+                               "ops:\n"
+                               "  - {op: linear, name: a, in: x, out: x, features: 'width[1]'}\n";
+
+/* Width of input and output, where `set` is given in the place of entries of `let`. */
+static void expect_widths(const char *path, const char *const *set, int n, int64_t in, int64_t out)
+{
+    smp_graph *g = NULL;
+    if (smp_graph_read_with(path, (smp_settings){n, set}, &g) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(g->tensor[0].shape.dim[0], in);
+    assert_int_equal(g->tensor[op_named(g, "a")->out].shape.dim[0], out);
+    smp_graph_destroy(g);
+}
+
+static void expect_unset(const char *path, const char *setting, const char *message)
+{
+    smp_graph *g = NULL;
+    assert_int_equal(smp_graph_read_with(path, (smp_settings){1, &setting}, &g), SMP_ERR_INPUT);
+    if (!strstr(smp_last_error(), message))
+        fail_msg("'%s': got '%s', expected '%s'", setting, smp_last_error(), message);
+}
+
+static void test_model_settings_replace_entries(void **state)
+{
+    (void)state;
+    char path[] = P_tmpdir "/smp-model-XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, set_text, strlen(set_text)), (ssize_t)strlen(set_text));
+    close(file);
+    expect_widths(path, NULL, 0, 3, 10);
+    expect_widths(path, (const char *const[]){"n=4"}, 1, 5, 20); /* and what is made of it */
+    expect_widths(path, (const char *const[]){"width=[1, n + 5]"}, 1, 3, 7);
+    expect_widths(path, (const char *const[]){"rows=9", "n=3", "rows=n * 2"}, 3, 6, 15);
+    smp_graph *g = NULL;
+    const char *const twice[] = {"n=1", "rows=8", "n=6"};
+    assert_int_equal(smp_graph_read_with(path, (smp_settings){3, twice}, &g), SMP_OK);
+    assert_int_equal(g->settings.n, 2);
+    assert_string_equal(g->settings.text[0], "rows=8");
+    assert_string_equal(g->settings.text[1], "n=6");
+    smp_graph_destroy(g);
+    expect_unset(path, "row=4", "no 'row' to set, did you mean 'rows'?");
+    expect_unset(path, "n", "got 'n' to set, expected NAME=VALUE");
+    expect_unset(path, "n=", "expected NAME=VALUE");
+    expect_unset(path, "=3", "expected NAME=VALUE");
+    expect_unset(path, "n=3\nrows: 4", "expected NAME=VALUE");
+    expect_unset(path, "n=rows", "unknown name 'rows'"); /* not known yet */
+    expect_unset(path, "smp=2", "smp");
+    unlink(path);
+    const char *n_is_3 = "n=3";
+    const smp_settings many = {SMP_MAX_SETTINGS + 1, &n_is_3};
+    assert_int_equal(smp_graph_read_with(SMP_SOURCE_DIR "/examples/mlp.yaml", many, &g),
+                     SMP_ERR_INPUT);
 }
 
 static void test_model_attributes_of_a_repeat_are_its_own(void **state)
@@ -257,6 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_nested_repeats),
         cmocka_unit_test(test_model_lists_and_conditions),
+        cmocka_unit_test(test_model_settings_replace_entries),
         cmocka_unit_test(test_model_attributes_of_a_repeat_are_its_own),
         cmocka_unit_test(test_model_pins_groups_and_costs),
         cmocka_unit_test(test_model_defaults_are_filled_in),

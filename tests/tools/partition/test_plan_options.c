@@ -23,6 +23,9 @@ static char folder[64], cluster[96], fixed[96];
 
 static void set_shape(smp_plan_options *p)
 {
+    static const char *const set[] = {"T=16", "T=32"};
+    p->set = set;
+    p->n_set = 2;
     p->stages = 2;
     p->ddp = 2;
     p->chunks = 2;
@@ -135,7 +138,8 @@ static const struct {
     const char *line;
     void (*set)(smp_plan_options *planning);
 } cases[] = {
-    {"--stages 2 --ddp 2 --chunks 2 --microbatches 4 --microbatch-size 2 --gradient-blocks 4 "
+    {"--set T=32 "
+     "--stages 2 --ddp 2 --chunks 2 --microbatches 4 --microbatch-size 2 --gradient-blocks 4 "
      "--pipeline interleaved --group 2 --placement spread --partitioner linear",
      set_shape},
     {"--stages 1 --ddp 4 --shard 4 --shard-what weights --prefetch 2 --node-replicas 2 "
@@ -260,8 +264,8 @@ static void test_plan_options_have_a_field_each(void **state)
 {
     (void)state;
     static const char *const elsewhere[] = {
-        "o",     "costs",  "same-bits-as", "plugin", "trace", "report", "svg",   "export",
-        "split", "cut-at", "freeze",       "sweep",  "csv",   "tokens", "price", NULL};
+        "o",      "costs",  "same-bits-as", "plugin", "trace", "report", "svg",   "export", "split",
+        "cut-at", "freeze", "set",          "sweep",  "csv",   "tokens", "price", NULL};
     for (const smp_option *row = smp__partition_table.row; row->name; row++) {
         bool known = row->kind == SMP_OPTION_HEADING || !row->value || row->set ||
                      is_in(row->at, offsetof(smp_partition_options, job), sizeof(smp_options));
