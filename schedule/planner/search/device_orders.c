@@ -7,9 +7,10 @@
 #include "schedule/planner/search/search_state.h"
 
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
-enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
+enum { ALL_ORDERS = 720, MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 enum {
-    FEW_DEVICES = 5,   /* of which all orders are tried */
+    JOINT_DEVICES = 5, /* whose orders go with each configuration of small graphs */
+    FEW_DEVICES = 6,   /* of which all orders are tried */
     EQUAL_DEVICES = 8, /* and alike, which fill their nodes: more are not */
     MOST_DEVICES = 64
 };
@@ -28,7 +29,7 @@ static smp_status list_others(smp__search *s, int32_t index);
 /* Every configuration has its turn with every order. */
 static bool is_joint(const smp_search_request *request)
 {
-    return smp__looks_at_all(request) && request->options.devices <= FEW_DEVICES;
+    return smp__looks_at_all(request) && request->options.devices <= JOINT_DEVICES;
 }
 
 /* Whether a listed placement is no worse than the best before it. */
@@ -241,9 +242,10 @@ smp_status smp__search_orders(smp__search *s)
 {
     smp__configs *configs = &s->configs;
     const smp_search_request *request = configs->request;
-    bool few = request->options.devices <= FEW_DEVICES;
-    int most = few ? MOST_ORDERS : ORDER_WORK / request->graph->n_op;
+    int most = ORDER_WORK / request->graph->n_op;
     most = most < LEAST_ORDERS ? LEAST_ORDERS : most > MOST_ORDERS ? MOST_ORDERS : most;
+    if (request->options.devices <= FEW_DEVICES)
+        most = ALL_ORDERS;
     const double limit_s = smp__budget_share(&configs->planner->budget, ORDER_SHARE);
     for (int p = 1; p <= request->options.devices; p++) {
         ordering o = best_of_pipeline(s, p, limit_s);
