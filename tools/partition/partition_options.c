@@ -97,10 +97,6 @@ static const smp_option rows[] = {
     {"precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16",
      .at = AT(job.runtime.precision),
      .help = "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
-    {"state-precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|bf16",
-     .at = PLANNING(state_precision),
-     .help = "states of the optimizer: half of the bytes, rounded at random, without bias "
-             "(default: the plan's with check and --fix, else fp32)"},
     {"model", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE", .at = AT(job.model),
      .help = "the model of the plan (default: the one it names)"},
     {"costs", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "PLAN", .at = AT(costs),
@@ -112,16 +108,42 @@ static const smp_option rows[] = {
              "reason why not (1)"},
     {"plugin", .kind = SMP_OPTION_LIST, .flags = IN_ALL, .value = "FILE.so", .at = AT(plugins),
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
-    {"what is searched", .kind = SMP_OPTION_HEADING},
+    {"what is trained", .kind = SMP_OPTION_HEADING},
+    {"set", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "NAME=VALUE", .at = AT(set),
+     .help = "another value for an entry of the model's 'let', such as T=4096; repeatable, kept "
+             "in the plan (default: the plan's with --fix)"},
+    {"freeze", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN", .at = AT(freeze),
+     .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
+             "plan's with --fix, else none)"},
+    {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
+     .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1, .most = SMP_MAX_BATCH,
+     .help = "samples of a step: size x micro-batches x replicas in every configuration "
+             "(default: what --microbatches come to, else 512, or the least above that the "
+             "degrees divide)"},
+    {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
+     .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
+     .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
+             "divides N (default: the plan's, or ddp)"},
+    {"gradient-wire", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|bf16",
+     .at = PLANNING(gradient_wire),
+     .help = "sums of gradients over replicas send half of the bytes, rounded; they are "
+             "added in fp32 (default: the plan's with check and --fix, else fp32)"},
+    {"state-precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|bf16",
+     .at = PLANNING(state_precision),
+     .help = "states of the optimizer: half of the bytes, rounded at random, without bias "
+             "(default: the plan's with check and --fix, else fp32)"},
+    {"what is searched, where no option says it", .kind = SMP_OPTION_HEADING},
     {"stages", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "P|auto", .at = PLANNING(stages),
-     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "pipeline ranks"},
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "pipeline ranks (default auto: any number that divides the devices)"},
     {"ddp", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "D|auto", .at = PLANNING(ddp),
-     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "replicas"},
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "replicas (default auto: the devices over the ranks of a pipeline)"},
     {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = PLANNING(tensor),
      .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "devices that compute each op together (tensor parallelism), neighbours of one "
              "node; how each op is split is chosen; another T gives other bits "
-             "(default: the plan's with --fix, else auto)"},
+             "(default: the plan's with --fix, else auto: powers of two)"},
     {"tensor-overlap", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "auto|no|yes",
      .at = PLANNING(tensor_overlap),
      .help = "weight gradients are put off and made while a group exchanges those of "
@@ -136,12 +158,6 @@ static const smp_option rows[] = {
          "as many devices compute each op together as in this plan, or in the job that wrote this "
          "checkpoint (a file, or their directory), split as there; stages and all else are "
          "searched"},
-    {"set", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "NAME=VALUE", .at = AT(set),
-     .help = "another value for an entry of the model's 'let', such as T=4096; repeatable, kept "
-             "in the plan (default: the plan's with --fix)"},
-    {"freeze", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN", .at = AT(freeze),
-     .help = "weights that match, such as 'wte.*', are not trained; repeatable (default: the "
-             "plan's with --fix, else none)"},
     {"shard", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "S|auto", .at = PLANNING(shard),
      .least = 1, .most = SMP_MAX_COUNT, .words = auto_or_number,
      .help = "replicas that hold one copy of the states together, each a part: divides ddp; 1: "
@@ -159,36 +175,26 @@ static const smp_option rows[] = {
      .at = PLANNING(node_replicas), .least = 1, .most = SMP_MAX_COUNT, .words = auto_or_none,
      .help = "replicas of one node that sums and gathers go through before nodes (default "
              "auto: the shortest step)"},
-    {"gradient-wire", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|bf16",
-     .at = PLANNING(gradient_wire),
-     .help = "sums of gradients over replicas send half of the bytes, rounded; they are "
-             "added in fp32 (default: the plan's with check and --fix, else fp32)"},
     {"bucket-bytes", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE|none|auto",
      .at = PLANNING(bucket_bytes), .words = auto_or_none,
      .help = "gradients are reduced in buckets of this size while the last backward still "
              "makes others (default auto: by latency and bandwidth; none where cores move "
              "the data)"},
     {"chunks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "V|auto", .at = PLANNING(chunks),
-     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto, .help = "stages per pipeline rank"},
+     .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
+     .help = "stages per pipeline rank (default auto: 1, 2 and 4; 8 of long models; more where "
+             "weights are gathered or stages are pinned)"},
     {"microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "M|auto",
      .at = PLANNING(microbatches), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
-     .help = "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
+     .help = "micro-batches per replica and step (default auto: as many as make the batch; "
+             "check: the plan's, else 4 x ranks)"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "B",
      .at = PLANNING(microbatch_size), .least = 1, .most = SMP_MAX_COUNT,
      .help = "samples in a micro-batch (default: the plan's, the profile's, else "
              "any of 1, 2, 4 and 8; 1 with --microbatches)"},
-    {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
-     .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
-     .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
-             "divides N (default: the plan's, or ddp)"},
     {"pipeline", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
      .alias = "schedule", .set = set_schedule, .names = smp_schedule_put_names,
      .help = "schedule: "},
-    {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
-     .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1, .most = SMP_MAX_BATCH,
-     .help = "samples of a step: size x micro-batches x replicas in every configuration "
-             "(default: what --microbatches come to, else 512, or the least above that the "
-             "degrees divide)"},
     {"active-microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "K",
      .at = PLANNING(active_microbatches), .least = 1, .most = SMP_MAX_COUNT,
      .help = "most live micro-batches: simple runs in rounds of K; what keeps more alive is "
@@ -201,30 +207,12 @@ static const smp_option rows[] = {
     {"group", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "G", .at = PLANNING(group),
      .least = 1, .most = SMP_MAX_COUNT,
      .help = "micro-batches per group of chunked schedules (default: ranks)"},
-    {"what is kept", .kind = SMP_OPTION_HEADING},
-    {"fix", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PLAN[:STAGES]", .set = set_fix,
-     .help = "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay "
-             "there; it may name few ops, by patterns too; its other numbers hold where no "
-             "option says otherwise"},
-    {"cut-at", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN,...", .at = AT(cut_at),
-     .help = "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any "
-             "character); layers: at whole layers, by the names of ops"},
-    {"schedule-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "FILE",
-     .at = PLANNING(schedule_from),
-     .help = "the order of a schedule of torch.distributed.pipelining (CSV), with its ranks, "
-             "chunks and micro-batches"},
-    {"what is best", .kind = SMP_OPTION_HEADING},
-    {"optimize", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "speed|memory",
-     .at = PLANNING(optimize), .help = "(default speed)"},
-    {"objective", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "step|bottleneck",
-     .at = PLANNING(objective),
-     .help = "simulated step time (default), or the slowest stage alone"},
     {"placement", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "cluster|spread|auto",
      .set = set_placement,
-     .help = "neighbours are the ranks of a pipeline (cluster), the replicas of a stage "
-             "(spread), or whichever is faster, or another order of unequal devices, "
-             "or of few on several nodes (default); or D, P and T, neighbours last: DPT is "
-             "cluster, PDT spread"},
+     .help = "neighbours are the ranks of a pipeline (cluster) or the replicas of a stage "
+             "(spread); or D, P and T, neighbours last: DPT is cluster, PDT spread (default "
+             "auto: both, and other orders of unequal devices or of up to 8 on several nodes)"},
+    {"memory", .kind = SMP_OPTION_HEADING},
     {"memory", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE",
      .at = PLANNING(memory_bytes), .help = "limit per device (default: the device's)"},
     {"recompute", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
@@ -247,6 +235,24 @@ static const smp_option rows[] = {
              "step (default auto: where memory is short and no plan with them on the device "
              "is faster by more than 1 %, and the cluster has `links: host`; all, or no "
              "value: anyway; check: what the plan says)"},
+    {"what is kept", .kind = SMP_OPTION_HEADING},
+    {"fix", .kind = SMP_OPTION_OWN, .flags = IN_PLAN, .value = "PLAN[:STAGES]", .set = set_fix,
+     .help = "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay "
+             "there; it may name few ops, by patterns too; its other numbers hold where no "
+             "option says otherwise"},
+    {"cut-at", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "PATTERN,...", .at = AT(cut_at),
+     .help = "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any "
+             "character); layers: at whole layers, by the names of ops"},
+    {"schedule-from", .kind = SMP_OPTION_FILE, .flags = IN_PLAN, .value = "FILE",
+     .at = PLANNING(schedule_from),
+     .help = "the order of a schedule of torch.distributed.pipelining (CSV), with its ranks, "
+             "chunks and micro-batches"},
+    {"how it is searched", .kind = SMP_OPTION_HEADING},
+    {"optimize", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "speed|memory",
+     .at = PLANNING(optimize), .help = "(default speed)"},
+    {"objective", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "step|bottleneck",
+     .at = PLANNING(objective),
+     .help = "simulated step time (default), or the slowest stage alone"},
     {"partitioner", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "NAME|auto",
      .set = set_partitioner, .names = smp_partitioner_put_names,
      .help = "one partitioner instead of the best of all: "},
