@@ -40,6 +40,10 @@ typedef struct placed_buffers {
 
 enum { ALIVE_AT_ONCE = 8 };
 
+typedef struct keyed {
+    int64_t key, index;
+} keyed;
+
 typedef struct packing {
     int64_t n; /* buffers with bytes > 0 */
     const int64_t *bytes, *begin, *end;
@@ -60,21 +64,64 @@ typedef struct packing {
     int64_t *link, *covered; /* list cells: next cell, buffer */
     int64_t n_cell, cell_capacity;
     int64_t *near; /* neighbours of the buffer being placed, by offset */
+    keyed *spare;  /* [n] */
 } packing;
 
-/* qsort has no context argument: keys travel with the index. */
-typedef struct keyed {
-    int64_t key[3];
-    int64_t index;
-} keyed;
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, FEW_ITEMS = 32 };
 
-static int compare_keyed(const void *left, const void *right)
+static void insert_all(keyed *item, int64_t n)
 {
-    const keyed *a = left, *b = right;
-    for (int k = 0; k < 3; k++)
-        if (a->key[k] != b->key[k])
-            return a->key[k] < b->key[k] ? -1 : 1;
-    return (a->index > b->index) - (a->index < b->index);
+    for (int64_t i = 1; i < n; i++) {
+        const keyed moved = item[i];
+        int64_t at = i;
+        for (; at > 0 && item[at - 1].key > moved.key; at--)
+            item[at] = item[at - 1];
+        item[at] = moved;
+    }
+}
+
+/* One digit of the keys less `least`; false: all have the same, nothing was moved. */
+static bool sort_digit(const keyed *item, int64_t n, int64_t least, int shift, keyed *out)
+{
+    int64_t begin[DIGITS + 1] = {0};
+#define DIGIT(i) (((uint64_t)item[i].key - (uint64_t)least) >> shift & (DIGITS - 1))
+    for (int64_t i = 0; i < n; i++)
+        begin[DIGIT(i) + 1]++;
+    if (begin[DIGIT(0) + 1] == n)
+        return false;
+    for (int d = 0; d < DIGITS; d++)
+        begin[d + 1] += begin[d];
+    for (int64_t i = 0; i < n; i++)
+        out[begin[DIGIT(i)]++] = item[i];
+#undef DIGIT
+    return true;
+}
+
+/* By rising key; of equal keys the first stays the first. spare: [n]. The least digit first, as
+ * Hollerith's machines did it: lists of 10^5 buffers are sorted again and again. */
+static void sort_items(keyed *item, int64_t n, keyed *spare)
+{
+    int64_t least = INT64_MAX, most = INT64_MIN;
+    bool sorted = true;
+    if (n <= FEW_ITEMS) {
+        insert_all(item, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        sorted &= i == 0 || item[i - 1].key <= item[i].key;
+        least = item[i].key < least ? item[i].key : least;
+        most = item[i].key > most ? item[i].key : most;
+    }
+    keyed *from = item, *to = spare;
+    const uint64_t range = (uint64_t)most - (uint64_t)least;
+    for (int shift = 0; !sorted && shift < 64 && range >> shift > 0; shift += DIGIT_BITS)
+        if (sort_digit(from, n, least, shift, to)) {
+            keyed *kept = from;
+            from = to;
+            to = kept;
+        }
+    if (from != item)
+        memcpy(item, from, (size_t)n * sizeof *item);
 }
 
 typedef enum packing_order { ORDER_BEGIN, ORDER_LONGER } packing_order;
@@ -82,13 +129,14 @@ typedef enum packing_order { ORDER_BEGIN, ORDER_LONGER } packing_order;
 static void sort_buffers(packing *p, packing_order order, keyed *scratch)
 {
     for (int64_t i = 0; i < p->n; i++) {
-        int64_t buffer = p->by_begin[i];
-        int64_t length = p->end[buffer] - p->begin[buffer];
-        scratch[i] = (keyed){{-p->size[buffer], order == ORDER_LONGER ? -length : p->begin[buffer],
-                              p->begin[buffer]},
-                             buffer};
+        const int64_t buffer = p->by_begin[i];
+        scratch[i] = (keyed){p->begin[buffer] - p->end[buffer], buffer};
     }
-    qsort(scratch, (size_t)p->n, sizeof *scratch, compare_keyed);
+    if (order == ORDER_LONGER)
+        sort_items(scratch, p->n, p->spare);
+    for (int64_t i = 0; i < p->n; i++)
+        scratch[i].key = -p->size[scratch[i].index];
+    sort_items(scratch, p->n, p->spare);
     for (int64_t i = 0; i < p->n; i++)
         p->order[i] = scratch[i].index;
 }
@@ -98,13 +146,13 @@ static smp_status measure(packing *p, keyed *scratch, double *pairs)
 {
     int64_t alive = 0, live = 0, next_end = 0;
     for (int64_t i = 0; i < p->n; i++)
-        scratch[i] = (keyed){{p->end[p->by_begin[i]], 0, 0}, p->by_begin[i]};
-    qsort(scratch, (size_t)p->n, sizeof *scratch, compare_keyed);
+        scratch[i] = (keyed){p->end[p->by_begin[i]], p->by_begin[i]};
+    sort_items(scratch, p->n, p->spare);
     *pairs = 0;
     p->bound = 0;
     for (int64_t i = 0; i < p->n; i++) {
         int64_t buffer = p->by_begin[i];
-        while (next_end < i && scratch[next_end].key[0] < p->begin[buffer]) {
+        while (next_end < i && scratch[next_end].key < p->begin[buffer]) {
             alive -= p->size[scratch[next_end++].index];
             live--;
         }
@@ -157,11 +205,11 @@ static int64_t tree_collect(packing *p, int64_t buffer, keyed *scratch)
     int64_t n = 0, first = leaf_of(p, p->begin[buffer]), last = leaf_of(p, p->end[buffer]);
     for (int64_t node = first + p->leaves; node >= 1; node /= 2)
         for (int64_t cell = p->node[node]; cell >= 0; cell = p->link[cell])
-            scratch[n++] = (keyed){{p->offset[p->covered[cell]], 0, 0}, p->covered[cell]};
+            scratch[n++] = (keyed){p->offset[p->covered[cell]], p->covered[cell]};
     for (int64_t i = p->starts[first + 1]; i < p->starts[last + 1]; i++)
         if (p->is_placed[p->by_begin[i]])
-            scratch[n++] = (keyed){{p->offset[p->by_begin[i]], 0, 0}, p->by_begin[i]};
-    qsort(scratch, (size_t)n, sizeof *scratch, compare_keyed);
+            scratch[n++] = (keyed){p->offset[p->by_begin[i]], p->by_begin[i]};
+    sort_items(scratch, n, p->spare);
     for (int64_t i = 0; i < n; i++)
         p->near[i] = scratch[i].index;
     return n;
@@ -292,13 +340,13 @@ static smp_status colour_all(packing *p, keyed *scratch, int64_t *total)
     for (int64_t first = 0, last; first < p->n; first = last) {
         int64_t size = p->size[p->order[first]];
         for (last = first; last < p->n && p->size[p->order[last]] == size; last++)
-            scratch[last] = (keyed){{p->end[p->order[last]], 0, 0}, p->order[last]};
-        qsort(&scratch[first], (size_t)(last - first), sizeof *scratch, compare_keyed);
+            scratch[last] = (keyed){p->end[p->order[last]], p->order[last]};
+        sort_items(&scratch[first], last - first, p->spare);
         int64_t expired = first, n_free = 0;
         for (int64_t i = first; i < last; i++) {
             int64_t buffer = p->order[i];
             /* Whatever ended before this begin began earlier, so it has its place already. */
-            for (; scratch[expired].key[0] < p->begin[buffer]; expired++)
+            for (; scratch[expired].key < p->begin[buffer]; expired++)
                 p->near[n_free++] = p->offset[scratch[expired].index];
             if (n_free > 0) {
                 p->offset[buffer] = p->near[--n_free];
@@ -316,13 +364,13 @@ static smp_status index_times(packing *p, smp_arena *arena, int64_t n_all, keyed
 {
     for (int64_t i = 0, k = 0; i < n_all; i++)
         if (p->size[i] > 0)
-            scratch[k++] = (keyed){{p->begin[i], 0, 0}, i};
-    qsort(scratch, (size_t)p->n, sizeof *scratch, compare_keyed);
+            scratch[k++] = (keyed){p->begin[i], i};
+    sort_items(scratch, p->n, p->spare);
     for (int64_t i = 0; i < p->n; i++) {
         p->by_begin[i] = scratch[i].index;
-        if (i == 0 || scratch[i].key[0] != scratch[i - 1].key[0]) {
+        if (i == 0 || scratch[i].key != scratch[i - 1].key) {
             p->starts[p->n_time] = i;
-            p->time[p->n_time++] = scratch[i].key[0];
+            p->time[p->n_time++] = scratch[i].key;
         }
     }
     p->starts[p->n_time] = p->n;
@@ -344,9 +392,10 @@ static smp_status allocate(packing *p, smp_arena *arena, int64_t n_all, keyed **
     p->by_begin = SMP_ARENA_NEW(arena, int64_t, n);
     p->is_placed = SMP_ARENA_NEW(arena, bool, n);
     p->near = SMP_ARENA_NEW(arena, int64_t, n);
+    p->spare = SMP_ARENA_NEW(arena, keyed, n);
     *scratch = SMP_ARENA_NEW(arena, keyed, n);
     if (!p->offset || !p->order || !p->time || !p->starts || !p->by_begin || !p->is_placed ||
-        !p->near || !*scratch)
+        !p->near || !p->spare || !*scratch)
         return SMP_ERR_NO_MEMORY;
     return SMP_OK;
 }
