@@ -52,6 +52,7 @@ typedef struct smp_problem {
     int n_replica;          /* that count (profile/replicas.h); 0: one */
     const double *weight;   /* [pipeline] or NULL: times which a rank's compute counts, > 0 */
     bool until_deadline; /* proofs that are open take all the time there is, not a share of work */
+    bool optional;       /* if no pipeline exists, nobody asks why */
 } smp_problem;
 
 /* The stage that an op is pinned to, or -1. */

@@ -225,7 +225,8 @@ smp_status smp__units_build(const smp_problem *problem, smp__units **out)
     SMP_TRY(smp__units_try(problem, &units, &obstacle));
     if (obstacle.kind != SMP__OBSTACLE_NONE) {
         smp__units_destroy(units);
-        return smp__conflict_fail(problem);
+        return problem->optional ? smp_fail(SMP_ERR_NO_FIT, "no pipeline")
+                                 : smp__conflict_fail(problem);
     }
     *out = units;
     return SMP_OK;

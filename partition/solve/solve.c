@@ -222,8 +222,9 @@ smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp
     if (!ties || problem->tie_together) {
         status = solve_all(&variant, name, &out->together);
     } else {
+        variant.optional = true;
         status = optional(solve_all(&variant, name, &out->together));
-        variant.tie_together = false;
+        variant.tie_together = variant.optional = false;
         if (status == SMP_OK)
             status = solve_all(&variant, name, &out->split);
         if (status == SMP_ERR_NO_FIT && out->together)

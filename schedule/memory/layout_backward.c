@@ -189,10 +189,7 @@ static bool is_beside(const smp__backward_build *b, int32_t exchange, int32_t i)
 static smp_status emit_call(smp__backward_build *b, int32_t i)
 {
     const smp__layout_build *base = b->base;
-    const int32_t n = base->layout->n_call;
-    int32_t last = n - 1;
-    while (last > i && !is_beside(b, i, last))
-        last--;
+    int32_t last = b->last_beside[i];
     if (base->split || (last == i && base->beside[i] >= 0))
         return smp__sums_emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
     if (smp__layout_input_first(base, i)) {
@@ -340,6 +337,9 @@ static bool find_late(smp__backward_build *b)
         const int32_t k = base->split ? -1 : base->beside[i];
         base->beside[i] =
             k >= 0 && flow->backward[base->call[i].op] && flow->backward[base->call[k].op] ? k : -1;
+        b->last_beside[i] = i;
+        if (base->beside[i] >= 0 && base->beside[i] < i)
+            b->last_beside[base->beside[i]] = i;
         late |= base->beside[i] >= 0 || (!base->split && smp__layout_input_first(base, i) &&
                                          flow->backward[base->call[i].op]);
     }
@@ -360,6 +360,9 @@ static smp_status allocate(smp__backward_build *b)
     for (size_t i = 0; i < n_call; i++)
         repeats |= base->repeated[i];
     b->redo = repeats ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
+    b->last_beside = SMP_ARENA_NEW(base->scratch, int32_t, n_call);
+    if (!b->last_beside)
+        return SMP_ERR_NO_MEMORY;
     b->late = find_late(b);
     b->weight = base->split || b->late ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
     if (!b->backward_in || !b->backward_out || !b->dout || (repeats && !b->redo) ||

@@ -38,6 +38,7 @@ typedef struct smp__backward_build {
     smp_layout_redo *redo;     /* [n_call] or NULL */
     smp_layout_weight *weight; /* [n_call] or NULL */
     bool late;                 /* weight gradients are put off, in B */
+    int32_t *last_beside;      /* [n_call] the last call that runs beside it; itself: none */
     smp_instr *instr;          /* malloc'ed */
     size_t n_instr, capacity;
     smp__work work;

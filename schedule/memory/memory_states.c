@@ -8,6 +8,8 @@
  * group; without sharding there is one part. */
 #include "schedule/memory/memory_build.h"
 
+#include <stdlib.h>
+
 #include "profile/costs.h"
 #include "schedule/memory/bytes.h"
 #include "schedule/rules/offload.h"
@@ -27,18 +29,55 @@ static const smp_param *graph_param(const smp__memory_build *build, int32_t inde
     return &build->input->graph->param[build->rank->param[index].param];
 }
 
+static int by_number(const void *left, const void *right)
+{
+    const int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* The weights that ops of this rank read, one after the other, each once. */
+static smp_status find_params(const smp__memory_build *build, int32_t **out, int32_t *n_out)
+{
+    const smp_memory_input *input = build->input;
+    const smp_flow *flow = input->flow;
+    int32_t n = 0, n_once = 0;
+    for (int c = 0; c < input->chunks; c++)
+        for (int32_t i = flow->op_begin[input->stage_of_chunk[c]];
+             i < flow->op_begin[input->stage_of_chunk[c] + 1]; i++)
+            n += input->graph->op[flow->op_list[i]].n_param;
+    int32_t *list = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)n);
+    if (!list)
+        return SMP_ERR_NO_MEMORY;
+    n = 0;
+    for (int c = 0; c < input->chunks; c++)
+        for (int32_t i = flow->op_begin[input->stage_of_chunk[c]];
+             i < flow->op_begin[input->stage_of_chunk[c] + 1]; i++) {
+            const smp_op *op = &input->graph->op[flow->op_list[i]];
+            for (int32_t k = 0; k < op->n_param; k++)
+                list[n++] = op->param[k];
+        }
+    qsort(list, (size_t)n, sizeof *list, by_number);
+    for (int32_t i = 0; i < n; i++)
+        if (i == 0 || list[i] != list[i - 1])
+            list[n_once++] = list[i];
+    *out = list;
+    *n_out = n_once;
+    return SMP_OK;
+}
+
 /* Weights that an op of this rank reads, by rising param. */
 static smp_status list_params(smp__memory_build *build, smp_memory_param **out)
 {
     const smp_graph *graph = build->input->graph;
-    int32_t n_param = 0, n_use = 0;
-    smp_memory_param *list =
-        SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)graph->n_param);
+    int32_t n_param = 0, n_use = 0, n_found;
+    int32_t *found;
+    SMP_TRY(find_params(build, &found, &n_found));
+    smp_memory_param *list = SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)n_found);
     if (!list)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t p = 0; p < graph->n_param; p++) {
-        const smp_param *param = &graph->param[p];
-        smp_memory_param own = {.param = p, .chunk = -1};
+    for (int32_t i = 0; i < n_found; i++) {
+        const smp_param *param = &graph->param[found[i]];
+        smp_memory_param own = {.param = found[i], .chunk = -1};
         for (int32_t use = param->use_begin; use < param->use_end; use++) {
             int chunk = chunk_of_use(build, use);
             own.owner |= use == param->use_begin && chunk >= 0;
