@@ -444,9 +444,7 @@ static smp_status search_all(search *s, smp_tensor_result *out)
     if (s->thorough) /* another partition may fit */
         SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
-        return s->base->deadline_s > 0 && !smp_work_past(s->base->deadline_s)
-                   ? improve(s, best, out)
-                   : take_trial(s, out);
+        return smp_work_past(s->base->deadline_s) ? take_trial(s, out) : improve(s, best, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */
     return plan_fitting(s, &t, out);
 }

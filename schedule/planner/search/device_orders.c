@@ -1,5 +1,5 @@
-/* Orders of devices that neither placement has. In small graphs on few devices each is looked at
- * with every configuration; else orders are found with the best configuration of each pipeline. */
+/* Orders of devices that neither placement has, found with the best configuration of each pipeline;
+ * in small graphs on few devices the best of them then with every configuration. */
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
 enum { ALL_ORDERS = 720, MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 enum {
-    JOINT_DEVICES = 5, /* whose orders go with each configuration of small graphs */
-    FEW_DEVICES = 6,   /* of which all orders are tried */
+    FEW_DEVICES = 6,   /* of which all orders are tried, */
+    JOINT_ORDERS = 24, /* so many with all configurations of a small graph; all of fewer devices */
     EQUAL_DEVICES = 8, /* and alike, which fill their nodes: more are not */
     MOST_DEVICES = 64
 };
@@ -24,14 +24,6 @@ typedef struct ordering {
     double limit_s;
 } ordering;
 
-static smp_status list_others(smp__search *s, int32_t index);
-
-/* Every configuration has its turn with every order. */
-static bool is_joint(const smp_search_request *request)
-{
-    return smp__looks_at_all(request) && request->options.devices <= JOINT_DEVICES;
-}
-
 /* Whether a listed placement is no worse than the best before it. */
 static smp_status judge_order(ordering *o, const int *listed, bool *better)
 {
@@ -42,13 +34,12 @@ static smp_status judge_order(ordering *o, const int *listed, bool *better)
     SMP_TRY(smp__configs_add_order(&s->configs, o->index, listed));
     int32_t index = s->configs.n - 1, n = s->n;
     smp__config *config = &s->configs.config[index];
+    config->alone = true;
     if (request->options.optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
         smp__config_least_us_of_any(&s->configs, config) >= s->least[0]) {
         config->standing = SMP__TOO_SLOW;
-        return is_joint(request) ? list_others(s, index) : SMP_OK;
+        return SMP_OK;
     }
-    if (is_joint(request))
-        SMP_TRY(list_others(s, index));
     SMP_TRY(smp__search_try(s, index));
     smp_candidate *candidate = s->n > n ? s->entry[n].candidate : NULL;
     *better = candidate && !smp__candidate_improves(request, candidate, o->best);
@@ -221,7 +212,8 @@ static smp_status list_others(smp__search *s, int32_t index)
     int32_t first = configs->n;
     SMP_TRY(smp__configs_list_mapping(configs, configs->config[index].mapping));
     SMP_TRY(smp__search_estimate(configs, first));
-    const smp__config *tried = &configs->config[index];
+    smp__config *tried = &configs->config[index];
+    tried->alone = false;
     for (int32_t i = first; i < configs->n; i++) {
         smp__config *config = &configs->config[i];
         if (config->chunks == tried->chunks && config->schedule == tried->schedule &&
@@ -259,8 +251,42 @@ smp_status smp__search_orders(smp__search *s)
             return SMP_ERR_NO_MEMORY;
         memcpy(order, mapping->device, bytes);
         SMP_TRY(try_orders(configs, mapping->pipeline, most, &o, order));
-        if (o.index >= n_before && !is_joint(request))
+        if (o.index >= n_before)
             SMP_TRY(list_others(s, o.index));
+    }
+    return SMP_OK;
+}
+
+/* The most promising order that was looked at with one configuration alone, those that were not
+ * simulated last; -1: none is left. */
+static int32_t best_alone(const smp__search *s, int32_t first, int32_t last)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < s->n; i++) {
+        const smp__entry *entry = &s->entry[i];
+        if (entry->index >= first && (best < 0 || entry->time < s->entry[best].time) &&
+            s->configs.config[entry->index].alone)
+            best = i;
+    }
+    if (best >= 0)
+        return s->entry[best].index;
+    while (first < last && !s->configs.config[first].alone)
+        first++;
+    return first < last ? first : -1;
+}
+
+smp_status smp__search_orders_jointly(smp__search *s, int32_t first)
+{
+    const int32_t last = s->configs.n;
+    const smp_search_request *request = s->configs.request;
+    const int most = request->options.devices < FEW_DEVICES ? ALL_ORDERS : JOINT_ORDERS;
+    if (!smp__looks_at_all(request) || request->options.devices > FEW_DEVICES)
+        return SMP_OK;
+    for (int k = 0; k < most; k++) {
+        const int32_t index = best_alone(s, first, last);
+        if (index < 0)
+            return SMP_OK;
+        SMP_TRY(list_others(s, index));
     }
     return SMP_OK;
 }

@@ -647,6 +647,11 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
         status = smp__search_orders(&s);
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
+    const int32_t n_ordered = s.configs.n;
+    if (status == SMP_OK && !s.timed_out)
+        status = smp__search_orders_jointly(&s, n_placed);
+    if (status == SMP_OK && s.configs.n > n_ordered)
+        status = try_all(&s);
     smp__budget_begin(s.budget, SMP__PART_IMPROVE, s.configs.quick);
     /* In a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on =

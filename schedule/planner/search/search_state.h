@@ -73,6 +73,9 @@ smp_status smp__step_search(smp__configs *configs, smp__config *config, double l
 
 /* Other orders of devices than the two placements, for each pipeline. */
 smp_status smp__search_orders(smp__search *search);
+/* Of small graphs on few devices: all else of the best orders that it tried, from configuration
+ * `first` on. */
+smp_status smp__search_orders_jointly(smp__search *search, int32_t first);
 
 /* Sorts the configurations, most promising first, and fills in what they are sorted by; of those
  * from `first` on that alone (search_order.c). */

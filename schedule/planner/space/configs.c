@@ -309,7 +309,7 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->horizon = first_horizon(configs->request);
     config->live = NULL;
     config->standing = SMP__OPEN;
-    config->binds = false;
+    config->binds = config->alone = false;
     config->wholer = -1;
     config->smallest = configs->n++;
     return SMP_OK;

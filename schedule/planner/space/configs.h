@@ -87,6 +87,7 @@ typedef struct smp__config {
                        binds there; -1: none */
     smp__standing standing;
     bool binds;             /* looked at: memory keeps it from what it might be */
+    bool alone;             /* the one that an order of devices was looked at with */
     double estimate;        /* of what is minimised; orders the search, decides nothing */
     double family_estimate; /* the best of those that it is looked at with */
 } smp__config;

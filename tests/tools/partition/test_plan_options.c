@@ -133,6 +133,12 @@ static void set_split_from(smp_plan_options *p)
     p->partitioner = "linear";
 }
 
+/* All else is searched. */
+static void set_devices(smp_plan_options *p)
+{
+    p->devices = 4;
+}
+
 /* fixed: what the case before it wrote. */
 static const struct {
     const char *line;
@@ -162,6 +168,7 @@ static const struct {
     {"--fix FIXED:0 --microbatches 8 --pipeline 1f1b --partitioner linear", set_fixed},
     {"-n 4 --stages 2 --split-from FIXED --microbatches 4 --pipeline 1f1b --partitioner linear",
      set_split_from},
+    {"-n 4", set_devices},
 };
 
 static int run_program(const char *line, const char *plan)
