@@ -379,6 +379,7 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
                     "best %d of %d configurations (m: micro-batches; recompute: stages that do):\n",
                     shown, search->n_tried);
     SMP_TRY(smp__table_open(&t, shards ? N + 1 : N, shown, heads));
+    bool whole = true;
     for (int i = 0; i < shown; i++) {
         const smp_candidate *tried = search->tried[i];
         put_configuration(&t, tried, i + 1);
@@ -388,9 +389,11 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
         put_sharding(tried->sharding.shard, tried->sharding.what, tried->sharding.offload_states,
                      &cell);
         smp__table_put(&t, "<%s", cell.data ? cell.data : "");
+        whole &= !cell.failed;
         smp_text_free(&cell);
     }
-    return smp__table_print(&t, text);
+    const smp_status status = smp__table_print(&t, text);
+    return whole ? status : SMP_ERR_NO_MEMORY;
 }
 
 smp_status smp_explain_hints(const smp_search_request *request, const smp_planner_result *result,

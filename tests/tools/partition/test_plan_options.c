@@ -134,9 +134,10 @@ static void set_split_from(smp_plan_options *p)
 }
 
 /* All else is searched. */
-static void set_devices(smp_plan_options *p)
+static void set_batch(smp_plan_options *p)
 {
-    p->devices = 4;
+    p->devices = 2;
+    p->global_batch = 2;
 }
 
 /* fixed: what the case before it wrote. */
@@ -168,7 +169,7 @@ static const struct {
     {"--fix FIXED:0 --microbatches 8 --pipeline 1f1b --partitioner linear", set_fixed},
     {"-n 4 --stages 2 --split-from FIXED --microbatches 4 --pipeline 1f1b --partitioner linear",
      set_split_from},
-    {"-n 4", set_devices},
+    {"-n 2 --global-batch 2", set_batch},
 };
 
 static int run_program(const char *line, const char *plan)
