@@ -22,7 +22,8 @@ double smp_clock_thread_s(void)
 }
 
 /* Nanoseconds of one core: least squares over some 60 plans of examples and workloads, rounded;
- * COST, BISECT, INTERVAL and EVENT, which that does not tell apart, by profiles of single plans. */
+ * COST, BISECT, INTERVAL and EVENT, which that does not tell apart, and BUFFER since it is sorted
+ * by digits, by profiles of single plans. */
 static const double price_ns[SMP_N_WORK] = {
     [SMP_WORK_OP] = 20,       [SMP_WORK_COST] = 300,    [SMP_WORK_LAYOUT] = 720,
     [SMP_WORK_SOLVER] = 7,    [SMP_WORK_INTERVAL] = 15, [SMP_WORK_PROOF] = 7,

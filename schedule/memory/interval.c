@@ -97,8 +97,8 @@ static bool sort_digit(const keyed *item, int64_t n, int64_t least, int shift, k
     return true;
 }
 
-/* By rising key; of equal keys the first stays the first. spare: [n]. The least digit first, as
- * Hollerith's machines did it: lists of 10^5 buffers are sorted again and again. */
+/* By rising key; of equal keys the first stays the first. spare: [n]. By digits, the least
+ * first: half of the effort of plans with hundreds of micro-batches went into sorting. */
 static void sort_items(keyed *item, int64_t n, keyed *spare)
 {
     int64_t least = INT64_MAX, most = INT64_MIN;

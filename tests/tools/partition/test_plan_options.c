@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "tests/case_count.h"
 #include "graph/base/text.h"
+#include "tests/case_count.h"
 #include "tools/partition/partition_options.h"
 
 enum { MAX_WORDS = 64, MAX_TEXT = 1 << 20 };
