@@ -2,17 +2,23 @@
 #include "schedule/memory/memo.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 
-/* Two independent products a number: a byte at a time, as smp_hash does it, lists of a million took
- * longer than what they stand for. */
-void smp_memo_add(smp_memo_key *key, const int64_t *list, int64_t n)
+/* Two independent products for eight bytes: a byte at a time, as smp_hash does it, long lists took
+ * as long as what they stand for. */
+void smp_memo_add_data(smp_memo_key *key, const void *data, size_t bytes)
 {
+    const unsigned char *from = data;
     uint64_t a = key->hash[0] + 1, b = key->hash[1] + 2;
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t item = (uint64_t)list[i];
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+        uint64_t item = 0;
+        if (bytes - at >= sizeof item)
+            memcpy(&item, from + at, sizeof item);
+        else
+            memcpy(&item, from + at, bytes - at);
         a = (a ^ item) * 0x9e3779b97f4a7c15u;
         a ^= a >> 32;
         b = ((b << 29 | b >> 35) + item) * 0xc2b2ae3d27d4eb4fu;
@@ -20,7 +26,12 @@ void smp_memo_add(smp_memo_key *key, const int64_t *list, int64_t n)
     }
     const uint64_t mixed[2] = {a, b};
     for (uint64_t k = 0; k < 2; k++)
-        key->hash[k] = smp_hash(k + (uint64_t)n, mixed, sizeof mixed);
+        key->hash[k] = smp_hash(k + bytes, mixed, sizeof mixed);
+}
+
+void smp_memo_add(smp_memo_key *key, const int64_t *list, int64_t n)
+{
+    smp_memo_add_data(key, list, (size_t)n * sizeof *list);
     smp_work_count(SMP_WORK_OP, (double)n);
 }
 

@@ -23,8 +23,9 @@ typedef struct smp_memo {
     size_t n, capacity;
 } smp_memo;
 
-/* {0} to begin with, then list by list. O(n). */
+/* {0} to begin with, then list by list, which count as work, or data without padding. O(n). */
 void smp_memo_add(smp_memo_key *key, const int64_t *list, int64_t n);
+void smp_memo_add_data(smp_memo_key *key, const void *data, size_t bytes);
 
 /* false: not known, value is as it was. Expected O(1). */
 bool smp_memo_find(const smp_memo *memo, smp_memo_key key, int64_t value[2]);

@@ -111,14 +111,6 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     }
 }
 
-static void put_program(const smp_program *program, numbers *key)
-{
-    uint64_t bytes = (uint64_t)program->n * sizeof *program->action;
-    put_number(key, program->n);
-    put_number(key, (int64_t)smp_hash(3, program->action, bytes));
-    put_number(key, (int64_t)smp_hash(4, program->action, bytes));
-}
-
 static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_bytes,
                                int64_t *host_bytes)
 {
@@ -137,9 +129,10 @@ static smp_status plan_once(smp_memo *peaks, const smp_memory_input *input, cons
     smp_memo_key key = {{0}};
     int64_t found[2];
     put_rank(input, chunk_of, &list);
-    put_program(input->program, &list);
+    const smp_program *program = input->program;
     if (!list.failed)
         smp_memo_add(&key, list.item, (int64_t)list.n);
+    smp_memo_add_data(&key, program->action, (size_t)program->n * sizeof *program->action);
     free(list.item);
     if (list.failed)
         return SMP_ERR_NO_MEMORY;
