@@ -10,6 +10,7 @@
 
 typedef struct version {
     smp_spread spread;
+    int devices;    /* over which it lies so */
     int32_t tensor; /* of the new graph */
     int bias_dim;   /* -1; else its sum lacks a bias along this dimension: nobody else reads it */
     struct version *next;
@@ -19,7 +20,10 @@ typedef struct splitter {
     const smp_graph *from;
     smp__graph_store *store;
     const smp_split_choice *choice;
-    int devices, index;
+    int all;       /* devices, of the largest group */
+    const int *of; /* [n_op]; NULL: all of them */
+    int devices;   /* of the op at hand */
+    int index;
     smp_op *op;
     smp_tensor *tensor;
     version **made;    /* [tensors of the whole graph]: its op's own first */
@@ -41,7 +45,7 @@ static version *add_version(splitter *s, int32_t old, smp_spread spread, int32_t
     version *v = SMP_ARENA_NEW(s->scratch, version, 1);
     if (!v)
         return NULL;
-    *v = (version){.spread = spread, .tensor = tensor, .bias_dim = -1};
+    *v = (version){.spread = spread, .devices = s->devices, .tensor = tensor, .bias_dim = -1};
     version **end = &s->made[old];
     while (*end)
         end = &(*end)->next;
@@ -49,10 +53,12 @@ static version *add_version(splitter *s, int32_t old, smp_spread spread, int32_t
     return v;
 }
 
+/* What is whole is so for groups of any size. */
 static const version *find_version(const splitter *s, int32_t old, smp_spread spread)
 {
     for (const version *v = s->made[old]; v; v = v->next)
-        if (same(v->spread, spread) && v->bias_dim < 0)
+        if (same(v->spread, spread) && v->bias_dim < 0 &&
+            (v->devices == s->devices || spread.way == SMP_WHOLE))
             return v;
     return NULL;
 }
@@ -200,9 +206,16 @@ static smp_status take_param(splitter *s, int32_t old_op, int32_t old, smp_sprea
         spread = (smp_spread){SMP_WHOLE, 0, 1};
     if (s->param[old] >= 0) {
         *out = s->param[old];
+        const smp_op *op = &s->from->op[old_op];
+        if (s->store->param[*out].part.count != s->devices)
+            return smp_fail_at(smp_op_where(s->from, op),
+                               "op '%s' (%s): %d devices compute it, and share the weight '%s' "
+                               "with op '%s', which %d compute: give both as many",
+                               op->name, op->kind->name, s->devices, whole->name,
+                               s->from->op[s->param_op[old]].name,
+                               s->store->param[*out].part.count);
         if (same(s->store->param[*out].part.spread, spread))
             return SMP_OK;
-        const smp_op *op = &s->from->op[old_op];
         return smp_fail_at(smp_op_where(s->from, op),
                            "op '%s' (%s): split so, it has another part of the weight '%s' than "
                            "op '%s'",
@@ -216,7 +229,7 @@ static smp_status take_param(splitter *s, int32_t old_op, int32_t old, smp_sprea
     *param = *whole;
     param->shape = part_shape(whole->shape, spread, s->devices);
     param->elements = smp_shape_elements(&param->shape);
-    param->part = (smp_part){spread, s->index, s->devices};
+    param->part = (smp_part){spread, s->index % s->devices, s->devices};
     param->use_begin = param->use_end = 0;
     param->name = smp_arena_strdup(g->arena, whole->name);
     if (!param->name)
@@ -261,11 +274,14 @@ static smp_status add_bias(splitter *s, int32_t old, int32_t in, smp_spread spre
 
 static smp_status get_tensor(splitter *s, int32_t old, smp_spread wanted, int32_t *out);
 
-/* From the way in which its op makes it, or the whole, if that has been made already. */
+/* From the way in which its op makes it, or the whole, if that has been made already: by as many
+ * devices as compute its op, or, where those that read it are others, from the whole. */
 static smp_status make_version(splitter *s, int32_t old, smp_spread wanted, int32_t *out)
 {
     const smp_spread whole = {SMP_WHOLE, 0, 1};
     const version *own = s->made[old], *from = own;
+    const int readers = s->devices;
+    const bool others = own->devices != readers && own->spread.way != SMP_WHOLE;
     int32_t in = own->tensor;
     const version *made = find_version(s, old, whole);
     if (wanted.way == SMP_PARTS) {
@@ -274,7 +290,8 @@ static smp_status make_version(splitter *s, int32_t old, smp_spread wanted, int3
                         "%s: tensor '%s' is read as parts of a sum, which it is not%s",
                         s->from->path, tensor->name, own->bias_dim >= 0 ? " without its bias" : "");
     }
-    if (smp_split_whole_first(own->spread, own->bias_dim, made != NULL, wanted)) {
+    if (wanted.way != SMP_WHOLE &&
+        (others || smp_split_whole_first(own->spread, own->bias_dim, made != NULL, wanted))) {
         SMP_TRY(get_tensor(s, old, whole, &in));
         made = find_version(s, old, whole);
     }
@@ -282,10 +299,14 @@ static smp_status make_version(splitter *s, int32_t old, smp_spread wanted, int3
         from = made;
         in = made->tensor;
     }
-    SMP_TRY(convert(s, old, in, from->spread, wanted, out));
-    if (from->bias_dim >= 0)
-        SMP_TRY(add_bias(s, old, *out, wanted, from->bias_dim, out));
-    return add_version(s, old, wanted, *out) ? SMP_OK : SMP_ERR_NO_MEMORY;
+    s->devices = wanted.way == SMP_WHOLE ? own->devices : readers;
+    smp_status status = convert(s, old, in, from->spread, wanted, out);
+    if (status == SMP_OK && from->bias_dim >= 0)
+        status = add_bias(s, old, *out, wanted, from->bias_dim, out);
+    if (status == SMP_OK && !add_version(s, old, wanted, *out))
+        status = SMP_ERR_NO_MEMORY;
+    s->devices = readers;
+    return status;
 }
 
 /* The tensor of the new graph that is tensor `old` in the way `wanted`. */
@@ -397,6 +418,7 @@ static smp_status split_op(splitter *s, int32_t o)
     smp_graph *g = &s->store->graph;
     const smp_op *from = &s->from->op[o];
     const smp_split_choice choice = s->choice[o];
+    s->devices = s->of ? s->of[o] : s->all;
     if (!smp_split_allows(s->from, o, choice, s->devices))
         return smp_fail_at(smp_op_where(s->from, from),
                            "op '%s' (%s): it cannot be split so over %d devices", from->name,
@@ -468,7 +490,7 @@ static smp_status begin_graph(splitter *s, size_t ops, size_t tensors)
     g->target = from->target;
     g->whole = from;
     g->device = s->index;
-    g->devices = s->devices;
+    g->devices = s->all;
     g->op = s->op = smp_arena_alloc_aligned(g->arena, ops, sizeof *s->op, 8);
     g->tensor = s->tensor = smp_arena_alloc_aligned(g->arena, tensors, sizeof *s->tensor, 8);
     s->made = SMP_ARENA_NEW(s->scratch, version *, (size_t)from->n_tensor);
@@ -532,11 +554,22 @@ static smp_status make_graph(splitter *s, smp_status (*make)(splitter *), smp_gr
     return status;
 }
 
+smp_status smp_graph_split_groups(const smp_graph *graph, int devices, const int *of, int index,
+                                  const smp_split_choice *choice, smp_graph **out)
+{
+    splitter s = {.from = graph,
+                  .all = devices,
+                  .of = of,
+                  .devices = devices,
+                  .index = index,
+                  .choice = choice};
+    return make_graph(&s, split_graph, out);
+}
+
 smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out)
 {
-    splitter s = {.from = graph, .devices = devices, .index = index, .choice = choice};
-    return make_graph(&s, split_graph, out);
+    return smp_graph_split_groups(graph, devices, NULL, index, choice, out);
 }
 
 static smp_status split_one_op(splitter *s)
@@ -562,7 +595,7 @@ static smp_status split_one_op(splitter *s)
 smp_status smp_graph_split_op(const smp_graph *graph, int devices, int32_t op,
                               smp_split_choice choice, smp_graph **out)
 {
-    splitter s = {.from = graph, .devices = devices, .choice = &choice, .only = op};
+    splitter s = {.from = graph, .all = devices, .devices = devices, .choice = &choice, .only = op};
     return make_graph(&s, split_one_op, out);
 }
 
@@ -583,6 +616,7 @@ smp_status smp_graph_split_move(const smp_graph *graph, int devices, int32_t ten
                                 smp_spread from, int bias_dim, smp_spread to, smp_graph **out)
 {
     splitter s = {.from = graph,
+                  .all = devices,
                   .devices = devices,
                   .only = tensor,
                   .from_way = from,

@@ -39,6 +39,13 @@ bool smp_split_whole_first(smp_spread made, int bias_dim, bool has_whole, smp_sp
 smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out);
 
+/* The same where not all ops are computed by as many devices: `of` [n_op] of them each, `devices`
+ * the most. Of an op of fewer the device has the part of `index` modulo those; what is read by
+ * others than it was made by is whole in between. SMP_ERR_INPUT as well: two ops of different
+ * numbers share a weight. */
+smp_status smp_graph_split_groups(const smp_graph *graph, int devices, const int *of, int index,
+                                  const smp_split_choice *choice, smp_graph **out);
+
 /* The pieces that such a graph is put together of, on device 0, for who asks what they cost: an op
  * alone, whose inputs lie as it reads them; and the one or two ops that bring a tensor into another
  * way. bias_dim: of a bias that it lacks, or -1. What has a gradient has it in the whole graph. */

@@ -12,8 +12,19 @@ static smp_status fail_entry(const smp_split_entry *entry, const char *what)
                              : smp_fail(SMP_ERR_INPUT, "split: op '%.200s': %s", entry->op, what);
 }
 
+void smp_splitting_devices(const smp_splitting *splitting, const smp_graph *whole, int *devices)
+{
+    for (int32_t o = 0; o < whole->n_op; o++)
+        devices[o] = splitting->devices;
+    for (int32_t i = 0; i < splitting->n_fewer; i++) {
+        const int32_t o = smp_graph_find_op(whole, splitting->fewer[i].op);
+        if (o >= 0)
+            devices[o] = splitting->fewer[i].devices;
+    }
+}
+
 static smp_status read_choices(const smp_splitting *splitting, const smp_graph *graph, bool *named,
-                               smp_split_choice *choice)
+                               const int *devices, smp_split_choice *choice)
 {
     for (int32_t o = 0; o < graph->n_op; o++)
         choice[o] = (smp_split_choice){-1, 0, 1};
@@ -25,7 +36,7 @@ static smp_status read_choices(const smp_splitting *splitting, const smp_graph *
         if (named[o])
             return fail_entry(entry, "named twice");
         named[o] = true;
-        smp_status status = smp_split_parse(graph, o, splitting->devices, entry->as, &choice[o]);
+        smp_status status = smp_split_parse(graph, o, devices[o], entry->as, &choice[o]);
         if (status == SMP_ERR_INPUT && entry->where.file)
             return smp_fail_at(entry->where, "split: %s", smp_last_error());
         SMP_TRY(status);
@@ -39,16 +50,20 @@ smp_status smp_splitting_split(const smp_splitting *splitting, int index, const 
     const size_t n = (size_t)whole->n_op;
     smp_split_choice *choice = calloc(n, sizeof *choice);
     bool *named = calloc(n, sizeof *named);
+    int *devices = calloc(n, sizeof *devices);
     smp_status status =
-        choice && named ? SMP_OK : smp_fail_memory(n * (sizeof *choice + sizeof *named));
+        choice && named && devices ? SMP_OK : smp_fail_memory(n * (sizeof *choice + sizeof *named));
+    if (status == SMP_OK) {
+        smp_splitting_devices(splitting, whole, devices);
+        status = read_choices(splitting, whole, named, devices, choice);
+    }
     if (status == SMP_OK)
-        status = read_choices(splitting, whole, named, choice);
-    if (status == SMP_OK)
-        status = smp_graph_split(whole, splitting->devices, index, choice, out);
+        status = smp_graph_split_groups(whole, splitting->devices, devices, index, choice, out);
     if (status == SMP_OK)
         (*out)->overlap = splitting->overlap;
     free(choice);
     free(named);
+    free(devices);
     return status;
 }
 
