@@ -101,13 +101,22 @@ int smp_cluster_core_of(const smp_cluster *cluster, int device);
 /* The link between two devices (intra_node if they share a node). */
 const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b);
 double smp_link_us(const smp_link_spec *link, int64_t bytes);
+/* Are the devices of a node groups of so many, or those of several nodes one? */
+bool smp_cluster_groups_fit(const smp_cluster *from, int size);
 /* Groups of `size` neighbours that compute every op together as the devices of a cluster: as fast
  * and with as much memory as the slowest and the smallest of each group. Links are those that one
  * device of a group finds while the others use theirs: what devices of a group tell each other goes
- * over intra_node; to other nodes they share adapters, as they share cores (group_slowdown) where
- * there are fewer than devices in a group. `from` has to outlive *out. SMP_ERR_INPUT: a node's
- * devices cannot be put into such groups. */
+ * over intra_node, in groups of whole nodes over inter_node; to other nodes they share adapters, as
+ * they share cores (group_slowdown) where there are fewer than devices in a group. `from` has to
+ * outlive *out. SMP_ERR_INPUT: the devices cannot be put into such groups. */
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out);
+/* The same for groups that are not all as large: rank r of each replica has devices begin[r] to
+ * begin[r + 1] - 1 of the begin[ranks] that a replica has, one replica after the other. The number
+ * of its first device stands for a group, other numbers for nothing; `group` is the largest, and
+ * what groups share is shared as if all were as large. SMP_ERR_INPUT: a group would lie on two
+ * nodes. */
+smp_status smp_cluster_group_ranks(const smp_cluster *from, const int *begin, int ranks,
+                                   int replicas, smp_cluster **out);
 /* With all that it points to, `of` too, in `arena`. */
 smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp_cluster **out);
 /* Replaces a link by a measured curve (copied into the cluster). */

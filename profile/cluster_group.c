@@ -77,40 +77,113 @@ static smp_status set_adapters(const smp_cluster *from, int size, smp_cluster *o
                : SMP_OK;
 }
 
+/* A group of several nodes is a node of its own, and what its devices tell each other goes at the
+ * pace of the links between nodes. */
 static smp_status fill(const smp_cluster *from, int size, smp_cluster *out)
 {
-    const int n = smp_cluster_devices(from) / size;
+    const int n = smp_cluster_devices(from) / size, per_node = from->devices_per_node;
+    const bool wide = size > per_node;
     smp_device_spec *device = SMP_ARENA_NEW(out->arena, smp_device_spec, (size_t)n);
     if (!device)
         return SMP_ERR_NO_MEMORY;
     for (int d = 0; d < n; d++)
         device[d] = least_of(&from->device[(int64_t)d * size], size);
-    out->devices_per_node = from->devices_per_node / size;
+    out->nodes = wide ? n : from->nodes;
+    out->devices_per_node = wide ? 1 : per_node / size;
     out->device = device;
-    out->of = from;
-    out->group = size;
-    set_cores(from, size, out);
-    return set_adapters(from, size, out);
+    set_cores(from, wide ? per_node : size, out);
+    SMP_TRY(set_adapters(from, wide ? per_node : size, out));
+    if (wide)
+        out->intra_node = out->inter_node;
+    return SMP_OK;
+}
+
+/* Of one group: of devices `first` and so on. */
+static smp_status fill_group(const smp_cluster *from, int first, int size, smp_device_spec *device)
+{
+    const int per_node = from->devices_per_node;
+    if (first + size > smp_cluster_devices(from))
+        return smp_fail(SMP_ERR_INPUT, "cluster '%s' has %d devices, %d are needed", from->name,
+                        smp_cluster_devices(from), first + size);
+    if (first / per_node != (first + size - 1) / per_node)
+        return smp_fail(SMP_ERR_INPUT,
+                        "cluster '%s' has %d devices per node: a group of %d from device %d on "
+                        "lies on two nodes",
+                        from->name, per_node, size, first);
+    device[first] = least_of(&from->device[first], size);
+    return SMP_OK;
+}
+
+static smp_status fill_ranks(const smp_cluster *from, const int *begin, int ranks, int replicas,
+                             smp_cluster *out)
+{
+    const size_t n = (size_t)smp_cluster_devices(from);
+    smp_device_spec *device = SMP_ARENA_NEW(out->arena, smp_device_spec, n);
+    int most = 1;
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    memcpy(device, from->device, n * sizeof *device);
+    for (int k = 0; k < replicas; k++)
+        for (int r = 0; r < ranks; r++) {
+            const int size = begin[r + 1] - begin[r];
+            SMP_TRY(fill_group(from, k * begin[ranks] + begin[r], size, device));
+            most = size > most ? size : most;
+        }
+    out->device = device;
+    out->group = most;
+    set_cores(from, most, out);
+    return set_adapters(from, most, out);
+}
+
+/* A copy, to be filled. */
+static smp_status begin_groups(const smp_cluster *from, int size, smp_cluster **out)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
+    if (!cluster) {
+        smp_arena_destroy(arena);
+        return SMP_ERR_NO_MEMORY;
+    }
+    *cluster = *from;
+    cluster->arena = arena;
+    cluster->of = from;
+    cluster->group = size;
+    *out = cluster;
+    return SMP_OK;
+}
+
+static smp_status end_groups(smp_status status, smp_cluster *made, smp_cluster **out)
+{
+    if (status == SMP_OK)
+        *out = made;
+    else
+        smp_arena_destroy(made->arena);
+    return status;
+}
+
+bool smp_cluster_groups_fit(const smp_cluster *from, int size)
+{
+    const int per_node = from->devices_per_node;
+    return size > 0 &&
+           (per_node % size == 0 || (size % per_node == 0 && from->nodes % (size / per_node) == 0));
 }
 
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out)
 {
-    if (size < 1 || from->devices_per_node % size != 0)
-        return smp_fail(
-            SMP_ERR_INPUT,
-            "cluster '%s' has %d devices per node, which are no groups of %d (--tensor)",
-            from->name, from->devices_per_node, size);
-    smp_arena *arena = smp_arena_create();
-    smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
-    smp_status status = SMP_ERR_NO_MEMORY;
-    if (cluster) {
-        *cluster = *from;
-        cluster->arena = arena;
-        status = fill(from, size, cluster);
-    }
-    if (status == SMP_OK)
-        *out = cluster;
-    else
-        smp_arena_destroy(arena);
-    return status;
+    smp_cluster *made;
+    if (!smp_cluster_groups_fit(from, size))
+        return smp_fail(SMP_ERR_INPUT,
+                        "cluster '%s' has %d nodes of %d devices, which are no groups of %d "
+                        "(--tensor)",
+                        from->name, from->nodes, from->devices_per_node, size);
+    SMP_TRY(begin_groups(from, size, &made));
+    return end_groups(fill(from, size, made), made, out);
+}
+
+smp_status smp_cluster_group_ranks(const smp_cluster *from, const int *begin, int ranks,
+                                   int replicas, smp_cluster **out)
+{
+    smp_cluster *made;
+    SMP_TRY(begin_groups(from, 0, &made));
+    return end_groups(fill_ranks(from, begin, ranks, replicas, made), made, out);
 }

@@ -427,18 +427,79 @@ static void test_cluster_groups_share_adapters(void **state)
         }
 }
 
+/* Their devices share what each node has, and speak over the links between nodes. */
+static void test_cluster_groups_of_nodes(void **state)
+{
+    smp_device_spec device[16];
+    smp_cluster from = make_cluster(device);
+    (void)state;
+    memcpy(device + 8, device, 8 * sizeof *device);
+    from.nodes = 4;
+    from.cores_per_node = 2;
+    from.adapters_per_node = 1;
+    smp_cluster *c = group(&from, 8);
+    assert_int_equal(2, c->nodes);
+    assert_int_equal(1, c->devices_per_node);
+    assert_true(c->device[0].memory_bytes == 1000 && c->device[1].flops_fp32 == 100);
+    assert_true(c->inter_node.bytes_per_s == from.inter_node.bytes_per_s / 4);
+    assert_true(smp_link_us(&c->intra_node, 4000) == smp_link_us(&c->inter_node, 4000));
+    assert_int_equal(1, c->cores_per_node);
+    assert_true(c->group_slowdown == 2);
+    smp_cluster_destroy(c);
+    assert_true(smp_cluster_groups_fit(&from, 16));
+    assert_false(smp_cluster_groups_fit(&from, 12));
+    assert_false(smp_cluster_groups_fit(&from, 32));
+}
+
 static void test_cluster_groups_fit_into_nodes(void **state)
 {
-    static const int sizes[] = {0, -2, 3, 8};
+    static const int sizes[] = {0, -2, 3, 16};
     smp_device_spec device[8];
     const smp_cluster from = make_cluster(device);
     smp_cluster *c = NULL;
     (void)state;
     for (int i = 0; i < 4; i++) {
         assert_int_equal(smp_cluster_group(&from, sizes[i], &c), SMP_ERR_INPUT);
-        assert_non_null(strstr(smp_last_error(), "'eight' has 4 devices per node"));
+        assert_non_null(strstr(smp_last_error(), "'eight' has 2 nodes of 4 devices"));
         assert_null(c);
     }
+}
+
+/* The first device of each group stands for it, in its own place; what groups share goes by the
+ * largest. */
+static void test_cluster_groups_of_ranks(void **state)
+{
+    static const int begin[] = {0, 2, 3, 4}, astride[] = {0, 3, 5};
+    smp_device_spec device[8];
+    smp_cluster from = make_cluster(device);
+    smp_cluster *c = NULL;
+    (void)state;
+    from.cores_per_node = 4;
+    from.adapters_per_node = 1;
+    assert_int_equal(SMP_OK, smp_cluster_group_ranks(&from, begin, 3, 2, &c));
+    assert_ptr_equal(c->of, &from);
+    assert_int_equal(2, c->group);
+    assert_int_equal(8, smp_cluster_devices(c));
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < 3; r++) {
+            const int first = 4 * k + begin[r], last = 4 * k + begin[r + 1] - 1;
+            double flops = 1e9;
+            for (int d = first; d <= last; d++)
+                flops = device[d].flops_fp32 < flops ? device[d].flops_fp32 : flops;
+            assert_true(c->device[first].flops_fp32 == flops);
+        }
+    assert_int_equal(2, c->cores_per_node);
+    assert_true(c->inter_node.bytes_per_s == from.inter_node.bytes_per_s / 2);
+    smp_cluster_destroy(c);
+    c = NULL;
+    assert_int_equal(SMP_ERR_INPUT, smp_cluster_group_ranks(&from, astride, 2, 1, &c));
+    assert_string_equal(
+        "cluster 'eight' has 4 devices per node: a group of 2 from device 3 on lies "
+        "on two nodes",
+        smp_last_error());
+    assert_int_equal(SMP_ERR_INPUT, smp_cluster_group_ranks(&from, begin, 3, 3, &c));
+    assert_string_equal("cluster 'eight' has 8 devices, 10 are needed", smp_last_error());
+    assert_null(c);
 }
 
 static int make_folder(void **state)
@@ -473,6 +534,8 @@ int main(void)
         cmocka_unit_test(test_cluster_groups_share_cores),
         cmocka_unit_test(test_cluster_groups_share_adapters),
         cmocka_unit_test(test_cluster_groups_fit_into_nodes),
+        cmocka_unit_test(test_cluster_groups_of_ranks),
+        cmocka_unit_test(test_cluster_groups_of_nodes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

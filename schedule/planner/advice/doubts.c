@@ -24,8 +24,8 @@ static smp_status put_hint(const smp_search_request *request, const smp_planner_
 /* Ranks that take turns on cores wait whatever the plan is. */
 static bool take_turns(const smp_cluster *cluster)
 {
-    const int processes = cluster->devices_per_node * (cluster->of ? cluster->group : 1);
-    return cluster->cores_per_node > 0 && processes > cluster->cores_per_node;
+    const smp_cluster *all = cluster->of ? cluster->of : cluster;
+    return all->cores_per_node > 0 && all->devices_per_node > all->cores_per_node;
 }
 
 static smp_status put_bubble(const smp_search_request *request, const smp_planner_result *result,
