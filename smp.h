@@ -76,7 +76,8 @@ typedef struct smp smp;
 
 /* Rank groups: all ranks; the ranks that hold the stages of one replica; the ranks that hold the
  * same stages in every replica; the ranks that compute every operator of their stages together
- * (tensor parallelism). Of the middle two each rank sees those with its own number in the last. */
+ * (tensor parallelism). Of the middle two each rank sees those with its own number in the last:
+ * where stages have groups of different sizes, not every stage has one. */
 typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP, SMP_TENSOR } smp_group;
 
 /* In planning: what the plan to be kept (`fix`) says, else what stands beside the field. */
@@ -141,8 +142,9 @@ typedef struct smp_plan_options {
     int devices;             /* 0: all of the cluster, or as many as there are ranks */
     int stages;              /* pipeline ranks */
     int ddp;                 /* replicas */
-    int tensor;              /* devices that compute every op together, neighbours of one node; the
-                                ranks are so many times stages x ddp. SMP_DEFAULT: auto */
+    int tensor;              /* devices that compute every op together, neighbours of one node, or
+                                those of several; the ranks are so many times stages x ddp.
+                                SMP_DEFAULT: auto, for each stage its own where that pays */
     int tensor_overlap;      /* smp_tensor_overlap. SMP_DEFAULT: auto */
     int chunks;              /* stages per pipeline rank */
     int microbatches;        /* per replica and step */

@@ -133,7 +133,7 @@ static smp_status staged_open(const smp_transport_options *options, void **conte
     c->device = options->device;
     c->device_context = options->device_context;
     c->compute = cuda->stream;
-    MPI_Comm_set_errhandler(c->comm->pipeline, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(c->comm->messages, MPI_ERRORS_RETURN);
     smp_status status = smp__staged_reduce_open(options, c->compute, &c->reduce);
     for (int i = 0; status == SMP_OK && i < options->n_lane; i++) {
         c->n_lane = i + 1;
@@ -171,7 +171,7 @@ static smp_status begin_piece(staged_context *c, lane *l, bool *begun)
     if (!l->outgoing) {
         place->state = RECEIVING;
         return smp__comm_check(MPI_Irecv(place->host, (int)place->bytes, MPI_BYTE, l->peer, l->tag,
-                                         c->comm->pipeline, &place->request),
+                                         c->comm->messages, &place->request),
                                "MPI_Irecv");
     }
     if (place->first == 0)
@@ -204,7 +204,7 @@ static smp_status send_off(staged_context *c, lane *l, piece *place)
     place->state = SENDING;
     place->of->finished += place->bytes;
     return smp__comm_check(MPI_Isend(place->host, (int)place->bytes, MPI_BYTE, l->peer, l->tag,
-                                     c->comm->pipeline, &place->request),
+                                     c->comm->messages, &place->request),
                            "MPI_Isend");
 }
 

@@ -310,7 +310,7 @@ static smp_status end_messages(smp *s)
         status = smp_fail_memory((size_t)n * sizeof(*all_us));
     status = smp__comm_agree(s->comm, status);
     for (int replica = 0; replica < s->comm->ddp_size && status == SMP_OK; replica++) {
-        for (int device = 0; device < s->comm->tensor_size && status == SMP_OK; device++) {
+        for (int device = 0; device < s->comm->tensor_most && status == SMP_OK; device++) {
             const bool here = replica == s->comm->replica && device == s->comm->tensor_rank;
             memset(all_us, 0, (size_t)n * sizeof(*all_us));
             if (here)

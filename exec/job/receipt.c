@@ -38,13 +38,19 @@ static uint64_t hash_splitting(const smp_splitting *splitting)
         hash = smp_hash(hash, splitting->entry[i].op, strlen(splitting->entry[i].op) + 1);
         hash = smp_hash(hash, splitting->entry[i].as, strlen(splitting->entry[i].as) + 1);
     }
+    for (int32_t i = 0; i < splitting->n_fewer; i++) {
+        hash = smp_hash(hash, splitting->fewer[i].op, strlen(splitting->fewer[i].op) + 1);
+        hash = smp_hash(hash, &splitting->fewer[i].devices, sizeof splitting->fewer[i].devices);
+    }
     return hash;
 }
 
 /* How ops are split, in as few lines as patterns allow. */
 static smp_status put_splits(const smp *s, smp_text *text)
 {
-    smp_splitting few;
+    smp_splitting few = {0};
+    if (s->plan->splitting.n_fewer > 0)
+        return SMP_OK; /* patterns do not say which stages have which groups */
     smp_arena *arena = smp_arena_create();
     smp_status status = arena ? SMP_OK : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)

@@ -178,11 +178,12 @@ static smp_status verify(const smp *s)
 static smp_status check_ranks(const smp *s)
 {
     const int processes = smp_plan_processes(s->plan), tensor = smp_plan_tensor(s->plan);
-    char with_tensor[32] = "";
+    char with_tensor[64] = "";
     if (s->comm->world_size == processes)
         return SMP_OK;
     if (tensor > 1)
-        snprintf(with_tensor, sizeof with_tensor, " x tensor %d", tensor);
+        snprintf(with_tensor, sizeof with_tensor, " x tensor %s%d",
+                 s->plan->rank_begin ? "of each stage, at most " : "", tensor);
     return smp_fail(SMP_ERR_INPUT,
                     "%s is a plan for %d processes (pipeline %d x ddp %d%s), but %d were started: "
                     "run it with mpirun -n %d",
@@ -193,29 +194,30 @@ static smp_status check_ranks(const smp *s)
 /* Devices that compute every op together are neighbours. */
 static smp_status split_ranks(smp *s)
 {
-    const int tensor = smp_plan_tensor(s->plan), group = s->comm->world_rank / tensor;
-    for (int replica = 0; replica < s->plan->ddp; replica++)
-        for (int rank = 0; rank < s->plan->pipeline; rank++)
-            if (smp_plan_device(s->plan, replica, rank) == group)
-                return smp__comm_split(
-                    s->comm, (smp_comm_place){.pipeline_rank = rank,
-                                              .replica = replica,
-                                              .shard = s->plan->sharding.shard,
-                                              .near = s->plan->sharding.node_replicas,
-                                              .tensor = tensor,
-                                              .tensor_rank = s->comm->world_rank % tensor});
-    return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm->world_rank);
+    int replica, rank, index;
+    if (!smp_plan_place(s->plan, s->comm->world_rank, &replica, &rank, &index))
+        return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm->world_rank);
+    return smp__comm_split(s->comm, (smp_comm_place){.pipeline_rank = rank,
+                                                     .pipeline = s->plan->pipeline,
+                                                     .replica = replica,
+                                                     .shard = s->plan->sharding.shard,
+                                                     .near = s->plan->sharding.node_replicas,
+                                                     .tensor = smp_plan_rank_tensor(s->plan, rank),
+                                                     .tensor_rank = index,
+                                                     .tensor_most = smp_plan_tensor(s->plan),
+                                                     .rank_begin = s->plan->rank_begin});
 }
 
 /* The graph as this rank's share of it; of a plan made here it may be open already, whole. */
 static smp_status open_model(smp *s)
 {
-    const int tensor = smp_plan_tensor(s->plan);
-    if (s->graph && tensor == 1)
+    int replica, rank, index = 0;
+    if (s->graph && smp_plan_tensor(s->plan) == 1)
         return smp_freezing_apply(&s->plan->freezing, s->graph);
     smp_graph_destroy(s->graph);
     s->graph = NULL;
-    return smp_plan_open_model(s->plan, s->options->plan, s->comm->world_rank % tensor, &s->graph);
+    smp_plan_place(s->plan, s->comm->world_rank, &replica, &rank, &index);
+    return smp_plan_open_model(s->plan, s->options->plan, index, &s->graph);
 }
 
 /* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
@@ -346,7 +348,7 @@ void smp_finalize(smp *s)
 int smp_rank(const smp *s, smp_group group)
 {
     return group == SMP_WORLD      ? s->comm->world_rank
-           : group == SMP_PIPELINE ? s->comm->pipeline_rank
+           : group == SMP_PIPELINE ? s->comm->line_rank
            : group == SMP_TENSOR   ? s->comm->tensor_rank
                                    : s->comm->replica;
 }
@@ -354,7 +356,7 @@ int smp_rank(const smp *s, smp_group group)
 int smp_size(const smp *s, smp_group group)
 {
     return group == SMP_WORLD      ? s->comm->world_size
-           : group == SMP_PIPELINE ? s->comm->pipeline_size
+           : group == SMP_PIPELINE ? s->comm->line_size
            : group == SMP_TENSOR   ? s->comm->tensor_size
                                    : s->comm->ddp_size;
 }

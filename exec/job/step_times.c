@@ -260,7 +260,6 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
 
 smp_status smp__step_times_predict(const smp *s, double **out)
 {
-    const int tensor = smp_plan_tensor(s->plan);
     double *work_us = calloc((size_t)s->comm->world_size, sizeof(*work_us));
     smp_simulated_plan simulated = {0};
     smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
@@ -273,7 +272,7 @@ smp_status smp__step_times_predict(const smp *s, double **out)
         predict(s, simulated.simulation, rank, &t);
         all = working_us(t.predicted_us) > 0.0;
         for (int replica = 0; replica < s->comm->ddp_size; replica++)
-            for (int i = 0; i < tensor; i++)
+            for (int i = 0; i < smp_plan_rank_tensor(s->plan, rank); i++)
                 work_us[smp_plan_first_process(s->plan, replica, rank) + i] =
                     working_us(t.predicted_us);
     }

@@ -48,11 +48,8 @@ void smp__job_target_text(const smp *s, smp_text *text)
 
 void smp__job_place_of(const smp *s, int rank, int *replica, int *pipeline_rank)
 {
-    const int tensor = smp_plan_tensor(s->plan);
-    for (*replica = 0; *replica < s->comm->ddp_size; ++*replica)
-        for (*pipeline_rank = 0; *pipeline_rank < s->comm->pipeline_size; ++*pipeline_rank)
-            if (smp_plan_first_process(s->plan, *replica, *pipeline_rank) == rank / tensor * tensor)
-                return;
+    int index;
+    smp_plan_place(s->plan, rank, replica, pipeline_rank, &index);
 }
 
 int smp__job_first_process(const smp *s, int replica)

@@ -66,8 +66,9 @@ static void fill_own(const smp *s, double *row)
     if (s->comm->tensor_rank > 0) /* all devices of a group do the same: the first one counts */
         return;
     if (s->plan->cluster)
-        slower = smp_device_slowdown(s->plan->cluster, s->target->precision,
-                                     s->comm->world_rank / s->comm->tensor_size);
+        slower =
+            smp_device_slowdown(s->plan->cluster, s->target->precision,
+                                smp_plan_device(s->plan, s->comm->replica, s->comm->pipeline_rank));
     for (int chunk = 0; chunk < s->work->chunks; chunk++)
         for (int32_t i = 0; i < s->work->chunk[chunk].layout->n_call; i++) {
             double *op = &row[(int64_t)COLUMNS * s->work->chunk[chunk].layout->call[i].op];

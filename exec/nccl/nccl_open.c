@@ -312,9 +312,9 @@ static smp_status exchange_ids(smp__nccl_context *c)
     for (int i = 0; code == MPI_SUCCESS && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
         code = l->outgoing ? MPI_Isend(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
-                                       c->comm->pipeline, &request[exchange.n++])
+                                       c->comm->messages, &request[exchange.n++])
                            : MPI_Irecv(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
-                                       c->comm->pipeline, &request[exchange.n++]);
+                                       c->comm->messages, &request[exchange.n++]);
     }
     for (int i = 0; code == MPI_SUCCESS && i < SMP__NCCL_SUMS; i++)
         if (c->sums[i].comm != MPI_COMM_NULL)

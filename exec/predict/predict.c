@@ -102,7 +102,7 @@ static smp_status bring_microbatch(prediction *p, int replica, int microbatch, i
     const int stage = s->work->stage_of_op[s->graph->tensor[p->tensor.here].producer];
     const int first = smp_plan_first_process(s->plan, replica, s->work->stage_rank[stage]);
     const bool split = p->tensor.way.way == SMP_SPLIT;
-    for (int device = 0; device < (split ? s->comm->tensor_size : 1); device++) {
+    for (int device = 0; device < (split ? p->tensor.devices : 1); device++) {
         if (s->comm->world_rank == first + device)
             take_piece(p, microbatch);
         SMP_TRY(smp__comm_hand(s->comm, p->piece, rows * p->part * 4, first + device, 0));

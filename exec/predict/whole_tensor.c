@@ -6,14 +6,14 @@
 #include "graph/model/op.h"
 #include "graph/split/split_text.h"
 
-static smp_status choice_of(const smp *s, const smp_graph *whole, int32_t op,
+static smp_status choice_of(const smp *s, const smp_graph *whole, int32_t op, int devices,
                             smp_split_choice *choice)
 {
     const smp_splitting *splitting = &s->plan->splitting;
     *choice = (smp_split_choice){-1, 0, 1};
     for (int32_t i = 0; i < splitting->n_entry; i++)
         if (strcmp(splitting->entry[i].op, whole->op[op].name) == 0)
-            return smp_split_parse(whole, op, splitting->devices, splitting->entry[i].as, choice);
+            return smp_split_parse(whole, op, devices, splitting->entry[i].as, choice);
     return SMP_OK;
 }
 
@@ -56,8 +56,9 @@ static smp_status find_here(const smp *s, const smp_graph *whole, smp__whole_ten
     const smp_op *made = &whole->op[op];
     smp_split_choice choice;
     int bias_dim = -1;
-    SMP_TRY(choice_of(s, whole, op, &choice));
     const int32_t same = smp_graph_find_op(s->graph, made->name);
+    t->devices = smp_plan_rank_tensor(s->plan, s->work->stage_rank[s->work->stage_of_op[same]]);
+    SMP_TRY(choice_of(s, whole, op, t->devices, &choice));
     t->here = s->graph->op[same].out + t->whole - made->out;
     t->way = smp_split_out(whole, op, choice);
     for (int32_t p = 0; p < made->n_param && bias_dim < 0; p++)
@@ -78,6 +79,7 @@ smp_status smp__whole_tensor_find(const smp *s, const char *name, smp__whole_ten
     SMP_TRY(smp_graph_find_made(whole, name, &out->whole));
     out->here = out->whole;
     out->way = (smp_spread){SMP_WHOLE, 0, 1};
+    out->devices = 1;
     return whole == s->graph ? SMP_OK : find_here(s, whole, out);
 }
 
@@ -85,7 +87,7 @@ void smp__whole_tensor_put(const smp *s, const smp__whole_tensor *tensor, int de
                            const char *part, char *whole)
 {
     const smp_shape *shape = &smp_graph_whole(s->graph)->tensor[tensor->whole].shape;
-    const int64_t devices = s->comm->tensor_size;
+    const int64_t devices = tensor->devices;
     int64_t outer = count, inner = 4;
     for (int d = 0; d < tensor->way.dim; d++)
         outer *= shape->dim[d];

@@ -7,7 +7,8 @@
 typedef struct smp__whole_tensor {
     int32_t whole;  /* tensor of the model's graph */
     int32_t here;   /* ... of the rank's, which holds it or a part of it */
-    smp_spread way; /* WHOLE or SPLIT */
+    smp_spread way; /* WHOLE or SPLIT, */
+    int devices;    /* over so many */
 } smp__whole_tensor;
 
 /* name: of an op (its first output), or of a tensor as the model's file calls it, the last one of

@@ -104,7 +104,7 @@ smp_status smp__part_copy(smp *s)
         status = smp_fail_memory(size);
     if (status == SMP_OK && s->comm->tensor_size > 1)
         status = smp__regroup_open(s, true, &r);
-    if (s->comm->tensor_size > 1) /* nobody exchanges parts unless all do */
+    if (s->comm->tensor_most > 1) /* nobody exchanges parts unless all do */
         status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
         status = copy_weights(s, &r);

@@ -132,7 +132,7 @@ smp_status smp_save_test(smp *s, int *done)
 static bool copies(const smp *s)
 {
     return smp_graph_whole(s->graph)->freezes || s->saving->behind || !s->device->host_memory ||
-           s->comm->tensor_size > 1;
+           s->comm->tensor_most > 1;
 }
 
 /* What is kept for whole weights, which may change while it is written. */

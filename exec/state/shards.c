@@ -29,7 +29,7 @@ smp__range smp__own_range(const smp *s, int32_t index)
 
 int smp__most_holdings(const smp *s)
 {
-    return s->comm->tensor_size * s->comm->shard_size;
+    return s->comm->tensor_most * s->comm->shard_size;
 }
 
 /* The one that begins at h->begin, of the device of h->runs: how far it goes, and which rank of the

@@ -50,7 +50,7 @@ smp_status smp__weights_open(smp *s)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     const size_t settings = (size_t)whole->n_param + 1,
-                 norms = (size_t)s->graph->n_param * (size_t)s->comm->tensor_size + SMP__STEP_SUMS;
+                 norms = (size_t)s->graph->n_param * (size_t)s->comm->tensor_most + SMP__STEP_SUMS;
     struct smp__weights *w = s->weights = calloc(1, sizeof *s->weights);
     if (!w)
         return smp_fail_memory(sizeof *w);
@@ -234,7 +234,7 @@ static bool is_trained(const smp_param *param)
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
     const int32_t n = s->graph->n_param;
-    const int rows = s->comm->tensor_size; /* one of each device: no order of MPI's shows */
+    const int rows = s->comm->tensor_most; /* one of each device: no order of MPI's shows */
     double *own = s->weights->norm + (int64_t)s->comm->tensor_rank * n,
            *others = s->weights->norm + (int64_t)rows * n;
     memcpy(s->weights->pieces, s->weights->square,
@@ -469,12 +469,14 @@ smp_status smp_weights_hash(smp *s, uint64_t *hash)
         status = smp__updates_settle(s);
     if (status == SMP_OK)
         status = smp__comm_agree(s->comm, hash_own(s, all));
-    if (status == SMP_OK && s->comm->tensor_size > 1)
+    if (status == SMP_OK && s->comm->tensor_most > 1)
         status = count_once(s, all, all + n, n);
     if (status == SMP_OK)
         status = add_up(s, all, n, s->comm->copy, "the hashes of the other parts of weights");
+    if (s->comm->rank_begin && s->comm->tensor_rank > 0)
+        memset(all, 0, (size_t)n * sizeof(*all)); /* the first device of a group speaks for all */
     if (status == SMP_OK)
-        status = add_up(s, all, n, s->comm->pipeline, "the other stages' hashes of weights");
+        status = add_up(s, all, n, s->comm->messages, "the other stages' hashes of weights");
     *hash = status == SMP_OK ? smp_hash(0, all, (size_t)n * sizeof(*all)) : 0;
     if (!s->comm->failed) /* MPI may still add to it */
         free(all);

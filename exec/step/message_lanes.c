@@ -29,19 +29,33 @@
 #include "exec/step/stepping.h"
 #include "schedule/lower/crossing.h"
 
-static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
+/* receiver: its number in comm->messages. */
+static int64_t transfer_id(const smp *s, const smp_transfer *transfer, int receiver)
 {
     int64_t ranks = s->comm->pipeline_size, stages = s->work->flow->n_stage;
     int64_t from = transfer->from_stage, to = transfer->to_stage;
+    const int *begin = s->comm->rank_begin;
+    int64_t id = ranks * ranks + ((int64_t)transfer->kind * stages + from) * stages + to;
     if (smp__crossing_is_direct(transfer))
-        return s->work->stage_rank[from] * ranks + s->work->stage_rank[to];
-    return ranks * ranks + ((int64_t)transfer->kind * stages + from) * stages + to;
+        id = s->work->stage_rank[from] * ranks + s->work->stage_rank[to];
+    return begin ? id * begin[ranks] + receiver : id;
 }
 
+/* Both ranks have groups as large: its number is the same in both. */
 static int64_t tie_id(const smp *s, int64_t from_stage, int64_t to_rank)
 {
     int64_t ranks = s->comm->pipeline_size, stages = s->work->flow->n_stage;
-    return ranks * ranks + 2 * stages * stages + from_stage * ranks + to_rank;
+    const int *begin = s->comm->rank_begin;
+    int64_t id = ranks * ranks + 2 * stages * stages + from_stage * ranks + to_rank;
+    return begin ? id * begin[ranks] + begin[to_rank] + s->comm->tensor_rank : id;
+}
+
+/* The number in comm->messages of this rank, or of the one that it sends to or has from. */
+static int own_end(const smp *s)
+{
+    const int *begin = s->comm->rank_begin;
+    const int rank = s->comm->pipeline_rank;
+    return begin ? begin[rank] + s->comm->tensor_rank : rank;
 }
 
 static int find(const smp *s, int64_t id)
@@ -57,9 +71,14 @@ static int find(const smp *s, int64_t id)
     return low;
 }
 
-int smp__lane_of_transfer(const smp *s, int32_t transfer)
+int smp__lane_of_transfer(const smp *s, int32_t transfer, int end)
 {
-    return find(s, transfer_id(s, &s->work->flow->transfer[transfer]));
+    const smp_transfer *t = &s->work->flow->transfer[transfer];
+    const int to = s->work->stage_rank[t->to_stage];
+    int first = own_end(s);
+    if (to != s->comm->pipeline_rank)
+        smp__comm_ends(s->comm, to, true, &first);
+    return find(s, transfer_id(s, t, first + end));
 }
 
 int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
@@ -67,7 +86,8 @@ int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
     return find(s, tie_id(s, from_stage, to_rank));
 }
 
-/* One lane for each transfer of this rank; returns their number. With `lane` NULL only counts. */
+/* One lane for each transfer of this rank and its receiver; returns their number. With `lane` NULL
+ * only counts. */
 static int add_transfers(const smp *s, smp_lane *lane)
 {
     int n = 0, own = s->comm->pipeline_rank;
@@ -77,13 +97,16 @@ static int add_transfers(const smp *s, smp_lane *lane)
             to = s->work->stage_rank[transfer->to_stage];
         if (from == to || (from != own && to != own))
             continue;
-        if (lane)
-            lane[n] = (smp_lane){.id = transfer_id(s, transfer),
-                                 .peer = from == own ? to : from,
-                                 .outgoing = from == own,
-                                 .messages = s->work->microbatches,
-                                 .max_bytes = transfer->bytes};
-        n++;
+        int first;
+        const int ends = smp__comm_ends(s->comm, from == own ? to : from, from == own, &first);
+        for (int end = first; lane && end < first + ends; end++)
+            lane[n + end - first] =
+                (smp_lane){.id = transfer_id(s, transfer, from == own ? end : own_end(s)),
+                           .peer = end,
+                           .outgoing = from == own,
+                           .messages = s->work->microbatches,
+                           .max_bytes = transfer->bytes};
+        n += ends;
     }
     return n;
 }
@@ -95,10 +118,12 @@ static void add_ties(const smp *s, smp_lane *lane)
         const smp__tie_message *tie = &s->stepping->reducer->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
         bool outgoing = tie->chunk >= 0;
+        int peer;
+        smp__comm_ends(s->comm, tie->peer, outgoing, &peer);
         lane[i] =
             (smp_lane){.id = tie_id(s, s->work->stage_of_op[use->op],
                                     outgoing ? tie->peer : s->comm->pipeline_rank),
-                       .peer = tie->peer,
+                       .peer = peer,
                        .outgoing = outgoing,
                        .messages = 1,
                        .max_bytes = s->graph->param[use->param].elements * (int64_t)sizeof(float)};

@@ -27,7 +27,25 @@ static int32_t border_of(const smp *s, const smp__channel *channel)
     return smp_layout_border(layout, kind, channel->transfer);
 }
 
-static smp_status add_channel(smp *s, int32_t index)
+static smp_status open_channel(smp *s, smp__chunk *stage, smp__channel *channel)
+{
+    const int64_t n = s->work->microbatches;
+    const bool arrives = !channel->outgoing && s->record;
+    stage->n_channel++; /* what it gets is freed with it */
+    channel->request = calloc((size_t)n, sizeof(*channel->request));
+    if (arrives)
+        channel->arrived_us = calloc((size_t)n, sizeof(*channel->arrived_us));
+    if (!channel->request || (arrives && !channel->arrived_us))
+        return smp_fail_memory((size_t)n * sizeof(*channel->request));
+    channel->border = border_of(s, channel);
+    if (channel->border < 0)
+        return smp_fail(SMP_ERR_FAILED, "stage %d has no border buffer for transfer %d",
+                        stage->stage, channel->transfer);
+    return SMP_OK;
+}
+
+/* One for each receiver, of what comes in one. */
+static smp_status add_channels(smp *s, int32_t index)
 {
     const smp_transfer *transfer = &s->work->flow->transfer[index];
     int from = s->work->stage_rank[transfer->from_stage];
@@ -36,29 +54,23 @@ static smp_status add_channel(smp *s, int32_t index)
         return SMP_OK; /* both ends on this rank (or neither): no message */
     bool outgoing = from == s->comm->pipeline_rank;
     int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
+    int first, peer = outgoing ? to : from;
     smp__chunk *stage = &s->work->chunk[chunk];
-    smp__channel *channel = &stage->channel[stage->n_channel];
-    *channel = (smp__channel){.transfer = index,
-                              .peer = outgoing ? to : from,
-                              .lane = smp__lane_of_transfer(s, index),
-                              .chunk = chunk,
-                              .outgoing = outgoing};
     if (transfer->bytes > s->endpoint->transport->max_message_bytes)
         return smp_fail(SMP_ERR_FAILED,
                         "tensor '%s' is %lld bytes per micro-batch, the transport "
                         "sends %lld at once: use a smaller micro-batch",
                         s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
                         (long long)s->endpoint->transport->max_message_bytes);
-    stage->n_channel++; /* what it gets is freed with it */
-    channel->request = calloc((size_t)s->work->microbatches, sizeof(*channel->request));
-    if (!outgoing && s->record)
-        channel->arrived_us = calloc((size_t)s->work->microbatches, sizeof(*channel->arrived_us));
-    if (!channel->request || (!outgoing && s->record && !channel->arrived_us))
-        return smp_fail_memory((size_t)s->work->microbatches * sizeof(*channel->request));
-    channel->border = border_of(s, channel);
-    if (channel->border < 0)
-        return smp_fail(SMP_ERR_FAILED, "stage %d has no border buffer for transfer %d",
-                        stage->stage, index);
+    for (int i = 0; i < smp__comm_ends(s->comm, peer, outgoing, &first); i++) {
+        smp__channel *channel = &stage->channel[stage->n_channel];
+        *channel = (smp__channel){.transfer = index,
+                                  .peer = peer,
+                                  .lane = smp__lane_of_transfer(s, index, i),
+                                  .chunk = chunk,
+                                  .outgoing = outgoing};
+        SMP_TRY(open_channel(s, stage, channel));
+    }
     return SMP_OK;
 }
 
@@ -76,14 +88,15 @@ smp_status smp__messages_build(smp *s)
         int stage = s->work->stage_of_chunk[chunk];
         int32_t n = flow->out_begin[stage + 1] - flow->out_begin[stage] +
                     flow->in_begin[stage + 1] - flow->in_begin[stage];
-        s->work->chunk[chunk].channel = calloc((size_t)n + 1, sizeof(smp__channel));
+        const size_t most = (size_t)n * (size_t)s->comm->tensor_most; /* receivers of each */
+        s->work->chunk[chunk].channel = calloc(most + 1, sizeof(smp__channel));
         if (!s->work->chunk[chunk].channel)
             return smp_fail_memory((size_t)n * sizeof(smp__channel));
     }
     for (int32_t i = 0; i < flow->n_transfer; i++)
         if (is_incoming(s, &flow->transfer[i]) ||
             s->work->stage_rank[flow->transfer[i].from_stage] == s->comm->pipeline_rank)
-            SMP_TRY(add_channel(s, i));
+            SMP_TRY(add_channels(s, i));
     return SMP_OK;
 }
 
@@ -99,11 +112,11 @@ void smp__messages_free(smp *s)
     free(s->stepping->lanes);
 }
 
+/* Of what comes in. */
 static smp__channel *find_channel(smp *s, int32_t transfer)
 {
     const smp_transfer *t = &s->work->flow->transfer[transfer];
-    int stage = is_incoming(s, t) ? t->to_stage : t->from_stage;
-    smp__chunk *chunk = &s->work->chunk[smp__job_chunk_of_stage(s, stage)];
+    smp__chunk *chunk = &s->work->chunk[smp__job_chunk_of_stage(s, t->to_stage)];
     for (int i = 0; i < chunk->n_channel; i++)
         if (chunk->channel[i].transfer == transfer)
             return &chunk->channel[i];
@@ -251,5 +264,10 @@ smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_
 
 smp_status smp__messages_sent(smp *s, smp_memory_message message)
 {
-    return smp__messages_wait(s, find_channel(s, message.transfer), message.microbatch);
+    const smp_transfer *t = &s->work->flow->transfer[message.transfer];
+    const smp__chunk *chunk = &s->work->chunk[smp__job_chunk_of_stage(s, t->from_stage)];
+    for (int i = 0; i < chunk->n_channel; i++)
+        if (chunk->channel[i].transfer == message.transfer)
+            SMP_TRY(smp__messages_wait(s, &chunk->channel[i], message.microbatch));
+    return SMP_OK;
 }

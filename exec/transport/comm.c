@@ -56,6 +56,7 @@ smp_status smp__comm_open(smp_comm *comm, smp_comm_limits limit)
                        .near = MPI_COMM_NULL,
                        .far = MPI_COMM_NULL,
                        .tensor = MPI_COMM_NULL,
+                       .messages = MPI_COMM_NULL,
                        .copy = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
@@ -94,15 +95,18 @@ static smp_status split(MPI_Comm from, int color, int key, MPI_Comm *out)
 smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
 {
     const int replica = place.replica, shard = place.shard, near = place.near;
-    const int tensor = place.tensor, own = place.tensor_rank;
+    const int tensor = place.tensor, own = place.tensor_rank, most = place.tensor_most;
     comm->shard_size = shard;
     comm->shard_rank = replica % shard;
     comm->pipeline_rank = place.pipeline_rank;
     comm->replica = replica;
     comm->tensor_size = tensor;
     comm->tensor_rank = own;
-    SMP_TRY(split(comm->world, replica * tensor + own, place.pipeline_rank, &comm->pipeline));
-    SMP_TRY(split(comm->world, place.pipeline_rank * tensor + own, replica, &comm->ddp));
+    comm->tensor_most = most;
+    comm->pipeline_size = place.pipeline;
+    comm->rank_begin = place.rank_begin;
+    SMP_TRY(split(comm->world, replica * most + own, place.pipeline_rank, &comm->pipeline));
+    SMP_TRY(split(comm->world, place.pipeline_rank * most + own, replica, &comm->ddp));
     SMP_TRY(split(comm->ddp, 0, replica, &comm->joint));
     SMP_TRY(split(comm->ddp, replica / shard, replica, &comm->shard));
     SMP_TRY(split(comm->ddp, replica % shard, replica, &comm->across));
@@ -111,12 +115,32 @@ smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
         SMP_TRY(split(comm->ddp, replica / near, replica, &comm->near));
         SMP_TRY(split(comm->ddp, among, replica, &comm->far));
     }
-    MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
+    MPI_Comm_size(comm->pipeline, &comm->line_size);
+    MPI_Comm_rank(comm->pipeline, &comm->line_rank);
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
+    comm->messages = comm->pipeline;
+    if (place.rank_begin)
+        SMP_TRY(split(comm->world, replica, place.rank_begin[place.pipeline_rank] + own,
+                      &comm->messages));
     SMP_TRY(split(comm->world, replica * comm->pipeline_size + place.pipeline_rank, own,
                   &comm->tensor));
     return split(comm->world, replica / shard * comm->pipeline_size + place.pipeline_rank,
                  replica % shard * tensor + own, &comm->copy);
+}
+
+int smp__comm_ends(const smp_comm *comm, int other, bool outgoing, int *first)
+{
+    const int *begin = comm->rank_begin, own = comm->tensor_size, index = comm->tensor_rank;
+    *first = other;
+    if (!begin)
+        return 1;
+    const int others = begin[other + 1] - begin[other];
+    *first = begin[other] + index * others / own;
+    if (!outgoing)
+        return 1;
+    const int from = (index * others + own - 1) / own, to = ((index + 1) * others + own - 1) / own;
+    *first = begin[other] + from;
+    return to - from;
 }
 
 smp_status smp__comm_check(int code, const char *call)
@@ -166,6 +190,8 @@ void smp__comm_close(smp_comm *comm)
     free_comm(&comm->shard);
     free_comm(&comm->joint);
     free_comm(&comm->ddp);
+    if (comm->messages != comm->pipeline)
+        free_comm(&comm->messages);
     free_comm(&comm->pipeline);
     free_comm(&comm->notice);
     free_comm(&comm->node);

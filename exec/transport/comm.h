@@ -31,7 +31,7 @@ static inline double smp__comm_patience(double given_s, double step_s)
 
 typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
-    MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
+    MPI_Comm pipeline; /* ranks of one replica with one tensor_rank, by pipeline rank */
     MPI_Comm ddp;      /* ranks with the same stages, by replica */
     MPI_Comm joint;    /* the same, for sums in the middle of operators */
     MPI_Comm shard;    /* of those, the ones that hold one copy of what is sharded, by replica */
@@ -40,15 +40,19 @@ typedef struct smp_comm {
     MPI_Comm far;      /* those with this rank's place among them; near * far: smp_hops_size */
     MPI_Comm tensor;   /* ranks that compute every op together, by tensor_rank; all other groups
                           but world, copy, notice and node are of ranks with one tensor_rank */
+    MPI_Comm messages; /* between stages: `pipeline`, or where groups differ all ranks of one
+                          replica, by pipeline rank, then tensor_rank */
     MPI_Comm copy;     /* ranks that together have one copy of this rank's stages, tensor x shard:
                           by shard_rank, then tensor_rank */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
-    int pipeline_rank, pipeline_size;
+    int pipeline_rank, pipeline_size; /* where groups differ not all have a rank in `pipeline` */
+    int line_rank, line_size;         /* in `pipeline` */
     int replica, ddp_size;
     int shard_size, shard_rank; /* replica % shard_size: which part is this rank's */
     int tensor_size, tensor_rank;
+    int tensor_most;          /* of all groups */
     int node_rank, node_size; /* among the ranks of this machine */
     int *node_pid;            /* [node_size]; NULL: not visible from here */
     bool crowded;             /* more ranks on this node than cores: waiting ranks sleep soon */
@@ -76,6 +80,7 @@ typedef struct smp_comm {
         int code;
         char text[SMP_NOTICE_BYTES];
     } failure;
+    const int *rank_begin;           /* of the plan, the caller's; NULL: groups are alike */
     struct smp_comm_notice *notices; /* outgoing: MPI may read it until the process ends */
 } smp_comm;
 
@@ -94,12 +99,18 @@ smp_status smp__comm_open(smp_comm *comm, smp_comm_limits limit);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
 /* Where a rank stands. shard: replicas in one of those groups; near: replicas that add up first, 0:
- * no such; tensor: ranks that compute every op together, of which this is number tensor_rank. */
+ * no such; tensor: ranks that compute every op together, of which this is number tensor_rank, and
+ * tensor_most the most that do; rank_begin: where that differs, as of a plan. */
 typedef struct smp_comm_place {
-    int pipeline_rank, replica, shard, near, tensor, tensor_rank;
+    int pipeline_rank, pipeline, replica, shard, near, tensor, tensor_rank, tensor_most;
+    const int *rank_begin;
 } smp_comm_place;
 /* Makes the groups. Collective. */
 smp_status smp__comm_split(smp_comm *comm, smp_comm_place place);
+/* Whom this rank sends what `other`, another pipeline rank, needs, or (incoming) has it from:
+ * *first in comm.messages, and how many from there on. What is sent is whole on all of a group
+ * where groups differ: everyone receives it once, and not every one of a larger group sends. */
+int smp__comm_ends(const smp_comm *comm, int other, bool outgoing, int *first);
 /* Collective unless the job has failed; then only local resources are freed. */
 void smp__comm_close(smp_comm *comm);
 

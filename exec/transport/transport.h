@@ -19,12 +19,12 @@
 typedef enum smp_reach { SMP_REACH_ALL, SMP_REACH_GROUP, SMP_REACH_ACROSS } smp_reach;
 enum { SMP_N_REACH = 3 };
 
-/* Messages from one rank of the pipeline to another that are sent in the order in which they are
+/* Messages from one rank of a replica to another that are sent in the order in which they are
  * received (exec/step/message_lanes.c says why). Messages of different lanes never wait for each
  * other. */
 typedef struct smp_lane {
-    int64_t id; /* the same at both ends, unique in the pipeline */
-    int peer;   /* pipeline rank */
+    int64_t id; /* the same at both ends, unique in the replica */
+    int peer;   /* in comm->messages */
     bool outgoing;
     int64_t messages;  /* in one step */
     int64_t max_bytes; /* of one message */

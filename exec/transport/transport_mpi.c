@@ -95,9 +95,9 @@ static smp_status mpi_send(void *context, int lane, int64_t tag, const void *dat
     MPI_Request handle;
     if (mpi->throttle.bytes_per_s > 0.0)
         return smp__throttle_send(&mpi->throttle, data, (int)bytes, mpi->peer[lane], (int)tag,
-                                  mpi->comm->pipeline, request);
+                                  mpi->comm->messages, request);
     SMP_TRY(smp__comm_check(MPI_Isend(data, (int)bytes, MPI_BYTE, mpi->peer[lane], (int)tag,
-                                      mpi->comm->pipeline, &handle),
+                                      mpi->comm->messages, &handle),
                             "MPI_Isend"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
     return SMP_OK;
@@ -109,7 +109,7 @@ static smp_status mpi_receive(void *context, int lane, int64_t tag, void *data, 
     mpi_context *mpi = context;
     MPI_Request handle;
     SMP_TRY(smp__comm_check(MPI_Irecv(data, (int)bytes, MPI_BYTE, mpi->peer[lane], (int)tag,
-                                      mpi->comm->pipeline, &handle),
+                                      mpi->comm->messages, &handle),
                             "MPI_Irecv"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
     return SMP_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "graph/model/op.h"
 #include "schedule/plan/plan_field.h"
 #include "schedule/plan/sketch.h"
 
@@ -37,6 +38,7 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
     SMP_TRY(smp_sketch_op_mask(&from->offload, "offload", from->stage, op, from->n_entry, work,
                                offload));
     *stage = (smp_plan_stage){.rank = from->rank,
+                              .tensor = from->tensor,
                               .n_op = from->n_entry,
                               .op = op,
                               .recompute = recompute,
@@ -73,6 +75,63 @@ static smp_status fill_split(const smp_sketch *sketch, const double **out)
     return SMP_OK;
 }
 
+/* Of each rank, 0 as long as no stage says it. */
+static smp_status find_sizes(const smp_plan *plan, int *size)
+{
+    const int most = smp_plan_tensor(plan);
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_plan_stage *stage = &plan->stage[s];
+        const int own = stage->tensor > 0 ? stage->tensor : most;
+        if (own > most)
+            return smp_fail_at(smp_plan_stage_where(plan, s),
+                               "stage: tensor: got %d, expected at most the %d of `parallel`", own,
+                               most);
+        if (size[stage->rank] > 0 && size[stage->rank] != own)
+            return smp_fail_at(smp_plan_stage_where(plan, s),
+                               "stage: tensor: got %d, expected %d, as in another stage of rank %d",
+                               own, size[stage->rank], stage->rank);
+        size[stage->rank] = own;
+    }
+    return SMP_OK;
+}
+
+static smp_status list_fewer(smp_plan *plan)
+{
+    const int most = smp_plan_tensor(plan);
+    size_t n = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        n += (size_t)plan->stage[s].n_op;
+    smp_split_fewer *fewer = SMP_ARENA_NEW(plan->arena, smp_split_fewer, n);
+    if (!fewer)
+        return SMP_ERR_NO_MEMORY;
+    plan->splitting.fewer = fewer;
+    plan->splitting.n_fewer = 0;
+    for (int s = 0; s < plan->n_stage; s++) {
+        const int own = smp_plan_rank_tensor(plan, plan->stage[s].rank);
+        for (int32_t i = 0; own < most && i < plan->stage[s].n_op; i++)
+            fewer[plan->splitting.n_fewer++] = (smp_split_fewer){plan->stage[s].op[i], own};
+    }
+    return SMP_OK;
+}
+
+smp_status smp_plan_set_groups(smp_plan *plan)
+{
+    int *size = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline);
+    int *begin = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline + 1);
+    bool differ = false;
+    if (!size || !begin)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(find_sizes(plan, size));
+    for (int r = 0; r < plan->pipeline; r++) {
+        begin[r + 1] = begin[r] + size[r];
+        differ |= size[r] != smp_plan_tensor(plan);
+    }
+    if (!differ)
+        return SMP_OK;
+    plan->rank_begin = begin;
+    return list_fewer(plan);
+}
+
 /* Which stages anything travels of. */
 static smp_status set_travels(smp_plan *plan)
 {
@@ -86,6 +145,22 @@ static smp_status set_travels(smp_plan *plan)
     if (any && plan->loading_horizon == 0)
         plan->loading_horizon = 1;
     return SMP_OK;
+}
+
+/* That of a plan whose groups differ was read as it is. */
+static smp_status group_cluster(smp_plan *plan)
+{
+    smp_cluster *groups;
+    if (!plan->rank_begin || !plan->cluster)
+        return SMP_OK;
+    smp_status status = smp_cluster_group_ranks(plan->cluster, plan->rank_begin, plan->pipeline,
+                                                plan->ddp, &groups);
+    if (status == SMP_ERR_INPUT)
+        return smp_fail_at(plan->place.stages, "%s", smp_last_error());
+    SMP_TRY(status);
+    status = smp_cluster_copy(groups, plan->arena, &plan->cluster);
+    smp_cluster_destroy(groups);
+    return status;
 }
 
 /* The plan that a whole sketch spells out, in the sketch's own arena. */
@@ -139,6 +214,8 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
     for (int r = 0; r < plan->pipeline; r++)
         plan->training |= goes_backward(&plan->program[r]);
     SMP_TRY(set_travels(plan));
+    SMP_TRY(smp_plan_set_groups(plan));
+    SMP_TRY(group_cluster(plan));
     return fill_split(sketch, &plan->backward_input_us);
 }
 
@@ -310,6 +387,21 @@ static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, in
     return SMP_OK;
 }
 
+/* What devices tell each other in an op takes all of a group, and no others. */
+static smp_status check_groups(const smp_plan *plan, const smp_graph *graph, const int32_t *stage)
+{
+    for (int32_t u = 0; plan->rank_begin && u < graph->n_op; u++) {
+        const smp_op *op = &graph->op[u];
+        const int at = smp_op_attr_index(op->kind, "devices");
+        const int devices = smp_plan_rank_tensor(plan, plan->stage[stage[u]].rank);
+        if (at >= 0 && op->attr[at].i > 1 && op->attr[at].i != devices)
+            return smp_fail_at(smp_plan_stage_where(plan, stage[u]),
+                               "op '%s' is for %lld devices, and lies in stage %d, which has %d",
+                               op->name, (long long)op->attr[at].i, (int)stage[u], devices);
+    }
+    return SMP_OK;
+}
+
 static smp_status check_stages(const smp_plan *plan, const smp_graph *graph, const int32_t *stage)
 {
     for (int32_t u = 0; u < graph->n_op; u++) {
@@ -358,6 +450,8 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
     if (status == SMP_OK)
         status = check_stages(plan, graph, stage);
     if (status == SMP_OK)
+        status = check_groups(plan, graph, stage);
+    if (status == SMP_OK)
         *stage_of_op = stage;
     else
         free(stage);
@@ -394,8 +488,31 @@ int smp_placement_device(smp_placement placement, const int *listed, int pipelin
 
 int smp_plan_device(const smp_plan *plan, int replica, int rank)
 {
+    if (plan->rank_begin)
+        return replica * plan->rank_begin[plan->pipeline] + plan->rank_begin[rank];
     return smp_placement_device(plan->placement, plan->device, plan->pipeline, plan->ddp, replica,
                                 rank);
+}
+
+void smp_first_devices(const int *rank_begin, int pipeline, int ddp, int *device)
+{
+    for (int i = 0; i < pipeline * ddp; i++)
+        device[i] = i / pipeline * rank_begin[pipeline] + rank_begin[i % pipeline];
+}
+
+bool smp_plan_place(const smp_plan *plan, int process, int *replica, int *rank, int *index)
+{
+    for (int k = 0; k < plan->ddp; k++)
+        for (int r = 0; r < plan->pipeline; r++) {
+            const int first = smp_plan_first_process(plan, k, r);
+            if (process < first || process >= first + smp_plan_rank_tensor(plan, r))
+                continue;
+            *replica = k;
+            *rank = r;
+            *index = process - first;
+            return true;
+        }
+    return false;
 }
 
 smp_placement smp_placement_of(const int *listed, int pipeline, int ddp)

@@ -19,7 +19,8 @@ typedef enum smp_placement {
 } smp_placement;
 
 typedef struct smp_plan_stage {
-    int rank; /* pipeline rank */
+    int rank;   /* pipeline rank */
+    int tensor; /* devices that compute its ops together; 0: as most do (smp_plan_tensor) */
     int32_t n_op;
     const char *const *op; /* names, in graph order */
     const bool *recompute; /* [n_op] what it makes may be made again in the backward; NULL: none */
@@ -70,6 +71,10 @@ typedef struct smp_plan {
      * all else is about groups, with a graph in which ops have their share (graph/split). */
     int devices, pipeline, ddp, chunks;
     smp_splitting splitting;
+    /* Where not all groups are as large: [pipeline + 1] processes of a replica before each rank,
+     * and all of them. A device is then its group's first process, and `placement` cluster. NULL:
+     * every group has splitting.devices. */
+    const int *rank_begin;
     smp_placement placement;
     const int
         *device; /* [devices] of a listed placement, at replica * pipeline + rank; else NULL */
@@ -118,17 +123,28 @@ smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
 smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int index,
                                smp_graph **out);
 
-/* Devices that compute every op together, at least 1. */
+/* Devices that compute every op together, at least 1: of the largest group, and of one rank's. */
 static inline int smp_plan_tensor(const smp_plan *plan)
 {
     return plan->splitting.devices > 1 ? plan->splitting.devices : 1;
+}
+static inline int smp_plan_rank_tensor(const smp_plan *plan, int rank)
+{
+    return plan->rank_begin ? plan->rank_begin[rank + 1] - plan->rank_begin[rank]
+                            : smp_plan_tensor(plan);
 }
 
 /* Processes of a job. */
 static inline int smp_plan_processes(const smp_plan *plan)
 {
-    return plan->devices * smp_plan_tensor(plan);
+    return plan->rank_begin ? plan->ddp * plan->rank_begin[plan->pipeline]
+                            : plan->devices * smp_plan_tensor(plan);
 }
+
+/* What stages say of their groups becomes `rank_begin`, and the ops of smaller groups
+ * splitting.fewer, in the plan's memory; of a plan whose stages are set, before its cluster is.
+ * SMP_ERR_INPUT: stages of one rank differ, or one has more than splitting.devices. */
+smp_status smp_plan_set_groups(smp_plan *plan);
 
 /* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
  * Gives the stage of each op, malloc'ed. */
@@ -140,16 +156,22 @@ smp_schedule_shape smp_plan_shape(const smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
 /* Device of the cluster, a group of it where ops are split, of a replica's pipeline rank. Device
- * `index` of group g is world rank g * splitting.devices + index. */
+ * `index` of group g is world rank g * splitting.devices + index, or where groups differ g + index.
+ */
 int smp_plan_device(const smp_plan *plan, int replica, int rank);
 /* World rank of its first process: the only one, or of a group. */
 static inline int smp_plan_first_process(const smp_plan *plan, int replica, int rank)
 {
-    return smp_plan_device(plan, replica, rank) * smp_plan_tensor(plan);
+    const int device = smp_plan_device(plan, replica, rank);
+    return plan->rank_begin ? device : device * smp_plan_tensor(plan);
 }
+/* The other way round: false, and nothing is set, if the process is none of the plan's. */
+bool smp_plan_place(const smp_plan *plan, int process, int *replica, int *rank, int *index);
 /* The same of a placement; listed: [pipeline * ddp], of SMP_PLACEMENT_LISTED only. */
 int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,
                          int replica, int rank);
+/* Where groups differ: the first device of each, *device is [pipeline * ddp]. */
+void smp_first_devices(const int *rank_begin, int pipeline, int ddp, int *device);
 /* What a list says: cluster, spread, or neither, SMP_PLACEMENT_LISTED. O(devices). */
 smp_placement smp_placement_of(const int *listed, int pipeline, int ddp);
 

@@ -63,10 +63,10 @@ static smp_status group(const smp_yaml_node *map, const smp_cluster *cluster, in
                         smp_arena *arena, const smp_cluster **out)
 {
     smp_cluster *groups;
-    if (cluster->devices_per_node % tensor != 0)
+    if (!smp_cluster_groups_fit(cluster, tensor))
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices_per_node")),
                            "cluster: devices_per_node: got %d, expected a multiple of the %d that "
-                           "compute every op together (`tensor`)",
+                           "compute every op together (`tensor`), or nodes that are one group",
                            cluster->devices_per_node, tensor);
     SMP_TRY(smp_cluster_group(cluster, tensor, &groups));
     smp_status status = smp_cluster_copy(groups, arena, out);

@@ -15,7 +15,7 @@ enum {
     SMP__MAX_STAGES = 1 << 20,
     SMP__MAX_MICROBATCHES = 1 << 30,
     SMP__MAX_CORES = 1 << 16,
-    SMP__MAX_TENSOR = 1 << 12 /* devices of a node */
+    SMP__MAX_TENSOR = 1 << 12 /* devices of a group */
 };
 
 /* Reads a plan file into a sketch. whole: every key that smp_plan has is there, and the counts go
@@ -32,7 +32,7 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
 smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out, int64_t *library_bytes);
 
 /* The top map's `cluster:` of at least `devices` devices, as groups of `tensor` (which may be 0 or
- * 1: as they are); *out stays NULL if there is none. */
+ * 1: as they are) or as they are for who groups them; *out stays NULL if there is none. */
 smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int tensor,
                                   smp_arena *arena, const smp_cluster **out,
                                   double *optimizer_bytes_per_s);

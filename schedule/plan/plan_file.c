@@ -16,7 +16,8 @@ typedef struct reader {
     smp_sketch *sketch;
     smp_arena *arena;
     bool whole;          /* nothing may be missing */
-    int devices, groups; /* 0: not given; devices / tensor */
+    bool differ;         /* stages say how many devices compute their ops */
+    int devices, groups; /* 0: not given; devices / tensor, 0 where that differs */
 } reader;
 
 /* The file's name belongs to the document: places share a copy of it. */
@@ -89,6 +90,19 @@ static smp_status read_model(const reader *r, const smp_yaml_node *top)
     return SMP_OK;
 }
 
+/* Does a stage say how many devices compute its ops? */
+static bool says_tensor(const smp_yaml_node *stages)
+{
+    bool says = false;
+    for (int i = 0; stages && smp_yaml_kind_of(stages) == SMP_YAML_LIST && !says &&
+                    i < smp_yaml_list_size(stages);
+         i++) {
+        const smp_yaml_node *stage = smp_yaml_list_at(stages, i);
+        says = smp_yaml_kind_of(stage) == SMP_YAML_MAP && smp_yaml_get(stage, "tensor");
+    }
+    return says;
+}
+
 /* The numbers go together, as far as they are there. */
 static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
 {
@@ -154,15 +168,15 @@ static smp_status check_hops(const smp_yaml_node *map, const smp_sketch *sketch)
 static smp_status read_tensor(reader *r, const smp_yaml_node *map)
 {
     int *tensor = &r->sketch->splitting.devices;
-    r->groups = r->devices;
+    r->groups = r->differ ? 0 : r->devices;
     if (!smp_yaml_get(map, "tensor"))
         return SMP_OK;
     SMP_TRY(smp__field_int(map, "parallel", "tensor", 1, SMP__MAX_TENSOR, tensor));
-    if (r->devices % *tensor != 0)
+    if (!r->differ && r->devices % *tensor != 0)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "tensor")),
                            "parallel: tensor: got %d, expected a divisor of `devices`, %d", *tensor,
                            r->devices);
-    r->groups = r->devices / *tensor;
+    r->groups = r->differ ? 0 : r->devices / *tensor;
     const smp_yaml_node *overlap = smp_yaml_get(map, "tensor_overlap");
     return overlap
                ? smp_yaml_bool(overlap, "parallel: tensor_overlap", &r->sketch->splitting.overlap)
@@ -188,14 +202,18 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
     SMP_TRY(read_tensor(r, map));
     const smp_yaml_node *placement = smp_yaml_get(map, "placement");
-    if (r->groups == 0 && placement) /* a list has one entry each, a word none */
+    if (r->groups == 0 && placement && !r->differ) /* a list has one entry each, a word none */
         r->groups = smp_yaml_list_size(placement);
-    if (sketch->ddp == 0 && sketch->pipeline > 0 && r->groups % sketch->pipeline == 0)
+    if (sketch->ddp == 0 && sketch->pipeline > 0 && !r->differ && r->groups % sketch->pipeline == 0)
         sketch->ddp = r->groups / sketch->pipeline;
     sketch->has_placement = is_wanted(r, map, "placement");
     if (sketch->has_placement)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
+    if (r->differ && sketch->placement != SMP_PLACEMENT_CLUSTER)
+        return smp_fail_at(smp_yaml_where(placement),
+                           "parallel: placement: got another one than cluster, which groups of "
+                           "different sizes (`tensor` of a stage) have");
     SMP_TRY(read_sharding(map, sketch));
     SMP_TRY(check_hops(map, sketch));
     return check_parallel(r, map);
@@ -356,9 +374,9 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
                              smp_sketch_stage *stage)
 {
     static const char *const keys[] = {
-        "stage",       "rank",         "ops",         "recompute",    "forward_us",
-        "backward_us", "recompute_us", "stash_bytes", "weight_bytes", "backward_input_us",
-        "offload",     "offload_bytes"};
+        "stage",       "rank",          "ops",         "recompute",    "forward_us",
+        "backward_us", "recompute_us",  "stash_bytes", "weight_bytes", "backward_input_us",
+        "offload",     "offload_bytes", "tensor"};
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
@@ -375,6 +393,8 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
                            "stage: stage: got %d, expected %d: stages stand in forward order",
                            stage->stage, index);
     SMP_TRY(read_int(r, map, "stage", "rank", 0, highest - 1, &stage->rank));
+    if (smp_yaml_get(map, "tensor"))
+        SMP_TRY(smp__field_int(map, "stage", "tensor", 1, SMP__MAX_TENSOR, &stage->tensor));
     SMP_TRY(read_masks(r, map, stage));
     SMP_TRY(read_ops(r, map, stage));
     return read_stage_costs(r, map, stage);
@@ -435,6 +455,32 @@ static smp_status read_stages(const reader *r, const smp_yaml_node *top)
     sketch->stage = stage;
     sketch->n_listed = n;
     sketch->n_stage = stage[n - 1].stage + 1;
+    return SMP_OK;
+}
+
+/* In a whole plan the groups of the ranks and replicas are all its devices; in a sketch the largest
+ * group that a stage says may be the largest of all. */
+static smp_status check_groups(const reader *r, const smp_yaml_node *top)
+{
+    smp_sketch *sketch = r->sketch;
+    const smp_yaml_node *map = smp_yaml_get(top, "parallel");
+    for (int s = 0; s < sketch->n_listed && !r->whole; s++)
+        if (sketch->stage[s].tensor > sketch->splitting.devices)
+            sketch->splitting.devices = sketch->stage[s].tensor;
+    if (!r->differ || !r->whole)
+        return SMP_OK;
+    int *size = SMP_ARENA_NEW(r->arena, int, (size_t)sketch->pipeline);
+    int64_t all = 0;
+    if (!size)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_sketch_groups(sketch, sketch->pipeline, size));
+    for (int rank = 0; rank < sketch->pipeline; rank++)
+        all += size[rank];
+    if (all * sketch->ddp != r->devices)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices")),
+                           "parallel: devices: got %d, expected ddp * the %lld of all ranks' "
+                           "groups = %lld",
+                           r->devices, (long long)all, (long long)all * sketch->ddp);
     return SMP_OK;
 }
 
@@ -571,15 +617,18 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     sketch->stages_where.file = smp_arena_strdup(r->arena, smp_yaml_file(yaml));
     if (!sketch->stages_where.file)
         return SMP_ERR_NO_MEMORY;
+    r->differ = says_tensor(smp_yaml_get(top, "stages"));
     SMP_TRY(read_head(r, top));
-    SMP_TRY(smp__plan_read_split(top, sketch->stages_where.file, r->arena, &sketch->splitting));
     SMP_TRY(smp__freezing_read(top, sketch->stages_where.file, r->arena, &sketch->freezing));
     SMP_TRY(read_stages(r, top));
+    SMP_TRY(check_groups(r, top));
+    SMP_TRY(smp__plan_read_split(top, sketch->stages_where.file, r->arena, &sketch->splitting));
     SMP_TRY(read_programs(r, top));
     SMP_TRY(read_predicted(r, top));
     SMP_TRY(smp_gemm_choices_read(top, "plan", r->arena, &sketch->products));
-    return smp__plan_read_cluster(top, r->whole ? r->devices : 1, sketch->splitting.devices,
-                                  r->arena, &sketch->cluster, &sketch->optimizer_bytes_per_s);
+    return smp__plan_read_cluster(top, r->whole ? r->devices : 1,
+                                  r->differ ? 1 : sketch->splitting.devices, r->arena,
+                                  &sketch->cluster, &sketch->optimizer_bytes_per_s);
 }
 
 smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, smp_sketch **out)

@@ -285,6 +285,8 @@ static void put_stage(writer *w, const smp_plan *plan, int index)
     open_with(w, '{');
     put_int(w, "stage", index);
     put_int(w, "rank", stage->rank);
+    if (plan->rank_begin)
+        put_int(w, "tensor", smp_plan_rank_tensor(plan, stage->rank));
     put_key(w, "ops");
     open_with(w, '[');
     for (int32_t i = 0; i < stage->n_op; i++) {

@@ -49,6 +49,30 @@ void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks)
         *chunks = sketch->n_stage % *pipeline == 0 ? sketch->n_stage / *pipeline : 0;
 }
 
+smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *size)
+{
+    const int most = sketch->splitting.devices > 1 ? sketch->splitting.devices : 1;
+    for (int r = 0; r < pipeline; r++)
+        size[r] = 0;
+    for (int i = 0; i < sketch->n_listed; i++) {
+        const smp_sketch_stage *stage = &sketch->stage[i];
+        const int own = stage->tensor > 0 ? stage->tensor : most;
+        int *of = &size[(stage->rank >= 0 ? stage->rank : stage->stage) % pipeline];
+        if (own > most)
+            return smp_fail_at(stage->where,
+                               "stage: tensor: got %d, expected at most the %d of `parallel`", own,
+                               most);
+        if (*of > 0 && *of != own)
+            return smp_fail_at(
+                stage->where, "stage: tensor: got %d, expected %d, as in another stage of its rank",
+                own, *of);
+        *of = own;
+    }
+    for (int r = 0; r < pipeline; r++)
+        size[r] = size[r] > 0 ? size[r] : most;
+    return SMP_OK;
+}
+
 /* "0,3-5" against the stages of the sketch: which of those listed are meant. */
 static smp_status select_stages(const smp_sketch *sketch, const char *text, bool *selected)
 {

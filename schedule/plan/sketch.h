@@ -27,8 +27,9 @@ typedef struct smp_sketch_mask {
 } smp_sketch_mask;
 
 typedef struct smp_sketch_stage {
-    int stage; /* as written, else its place in the list */
-    int rank;  /* -1: not given */
+    int stage;  /* as written, else its place in the list */
+    int rank;   /* -1: not given */
+    int tensor; /* devices that compute its ops together; 0: not given */
     int32_t n_entry;
     const smp_sketch_entry *entry;
     smp_sketch_mask recompute, offload;
@@ -83,6 +84,11 @@ void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
 /* Ranks and stages per rank that a sketch means: what it says, else `pipeline` if that is not 0,
  * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
+
+/* Devices of the groups of each rank: *size is [pipeline]; what no stage says is
+ * splitting.devices, at least 1. A stage without a rank stands for that of its number.
+ * SMP_ERR_INPUT: stages of one rank differ, or a stage has more than the largest group. */
+smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *size);
 
 /* The ops of a stage that its `key` means: mask [n_op] of its ops `op`, in model order; all false
  * where it says nothing. Names, patterns and ranges are looked for among these alone. *work: of all

@@ -29,6 +29,7 @@ typedef struct resolved {
     const smp_graph *graph;
     const smp_split_entry **by; /* [n_op], NULL: whole */
     bool *named;                /* [n_op] */
+    int *devices;               /* [n_op] that compute it */
     int64_t work;
 } resolved;
 
@@ -47,7 +48,7 @@ static smp_status fail_unknown(const smp_graph *graph, const smp_split_entry *en
 static smp_status set(resolved *r, const smp_split_entry *entry, int32_t op, bool named)
 {
     smp_split_choice choice;
-    smp_status status = smp_split_parse(r->graph, op, r->from->devices, entry->as, &choice);
+    smp_status status = smp_split_parse(r->graph, op, r->devices[op], entry->as, &choice);
     if (status == SMP_ERR_INPUT)
         return smp_fail_at(entry->where, "split: %s", smp_last_error());
     SMP_TRY(status);
@@ -113,7 +114,9 @@ static smp_status put_entries(const resolved *r, smp_arena *arena, smp_splitting
             return SMP_ERR_NO_MEMORY;
         n++;
     }
-    *out = (smp_splitting){r->from->devices, n, entry, r->from->overlap};
+    *out = *r->from;
+    out->n_entry = n;
+    out->entry = entry;
     return SMP_OK;
 }
 
@@ -124,15 +127,20 @@ smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph
     resolved r = {.from = splitting,
                   .graph = whole,
                   .by = calloc(n, sizeof *r.by),
-                  .named = calloc(n, sizeof *r.named)};
-    smp_status status =
-        r.by && r.named ? SMP_OK : smp_fail_memory(n * (sizeof *r.by + sizeof *r.named));
-    if (status == SMP_OK && splitting->devices > 1)
+                  .named = calloc(n, sizeof *r.named),
+                  .devices = calloc(n, sizeof *r.devices)};
+    smp_status status = r.by && r.named && r.devices
+                            ? SMP_OK
+                            : smp_fail_memory(n * (sizeof *r.by + sizeof *r.named));
+    if (status == SMP_OK && splitting->devices > 1) {
+        smp_splitting_devices(splitting, whole, r.devices);
         status = set_all(&r);
+    }
     if (status == SMP_OK)
         status = put_entries(&r, arena, out);
     free(r.by);
     free(r.named);
+    free(r.devices);
     return status;
 }
 

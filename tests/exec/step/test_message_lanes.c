@@ -105,8 +105,12 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
 {
     static char arena[64];
     smp *s = &r->s;
-    r->comm = (smp_comm){
-        .pipeline_rank = rank, .pipeline_size = plan->pipeline, .ddp_size = 1, .shard_size = 1};
+    r->comm = (smp_comm){.pipeline_rank = rank,
+                         .pipeline_size = plan->pipeline,
+                         .ddp_size = 1,
+                         .shard_size = 1,
+                         .tensor_size = 1,
+                         .tensor_most = 1};
     r->work = (smp__work){.stage_of_op = stage_of_op,
                           .flow = flow,
                           .program = &plan->program[rank],

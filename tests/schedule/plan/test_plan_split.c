@@ -179,6 +179,91 @@ static void test_plan_split_broken(void **state)
     }
 }
 
+/* Groups of two and one. */
+static char *make_different(const char *from, const char *to)
+{
+    static const char *const edits[][2] = {
+        {"devices: 8,", "devices: 6,"},
+        {"placement: [3, 0, 2, 1]", "placement: cluster"},
+        {"nodes: 2, devices_per_node: 4", "nodes: 1, devices_per_node: 8"},
+        {"rank: 0, ops", "rank: 0, tensor: 2, ops"},
+        {"rank: 1, ops: [\"att n:whole\", ", "rank: 1, tensor: 1, ops: ["},
+        {"act, \"att n\"]", "act, \"att n\", \"att n:whole\"]"}};
+    smp_text text = {0};
+    smp_text_append(&text, "%s", good);
+    for (size_t i = 0; i <= sizeof edits / sizeof edits[0]; i++) {
+        const bool own = i == sizeof edits / sizeof edits[0];
+        const char *old = own ? from : edits[i][0], *at = old ? strstr(text.data, old) : NULL;
+        smp_text made = {0};
+        if (own && !from)
+            break;
+        assert_non_null(at);
+        smp_text_append(&made, "%.*s%s%s", (int)(at - text.data), text.data, own ? to : edits[i][1],
+                        at + strlen(old));
+        smp_text_free(&text);
+        text = made;
+    }
+    return text.data;
+}
+
+static void test_plan_split_groups_differ(void **state)
+{
+    (void)state;
+    char *text = make_different(NULL, NULL);
+    smp_plan *plan = parse(text);
+    static const int first[2][2] = {{0, 2}, {3, 5}};
+    int replica, rank, index;
+    assert_written(plan, text);
+    assert_int_equal(4, plan->devices);
+    assert_int_equal(6, smp_plan_processes(plan));
+    assert_int_equal(2, smp_plan_tensor(plan));
+    assert_int_equal(2, smp_plan_rank_tensor(plan, 0));
+    assert_int_equal(1, smp_plan_rank_tensor(plan, 1));
+    for (int d = 0; d < 2; d++)
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(first[d][r], smp_plan_device(plan, d, r));
+            assert_int_equal(first[d][r], smp_plan_first_process(plan, d, r));
+        }
+    assert_true(smp_plan_place(plan, 4, &replica, &rank, &index));
+    assert_int_equal(1, replica);
+    assert_int_equal(0, rank);
+    assert_int_equal(1, index);
+    assert_false(smp_plan_place(plan, 6, &replica, &rank, &index));
+    assert_int_equal(1, plan->splitting.n_fewer);
+    assert_string_equal("loss", plan->splitting.fewer[0].op);
+    assert_int_equal(1, plan->splitting.fewer[0].devices);
+    assert_int_equal(8, smp_cluster_devices(plan->cluster));
+    assert_int_equal(2, plan->cluster->group);
+    smp_plan_destroy(plan);
+    free(text);
+}
+
+static void test_plan_split_groups_broken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *message;
+    } cases[] = {
+        {"devices: 6", "devices: 8",
+         "plan.yaml:3:21: parallel: devices: got 8, expected ddp * the 3 of all ranks' groups = 6"},
+        {"tensor: 1, ops", "tensor: 3, ops",
+         "plan.yaml:12:5: stage: tensor: got 3, expected at most the 2 of `parallel`"},
+        {"tensor: 1, ops", "tensor: 0, ops", "plan.yaml:12:33: stage: tensor"},
+        {"placement: cluster", "placement: spread", "plan.yaml:3:67: parallel: placement: got"},
+        {"nodes: 1, devices_per_node: 8", "nodes: 2, devices_per_node: 4",
+         "a group of 2 from device 3 on lies on two nodes"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = make_different(cases[i].from, cases[i].to);
+        smp_plan *plan = NULL;
+        smp_status status = smp_plan_parse("plan.yaml", text, strlen(text), &plan);
+        free(text);
+        if (status != SMP_ERR_INPUT)
+            fail_msg("case %zu: '%s' was accepted", i, cases[i].to);
+        if (!strstr(smp_last_error(), cases[i].message))
+            fail_msg("case %zu: '%s', expected '%s'", i, smp_last_error(), cases[i].message);
+    }
+}
+
 /* Cut anywhere, a plan is refused or read, never worse. */
 static void test_plan_split_truncated(void **state)
 {
@@ -474,6 +559,8 @@ int main(void)
         cmocka_unit_test(test_plan_split_content),
         cmocka_unit_test(test_plan_split_of_one),
         cmocka_unit_test(test_plan_split_broken),
+        cmocka_unit_test(test_plan_split_groups_differ),
+        cmocka_unit_test(test_plan_split_groups_broken),
         cmocka_unit_test(test_plan_split_truncated),
         cmocka_unit_test(test_plan_split_sketch_numbers),
         cmocka_unit_test(test_plan_split_patterns),
