@@ -13,6 +13,7 @@
 #include "schedule/plan/gradient_blocks.h"
 
 enum { MANY_OPS = 16 /* of a stage, with which chunks are tried that few gain by */ };
+enum { MOST_CHUNKS = 12 /* that divide the layers */ };
 enum { MOST_UNITS = 64 }; /* stages, where more chunks only gather less at a time */
 
 /* A short list of values to try. */
@@ -48,6 +49,44 @@ static int32_t highest_pin(const smp_search_request *request, int32_t *op_out)
     return highest;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* How many equal layers the model has, as far as its matrices say: the common divisor of how often
+ * there are such of one size. 1: none are alike. */
+static int64_t count_layers(const smp_graph *graph)
+{
+    enum { MOST_SIZES = 16 };
+    int64_t size[MOST_SIZES], times[MOST_SIZES], layers = 0;
+    int n = 0;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        int i = 0;
+        if (param->shape.n_dim < 2)
+            continue;
+        while (i < n && size[i] != param->elements)
+            i++;
+        if (i == MOST_SIZES)
+            return 1;
+        if (i == n) {
+            size[n] = param->elements;
+            times[n++] = 0;
+        }
+        times[i]++;
+    }
+    for (int i = 0; i < n; i++)
+        if (times[i] > 1)
+            layers = common_divisor(layers, times[i]);
+    return layers > 0 ? layers : 1;
+}
+
 static choices chunk_choices(const smp_search_request *request, int pipeline, bool gathers)
 {
     choices list = {{0}, 0};
@@ -64,6 +103,10 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
         add_choice(&list, 4);
         if ((int64_t)pipeline * 8 * MANY_OPS <= request->graph->n_op)
             add_choice(&list, 8);
+        const int64_t layers = count_layers(request->graph);
+        for (int v = 3; v <= MOST_CHUNKS; v++)
+            if (layers % ((int64_t)pipeline * v) == 0)
+                add_choice(&list, v);
     }
     for (int v = 8; gathers && v <= MOST_UNITS / pipeline; v *= 2)
         add_choice(&list, v);
