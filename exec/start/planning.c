@@ -12,6 +12,7 @@
 #include "schedule/plan/op_pattern.h"
 #include "schedule/plan/split_patterns.h"
 #include "schedule/planner/search/search.h"
+#include "schedule/tensor/tensor_mix.h"
 
 enum {
     MAX_LOCAL = 1 << 16,
@@ -48,7 +49,7 @@ static smp_status group_devices(smp__planning *p)
     smp_search_request *r = &p->request;
     const int tensor = tensor_of(r);
     const smp_cluster *cluster = r->cluster;
-    if (tensor == (cluster->of ? cluster->group : 1))
+    if (p->rank_begin || tensor == (cluster->of ? cluster->group : 1))
         return SMP_OK;
     r->cluster = cluster->of ? cluster->of : cluster;
     if (tensor == 1)
@@ -61,6 +62,25 @@ static smp_status group_devices(smp__planning *p)
     return status;
 }
 
+/* The same where groups differ; the first device of each stands for it. */
+static smp_status group_ranks(smp__planning *p, int ranks, int replicas)
+{
+    smp_search_request *r = &p->request;
+    int *device = p->device = calloc((size_t)ranks * (size_t)replicas, sizeof *device);
+    if (!device)
+        return smp_fail_memory((size_t)ranks * (size_t)replicas * sizeof *device);
+    smp_first_devices(p->rank_begin, ranks, replicas, device);
+    smp_status status =
+        smp_cluster_group_ranks(r->cluster, p->rank_begin, ranks, replicas, &p->groups);
+    if (status == SMP_ERR_INPUT)
+        return smp_fail_at(p->sketch->stages_where, "%s", smp_last_error());
+    SMP_TRY(status);
+    r->cluster = p->groups;
+    r->rank_begin = p->rank_begin;
+    r->device = device;
+    return SMP_OK;
+}
+
 /* request.devices, where it is not 0, is the number of groups. */
 static smp_status open_cluster(smp__planning *p)
 {
@@ -71,9 +91,11 @@ static smp_status open_cluster(smp__planning *p)
         SMP_TRY(smp_cluster_read(file, &p->cluster));
     } else if (!r->cluster) {
         r->options.devices = local_devices(p);
-        SMP_TRY(smp__at_numbers(r, smp_cluster_default(p->graph->target, p->profile,
-                                                       r->options.devices * tensor_of(r),
-                                                       &p->cluster)));
+        const int *begin = tensor_of(r) > 1 ? p->rank_begin : NULL;
+        const int devices = begin ? r->options.devices / p->n_ranks * begin[p->n_ranks]
+                                  : r->options.devices * tensor_of(r);
+        SMP_TRY(smp__at_numbers(
+            r, smp_cluster_default(p->graph->target, p->profile, devices, &p->cluster)));
     }
     if (p->cluster)
         r->cluster = p->cluster;
@@ -166,6 +188,81 @@ static smp_status read_cuts(smp__planning *p)
     return SMP_OK;
 }
 
+/* Do stages of the sketch say how many devices compute their ops? */
+static bool groups_differ(const smp_sketch *sketch)
+{
+    bool says = false;
+    for (int i = 0; sketch && i < sketch->n_listed; i++)
+        says |= sketch->stage[i].tensor > 0;
+    return says;
+}
+
+/* The ops of smaller groups, by the sketch's stages. */
+static smp_status list_fewer(smp__planning *p, const int *begin, int ranks)
+{
+    const smp_graph *graph = p->graph;
+    int32_t *pin;
+    smp_where *where;
+    SMP_TRY(smp_sketch_pins(p->sketch, graph, NULL, &pin, &where));
+    free(where);
+    smp_status status = SMP_OK;
+    p->fewer = calloc((size_t)graph->n_op, sizeof *p->fewer);
+    if (!p->fewer)
+        status = smp_fail_memory((size_t)graph->n_op * sizeof *p->fewer);
+    for (int32_t o = 0; o < graph->n_op && status == SMP_OK; o++) {
+        const int rank = pin[o] < 0 ? 0 : pin[o] % ranks;
+        const int size = pin[o] < 0 ? 0 : begin[rank + 1] - begin[rank];
+        if (size == 0)
+            status = smp_fail_at(p->sketch->stages_where,
+                                 "op '%s' lies in no stage, expected it in one where stages have "
+                                 "groups of their own (`tensor`)",
+                                 graph->op[o].name);
+        else if (size < p->sketch->splitting.devices)
+            p->fewer[p->n_fewer++] = (smp_split_fewer){graph->op[o].name, size};
+    }
+    free(pin);
+    return status;
+}
+
+/* Groups of the sizes that the sketch's stages say; nothing where these say none. Of the whole
+ * graph. */
+static smp_status find_groups(smp__planning *p, int ranks)
+{
+    if (!groups_differ(p->sketch) || ranks == 0)
+        return SMP_OK;
+    int *begin = p->rank_begin = calloc((size_t)ranks + 1, sizeof *begin);
+    p->n_ranks = ranks;
+    if (!begin)
+        return smp_fail_memory(((size_t)ranks + 1) * sizeof *begin);
+    SMP_TRY(smp_sketch_groups(p->sketch, ranks, begin + 1));
+    for (int r = 0; r < ranks; r++)
+        begin[r + 1] += begin[r];
+    return list_fewer(p, begin, ranks);
+}
+
+/* All devices then are those of its replicas. */
+static smp_status keep_groups(smp__planning *p, bool asked)
+{
+    smp_plan_options *o = &p->request.options;
+    if (p->options->planning.split_from || p->options->planning.tensor != SMP_DEFAULT)
+        return SMP_OK;
+    SMP_TRY(find_groups(p, o->stages));
+    if (!p->rank_begin)
+        return SMP_OK;
+    const int all = p->rank_begin[o->stages];
+    if (o->ddp == 0)
+        o->ddp = asked && o->devices / all > 0 ? o->devices / all : 1;
+    if (asked && o->devices != o->ddp * all)
+        return smp_fail_at(p->sketch->stages_where,
+                           "the groups of a replica are %d devices: %d replicas need %d, got %d",
+                           all, o->ddp, o->ddp * all, o->devices);
+    o->devices = o->ddp * all;
+    p->tensor.rank_begin = p->rank_begin;
+    p->tensor.fewer = p->fewer;
+    p->tensor.n_fewer = p->n_fewer;
+    return SMP_OK;
+}
+
 /* What the request says of the ops of the graph that is planned. */
 static smp_status adapt_request(void *context, smp_search_request *r)
 {
@@ -180,6 +277,8 @@ static smp_status adapt_request(void *context, smp_search_request *r)
         SMP_TRY(smp_sketch_pins(p->sketch, r->graph, o->fix_stages, &p->pin, &p->pin_where));
     if (p->n_cut > 0)
         SMP_TRY(smp_op_cuts(r->graph, "--cut-at", p->cut, p->n_cut, &p->together));
+    if (r->rank_begin && p->pin)
+        smp_tensor_pin_between(r->graph, r->rank_begin, r->options.stages, p->pin);
     r->pin = p->pin;
     r->pin_where = p->pin_where;
     r->together = p->together;
@@ -239,6 +338,7 @@ static smp_status ask_tensor(smp__planning *p)
                                                                    : o->tensor,
                                 .fixed = p->split,
                                 .n_fixed = p->n_split};
+    out->mix = out->tensor == 0 && !p->sketch && p->n_split == 0 && p->n_cut == 0;
     if (kept && p->n_split > 0)
         return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
                                        "give --tensor, or change the plan");
@@ -388,8 +488,10 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
         SMP_TRY(find_target(p, false, &found));
     SMP_TRY(set_target(p, target ? *target : found));
     SMP_TRY(ask_tensor(p));
-    if (o->fix)
+    if (o->fix) {
         SMP_TRY(keep_numbers(p));
+        SMP_TRY(keep_groups(p, asked));
+    }
     if (o->schedule_from)
         SMP_TRY(smp_foreign_begin(o->schedule_from, r, &p->foreign));
     const bool any_size = r->options.microbatch_size == 0 && !p->profile;
@@ -410,6 +512,8 @@ static smp_status split_model(smp__planning *p)
 {
     if (p->sketch->splitting.devices <= 1)
         return SMP_OK;
+    p->sketch->splitting.fewer = p->fewer;
+    p->sketch->splitting.n_fewer = p->n_fewer;
     SMP_TRY(smp_splitting_resolve(&p->sketch->splitting, p->graph, p->sketch->arena,
                                   &p->request.splitting));
     return smp_splitting_apply(&p->request.splitting, 0, &p->graph);
@@ -441,17 +545,20 @@ smp_status smp__planning_open_checked(const smp_options *options, const char *pl
     SMP_TRY(smp_sketch_read(plan, &p->sketch));
     SMP_TRY(open_checked_model(p, plan));
     SMP_TRY(smp_freezing_apply(&p->sketch->freezing, p->graph));
+    int pipeline = r->options.stages, chunks = r->options.chunks,
+        ddp = r->options.ddp > 0 ? r->options.ddp : p->sketch->ddp;
+    smp_sketch_shape(p->sketch, &pipeline, &chunks);
+    SMP_TRY(find_groups(p, pipeline));
     SMP_TRY(split_model(p));
     SMP_TRY(read_profile(p));
     SMP_TRY(find_target(p, p->sketch->n_program > 0, &target));
     SMP_TRY(set_target(p, target));
-    int pipeline = r->options.stages, chunks = r->options.chunks,
-        ddp = r->options.ddp > 0 ? r->options.ddp : p->sketch->ddp;
-    smp_sketch_shape(p->sketch, &pipeline, &chunks);
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
     const int most = MAX_LOCAL / tensor_of(r) > 0 ? MAX_LOCAL / tensor_of(r) : 1;
     r->options.devices = devices > most ? most : (int)devices; /* more are a finding */
     SMP_TRY(open_cluster(p));
+    if (p->rank_begin)
+        SMP_TRY(group_ranks(p, pipeline, ddp > 0 ? ddp : 1));
     begin_time(p);
     return SMP_OK;
 }
@@ -477,6 +584,9 @@ void smp__planning_close(smp__planning *p)
     free(p->pin);
     free(p->pin_where);
     free(p->together);
+    free(p->rank_begin);
+    free(p->fewer);
+    free(p->device);
     smp_sketch_destroy(p->sketch);
     smp__split_from_close(&p->split_from);
     smp_foreign_destroy(p->foreign);

@@ -29,6 +29,11 @@ typedef struct smp__planning {
     int n_cut;
     int32_t *pin, *together; /* of the graph that is planned */
     smp_where *pin_where;
+    int *rank_begin; /* [ranks + 1] of the sketch, where its groups differ; NULL */
+    int n_ranks;
+    int *device; /* ... the first of each group */
+    smp_split_fewer *fewer;
+    int32_t n_fewer;
     smp_tensor_request tensor;
     smp_tensor_result made;
 } smp__planning;

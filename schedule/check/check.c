@@ -38,12 +38,13 @@ static smp_status check_shape(smp__check_build *b)
     const smp_cluster *cluster = b->request.cluster;
     int p = b->shape.pipeline, v = b->shape.chunks, m = b->shape.microbatches;
     int64_t devices = (int64_t)p * b->request.options.ddp;
+    const int *begin = b->request.rank_begin;
     if (v == 0 || (int64_t)p * v != sketch->n_stage)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->stages_where,
                          v == 0 ? "%d stages cannot be shared out evenly over %d ranks"
                                 : "got %d stages, expected pipeline * chunks = %d * %d",
                          sketch->n_stage, p, v);
-    if (devices > smp_cluster_devices(cluster)) {
+    if (!begin && devices > smp_cluster_devices(cluster)) {
         const int tensor = cluster->of ? cluster->group : 1;
         char each[32] = "";
         if (tensor > 1)
@@ -54,7 +55,7 @@ static smp_status check_shape(smp__check_build *b)
                          smp_cluster_devices(cluster->of ? cluster->of : cluster));
     }
     b->request.options.devices = (int)devices;
-    if (b->request.placement == SMP_PLACEMENT_LISTED &&
+    if (b->request.placement == SMP_PLACEMENT_LISTED && !begin &&
         (p != sketch->pipeline || b->request.options.ddp != sketch->ddp))
         return SMP__FIND(findings, ILLEGAL, "devices", sketch->parallel_where,
                          "the placement lists the devices of %d ranks * %d replicas, asked for are "
@@ -131,7 +132,10 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                         (long long)r->options.microbatch_size, 1 << 20);
     if (!use_placement || r->placement == SMP_PLACEMENT_AUTO)
         r->placement = sketch->has_placement ? sketch->placement : SMP_PLACEMENT_CLUSTER;
-    r->device = sketch->device;
+    if (r->rank_begin)
+        r->placement = SMP_PLACEMENT_LISTED;
+    else
+        r->device = sketch->device;
     r->products = &sketch->products;
     r->library_bytes = sketch->library_bytes;
     SMP_TRY(pick_schedule(b));

@@ -384,6 +384,10 @@ static smp_status compare(smp__check_build *b)
 {
     double now = smp_work_s(), deadline = b->request.deadline_s;
     smp_search_request any = b->request;
+    if (b->request.rank_begin) /* the graph is that of these groups in these stages */
+        return SMP__FIND(&b->out->findings, NOTE, "split", b->sketch->stages_where,
+                         "stages have groups of different sizes (`tensor`): no other plan is "
+                         "compared");
     any.placement = SMP_PLACEMENT_AUTO;
     any.options.stages = any.options.ddp = any.options.chunks = any.options.microbatches = 0;
     any.options.schedule = NULL;
@@ -420,7 +424,7 @@ smp_status smp__check_score(smp__check_build *b)
     smp_given_plan_close(&s.given);
     if (status == SMP_OK && smp__check_is_legal(b))
         status = compare(b);
-    if (status == SMP_OK && b->out->plan && smp__check_fits(b))
+    if (status == SMP_OK && b->out->plan && smp__check_fits(b) && !request->rank_begin)
         status = smp__check_parts(b);
     return status;
 }

@@ -75,6 +75,19 @@ static bool same_batch(comparison *c)
            (!c->training || same_numbers(c, "gradient blocks", blocks_of(c->a), blocks_of(c->b)));
 }
 
+/* Where groups differ. */
+static bool same_groups(comparison *c, const smp_splitting *a, const smp_splitting *b)
+{
+    for (int32_t i = 0; i < a->n_fewer && i < b->n_fewer; i++)
+        if (strcmp(a->fewer[i].op, b->fewer[i].op) != 0 ||
+            a->fewer[i].devices != b->fewer[i].devices) {
+            smp_text_append(c->reason, "devices: %s by %d and %s by %d", a->fewer[i].op,
+                            a->fewer[i].devices, b->fewer[i].op, b->fewer[i].devices);
+            return false;
+        }
+    return same_numbers(c, "number of ops of smaller groups", a->n_fewer, b->n_fewer);
+}
+
 static bool same_splitting(comparison *c)
 {
     const smp_splitting *a = &c->a->splitting, *b = &c->b->splitting;
@@ -87,7 +100,8 @@ static bool same_splitting(comparison *c)
                             b->entry[i].op, b->entry[i].as);
             return false;
         }
-    return same_numbers(c, "number of ops that are split", a->n_entry, b->n_entry);
+    return same_numbers(c, "number of ops that are split", a->n_entry, b->n_entry) &&
+           same_groups(c, a, b);
 }
 
 /* Where the plan says nothing the library chooses, by what it finds. */

@@ -132,6 +132,7 @@ smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
         [SMP_EXPORT_OFFLOAD] = "%d of the stages send stashes to host memory",
         [SMP_EXPORT_DDP] = "there are %d replicas (ddp)",
         [SMP_EXPORT_TENSOR] = "groups of %d devices compute every op together (tensor)",
+        [SMP_EXPORT_GROUPS] = "stages have groups of different sizes, of up to %d devices",
         [SMP_EXPORT_SHARDS] = "states lie in shards of %d replicas",
         [SMP_EXPORT_PLACEMENT] = "%d devices serve ranks in an order of the plan's own",
         [SMP_EXPORT_TIES] = "weights are shared between stages (%d)"};
@@ -140,6 +141,7 @@ smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
         [SMP_EXPORT_OFFLOAD] = count_offloading(plan),
         [SMP_EXPORT_DDP] = plan->ddp > 1 ? plan->ddp : 0,
         [SMP_EXPORT_TENSOR] = smp_plan_tensor(plan) > 1 ? smp_plan_tensor(plan) : 0,
+        [SMP_EXPORT_GROUPS] = plan->rank_begin ? smp_plan_tensor(plan) : 0,
         [SMP_EXPORT_SHARDS] = plan->sharding.shard > 1 ? plan->sharding.shard : 0,
         [SMP_EXPORT_PLACEMENT] =
             plan->placement != SMP_PLACEMENT_CLUSTER ? smp_plan_processes(plan) : 0};

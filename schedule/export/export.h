@@ -12,6 +12,7 @@ typedef enum smp_export_aspect {
     SMP_EXPORT_OFFLOAD, /* stashes in host memory */
     SMP_EXPORT_DDP,
     SMP_EXPORT_TENSOR, /* ops that several devices compute together */
+    SMP_EXPORT_GROUPS, /* ... and of which not all stages have as many */
     SMP_EXPORT_SHARDS,
     SMP_EXPORT_PLACEMENT, /* devices in another order than that of ranks and replicas */
     SMP_EXPORT_TIES,      /* weights that several stages share */

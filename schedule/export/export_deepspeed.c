@@ -52,6 +52,7 @@ const smp_exporter smp__export_deepspeed = {
                 [SMP_EXPORT_TENSOR] =
                     "topology=PipeModelDataParallelTopology(num_pp, num_mp, num_dp), and layers "
                     "that are split as the plan's `split` says, such as Megatron-LM's",
+                [SMP_EXPORT_GROUPS] = "its topology has one degree: plan with --tensor T",
                 [SMP_EXPORT_SHARDS] = "\"zero_optimization\": {\"stage\": 1}",
                 [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
                 [SMP_EXPORT_TIES] = "give these layers as TiedLayerSpec"},

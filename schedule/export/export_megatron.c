@@ -84,6 +84,7 @@ const smp_exporter smp__export_megatron = {
                 [SMP_EXPORT_TENSOR] =
                     "--tensor-model-parallel-size; layers are then split as there, "
                     "whatever the plan's `split` says",
+                [SMP_EXPORT_GROUPS] = "it has one degree for all stages: plan with --tensor T",
                 [SMP_EXPORT_SHARDS] = "--use-distributed-optimizer, or FSDP",
                 [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
                 [SMP_EXPORT_TIES] = "leave out --untie-embeddings-and-output-weights"},

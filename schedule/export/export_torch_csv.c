@@ -99,6 +99,8 @@ const smp_exporter smp__export_torch_csv = {
                 [SMP_EXPORT_TENSOR] =
                     "parallelize_module each stage as the plan's `split` says: ColwiseParallel for "
                     "columns, RowwiseParallel for rows",
+                [SMP_EXPORT_GROUPS] = "give each stage a device mesh of its own, and send what is "
+                                      "whole from one to the next",
                 [SMP_EXPORT_SHARDS] = "wrap each stage's module in fully_shard (FSDP2)",
                 [SMP_EXPORT_PLACEMENT] = "start rank r of replica d on the device that `placement` "
                                          "gives it",

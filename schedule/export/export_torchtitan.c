@@ -91,6 +91,7 @@ const smp_exporter smp__export_torchtitan = {
                 [SMP_EXPORT_DDP] = "config.parallelism.data_parallel_replicate_degree",
                 [SMP_EXPORT_TENSOR] = "config.parallelism.tensor_parallel_degree; modules are then "
                                       "split as there, whatever the plan's `split` says",
+                [SMP_EXPORT_GROUPS] = "it has one degree for all stages: plan with --tensor T",
                 [SMP_EXPORT_SHARDS] = "config.parallelism.data_parallel_shard_degree",
                 [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
                 [SMP_EXPORT_TIES] = "torchtitan ties no weights across stages: untie the model"},

@@ -117,7 +117,7 @@ static double price_of_byte(const chooser *c, const smp_cluster *groups,
     for (int d = 0; d < smp_cluster_devices(groups) && c->request->options.memory_bytes == 0; d++)
         if (d == 0 || groups->device[d].memory_bytes < bytes)
             bytes = groups->device[d].memory_bytes;
-    const int processes = groups->cores_per_node > 0 ? groups->devices_per_node * c->tensor : 1;
+    const int processes = groups->cores_per_node > 0 ? groups->of->devices_per_node : 1;
     return bytes > 0 ? us / ((double)bytes * processes) : 0;
 }
 

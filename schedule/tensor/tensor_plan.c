@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
+#include "schedule/plan/split_patterns.h"
 #include "schedule/planner/search/search_state.h"
 #include "profile/overlap_costs.h"
 #include "schedule/tensor/tensor_choice.h"
+#include "schedule/tensor/tensor_mix.h"
 #include "schedule/verify/verify.h"
 
 enum { MOST_TRIED = 64 };
@@ -15,6 +17,9 @@ enum { MOST_TRIED = 64 };
 #define LIST_SHARE 0.3  /* of the work, to list splittings, */
 #define FIRST_SHARE 0.5 /* to look at all, */
 #define TURN_SHARE 0.35 /* and of what is left of that for the next */
+#define MIX_SHARE 0.3   /* of the rest, for stages that differ */
+#define MIX_BUBBLE 0.05 /* of a plan's ranks that wait: with less there is too little to gain */
+#define MIX_GAIN 1.03   /* that these must have, since who reads a plan finds others simpler */
 #define AS_GOOD 1.01    /* what is preferred is as good as what is faster by less */
 
 /* A splitting with what it takes to plan it. */
@@ -22,7 +27,10 @@ typedef struct candidate {
     smp_splitting splitting; /* devices 1: none */
     int tensor;
     smp_cluster *groups;
-    int64_t size; /* samples of a micro-batch */
+    const int *rank_begin;      /* groups differ; NULL: all are alike */
+    const int *device;          /* ... the first of each, */
+    const smp__tensor_mix *mix; /* ... and the stages, where nobody has said them */
+    int64_t size;               /* samples of a micro-batch */
 } candidate;
 
 typedef struct search {
@@ -48,7 +56,7 @@ static int64_t asked(int number)
 /* Can groups of so many devices be formed, and as many stages and replicas as asked for of them? */
 static bool suits(const smp_search_request *base, int tensor)
 {
-    return base->options.devices % tensor == 0 && base->cluster->devices_per_node % tensor == 0 &&
+    return base->options.devices % tensor == 0 && smp_cluster_groups_fit(base->cluster, tensor) &&
            base->options.devices / tensor %
                    (asked(base->options.stages) * asked(base->options.ddp)) ==
                0;
@@ -58,10 +66,10 @@ static bool suits(const smp_search_request *base, int tensor)
 static smp_status fail_tensor(const smp_search_request *base, int tensor)
 {
     const int node = base->cluster->devices_per_node;
-    if (node % tensor != 0)
+    if (!smp_cluster_groups_fit(base->cluster, tensor))
         return smp_fail(SMP_ERR_INPUT,
-                        "tensor: got %d, expected a divisor of the %d devices of a "
-                        "node",
+                        "tensor: got %d, expected a divisor of the %d devices of a node, or a "
+                        "multiple that divides those of all nodes",
                         tensor, node);
     if (base->options.devices % tensor != 0)
         return smp_fail(SMP_ERR_INPUT, "tensor: got %d, expected a divisor of the %d devices",
@@ -98,11 +106,43 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
         s->tried[s->n].memory_price = choice[i].memory_price;
         s->tried[s->n].exact = choice[i].exact;
         s->tried[s->n].n_pieces = choice[i].n_pieces;
-        s->candidate[s->n++] =
-            (candidate){choice[i].splitting, tensor, groups, s->base->options.microbatch_size};
+        s->candidate[s->n++] = (candidate){.splitting = choice[i].splitting,
+                                           .tensor = tensor,
+                                           .groups = groups,
+                                           .size = s->base->options.microbatch_size};
     }
     if (s->smallest == 0 && s->n > 0)
         s->smallest = s->n - 1;
+    return SMP_OK;
+}
+
+/* Groups that differ, of a candidate whose splitting is set. */
+static smp_status set_ranks(search *s, const int *begin, int ranks, int replicas, candidate *c)
+{
+    int *device = SMP_ARENA_NEW(s->arena, int, (size_t)ranks *(size_t)replicas);
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    smp_first_devices(begin, ranks, replicas, device);
+    SMP_TRY(smp_cluster_group_ranks(s->base->cluster, begin, ranks, replicas, &c->groups));
+    s->groups[s->n_groups++] = c->groups;
+    c->rank_begin = begin;
+    c->device = device;
+    return SMP_OK;
+}
+
+/* What is said of groups that differ is one candidate. */
+static smp_status add_ranks(search *s)
+{
+    const smp_splitting said = {.devices = s->how->tensor,
+                                .n_entry = s->how->n_fixed,
+                                .entry = s->how->fixed,
+                                .overlap = s->how->overlap == SMP_TENSOR_OVERLAP_YES,
+                                .n_fewer = s->how->n_fewer,
+                                .fewer = s->how->fewer};
+    candidate c = {.tensor = said.devices, .size = s->base->options.microbatch_size};
+    SMP_TRY(set_ranks(s, s->how->rank_begin, s->base->options.stages, s->base->options.ddp, &c));
+    SMP_TRY(smp_splitting_resolve(&said, s->base->graph, s->arena, &c.splitting));
+    s->candidate[s->n++] = c;
     return SMP_OK;
 }
 
@@ -110,6 +150,8 @@ static smp_status add_tensor(search *s, int tensor, double deadline_s)
 static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
+    if (s->how->rank_begin)
+        return add_ranks(s);
     if (s->how->tensor > 1 && !suits(base, s->how->tensor))
         return fail_tensor(base, s->how->tensor);
     if (s->how->tensor > 0) /* of single devices the planner says what is wrong */
@@ -134,6 +176,21 @@ static smp_status open_graph(const search *s, const candidate *c, smp_graph **gr
     return c->tensor == 1 ? SMP_OK : smp_splitting_split(&c->splitting, 0, s->base->graph, graph);
 }
 
+/* The stages of a mix, as those of the ops of its graph. */
+static smp_status pin_stages(const search *s, const smp__tensor_mix *mix, smp_search_request *out)
+{
+    int32_t *pin = SMP_ARENA_NEW(s->arena, int32_t, (size_t)out->graph->n_op);
+    if (!pin)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < out->graph->n_op; o++) {
+        const int32_t whole = smp_graph_find_op(s->base->graph, out->graph->op[o].name);
+        pin[o] = whole < 0 ? -1 : mix->stage[whole];
+    }
+    smp_tensor_pin_between(out->graph, mix->rank_begin, mix->stages, pin);
+    out->pin = pin;
+    return SMP_OK;
+}
+
 static smp_status set_request(const search *s, const candidate *c, const smp_graph *graph,
                               smp_search_request *out)
 {
@@ -141,9 +198,22 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     out->graph = graph ? graph : s->base->graph;
     out->cluster = c->groups ? c->groups : s->base->cluster;
     out->options.devices = s->base->options.devices / c->tensor;
+    if (c->mix) {
+        out->options.stages = c->mix->stages;
+        out->options.ddp = c->mix->ddp;
+        out->options.chunks = 1;
+    }
+    if (c->rank_begin) {
+        out->options.devices = out->options.stages * out->options.ddp;
+        out->rank_begin = c->rank_begin;
+        out->placement = SMP_PLACEMENT_LISTED;
+        out->device = c->device;
+    }
     out->options.microbatch_size = c->size;
     out->splitting = c->splitting;
-    return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
+    if (s->how->adapt)
+        SMP_TRY(s->how->adapt(s->how->context, out));
+    return c->mix ? pin_stages(s, c->mix, out) : SMP_OK;
 }
 
 /* Smaller groups, then more products in pieces, then what keeps less; < 0: `a` is preferred. What
@@ -178,6 +248,8 @@ static double least_value(const search *s, int tensor)
 static double to_beat(const search *s, const smp_tensor_tried *a, const smp_tensor_tried *best)
 {
     const double order = preference(a, best), value = value_of(s, best);
+    if (a->least > 0 && best->least == 0)
+        return value / MIX_GAIN;
     if (a->tensor != best->tensor && s->base->options.optimize == SMP_OPTIMIZE_MEMORY)
         return value;
     if (order < 0)
@@ -329,7 +401,7 @@ static smp_status plan_candidate(search *s, const task *t, smp_tensor_result *ou
     SMP_TRY(open_graph(s, c, &graph));
     smp_status status = set_request(s, c, graph, &request);
     request.deadline_s = t->deadline_s;
-    request.advise = t->effort == ADVISE && s->base->advise;
+    request.advise = t->effort == ADVISE && s->base->advise && !c->rank_begin;
     if (status == SMP_OK)
         status = make_plan(s, &request, t, &result);
     tried->tensor = c->tensor;
@@ -367,6 +439,27 @@ static void drop_plan(smp_tensor_result *result)
     result->graph = NULL;
 }
 
+/* One more, which becomes the best if it is better. */
+static smp_status try_one(search *s, int i, double deadline_s, int *best, smp_tensor_result *out)
+{
+    smp_tensor_result made = {0};
+    const task t = {i, *best, TRY, deadline_s};
+    s->tried[i].looked_at = true;
+    smp_status status = plan_fitting(s, &t, &made);
+    if (status != SMP_OK && status != SMP_ERR_NO_FIT)
+        return status;
+    if (status == SMP_ERR_NO_FIT && *best >= 0 && smp_work_past(deadline_s))
+        s->tried[i].looked_at = s->tried[i].slower; /* more work might find what fits */
+    if (status == SMP_OK && better(s, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
+        drop_plan(out);
+        *out = made;
+        *best = i;
+    } else if (status == SMP_OK) {
+        drop_plan(&made);
+    }
+    return SMP_OK;
+}
+
 /* All of them while the first part of the work lasts: until something fits, then what may still be
  * better, as bounds say. *best: which, -1 if nothing fits; its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
@@ -376,30 +469,108 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
     *best = -1;
     for (int k = 0; k < s->n; k++) {
         const int i = s->turn[k];
-        smp_tensor_result made = {0};
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
         s->tried[i].microbatch_size = s->candidate[i].size;
         if (*best >= 0 && smp_work_past(end_s))
             continue;
-        s->tried[i].looked_at = true;
         const double now_s = smp_work_s();
-        const task t = {i, *best, TRY,
-                        end_s > 0.0 ? now_s + TURN_SHARE * fmax(end_s - now_s, 0.0) : 0.0};
-        smp_status status = plan_fitting(s, &t, &made);
-        if (status != SMP_OK && status != SMP_ERR_NO_FIT)
-            return status;
-        if (status == SMP_ERR_NO_FIT && *best >= 0 && smp_work_past(t.deadline_s))
-            s->tried[i].looked_at = s->tried[i].slower; /* more work might find what fits */
-        if (status == SMP_OK && better(s, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
-            drop_plan(out);
-            *out = made;
-            *best = i;
-        } else if (status == SMP_OK) {
-            drop_plan(&made);
-        }
+        SMP_TRY(try_one(s, i, end_s > 0.0 ? now_s + TURN_SHARE * fmax(end_s - now_s, 0.0) : 0.0,
+                        best, out));
     }
     return SMP_OK;
+}
+
+/* The two most promising splittings of each size, also of those that not all stages can have; in
+ * places behind the candidates, which they do not join. */
+static smp_status list_options(search *s, smp__tensor_option option[SMP__TENSOR_OPTIONS], int *n)
+{
+    const int n_candidate = s->n, smallest = s->smallest;
+    *n = 0;
+    for (int tensor = 1; tensor <= s->base->cluster->devices_per_node; tensor *= 2) {
+        bool has_turn[MOST_TRIED] = {false};
+        if (most_promising(s, tensor, has_turn) < 0 &&
+            s->base->cluster->devices_per_node % tensor == 0)
+            SMP_TRY(add_tensor(s, tensor, s->base->deadline_s));
+        for (int k = 0; k < 2 && *n < SMP__TENSOR_OPTIONS; k++) {
+            const int i = most_promising(s, tensor, has_turn);
+            if (i < 0)
+                break;
+            has_turn[i] = true;
+            option[(*n)++] =
+                (smp__tensor_option){s->candidate[i].splitting, tensor, s->candidate[i].groups};
+        }
+    }
+    s->n = n_candidate;
+    s->smallest = smallest;
+    return SMP_OK;
+}
+
+static smp_status try_mix(search *s, const smp__tensor_mix *mix, int64_t size, double deadline_s,
+                          int *best, smp_tensor_result *out)
+{
+    const int i = s->n;
+    candidate *c = &s->candidate[i];
+    if (i == MOST_TRIED || s->n_groups == MOST_TRIED)
+        return SMP_OK;
+    *c = (candidate){
+        .splitting = mix->splitting, .tensor = mix->splitting.devices, .size = size, .mix = mix};
+    SMP_TRY(set_ranks(s, mix->rank_begin, mix->stages, mix->ddp, c));
+    s->tried[i] = (smp_tensor_tried){.tensor = c->tensor,
+                                     .least = mix->least,
+                                     .n_split = mix->splitting.n_entry,
+                                     .microbatch_size = c->size};
+    s->n++;
+    return try_one(s, i, deadline_s, best, out);
+}
+
+/* The best, if its stages differ, with larger micro-batches. */
+static smp_status try_mix_sizes(search *s, double end_s, int *best, smp_tensor_result *out)
+{
+    const smp__tensor_mix *mix = *best >= 0 ? s->candidate[*best].mix : NULL;
+    for (int64_t size = mix ? 2 * s->candidate[*best].size : 0;
+         mix && s->how->any_size && size <= SMP_TENSOR_MOST_SIZE && !smp_work_past(end_s);
+         size *= 2)
+        if (s->base->options.global_batch % (size * mix->ddp) == 0)
+            SMP_TRY(try_mix(s, mix, size, end_s, best, out));
+    return SMP_OK;
+}
+
+/* Pipelines whose stages differ, where these promise more. What is found by costs alone may need
+ * more memory than there is: then what would be found with less. */
+static smp_status try_mixes(search *s, int *best, smp_tensor_result *out)
+{
+    static const double memory_share[] = {0.97, 0.9, 0.8};
+    enum { SHARES = sizeof memory_share / sizeof memory_share[0] };
+    const double begin_s = smp_work_s(), limit_s = s->base->deadline_s;
+    const double end_s = limit_s > 0.0 ? begin_s + MIX_SHARE * (limit_s - begin_s) : 0.0;
+    smp__tensor_option option[SMP__TENSOR_OPTIONS];
+    smp_search_request base = *s->base;
+    int n_option;
+    double best_us = INFINITY;
+    if (*best >= 0 && out->result.plan->predicted.bubble < MIX_BUBBLE)
+        return SMP_OK;
+    if (*best >= 0) {
+        base.options.microbatch_size = s->candidate[*best].size;
+        best_us = s->tried[*best].sample_us;
+    }
+    SMP_TRY(list_options(s, option, &n_option));
+    for (int k = 0; k < SHARES && !smp_work_past(end_s); k++) {
+        int n;
+        bool fits = false;
+        smp__tensor_mix *mix = SMP_ARENA_NEW(s->arena, smp__tensor_mix, SMP__TENSOR_MIXES);
+        if (!mix)
+            return SMP_ERR_NO_MEMORY;
+        SMP_TRY(smp__tensor_mixes(&base, option, n_option, memory_share[k], best_us, s->arena, mix,
+                                  &n));
+        for (int i = 0; i < n && !smp_work_past(end_s); i++) {
+            SMP_TRY(try_mix(s, &mix[i], base.options.microbatch_size, end_s, best, out));
+            fits |= s->tried[s->n - 1].fits || s->tried[s->n - 1].slower;
+        }
+        if (fits || n == 0)
+            break;
+    }
+    return try_mix_sizes(s, end_s, best, out);
 }
 
 /* A plan that was made to be compared is to be used after all. */
@@ -432,17 +603,34 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
     return SMP_OK;
 }
 
+/* May stages have groups of their own sizes? */
+static bool mixes(const search *s)
+{
+    const smp_search_request *r = s->base;
+    bool may = s->how->mix && s->how->tensor == 0 && r->options.stages == 0 &&
+               r->options.chunks <= 1 && r->options.devices > 2 &&
+               r->cluster->devices_per_node > 1 && r->placement == SMP_PLACEMENT_AUTO &&
+               r->options.optimize == SMP_OPTIMIZE_SPEED;
+    for (int d = 1; may && d < smp_cluster_devices(r->cluster); d++)
+        may = smp_devices_alike(&r->cluster->device[0], &r->cluster->device[d]);
+    for (int32_t o = 0; may && o < r->graph->n_op; o++)
+        may = r->graph->op[o].pin < 0;
+    return may;
+}
+
 static smp_status search_all(search *s, smp_tensor_result *out)
 {
     int best;
     task t = {0, -1, ADVISE, s->base->deadline_s};
     SMP_TRY(set_turns(s));
-    if (s->n == 1)
+    if (s->n == 1 && !mixes(s))
         return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
     s->thorough = best < 0 && smp__looks_at_all(s->base);
     if (s->thorough) /* another partition may fit */
         SMP_TRY(try_all(s, &best, out));
+    if (mixes(s))
+        SMP_TRY(try_mixes(s, &best, out));
     if (best >= 0)
         return smp_work_past(s->base->deadline_s) ? take_trial(s, out) : improve(s, best, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */

@@ -13,7 +13,12 @@ typedef struct smp_tensor_request {
     int32_t n_fixed;              /* ops, or patterns (schedule/plan/split_patterns.h), that are */
     const smp_split_entry *fixed; /* split so in any case */
     bool only_fixed;              /* every other op is whole, as where a plan says it */
-    bool any_size;                /* micro-batches of several samples are looked at, too */
+    /* Groups that differ, as of smp_search_request: `tensor` is the largest, and only_fixed set. */
+    const int *rank_begin;
+    int32_t n_fewer;
+    const smp_split_fewer *fewer;
+    bool mix;      /* stages may have groups of their own sizes; nothing fixes ops or stages */
+    bool any_size; /* micro-batches of several samples are looked at, too */
     smp_tensor_overlap overlap;
     /* What the request says of the ops of one graph (pins, what is kept together), set anew for
      * every graph that is looked at; NULL: nothing. Its arrays hold until the next call. */
@@ -23,7 +28,8 @@ typedef struct smp_tensor_request {
 
 /* One splitting that was looked at. */
 typedef struct smp_tensor_tried {
-    int tensor;
+    int tensor; /* devices of the largest group, */
+    int least;  /* ... and of the smallest, where they differ; else 0 */
     int64_t microbatch_size;
     double memory_price; /* its weights and activations counted that much (tensor_choice.h) */
     int32_t n_split;     /* ops */

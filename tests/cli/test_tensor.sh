@@ -38,7 +38,7 @@ expect_equal "layout" "$(cat layout)" 'Et*2|t*2L'
 # Groups of the devices of a node.
 sed 's/^devices_per_node: .*/devices_per_node: 3/' "$SMP_EXAMPLES/cluster-laptop.yaml" >three.yaml
 expect_exit 0 smp-partition check sketch.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" "${brief[@]}"
-expect_bad 'sketch\.yaml:2:11: .*3 devices per node, which are no groups of 2' \
+expect_bad 'sketch\.yaml:2:11: .*nodes of 3 devices, which are no groups of 2' \
     smp-partition check sketch.yaml --model "$model" --cluster three.yaml
 sketch 'tensor: 2, ddp: 3' "${megatron[@]}" >large.yaml
 expect_exit 2 smp-partition check large.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"

@@ -28,14 +28,33 @@ run_plan() { # name ranks [option...]
 
 columns=(--split '*.attn.qkv:columns/3' --split '*.attn:packed heads' --split '*.attn.proj:rows'
     --split '*.mlp.fc:columns' --split '*.mlp.gelu:elements@1' --split '*.mlp.proj:rows' --split 'wte:rows')
-names=(one two pairs shards optimizer whole)
-ranks=(1 4 4 4 4 4)
+# Three stages with groups of their own sizes; the layer of the block in one of several devices is split.
+different() { # file ranks replicas block sizes...
+    {
+        printf 'smp: 1\nsplit:\n'
+        for rule in 'attn.qkv, as: columns/3' 'attn, as: packed heads' 'attn.proj, as: rows' 'mlp.fc, as: columns' \
+            'mlp.gelu, as: elements@1' 'mlp.proj, as: rows'; do
+            echo "  - {op: $4.$rule}"
+        done
+        printf 'stages:\n  - {ops: [wte..h0.res_2], tensor: %d}\n' "$5"
+        printf '  - {ops: [h1.ln_1..h%d.res_2], tensor: %d}\n  - {ops: [ln_f..loss], tensor: %d}\n' \
+            $((layers - 1)) "$6" "$7"
+    } >"$1.sketch.yaml"
+    expect_exit 0 smp-partition "$model" --fix "$1.sketch.yaml" -n "$2" --ddp "$3" --pipeline simple \
+        --microbatches $((4 / $3)) --microbatch-size 1 --gradient-blocks 4 -o "$1.yaml"
+    expect_match "$1.yaml" "devices: $2, pipeline: 3, ddp: $3, tensor: "
+}
+
+names=(one two pairs shards optimizer whole outside inside)
+ranks=(1 4 4 4 4 4 5 12)
 plan one 1 1 1 1 1f1b 1 4
 plan two 4 1 2 2 1f1b 1 2
 plan pairs 4 2 2 1 interleaved 2 4 "${columns[@]}"
 plan shards 4 2 1 2 simple 1 2 --shard 2 --shard-what weights "${columns[@]}"
 plan optimizer 4 2 1 2 simple 1 2 --shard 2
 plan whole 4 4 1 1 simple 1 4 "${columns[@]}"
+different outside 5 1 h0 2 1 2
+different inside 12 2 h1 1 4 1
 for name in pairs shards whole; do
     expect_equal "$name: packed weights in parts" "$(grep -c 'as: columns/3}' "$name.yaml")" "$layers"
 done
@@ -45,6 +64,7 @@ for from in "${!names[@]}"; do
     run_plan "${names[from]}" "${ranks[from]}" --data text.txt --steps 3 --seed 5 --checkpoint "saved.$from" \
         --export-weights "$from.safetensors"
     cp "${names[from]}.weights" "$from.weights"
+    cp "${names[from]}.loss" "$from.loss"
     for to in "${!names[@]}"; do
         [ "$to" != "$from" ] || continue
         [ "$from" = 0 ] || [ "$to" = 0 ] || [ -n "${SMP_TEST_LONG-}" ] || continue
@@ -54,6 +74,12 @@ for from in "${!names[@]}"; do
         expect_equal "$what: bytes" "$(cmp again.safetensors "$from.safetensors" && echo same)" same
         expect_equal "$what: weights" "$(cat "${names[to]}.weights")" "$(cat "$from.weights")"
     done
+done
+
+# Whatever devices compute together, losses are those of one.
+for at in 6 7; do
+    expect_equal "${names[at]}: losses that differ" "$(paste 0.loss "$at.loss" |
+        awk '{ d = ($1 - $2) / $1; n++; bad += !(d < 1e-5 && d > -1e-5) } END { print n, bad + 0 }')" "3 0"
 done
 
 # Before the first step the weights are the same whatever the plan.

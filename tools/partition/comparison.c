@@ -76,8 +76,9 @@ smp_status smp_comparison_add(smp_comparison *comparison, const char *name, cons
     smp_compared *row = NULL;
     SMP_TRY(add_row(comparison, name, &row));
     row->made = true;
-    snprintf(row->degrees, sizeof row->degrees, "%d x %d x %d, %d", plan->pipeline, plan->ddp,
-             smp_plan_tensor(plan), plan->chunks);
+    char tensor[32];
+    snprintf(row->degrees, sizeof row->degrees, "%d x %d x %s, %d", plan->pipeline, plan->ddp,
+             smp_format_tensor(tensor, sizeof tensor, plan), plan->chunks);
     snprintf(row->schedule, sizeof row->schedule, "%s", plan->schedule);
     row->devices = smp_plan_processes(plan);
     row->microbatches = plan->microbatches;

@@ -142,8 +142,9 @@ static const smp_option rows[] = {
     {"tensor", .kind = SMP_OPTION_INT, .flags = IN_PLAN, .value = "T|auto", .at = PLANNING(tensor),
      .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "devices that compute each op together (tensor parallelism), neighbours of one "
-             "node; how each op is split is chosen; another T gives other bits "
-             "(default: the plan's with --fix, else auto: powers of two)"},
+             "node, or those of several; how each op is split is chosen; another T gives other "
+             "bits (default: the plan's with --fix, else auto: powers of two up to a node, for "
+             "each stage its own where that pays or alone fits)"},
     {"tensor-overlap", .kind = SMP_OPTION_CHOICE, .flags = IN_PLAN, .value = "auto|no|yes",
      .at = PLANNING(tensor_overlap),
      .help = "weight gradients are put off and made while a group exchanges those of "
@@ -182,8 +183,8 @@ static const smp_option rows[] = {
              "the data)"},
     {"chunks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "V|auto", .at = PLANNING(chunks),
      .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
-     .help = "stages per pipeline rank (default auto: 1, 2 and 4; 8 of long models; more where "
-             "weights are gathered or stages are pinned)"},
+     .help = "stages per pipeline rank (default auto: 1, 2 and 4; 8 of long models; up to 12 that "
+             "divide equal layers; more where weights are gathered or stages are pinned)"},
     {"microbatches", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "M|auto",
      .at = PLANNING(microbatches), .least = 1, .most = SMP_MAX_COUNT, .words = or_auto,
      .help = "micro-batches per replica and step (default auto: as many as make the batch; "

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "tools/show/check_report.h"
+#include "tools/show/plan_figures.h"
 #include "tools/show/stage_table.h"
 
 static void put_findings(const smp_findings *findings, smp_finding_level level, const char *head,
@@ -25,7 +26,7 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
     char time[32];
     const smp_plan *plan = best->plan;
     double slower = 100 * (best->ratio - 1);
-    char groups[32] = "";
+    char tensor[32], groups[64] = "";
     if (!plan) {
         if (best->reason[0])
             smp_text_append(text, "%s: none fits (%s)\n", what, best->reason);
@@ -34,7 +35,8 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
     smp_format_us(time, sizeof time,
                   bottleneck ? plan->predicted.bottleneck_us : plan->predicted.step_us);
     if (smp_plan_tensor(plan) > 1)
-        snprintf(groups, sizeof groups, " of tensor %d", smp_plan_tensor(plan));
+        snprintf(groups, sizeof groups, " of tensor %s",
+                 smp_format_tensor(tensor, sizeof tensor, plan));
     smp_text_append(text, "%s: %s %s with %d x %d rank%s%s, %d chunk%s, %d micro-batch%s, %s", what,
                     bottleneck ? "bottleneck" : "step", time, plan->pipeline, plan->ddp,
                     plan->devices == 1 ? "" : "s", groups, plan->chunks,

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/show/picture_model.h"
+#include "tools/show/plan_figures.h"
 #include "tools/show/svg.h"
 
 enum {
@@ -247,8 +248,9 @@ static void put_title(const figure *f)
     smp_text_append(&line, "%s: %s, %d rank%s x %d micro-batch%s", plan->model_name, plan->schedule,
                     plan->pipeline, plan->pipeline == 1 ? "" : "s", plan->microbatches,
                     plan->microbatches == 1 ? "" : "es");
+    char tensor[32];
     if (smp_plan_tensor(plan) > 1)
-        smp_text_append(&line, ", tensor %d", smp_plan_tensor(plan));
+        smp_text_append(&line, ", tensor %s", smp_format_tensor(tensor, sizeof tensor, plan));
     smp__svg_text(f->svg, "t", 16, 27, line.data ? line.data : "");
     line.length = 0;
     smp_text_append(&line, "step %s, bubble %.1f %%",

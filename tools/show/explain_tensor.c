@@ -26,8 +26,11 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
     for (int i = 0; i < made->n_tried; i++) {
         const smp_tensor_tried *tried = &made->tried[i];
         char peak[32];
-        smp__table_put(&t, "<%d", tried->tensor);
-        if (tried->tensor > 1)
+        if (tried->least > 0)
+            smp__table_put(&t, "<%d to %d", tried->least, tried->tensor);
+        else
+            smp__table_put(&t, "<%d", tried->tensor);
+        if (tried->tensor > 1 && tried->least == 0)
             smp__table_put(&t, "%g", tried->memory_price);
         else
             smp__table_put(&t, "-");
@@ -40,7 +43,8 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
         smp__table_put(&t, "%s",
                        tried->fits ? smp_format_bytes(peak, sizeof peak, tried->peak_bytes) : "-");
         const char *state = tried->fits ? "" : smp__splitting_miss(tried);
-        const bool is_partial = tried->looked_at && !tried->exact && tried->tensor > 1;
+        const bool is_partial =
+            tried->looked_at && !tried->exact && tried->tensor > 1 && tried->least == 0;
         char size[48] = "";
         if (tried->microbatch_size > 1)
             snprintf(size, sizeof size, "micro-batches of %lld%s",

@@ -66,6 +66,19 @@ bool smp_plan_training_time(const smp_plan_figures *figures, double tokens, int 
     return figures->tokens_per_s > 0.0;
 }
 
+char *smp_format_tensor(char *buffer, size_t size, const smp_plan *plan)
+{
+    const int most = smp_plan_tensor(plan);
+    int least = most;
+    for (int r = 0; r < plan->pipeline; r++)
+        least = smp_plan_rank_tensor(plan, r) < least ? smp_plan_rank_tensor(plan, r) : least;
+    if (least < most)
+        snprintf(buffer, size, "%d to %d", least, most);
+    else
+        snprintf(buffer, size, "%d", most);
+    return buffer;
+}
+
 char *smp_format_count(char *buffer, size_t size, double count)
 {
     static const char *const letter[] = {"", " k", " M", " B", " T"};

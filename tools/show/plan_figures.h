@@ -24,6 +24,8 @@ bool smp_plan_training_time(const smp_plan_figures *figures, double tokens, int 
                             double *days, double *device_hours);
 
 /* "124.4 M", with k, M, B or T for thousands, millions, billions and trillions. */
+/* Devices of a group, "8" or where groups differ "2 to 8"; of single devices "1". */
+char *smp_format_tensor(char *buffer, size_t size, const smp_plan *plan);
 char *smp_format_count(char *buffer, size_t size, double count);
 /* "41.2 GFLOP/s", from 10^12 on "381.0 TFLOP/s". */
 char *smp_format_flops(char *buffer, size_t size, double flops_per_s);

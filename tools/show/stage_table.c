@@ -108,9 +108,10 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
 {
     const smp_predicted *predicted = &plan->predicted;
     const int devices = smp_plan_processes(plan);
-    char step[32], bottleneck[32], bound[32], groups[32] = "";
+    char step[32], bottleneck[32], bound[32], tensor[32], groups[64] = "";
+    smp_format_tensor(tensor, sizeof tensor, plan);
     if (smp_plan_tensor(plan) > 1)
-        snprintf(groups, sizeof groups, " x tensor %d", smp_plan_tensor(plan));
+        snprintf(groups, sizeof groups, " x tensor %s", tensor);
     smp_text_append(text, "(times, received, sent and stash are per micro-batch%s)\n\n",
                     n_recompute > 0 ? "; stages that recompute run so many ops, or all, once more"
                                     : "");
@@ -126,9 +127,9 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
     if (groups[0])
         smp_text_append(
             text,
-            "%d devices compute every op together (other bits than any other number): ops, "
+            "%s devices compute every op together (other bits than any other number): ops, "
             "times, bytes and memory are of one of them\n",
-            smp_plan_tensor(plan));
+            tensor);
     if (plan->sharding.shard > 1)
         smp_text_append(text, "every %d replicas hold one copy of %s\n", plan->sharding.shard,
                         plan->sharding.what == SMP_SHARD_OPTIMIZER ? "the optimizer's states"

@@ -320,6 +320,9 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
                              unsigned kinds, smp_hint *hint, int *n)
 {
     smp_costs *costs = NULL;
+    *n = 0;
+    if (request->rank_begin) /* whatever changes, its groups are those of these numbers */
+        return SMP_OK;
     SMP_TRY(smp_costs_build(request->graph, request->cluster, request->profile,
                             result->plan->microbatch_size, &costs));
     hinting h = {.request = request,

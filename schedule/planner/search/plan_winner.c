@@ -14,7 +14,7 @@
 static smp_status check_list(const smp_search_request *request)
 {
     size_t n = (size_t)request->options.devices;
-    if (request->placement != SMP_PLACEMENT_LISTED)
+    if (request->placement != SMP_PLACEMENT_LISTED || request->rank_begin)
         return SMP_OK;
     bool *taken = calloc(n, sizeof *taken);
     if (!taken)
@@ -57,7 +57,10 @@ static smp_status copy_splitting(smp_arena *arena, const smp_splitting *from, sm
         if (!entry[i].op || !entry[i].as)
             return SMP_ERR_NO_MEMORY;
     }
-    *to = (smp_splitting){from->devices, from->n_entry, entry, from->overlap};
+    *to = (smp_splitting){.devices = from->devices,
+                          .n_entry = from->n_entry,
+                          .entry = entry,
+                          .overlap = from->overlap}; /* `fewer` follows from stages */
     return SMP_OK;
 }
 
@@ -131,6 +134,15 @@ static smp_status copy_settings(smp_settings settings, smp_arena *arena, smp_set
     return SMP_OK;
 }
 
+static smp_status set_groups(smp_plan *plan, const int *rank_begin)
+{
+    for (int s = 0; rank_begin && s < plan->n_stage; s++) {
+        smp_plan_stage *stage = (smp_plan_stage *)&plan->stage[s];
+        stage->tensor = rank_begin[stage->rank + 1] - rank_begin[stage->rank];
+    }
+    return smp_plan_set_groups(plan);
+}
+
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
@@ -149,7 +161,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     if (planner->request.splitting.devices > 1)
         SMP_TRY(copy_splitting(plan->arena, &planner->request.splitting, &plan->splitting));
     SMP_TRY(smp_freezing_of(graph, plan->arena, &plan->freezing));
-    plan->placement = best->placement;
+    plan->placement = planner->request.rank_begin ? SMP_PLACEMENT_CLUSTER : best->placement;
     if (plan->placement == SMP_PLACEMENT_LISTED) {
         int *device = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->devices);
         if (!device)
@@ -171,6 +183,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
         plan->loading_horizon = best->horizon;
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,
                                 planner->held.offload_bytes));
+    SMP_TRY(set_groups(plan, planner->request.rank_begin));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     SMP_TRY(expose(plan, planner, best));

@@ -16,6 +16,9 @@ typedef struct smp_search_request {
      * are set; `schedule` and `partitioner` are NULL where any will do. Its files and patterns are
      * not read here: what they say stands below, as do placement, sharding and the deadline. */
     smp_plan_options options;
+    /* Where groups differ: as of a plan, for options.stages and options.ddp, which are set;
+     * `device` then lists the first of each group. NULL: all are alike. */
+    const int *rank_begin;
     smp_placement placement;
     smp_sharding sharding;      /* of every configuration; those that cannot have it are left out;
                                    or SMP_SHARD_AUTO: all degrees, none among them */
