@@ -520,6 +520,7 @@ static smp_status try_mix(search *s, const smp__tensor_mix *mix, int64_t size, d
                                      .least = mix->least,
                                      .n_split = mix->splitting.n_entry,
                                      .microbatch_size = c->size};
+    s->turn[i] = i;
     s->n++;
     return try_one(s, i, deadline_s, best, out);
 }
@@ -534,6 +535,12 @@ static smp_status try_mix_sizes(search *s, double end_s, int *best, smp_tensor_r
         if (s->base->options.global_batch % (size * mix->ddp) == 0)
             SMP_TRY(try_mix(s, mix, size, end_s, best, out));
     return SMP_OK;
+}
+
+/* What alone may fit is looked at even if no work is left. */
+static bool goes_on(int best, double end_s)
+{
+    return best < 0 || !smp_work_past(end_s);
 }
 
 /* Pipelines whose stages differ, where these promise more. What is found by costs alone may need
@@ -555,7 +562,7 @@ static smp_status try_mixes(search *s, int *best, smp_tensor_result *out)
         best_us = s->tried[*best].sample_us;
     }
     SMP_TRY(list_options(s, option, &n_option));
-    for (int k = 0; k < SHARES && !smp_work_past(end_s); k++) {
+    for (int k = 0; k < SHARES && goes_on(*best, end_s); k++) {
         int n;
         bool fits = false;
         smp__tensor_mix *mix = SMP_ARENA_NEW(s->arena, smp__tensor_mix, SMP__TENSOR_MIXES);
@@ -563,7 +570,7 @@ static smp_status try_mixes(search *s, int *best, smp_tensor_result *out)
             return SMP_ERR_NO_MEMORY;
         SMP_TRY(smp__tensor_mixes(&base, option, n_option, memory_share[k], best_us, s->arena, mix,
                                   &n));
-        for (int i = 0; i < n && !smp_work_past(end_s); i++) {
+        for (int i = 0; i < n && goes_on(*best, end_s); i++) {
             SMP_TRY(try_mix(s, &mix[i], base.options.microbatch_size, end_s, best, out));
             fits |= s->tried[s->n - 1].fits || s->tried[s->n - 1].slower;
         }
@@ -626,11 +633,11 @@ static smp_status search_all(search *s, smp_tensor_result *out)
     if (s->n == 1 && !mixes(s))
         return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
+    if (mixes(s))
+        SMP_TRY(try_mixes(s, &best, out));
     s->thorough = best < 0 && smp__looks_at_all(s->base);
     if (s->thorough) /* another partition may fit */
         SMP_TRY(try_all(s, &best, out));
-    if (mixes(s))
-        SMP_TRY(try_mixes(s, &best, out));
     if (best >= 0)
         return smp_work_past(s->base->deadline_s) ? take_trial(s, out) : improve(s, best, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */
