@@ -81,9 +81,9 @@ static void put_splittings(const smp_tensor_result *made, smp_text *json)
         const smp_tensor_tried *tried = &made->tried[i];
         open_item(json);
         put_integer(json, "tensor", tried->tensor);
-        if (tried->least > 0)
+        if (tried->least > 0) {
             put_integer(json, "least_tensor", tried->least);
-        else if (tried->tensor > 1) {
+        } else if (tried->tensor > 1) {
             put_number(json, "memory_counts", tried->memory_price);
             put_truth(json, "all_compared", tried->exact);
         }
