@@ -95,7 +95,8 @@ static smp_status split(MPI_Comm from, int color, int key, MPI_Comm *out)
 smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
 {
     const int replica = place.replica, shard = place.shard, near = place.near;
-    const int tensor = place.tensor, own = place.tensor_rank, most = place.tensor_most;
+    const int tensor = place.tensor, own = place.tensor_rank;
+    const int most = place.rank_begin ? place.tensor_most : tensor;
     comm->shard_size = shard;
     comm->shard_rank = replica % shard;
     comm->pipeline_rank = place.pipeline_rank;
@@ -103,7 +104,6 @@ smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
     comm->tensor_size = tensor;
     comm->tensor_rank = own;
     comm->tensor_most = most;
-    comm->pipeline_size = place.pipeline;
     comm->rank_begin = place.rank_begin;
     SMP_TRY(split(comm->world, replica * most + own, place.pipeline_rank, &comm->pipeline));
     SMP_TRY(split(comm->world, place.pipeline_rank * most + own, replica, &comm->ddp));
@@ -117,6 +117,7 @@ smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
     }
     MPI_Comm_size(comm->pipeline, &comm->line_size);
     MPI_Comm_rank(comm->pipeline, &comm->line_rank);
+    comm->pipeline_size = place.rank_begin ? place.pipeline : comm->line_size;
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
     comm->messages = comm->pipeline;
     if (place.rank_begin)

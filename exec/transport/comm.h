@@ -99,10 +99,11 @@ smp_status smp__comm_open(smp_comm *comm, smp_comm_limits limit);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
 /* Where a rank stands. shard: replicas in one of those groups; near: replicas that add up first, 0:
- * no such; tensor: ranks that compute every op together, of which this is number tensor_rank, and
- * tensor_most the most that do; rank_begin: where that differs, as of a plan. */
+ * no such; tensor: ranks that compute every op together, of which this is number tensor_rank. Where
+ * that differs, rank_begin is the plan's, for `pipeline` ranks, and tensor_most the most. */
 typedef struct smp_comm_place {
-    int pipeline_rank, pipeline, replica, shard, near, tensor, tensor_rank, tensor_most;
+    int pipeline_rank, replica, shard, near, tensor, tensor_rank;
+    int pipeline, tensor_most;
     const int *rank_begin;
 } smp_comm_place;
 /* Makes the groups. Collective. */

@@ -27,7 +27,7 @@ double smp_clock_thread_s(void)
 static const double price_ns[SMP_N_WORK] = {
     [SMP_WORK_OP] = 20,       [SMP_WORK_COST] = 300,    [SMP_WORK_LAYOUT] = 720,
     [SMP_WORK_SOLVER] = 7,    [SMP_WORK_INTERVAL] = 15, [SMP_WORK_PROOF] = 7,
-    [SMP_WORK_BISECT] = 2000, [SMP_WORK_LOWER] = 370,   [SMP_WORK_ACTION] = 30,
+    [SMP_WORK_BISECT] = 2000, [SMP_WORK_LOWER] = 200,   [SMP_WORK_ACTION] = 30,
     [SMP_WORK_EVENT] = 45,    [SMP_WORK_LETTER] = 17,   [SMP_WORK_BUFFER] = 60,
     [SMP_WORK_COMPARE] = 1.2, [SMP_WORK_STATE] = 120,
 };

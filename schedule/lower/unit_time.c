@@ -16,7 +16,8 @@ typedef struct clockwork {
     int *queue;            /* ring of ranks to visit, [n_rank] */
     bool *queued;
     int head, waiting;
-    smp__timed *timed;
+    int64_t *begin;    /* [n_rank] of its actions in `timed` */
+    smp__timed *timed; /* rank by rank, in order */
     int64_t n;
 } clockwork;
 
@@ -86,8 +87,9 @@ static void run_rank(clockwork *c, int rank)
         if (start < c->now[rank])
             start = c->now[rank];
         c->now[rank] = start + duration(a->kind);
-        c->timed[c->n++] =
+        c->timed[c->begin[rank] + c->next[rank]] =
             (smp__timed){.start = start, .end = c->now[rank], .rank = rank, .action = *a};
+        c->n++;
         finish(c, a, stage, c->now[rank]);
     }
 }
@@ -119,22 +121,41 @@ static smp_status allocate(clockwork *c, smp_arena *arena, int64_t n)
     c->backward_end = SMP_ARENA_NEW(arena, int64_t, pairs);
     c->now = SMP_ARENA_NEW(arena, int64_t, n_rank);
     c->next = SMP_ARENA_NEW(arena, int64_t, n_rank);
+    c->begin = SMP_ARENA_NEW(arena, int64_t, n_rank);
     c->queue = SMP_ARENA_NEW(arena, int, n_rank);
     c->queued = SMP_ARENA_NEW(arena, bool, n_rank);
-    if (!c->forward_end || !c->backward_end || !c->now || !c->next || !c->queue || !c->queued)
+    if (!c->forward_end || !c->backward_end || !c->now || !c->next || !c->begin || !c->queue ||
+        !c->queued)
         return SMP_ERR_NO_MEMORY;
+    for (size_t rank = 1; rank < n_rank; rank++)
+        c->begin[rank] = c->begin[rank - 1] + c->orders[rank - 1].n;
     c->timed = malloc(((size_t)n + 1) * sizeof *c->timed);
     if (!c->timed)
         return smp_fail_memory((size_t)n * sizeof *c->timed);
     return SMP_OK;
 }
 
-static int by_start(const void *a, const void *b)
+/* By (start, rank), malloc'ed: a counting sort of what stands there rank by rank. Starts are whole
+ * numbers below those of a rank that does everything. */
+static smp_status sort_timed(const clockwork *c, smp_arena *arena, smp__timed **out)
 {
-    const smp__timed *x = a, *y = b;
-    if (x->start != y->start)
-        return x->start < y->start ? -1 : 1;
-    return x->rank - y->rank; /* a rank starts one action at a time */
+    int64_t last = 0;
+    for (int64_t i = 0; i < c->n; i++)
+        last = c->timed[i].start > last ? c->timed[i].start : last;
+    int64_t *at = SMP_ARENA_NEW(arena, int64_t, (size_t)last + 2);
+    smp__timed *sorted = malloc(((size_t)c->n + 1) * sizeof *sorted);
+    if (!at || !sorted) {
+        free(sorted);
+        return smp_fail_memory((size_t)c->n * sizeof *sorted);
+    }
+    for (int64_t i = 0; i < c->n; i++)
+        at[c->timed[i].start + 1]++;
+    for (int64_t start = 0; start < last; start++)
+        at[start + 1] += at[start];
+    for (int64_t i = 0; i < c->n; i++)
+        sorted[at[c->timed[i].start]++] = c->timed[i];
+    *out = sorted;
+    return SMP_OK;
 }
 
 static smp_status fail_deadlock(const clockwork *c)
@@ -173,10 +194,8 @@ smp_status smp__unit_time(const smp__crossing *crossing, int microbatches,
         status = fail_deadlock(&c);
         goto done;
     }
-    qsort(c.timed, (size_t)c.n, sizeof *c.timed, by_start);
-    *timed = c.timed;
+    status = sort_timed(&c, arena, timed);
     *n = c.n;
-    c.timed = NULL;
 done:
     free(c.timed);
     smp_arena_destroy(arena);

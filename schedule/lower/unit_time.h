@@ -15,7 +15,7 @@ typedef struct smp__timed {
 /* orders: [n_rank] compute actions of each rank. Gives all of them, sorted by (start, rank),
  * malloc'ed. An action waits for what its stage and the neighbouring stages must have done, which
  * covers every transfer of any flow, as those go forward (F) or back (B) only. SMP_ERR_FAILED if
- * the orders deadlock, SMP_ERR_INPUT if an action is out of range. O(n log n). */
+ * the orders deadlock, SMP_ERR_INPUT if an action is out of range. O(n + the last start). */
 smp_status smp__unit_time(const smp__crossing *crossing, int microbatches,
                           const smp_program *orders, smp__timed **timed, int64_t *n);
 
