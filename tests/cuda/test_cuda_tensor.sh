@@ -101,6 +101,21 @@ plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 --tensor-overlap no "${blocks[@]
 nccl apart 2
 same apart positions
 
+# Two GPUs for the vocabulary at both ends, one for the layers between: what one sends goes to two, and back from one.
+cat >ends.yaml <<END
+smp: 1
+split: [{op: wte, as: rows}, {op: lm_head, as: columns}, {op: loss, as: classes}]
+stages:
+  - {ops: [wte..drop], tensor: 2}
+  - {ops: [h0.ln_1..h$((layers - 1)).res_2], tensor: 1}
+  - {ops: [ln_f..loss], tensor: 2}
+END
+sed 's/^devices_per_node: .*/devices_per_node: 5/' cluster.yaml >five.yaml
+plan gpt.yaml cuda fp32 5 3 1 simple --cluster five.yaml --fix ends.yaml
+expect_match plan.yaml 'devices: 5, pipeline: 3, ddp: 1, tensor: 2'
+both ends 5
+near ends cpu 1e-5
+
 # Long samples: keys travel around, of runs of positions and of zigzags, and tokens of a mixture to their experts.
 ring=(--split '*:positions@0' --split '*:elements@0' --split '*.attn:packed ring' "${vocabulary[@]}")
 zigzag=(--split '*:positions@0/2' --split '*.res_?:elements@0/2' --split '*:zigzag' --split '*.attn:zigzag ring'
