@@ -1,8 +1,8 @@
 /* The dynamic program over borders: f_k(j) = min over i of max(f_{k-1}(i), load_k(i, j)), for the
  * borders that windows admit. For fixed j the sweep runs i downwards, so that loads and memory
- * follow in O(degree) each; it ends when compute or memory alone are too much. Where all windows of
- * the stage's beginning lie below j, the interval starts from one that grows with j, so the width
- * of the windows counts and not the length of the stages. */
+ * follow in O(degree) each; it ends when compute or memory alone are too much. Where all places
+ * that the stage can begin at lie below j, the interval starts from one that grows with j, so the
+ * width of the windows counts and not the length of the stages. */
 #include <math.h>
 
 #include "graph/base/clock.h"
@@ -92,10 +92,22 @@ static void sweep_back(sweep *s, int k, smp__interval interval, int32_t top, int
     }
 }
 
+/* The last position of border k that earlier stages reach, behind which none begins; -1: none. */
+static int32_t last_reached(const sweep *s, int k)
+{
+    int32_t i = s->hi[k];
+    while (i >= s->lo[k] && s->row[k][i - s->lo[k]].from < 0)
+        i--;
+    return i >= s->lo[k] ? i : -1;
+}
+
 static void sweep_stage(sweep *s, int k)
 {
     const smp__sequence *sequence = s->sequence;
-    int32_t base_begin = s->hi[k], base_end = base_begin;
+    int32_t base_begin = last_reached(s, k);
+    if (base_begin < 0)
+        return;
+    int32_t base_end = base_begin;
     smp__interval base = {0}; /* [base_begin, base_end) */
     for (int32_t j = s->lo[k + 1]; j <= s->hi[k + 1]; j++) {
         if (is_late(s))
