@@ -150,6 +150,37 @@ expect_bad 'the profile was taken from another model, or from this one split oth
 expect_json trace.json
 for rank in 0 1; do expect_match trace.json "\"name\": ?\"rank $rank\""; done
 expect_match page.html '"tensor":2'
+# Groups of their own sizes for stages: planned around, checked, drawn, exported with what the format lacks.
+sed 's/, weight: wte.weight//' "$model" >untied.yaml
+printf '%s\n' 'smp: 1' 'split: [{op: "h0.mlp.fc", as: columns}, {op: "h0.mlp.gelu", as: elements@1}]' 'stages:' \
+    '  - {ops: [wte..h0.res_2], rank: 0, tensor: 2}' '  - {ops: ["h1.*"], rank: 1, tensor: 1}' \
+    '  - {ops: ["h2.*"], rank: 0}' '  - {ops: ["h3.*", ln_f..loss], rank: 1, tensor: 1}' >groups.yaml
+expect_exit 0 smp-partition untied.yaml --fix groups.yaml --microbatches 4 --effort quick -o groups.plan --svg figure.svg \
+    --export megatron-layout:layout
+expect_match out 'ops on 3 devices = 2 pipeline ranks x 1 replica x tensor 1 to 2, 2 chunks'
+expect_match groups.plan '^parallel: \{devices: 3, pipeline: 2, ddp: 1, tensor: 2, placement: cluster'
+expect_equal "stages of two devices" "$(grep -c 'rank: 0, tensor: 2, ops' groups.plan)" 2
+expect_match figure.svg 'micro-batches, tensor 1 to 2'
+expect_match err 'does not say that stages have groups of different sizes, of up to 2 devices'
+expect_exit 0 smp-partition check groups.plan --effort quick
+expect_match out 'groups of different sizes .*no other plan is compared'
+expect_exit 0 smp-partition check groups.yaml --model untied.yaml --effort quick
+expect_match out '^the plan is legal and fits$'
+expect_exit 3 smp-partition untied.yaml --fix groups.yaml --pipeline zero-bubble --effort quick
+expect_match err "schedule 'zero-bubble' places stage 2, of 2 devices, on rank 1, which has 1"
+expect_bad 'groups\.plan:.*--split-from: a stage has a group of its own' smp-partition untied.yaml --split-from groups.plan
+expect_bad 'share the weight .wte.weight. with op' smp-partition "$model" --fix groups.yaml
+sed -i 's/rank: 0}/rank: 0, tensor: 1}/' groups.yaml
+expect_bad 'stage: tensor: got 1, expected 2, as in another stage of its rank' smp-partition untied.yaml --fix groups.yaml
+
+# Groups of whole nodes.
+expect_exit 0 smp-partition "$model" --cluster "$SMP_EXAMPLES/cluster-h100.yaml" -n 16 --tensor 16 --split 'h*.mlp.fc:columns' \
+    --effort quick -o wide.yaml
+expect_match wide.yaml '^parallel: \{devices: 16, pipeline: 1, ddp: 1, tensor: 16'
+expect_exit 0 smp-partition check wide.yaml --effort quick
+expect_bad 'tensor: got 12, expected a divisor of the 8 devices of a node, or a multiple' \
+    smp-partition "$model" --cluster "$SMP_EXAMPLES/cluster-h100.yaml" -n 12 --tensor 12
+
 # Nothing split is said, since it only costs.
 expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 --split '*:whole' -o whole.yaml
 expect_match err 'no op is split'

@@ -284,6 +284,23 @@ static int first_horizon(const smp_search_request *request)
     return request->options.loading_horizon > 0 ? request->options.loading_horizon : 1;
 }
 
+/* Where groups differ, each stage was split for that of the rank it has in turn. */
+static smp_status check_groups(const listing *l, const smp_schedule_shape *shape)
+{
+    const int *begin = l->configs->request->rank_begin;
+    const int p = l->mapping->pipeline;
+    for (int s = 0; begin && s < p * l->chunks; s++) {
+        const int rank = smp_schedule_stage_rank(l->schedule, shape, s), turn = s % p;
+        const int size = begin[rank + 1] - begin[rank], meant = begin[turn + 1] - begin[turn];
+        if (size != meant)
+            return smp_fail(SMP_ERR_NO_FIT,
+                            "schedule '%s' places stage %d, of %d devices, on rank %d, which has "
+                            "%d",
+                            l->schedule->name, s, meant, rank, size);
+    }
+    return SMP_OK;
+}
+
 /* Appends the configuration if the schedule can run it; else records the first reason. */
 static smp_status add_config(listing *l, int microbatches, smp_sharding sharding)
 {
@@ -305,6 +322,8 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
                      p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
     if (status == SMP_OK)
         status = smp__planner_check(l->schedule, &shape);
+    if (status == SMP_OK)
+        status = check_groups(l, &shape);
     if (status == SMP_OK)
         status = smp_gradient_blocks_check(blocks, l->mapping->ddp, microbatches);
     if (status == SMP_OK)
