@@ -50,7 +50,7 @@ typedef struct ends {
     int devices, stages; /* at most */
     int64_t microbatches;
     int only;   /* option, or -1: any */
-    int tensor; /* of stages with tied weights; 0: any */
+    int tied;   /* that of stages with tied weights, likewise */
     ending *at; /* [stages + 1][devices + 1][n_cut] */
 } ends;
 
@@ -235,7 +235,7 @@ static void extend(const mixer *m, ends *e, int stages, int a, int b, int option
 {
     const int tensor = m->option[option].tensor;
     const int64_t live = stages + 1 < e->microbatches ? stages + 1 : e->microbatches;
-    if (e->tensor > 0 && tensor != e->tensor && has_tied(m, m->cut[a], m->cut[b]))
+    if (e->tied >= 0 && option != e->tied && has_tied(m, m->cut[a], m->cut[b]))
         return;
     const double us = stage_us(m, &m->sum[option], a, b, m->base->graph->training ? live : 1);
     if (!(us < INFINITY))
@@ -385,7 +385,7 @@ static bool suits(const mixer *m, int ddp)
 static ends begin_ends(const mixer *m, int ddp, smp_arena *scratch)
 {
     const smp_plan_options *o = &m->base->options;
-    ends e = {.devices = o->devices / ddp, .only = -1};
+    ends e = {.devices = o->devices / ddp, .only = -1, .tied = -1};
     e.stages = e.devices < m->n_cut - 1 ? e.devices : m->n_cut - 1;
     e.microbatches = o->global_batch > 0   ? o->global_batch / (o->microbatch_size * ddp)
                      : o->microbatches > 0 ? o->microbatches
@@ -410,10 +410,7 @@ static smp_status mix_replicas(mixer *m, int ddp, double *alike_us, smp__tensor_
     }
     e.only = -1;
     for (int o = 0; status == SMP_OK && o < (m->n_tied > 0 ? m->n_option : 1); o++) {
-        const bool again = o > 0 && m->option[o].tensor == e.tensor;
-        e.tensor = m->n_tied > 0 ? m->option[o].tensor : 0;
-        if (again)
-            continue;
+        e.tied = m->n_tied > 0 ? o : -1;
         find_endings(m, &e);
         const double us = best_pipeline(m, &e, ddp, &stages);
         if (us >= best->sample_us || stages == 0 || !differs(m, &e, stages))

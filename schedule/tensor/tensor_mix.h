@@ -31,7 +31,7 @@ typedef struct smp__tensor_mix {
  * they have. Stages begin where little crosses between ops, at most at MOST_CUTS places. Memory is
  * what weights keep and what micro-batches in flight leave, of which 1F1B has one more for every
  * stage behind; a stage that does not fit so is taken to make all again. Stages that share a weight
- * have groups of one size. `memory_share` of the memory is used. best_us: a sample of the best plan
+ * have one option. `memory_share` of the memory is used. best_us: a sample of the best plan
  * so far, or INFINITY; where no pipeline without a wait is faster by as much, nothing is looked
  * for. O(cuts^2 * stages * devices * options) for each number of replicas that leaves at most
  * MOST_DEVICES devices to each. */

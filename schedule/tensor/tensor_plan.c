@@ -522,7 +522,8 @@ static smp_status try_mix(search *s, const smp__tensor_mix *mix, int64_t size, d
                                      .microbatch_size = c->size};
     s->turn[i] = i;
     s->n++;
-    return try_one(s, i, deadline_s, best, out);
+    smp_status status = try_one(s, i, deadline_s, best, out);
+    return status == SMP_ERR_INPUT ? SMP_OK : status; /* splittings that do not go together */
 }
 
 /* The best, if its stages differ, with larger micro-batches. */
