@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "graph/base/divisor.h"
 #include "profile/estimate.h"
 
 enum { ALIGNMENT = 64, MAX_SETS = 512 };
@@ -307,16 +308,11 @@ static void count_sets(smp__probe_state *p)
     }
 }
 
-static int common_divisor(int a, int b)
-{
-    return b == 0 ? a : common_divisor(b, a % b);
-}
-
 /* Visits all sets, but not in the order of their addresses, which a prefetcher would follow. */
 static int stride(int sets)
 {
     int step = (int)(0.618 * sets);
-    while (step > 1 && common_divisor(sets, step) != 1)
+    while (step > 1 && smp_common_divisor(sets, step) != 1)
         step--;
     return step > 0 ? step : 1;
 }

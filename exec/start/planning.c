@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "exec/optimizer/optimizer.h"
+#include "graph/base/divisor.h"
 #include "schedule/auto/list_schedule.h"
 #include "schedule/plan/freeze.h"
 #include "schedule/plan/op_pattern.h"
@@ -188,15 +189,6 @@ static smp_status read_cuts(smp__planning *p)
     return SMP_OK;
 }
 
-/* Do stages of the sketch say how many devices compute their ops? */
-static bool groups_differ(const smp_sketch *sketch)
-{
-    bool says = false;
-    for (int i = 0; sketch && i < sketch->n_listed; i++)
-        says |= sketch->stage[i].tensor > 0;
-    return says;
-}
-
 /* The ops of smaller groups, by the sketch's stages. */
 static smp_status list_fewer(smp__planning *p, const int *begin, int ranks)
 {
@@ -228,15 +220,13 @@ static smp_status list_fewer(smp__planning *p, const int *begin, int ranks)
  * graph. */
 static smp_status find_groups(smp__planning *p, int ranks)
 {
-    if (!groups_differ(p->sketch) || ranks == 0)
+    if (!p->sketch || !p->sketch->groups_differ || ranks == 0)
         return SMP_OK;
     int *begin = p->rank_begin = calloc((size_t)ranks + 1, sizeof *begin);
     p->n_ranks = ranks;
     if (!begin)
         return smp_fail_memory(((size_t)ranks + 1) * sizeof *begin);
-    SMP_TRY(smp_sketch_groups(p->sketch, ranks, begin + 1));
-    for (int r = 0; r < ranks; r++)
-        begin[r + 1] += begin[r];
+    SMP_TRY(smp_sketch_groups(p->sketch, ranks, begin));
     return list_fewer(p, begin, ranks);
 }
 
@@ -437,13 +427,7 @@ static smp_status check_devices(const smp__planning *p, bool asked)
 
 static int64_t least_common(int64_t a, int64_t b)
 {
-    int64_t x = a, y = b;
-    while (y != 0) {
-        const int64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
+    return a / smp_common_divisor(a, b) * b;
 }
 
 /* Plans are compared by their time per sample, and what makes steps of other sizes trains

@@ -86,11 +86,10 @@ smp_status smp__split_from_open(const char *path, smp__split_from *out)
     } else {
         SMP_TRY(smp_sketch_read(path, &out->sketch));
         out->splitting = out->sketch->splitting;
-        for (int i = 0; i < out->sketch->n_listed; i++)
-            if (out->sketch->stage[i].tensor > 0)
-                return smp_fail_at(out->sketch->stage[i].where,
-                                   "--split-from: a stage has a group of its own (`tensor`), which "
-                                   "goes with the stages: give --fix");
+        if (out->sketch->groups_differ)
+            return smp_fail_at(out->sketch->stages_where,
+                               "--split-from: a stage has a group of its own (`tensor`), which "
+                               "goes with the stages: give --fix");
     }
     if (out->splitting.devices <= 1)
         return smp_fail(SMP_ERR_INPUT, "--split-from: %s splits nothing", path);

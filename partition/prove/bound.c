@@ -105,8 +105,7 @@ static bool ops_are_units(const smp_problem *problem)
     return are;
 }
 
-/* Of them no more is needed than what they compute: without nets they take a tenth of the time, and
- * every configuration asks. */
+/* Of them no more is needed than what they compute, and every configuration asks: no nets. */
 static smp_status bound_of_ops(const smp_problem *problem, smp_arena *scratch, double *bound_us)
 {
     const int32_t n = problem->graph->n_op;

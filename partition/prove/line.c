@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/divisor.h"
+
 enum { FRONT, BACK, LOOSE, WAYS };
 
 enum {
@@ -187,22 +189,12 @@ static void order_tasks(line_problem *p, const uint64_t *before, const int32_t *
     }
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Whole times without what divides them all. */
 static void reduce(line_problem *p)
 {
     int64_t divisor = 0;
     for (int32_t i = 0; i < p->line[FRONT].n; i++)
-        divisor = common_divisor(p->line[FRONT].time[i], divisor);
+        divisor = smp_common_divisor(p->line[FRONT].time[i], divisor);
     for (int32_t i = 0; i < p->line[FRONT].n; i++)
         p->line[FRONT].time[i] /= divisor;
     p->rounded_us = p->quantum_us;

@@ -38,7 +38,6 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
     SMP_TRY(smp_sketch_op_mask(&from->offload, "offload", from->stage, op, from->n_entry, work,
                                offload));
     *stage = (smp_plan_stage){.rank = from->rank,
-                              .tensor = from->tensor,
                               .n_op = from->n_entry,
                               .op = op,
                               .recompute = recompute,
@@ -75,26 +74,6 @@ static smp_status fill_split(const smp_sketch *sketch, const double **out)
     return SMP_OK;
 }
 
-/* Of each rank, 0 as long as no stage says it. */
-static smp_status find_sizes(const smp_plan *plan, int *size)
-{
-    const int most = smp_plan_tensor(plan);
-    for (int s = 0; s < plan->n_stage; s++) {
-        const smp_plan_stage *stage = &plan->stage[s];
-        const int own = stage->tensor > 0 ? stage->tensor : most;
-        if (own > most)
-            return smp_fail_at(smp_plan_stage_where(plan, s),
-                               "stage: tensor: got %d, expected at most the %d of `parallel`", own,
-                               most);
-        if (size[stage->rank] > 0 && size[stage->rank] != own)
-            return smp_fail_at(smp_plan_stage_where(plan, s),
-                               "stage: tensor: got %d, expected %d, as in another stage of rank %d",
-                               own, size[stage->rank], stage->rank);
-        size[stage->rank] = own;
-    }
-    return SMP_OK;
-}
-
 static smp_status list_fewer(smp_plan *plan)
 {
     const int most = smp_plan_tensor(plan);
@@ -114,18 +93,16 @@ static smp_status list_fewer(smp_plan *plan)
     return SMP_OK;
 }
 
-smp_status smp_plan_set_groups(smp_plan *plan)
+smp_status smp_plan_set_groups(smp_plan *plan, const int *rank_begin)
 {
-    int *size = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline);
-    int *begin = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline + 1);
+    const size_t n = (size_t)plan->pipeline + 1;
+    int *begin = SMP_ARENA_NEW(plan->arena, int, n);
     bool differ = false;
-    if (!size || !begin)
+    if (!begin)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(find_sizes(plan, size));
-    for (int r = 0; r < plan->pipeline; r++) {
-        begin[r + 1] = begin[r] + size[r];
-        differ |= size[r] != smp_plan_tensor(plan);
-    }
+    memcpy(begin, rank_begin, n * sizeof *begin);
+    for (int r = 0; r < plan->pipeline; r++)
+        differ |= begin[r + 1] - begin[r] != smp_plan_tensor(plan);
     if (!differ)
         return SMP_OK;
     plan->rank_begin = begin;
@@ -147,14 +124,21 @@ static smp_status set_travels(smp_plan *plan)
     return SMP_OK;
 }
 
-/* That of a plan whose groups differ was read as it is. */
-static smp_status group_cluster(smp_plan *plan)
+/* The cluster of a plan whose groups differ was read as it is. */
+static smp_status set_groups(const smp_sketch *sketch, smp_plan *plan)
 {
     smp_cluster *groups;
-    if (!plan->rank_begin || !plan->cluster)
+    if (!sketch->groups_differ)
         return SMP_OK;
-    smp_status status = smp_cluster_group_ranks(plan->cluster, plan->rank_begin, plan->pipeline,
-                                                plan->ddp, &groups);
+    int *begin = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline + 1);
+    if (!begin)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_sketch_groups(sketch, plan->pipeline, begin));
+    SMP_TRY(smp_plan_set_groups(plan, begin));
+    if (!plan->cluster)
+        return SMP_OK;
+    smp_status status =
+        smp_cluster_group_ranks(plan->cluster, begin, plan->pipeline, plan->ddp, &groups);
     if (status == SMP_ERR_INPUT)
         return smp_fail_at(plan->place.stages, "%s", smp_last_error());
     SMP_TRY(status);
@@ -214,8 +198,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
     for (int r = 0; r < plan->pipeline; r++)
         plan->training |= goes_backward(&plan->program[r]);
     SMP_TRY(set_travels(plan));
-    SMP_TRY(smp_plan_set_groups(plan));
-    SMP_TRY(group_cluster(plan));
+    SMP_TRY(set_groups(sketch, plan));
     return fill_split(sketch, &plan->backward_input_us);
 }
 

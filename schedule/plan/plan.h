@@ -19,8 +19,7 @@ typedef enum smp_placement {
 } smp_placement;
 
 typedef struct smp_plan_stage {
-    int rank;   /* pipeline rank */
-    int tensor; /* devices that compute its ops together; 0: as most do (smp_plan_tensor) */
+    int rank; /* pipeline rank */
     int32_t n_op;
     const char *const *op; /* names, in graph order */
     const bool *recompute; /* [n_op] what it makes may be made again in the backward; NULL: none */
@@ -141,10 +140,9 @@ static inline int smp_plan_processes(const smp_plan *plan)
                             : plan->devices * smp_plan_tensor(plan);
 }
 
-/* What stages say of their groups becomes `rank_begin`, and the ops of smaller groups
- * splitting.fewer, in the plan's memory; of a plan whose stages are set, before its cluster is.
- * SMP_ERR_INPUT: stages of one rank differ, or one has more than splitting.devices. */
-smp_status smp_plan_set_groups(smp_plan *plan);
+/* Takes a copy of [pipeline + 1] as `rank_begin`, unless all groups are alike, and lists the ops of
+ * smaller ones in splitting.fewer; of a plan whose stages are set. */
+smp_status smp_plan_set_groups(smp_plan *plan, const int *rank_begin);
 
 /* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
  * Gives the stage of each op, malloc'ed. */

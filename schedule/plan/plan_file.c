@@ -16,7 +16,6 @@ typedef struct reader {
     smp_sketch *sketch;
     smp_arena *arena;
     bool whole;          /* nothing may be missing */
-    bool differ;         /* stages say how many devices compute their ops */
     int devices, groups; /* 0: not given; devices / tensor, 0 where that differs */
 } reader;
 
@@ -168,15 +167,16 @@ static smp_status check_hops(const smp_yaml_node *map, const smp_sketch *sketch)
 static smp_status read_tensor(reader *r, const smp_yaml_node *map)
 {
     int *tensor = &r->sketch->splitting.devices;
-    r->groups = r->differ ? 0 : r->devices;
+    const bool differ = r->sketch->groups_differ;
+    r->groups = differ ? 0 : r->devices;
     if (!smp_yaml_get(map, "tensor"))
         return SMP_OK;
     SMP_TRY(smp__field_int(map, "parallel", "tensor", 1, SMP__MAX_TENSOR, tensor));
-    if (!r->differ && r->devices % *tensor != 0)
+    if (!differ && r->devices % *tensor != 0)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "tensor")),
                            "parallel: tensor: got %d, expected a divisor of `devices`, %d", *tensor,
                            r->devices);
-    r->groups = r->differ ? 0 : r->devices / *tensor;
+    r->groups = differ ? 0 : r->devices / *tensor;
     const smp_yaml_node *overlap = smp_yaml_get(map, "tensor_overlap");
     return overlap
                ? smp_yaml_bool(overlap, "parallel: tensor_overlap", &r->sketch->splitting.overlap)
@@ -202,15 +202,17 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
     SMP_TRY(read_tensor(r, map));
     const smp_yaml_node *placement = smp_yaml_get(map, "placement");
-    if (r->groups == 0 && placement && !r->differ) /* a list has one entry each, a word none */
+    if (r->groups == 0 && placement &&
+        !r->sketch->groups_differ) /* a list has one entry each, a word none */
         r->groups = smp_yaml_list_size(placement);
-    if (sketch->ddp == 0 && sketch->pipeline > 0 && !r->differ && r->groups % sketch->pipeline == 0)
+    if (sketch->ddp == 0 && sketch->pipeline > 0 && !r->sketch->groups_differ &&
+        r->groups % sketch->pipeline == 0)
         sketch->ddp = r->groups / sketch->pipeline;
     sketch->has_placement = is_wanted(r, map, "placement");
     if (sketch->has_placement)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
-    if (r->differ && sketch->placement != SMP_PLACEMENT_CLUSTER)
+    if (r->sketch->groups_differ && sketch->placement != SMP_PLACEMENT_CLUSTER)
         return smp_fail_at(smp_yaml_where(placement),
                            "parallel: placement: got another one than cluster, which groups of "
                            "different sizes (`tensor` of a stage) have");
@@ -467,15 +469,13 @@ static smp_status check_groups(const reader *r, const smp_yaml_node *top)
     for (int s = 0; s < sketch->n_listed && !r->whole; s++)
         if (sketch->stage[s].tensor > sketch->splitting.devices)
             sketch->splitting.devices = sketch->stage[s].tensor;
-    if (!r->differ || !r->whole)
+    if (!r->sketch->groups_differ || !r->whole)
         return SMP_OK;
-    int *size = SMP_ARENA_NEW(r->arena, int, (size_t)sketch->pipeline);
-    int64_t all = 0;
-    if (!size)
+    int *begin = SMP_ARENA_NEW(r->arena, int, (size_t)sketch->pipeline + 1);
+    if (!begin)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp_sketch_groups(sketch, sketch->pipeline, size));
-    for (int rank = 0; rank < sketch->pipeline; rank++)
-        all += size[rank];
+    SMP_TRY(smp_sketch_groups(sketch, sketch->pipeline, begin));
+    const int64_t all = begin[sketch->pipeline];
     if (all * sketch->ddp != r->devices)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices")),
                            "parallel: devices: got %d, expected ddp * the %lld of all ranks' "
@@ -617,7 +617,7 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     sketch->stages_where.file = smp_arena_strdup(r->arena, smp_yaml_file(yaml));
     if (!sketch->stages_where.file)
         return SMP_ERR_NO_MEMORY;
-    r->differ = says_tensor(smp_yaml_get(top, "stages"));
+    sketch->groups_differ = says_tensor(smp_yaml_get(top, "stages"));
     SMP_TRY(read_head(r, top));
     SMP_TRY(smp__freezing_read(top, sketch->stages_where.file, r->arena, &sketch->freezing));
     SMP_TRY(read_stages(r, top));
@@ -627,8 +627,8 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     SMP_TRY(read_predicted(r, top));
     SMP_TRY(smp_gemm_choices_read(top, "plan", r->arena, &sketch->products));
     return smp__plan_read_cluster(top, r->whole ? r->devices : 1,
-                                  r->differ ? 1 : sketch->splitting.devices, r->arena,
-                                  &sketch->cluster, &sketch->optimizer_bytes_per_s);
+                                  r->sketch->groups_differ ? 1 : sketch->splitting.devices,
+                                  r->arena, &sketch->cluster, &sketch->optimizer_bytes_per_s);
 }
 
 smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, smp_sketch **out)

@@ -49,11 +49,12 @@ void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks)
         *chunks = sketch->n_stage % *pipeline == 0 ? sketch->n_stage / *pipeline : 0;
 }
 
-smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *size)
+smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *begin)
 {
     const int most = sketch->splitting.devices > 1 ? sketch->splitting.devices : 1;
-    for (int r = 0; r < pipeline; r++)
-        size[r] = 0;
+    int *size = begin + 1;
+    for (int r = 0; r <= pipeline; r++)
+        begin[r] = 0;
     for (int i = 0; i < sketch->n_listed; i++) {
         const smp_sketch_stage *stage = &sketch->stage[i];
         const int own = stage->tensor > 0 ? stage->tensor : most;
@@ -68,8 +69,14 @@ smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *size)
                 own, *of);
         *of = own;
     }
-    for (int r = 0; r < pipeline; r++)
-        size[r] = size[r] > 0 ? size[r] : most;
+    for (int r = 0; r < pipeline; r++) {
+        const int own = size[r] > 0 ? size[r] : most;
+        if (own > SMP__MAX_DEVICES - begin[r])
+            return smp_fail_at(sketch->stages_where,
+                               "stages: got groups of more than %d devices in all",
+                               SMP__MAX_DEVICES);
+        begin[r + 1] = begin[r] + own;
+    }
     return SMP_OK;
 }
 

@@ -62,6 +62,7 @@ typedef struct smp_sketch {
     int n_listed;                  /* stages in the file */
     const smp_sketch_stage *stage; /* [n_listed], by rising number, all different */
     int n_stage;                   /* highest number + 1 */
+    bool groups_differ;            /* a stage says how many devices compute its ops */
     int n_program;
     const smp_program *program;
     smp_predicted predicted; /* step and peaks; all of a whole plan */
@@ -85,10 +86,10 @@ void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
  * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
 
-/* Devices of the groups of each rank: *size is [pipeline]; what no stage says is
- * splitting.devices, at least 1. A stage without a rank stands for that of its number.
- * SMP_ERR_INPUT: stages of one rank differ, or a stage has more than the largest group. */
-smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *size);
+/* Devices of a replica before each rank, and all of them: *begin is [pipeline + 1]; a rank of which
+ * no stage says it has splitting.devices, at least 1. A stage without a rank stands for that of its
+ * number. SMP_ERR_INPUT: stages of one rank differ, or a stage has more than the largest group. */
+smp_status smp_sketch_groups(const smp_sketch *sketch, int pipeline, int *begin);
 
 /* The ops of a stage that its `key` means: mask [n_op] of its ops `op`, in model order; all false
  * where it says nothing. Names, patterns and ranges are looked for among these alone. *work: of all

@@ -134,15 +134,6 @@ static smp_status copy_settings(smp_settings settings, smp_arena *arena, smp_set
     return SMP_OK;
 }
 
-static smp_status set_groups(smp_plan *plan, const int *rank_begin)
-{
-    for (int s = 0; rank_begin && s < plan->n_stage; s++) {
-        smp_plan_stage *stage = (smp_plan_stage *)&plan->stage[s];
-        stage->tensor = rank_begin[stage->rank + 1] - rank_begin[stage->rank];
-    }
-    return smp_plan_set_groups(plan);
-}
-
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
@@ -183,7 +174,8 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
         plan->loading_horizon = best->horizon;
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,
                                 planner->held.offload_bytes));
-    SMP_TRY(set_groups(plan, planner->request.rank_begin));
+    if (planner->request.rank_begin)
+        SMP_TRY(smp_plan_set_groups(plan, planner->request.rank_begin));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     SMP_TRY(expose(plan, planner, best));

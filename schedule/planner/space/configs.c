@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
+#include "graph/base/divisor.h"
 #include "graph/base/text.h"
 #include "schedule/plan/gradient_blocks.h"
 
@@ -49,16 +50,6 @@ static int32_t highest_pin(const smp_search_request *request, int32_t *op_out)
     return highest;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* How many equal layers the model has, as far as its matrices say: the common divisor of how often
  * there are such of one size. 1: none are alike. */
 static int64_t count_layers(const smp_graph *graph)
@@ -83,7 +74,7 @@ static int64_t count_layers(const smp_graph *graph)
     }
     for (int i = 0; i < n; i++)
         if (times[i] > 1)
-            layers = common_divisor(layers, times[i]);
+            layers = smp_common_divisor(layers, times[i]);
     return layers > 0 ? layers : 1;
 }
 

@@ -1,13 +1,13 @@
 /* Pipelines whose stages have groups of their own sizes: where only these fit they are found, no
  * pipeline by hand is faster by more than 3 %, and what is found is what the plan says. */
-#include "tests/schedule/fixture.h"
+#include "tests/schedule/tensor/setting.h"
 
 #include <math.h>
 
 #include "schedule/tensor/tensor_mix.h"
 #include "schedule/tensor/tensor_plan.h"
 
-enum { DEVICES = 8, USED = 5, OPS = 8 };
+enum { USED = 5, OPS = 8 };
 
 /* Two large products before two small ones. */
 static const char model[] =
@@ -24,40 +24,17 @@ static const char model[] =
     "  - {op: mse, name: loss, in: [h, y], out: loss}\n"
     "loss: loss\n";
 
-typedef struct setting {
-    smp_graph *graph;
-    smp_device_spec device[DEVICES];
-    smp_cluster cluster;
-    smp_search_request request;
-} setting;
-
 /* A weight of a large product keeps 8 MiB. */
-static void open_setting(setting *s, int64_t memory_bytes)
+static void open_wide(setting *s, int64_t memory_bytes)
 {
-    *s = (setting){0};
-    if (smp_graph_parse("model.yaml", model, strlen(model), &s->graph) != SMP_OK)
-        fail_msg("%s", smp_last_error());
+    open_setting(s, model, DEVICES, memory_bytes, 1e11);
     for (int d = 0; d < DEVICES; d++)
-        s->device[d] = (smp_device_spec){
-            .name = "d", .memory_bytes = memory_bytes, .flops_fp32 = 1e11, .bytes_per_s = 1e11};
-    s->cluster = (smp_cluster){.name = "c",
-                               .nodes = 1,
-                               .devices_per_node = DEVICES,
-                               .device = s->device,
-                               .intra_node = {.latency_us = 1, .bytes_per_s = 1e11},
-                               .inter_node = {.latency_us = 1, .bytes_per_s = 1e11},
-                               .overlap = true};
-    s->request = (smp_search_request){.graph = s->graph,
-                                      .cluster = &s->cluster,
-                                      .options.devices = USED,
-                                      .options.chunks = 1,
-                                      .options.global_batch = 64,
-                                      .options.microbatch_size = 8,
-                                      .options.schedule = "simple",
-                                      .sharding = {.shard = 1},
-                                      .placement = SMP_PLACEMENT_AUTO,
-                                      .options.recompute = SMP_RECOMPUTE_NONE,
-                                      .options.seed = 1};
+        s->device[d].flops_fp32 = s->device[d].bytes_per_s = 1e11;
+    s->request.options.devices = USED;
+    s->request.options.microbatches = 0;
+    s->request.options.global_batch = 64;
+    s->request.options.microbatch_size = 8;
+    s->request.placement = SMP_PLACEMENT_AUTO;
 }
 
 /* What the last search was asked of its ops. */
@@ -151,7 +128,7 @@ static void test_tensor_mix_alone_fits(void **state)
     setting s;
     smp_tensor_result out;
     const smp_tensor_request how = {.mix = true};
-    open_setting(&s, INT64_C(7) << 20);
+    open_wide(&s, INT64_C(7) << 20);
     assert_int_equal(SMP_ERR_NO_FIT,
                      smp_tensor_plan(&s.request, &(smp_tensor_request){0}, "model.yaml", &out));
     if (smp_tensor_plan(&s.request, &how, "model.yaml", &out) != SMP_OK)
@@ -179,7 +156,7 @@ static void test_tensor_mix_has_to_pay(void **state)
     (void)state;
     setting s;
     smp_tensor_result alike, mixed;
-    open_setting(&s, INT64_C(1) << 30);
+    open_wide(&s, INT64_C(1) << 30);
     assert_int_equal(SMP_OK,
                      smp_tensor_plan(&s.request, &(smp_tensor_request){0}, "model.yaml", &alike));
     assert_int_equal(SMP_OK, smp_tensor_plan(&s.request, &(smp_tensor_request){.mix = true},

@@ -2,7 +2,7 @@
  * step; on a GPT whose weights do not fit the pattern of Megatron-LM comes out, with positions
  * split in between, or with sums where they cannot be; groups are as large as it takes, and what is
  * fixed stays. */
-#include "tests/schedule/fixture.h"
+#include "tests/schedule/tensor/setting.h"
 
 #include <math.h>
 
@@ -12,43 +12,7 @@
 #include "schedule/memory/memory.h"
 #include "schedule/tensor/tensor_plan.h"
 
-enum { DEVICES = 8, MOST_OPS = 8 };
-
-typedef struct setting {
-    smp_graph *graph;
-    smp_device_spec device[DEVICES];
-    smp_cluster cluster;
-    smp_search_request request;
-} setting;
-
-static void open_setting(setting *s, const char *text, int devices, int64_t memory_bytes,
-                         double link_bytes_per_s)
-{
-    *s = (setting){0};
-    if (smp_graph_parse("model.yaml", text, strlen(text), &s->graph) != SMP_OK)
-        fail_msg("%s", smp_last_error());
-    for (int d = 0; d < devices; d++)
-        s->device[d] = (smp_device_spec){
-            .name = "d", .memory_bytes = memory_bytes, .flops_fp32 = 1e14, .bytes_per_s = 1.5e12};
-    s->cluster = (smp_cluster){.name = "c",
-                               .nodes = 1,
-                               .devices_per_node = devices,
-                               .device = s->device,
-                               .intra_node = {.latency_us = 1, .bytes_per_s = link_bytes_per_s},
-                               .inter_node = {.latency_us = 1, .bytes_per_s = link_bytes_per_s},
-                               .overlap = true};
-    s->request = (smp_search_request){.graph = s->graph,
-                                      .cluster = &s->cluster,
-                                      .options.devices = devices,
-                                      .options.chunks = 1,
-                                      .options.microbatches = 2,
-                                      .options.microbatch_size = 4,
-                                      .options.schedule = "simple",
-                                      .sharding = {.shard = 1},
-                                      .placement = SMP_PLACEMENT_CLUSTER,
-                                      .options.recompute = SMP_RECOMPUTE_NONE,
-                                      .options.seed = 1};
-}
+enum { MOST_OPS = 8 };
 
 static double random_below(uint64_t *random, double n)
 {
