@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/text.h"
 #include "profile/distinct.h"
 #include "profile/estimate.h"
@@ -37,6 +38,9 @@ struct smp_split_prices {
     bool avoid_pieces;
     smp_arena *arena;
 };
+
+/* As much work to price a choice as to cost so many ops. */
+#define PRICE_WORK 4
 
 /* Far above what any graph takes, and far from where a sum loses what its terms differ in. */
 #define AVOIDED_US 1e12
@@ -274,6 +278,7 @@ static smp_status price_ops(maker *m)
     int64_t n = 0;
     for (int32_t o = 0; o < graph->n_op; o++)
         n += smp_split_choices(graph, o, m->groups->group, choice);
+    smp_work_count(SMP_WORK_COST, PRICE_WORK * (double)n);
     if (n > INT32_MAX)
         return smp_fail(SMP_ERR_INPUT, "%s: %lld choices, expected at most %d", graph->path,
                         (long long)n, INT32_MAX);

@@ -3,8 +3,12 @@
 
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
 #include "graph/model/graph_store.h"
 #include "graph/split/split_text.h"
+
+/* As much work to split an op as to cost so many. */
+#define SPLIT_WORK 8
 
 static smp_status fail_entry(const smp_split_entry *entry, const char *what)
 {
@@ -51,6 +55,7 @@ smp_status smp_splitting_split(const smp_splitting *splitting, int index, const 
     smp_split_choice *choice = calloc(n, sizeof *choice);
     bool *named = calloc(n, sizeof *named);
     int *devices = calloc(n, sizeof *devices);
+    smp_work_count(SMP_WORK_COST, SPLIT_WORK * (double)n);
     smp_status status =
         choice && named && devices ? SMP_OK : smp_fail_memory(n * (sizeof *choice + sizeof *named));
     if (status == SMP_OK) {

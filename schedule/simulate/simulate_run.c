@@ -10,6 +10,9 @@
  * kernel looks at its tick, 250 times a second, whose slice is over. */
 #define SLICE_US 4000.0
 
+/* Slices cut short before they become twice as long: a step of days is not told tick by tick. */
+enum { MOST_CUTS = 1 << 18 };
+
 void smp__sim_wake(smp__sim *sim, int runner)
 {
     smp__sim_runner *r = &sim->runner[runner];
@@ -38,7 +41,7 @@ static void record_end(smp__sim *sim, const smp__sim_runner *r, double at_us)
 static void core_plan(smp__sim *sim, int index)
 {
     const smp__sim_core *core = &sim->core[index];
-    double at_us = core->end_us, over_us = core->taken_us + SLICE_US;
+    double at_us = core->end_us, over_us = core->taken_us + sim->slice_us;
     if (core->waiting.n > 0 && over_us < at_us)
         at_us = over_us > sim->now_us ? over_us : sim->now_us;
     smp_heap_set(&sim->events, sim->n_runner + index, at_us);
@@ -338,6 +341,8 @@ static void core_cut(smp__sim *sim, int index)
 {
     smp__sim_core *core = &sim->core[index];
     int seat = core->running;
+    if (++sim->n_cut % MOST_CUTS == 0)
+        sim->slice_us *= 2;
     core->work_us[seat] = core->end_us - sim->now_us;
     core_start(sim, index, smp_heap_pop(&core->waiting));
     smp_heap_set(&core->waiting, seat, sim->now_us);
@@ -351,7 +356,7 @@ static void core_complete(smp__sim *sim, int index)
     int runner = core->member[core->running];
     core->running = -1;
     core->freed_us = sim->now_us;
-    if (core->waiting.n > 0 && sim->now_us - core->taken_us >= SLICE_US)
+    if (core->waiting.n > 0 && sim->now_us - core->taken_us >= sim->slice_us)
         core_start(sim, index, smp_heap_pop(&core->waiting));
     go_on(sim, runner);
     if (core->running < 0 && core->waiting.n > 0)
@@ -373,6 +378,7 @@ static smp_status fail_deadlock(const smp__sim *sim, const smp__sim_runner *r)
 smp_status smp__sim_run(smp__sim *sim)
 {
     int64_t n_event = 0;
+    sim->slice_us = SLICE_US;
     for (int i = 0; i < sim->n_runner; i++)
         smp__sim_wake(sim, i);
     for (;;) {

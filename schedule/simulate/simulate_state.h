@@ -93,6 +93,8 @@ typedef struct smp__sim {
     int queue_head, n_queue;
     smp_heap events;     /* runners, then cores */
     smp__sim_core *core; /* [nodes * cores_per_node]; NULL: nobody shares cores */
+    double slice_us;     /* of a core that another runner waits for, */
+    int64_t n_cut;       /* and how many of them ended in the middle of an action */
     double *transfer_us; /* [n_replica * n_transfer] */
     double *arrival_us;  /* [n_replica * n_transfer * microbatches], -1: not sent */
     double *sent_us;     /* [n_replica * n_transfer * microbatches] when its `>` was reached */

@@ -15,11 +15,13 @@
 enum { MOST_TRIED = 64 };
 
 #define LIST_SHARE 0.3  /* of the work, to list splittings, */
+#define GUESS_SHARE 0.2 /* of the rest to estimate what they come to, */
 #define FIRST_SHARE 0.5 /* to look at all, */
 #define TURN_SHARE 0.35 /* and of what is left of that for the next */
 #define MIX_SHARE 0.3   /* of the rest, for stages that differ */
 #define MIX_BUBBLE 0.05 /* of a plan's ranks that wait: with less there is too little to gain */
 #define MIX_GAIN 1.03   /* that these must have, since who reads a plan finds others simpler */
+#define LIST_OP_S 12e-6 /* work to list the splittings of an op into groups of one size */
 #define AS_GOOD 1.01    /* what is preferred is as good as what is faster by less */
 
 /* A splitting with what it takes to plan it. */
@@ -146,7 +148,14 @@ static smp_status add_ranks(search *s)
     return SMP_OK;
 }
 
-/* Powers of two, up to a node. */
+/* Whether the work until then suffices to list the splittings into groups of one size. */
+static bool affords(const smp_search_request *base, int tensor, double end_s)
+{
+    return tensor == 1 || end_s <= 0.0 || smp_work_s() + LIST_OP_S * base->graph->n_op < end_s;
+}
+
+/* Powers of two, up to a node; where single devices are a choice, as many sizes as the work allows
+ * for. */
 static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
@@ -157,14 +166,15 @@ static smp_status list_candidates(search *s)
     if (s->how->tensor > 0) /* of single devices the planner says what is wrong */
         return add_tensor(s, s->how->tensor, base->deadline_s);
     const double begin_s = smp_work_s(), limit_s = base->deadline_s;
+    const bool needed = !suits(base, 1);
     int largest = 1;
     while (2 * largest <= base->cluster->devices_per_node)
         largest *= 2;
     for (int tensor = largest; tensor >= 1; tensor /= 2) {
-        const double end_s =
-            begin_s + LIST_SHARE * (limit_s - begin_s) * (1.0 - 0.5 * tensor / largest);
-        if (suits(base, tensor))
-            SMP_TRY(add_tensor(s, tensor, limit_s > 0.0 ? end_s : 0.0));
+        const double share = LIST_SHARE * (1.0 - 0.5 * tensor / largest);
+        const double end_s = limit_s > 0.0 ? begin_s + share * (limit_s - begin_s) : 0.0;
+        if (suits(base, tensor) && (needed || affords(base, tensor, end_s)))
+            SMP_TRY(add_tensor(s, tensor, end_s));
     }
     return s->n > 0 ? SMP_OK : add_tensor(s, 1, limit_s); /* the planner says what is wrong */
 }
@@ -327,8 +337,20 @@ static smp_status estimate(search *s, int i)
     return status;
 }
 
+/* First one of each size of group; what the work does not suffice for keeps its place behind. */
+static smp_status estimate_all(search *s, double end_s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->estimate[i] = INFINITY;
+    for (int others = 0; others < 2; others++)
+        for (int i = 0; i < s->n; i++)
+            if (is_first_of_size(s, i) != others && !(i > 0 && smp_work_past(end_s)))
+                SMP_TRY(estimate(s, i));
+    return SMP_OK;
+}
+
 /* The most promising splitting of each size of group, with larger micro-batches. */
-static smp_status add_sizes(search *s)
+static smp_status add_sizes(search *s, double end_s)
 {
     const bool no_turn[MOST_TRIED] = {false};
     int best[MOST_TRIED], n = 0;
@@ -337,7 +359,7 @@ static smp_status add_sizes(search *s)
             best[n++] = most_promising(s, s->candidate[i].tensor, no_turn);
     for (int k = 0; k < n; k++)
         for (int64_t size = 2; size <= SMP_TENSOR_MOST_SIZE && s->n < MOST_TRIED; size *= 2) {
-            if (s->base->options.global_batch % size != 0)
+            if (s->base->options.global_batch % size != 0 || smp_work_past(end_s))
                 continue;
             const int i = s->n++;
             s->candidate[i] = s->candidate[best[k]];
@@ -353,10 +375,12 @@ static smp_status set_turns(search *s)
 {
     const bool limited = s->base->deadline_s > 0.0;
     SMP_TRY(list_candidates(s));
-    for (int i = 0; i < s->n && (s->how->any_size || (limited && s->n > 1)); i++)
-        SMP_TRY(estimate(s, i));
+    const double now_s = smp_work_s();
+    const double end_s = limited ? now_s + GUESS_SHARE * (s->base->deadline_s - now_s) : 0.0;
+    if (s->how->any_size || (limited && s->n > 1))
+        SMP_TRY(estimate_all(s, end_s));
     if (s->how->any_size)
-        SMP_TRY(add_sizes(s));
+        SMP_TRY(add_sizes(s, end_s));
     for (int i = 0; i < s->n; i++)
         s->turn[i] = i;
     if (limited && s->n > 1)
@@ -460,8 +484,9 @@ static smp_status try_one(search *s, int i, double deadline_s, int *best, smp_te
     return SMP_OK;
 }
 
-/* All of them while the first part of the work lasts: until something fits, then what may still be
- * better, as bounds say. *best: which, -1 if nothing fits; its plan is in *out. */
+/* All of them while the first part of the work lasts, or all of it where nothing fits so far: until
+ * something fits, then what may still be better, as bounds say. *best: which, -1 if nothing fits;
+ * its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 {
     const double begin_s = smp_work_s(), limit_s = s->base->deadline_s;
@@ -472,7 +497,7 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
         s->tried[i].microbatch_size = s->candidate[i].size;
-        if (*best >= 0 && smp_work_past(end_s))
+        if (k > 0 && smp_work_past(*best >= 0 ? end_s : limit_s))
             continue;
         const double now_s = smp_work_s();
         SMP_TRY(try_one(s, i, end_s > 0.0 ? now_s + TURN_SHARE * fmax(end_s - now_s, 0.0) : 0.0,
@@ -483,15 +508,16 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 
 /* The two most promising splittings of each size, also of those that not all stages can have; in
  * places behind the candidates, which they do not join. */
-static smp_status list_options(search *s, smp__tensor_option option[SMP__TENSOR_OPTIONS], int *n)
+static smp_status list_options(search *s, double end_s,
+                               smp__tensor_option option[SMP__TENSOR_OPTIONS], int *n)
 {
     const int n_candidate = s->n, smallest = s->smallest;
     *n = 0;
     for (int tensor = 1; tensor <= s->base->cluster->devices_per_node; tensor *= 2) {
         bool has_turn[MOST_TRIED] = {false};
         if (most_promising(s, tensor, has_turn) < 0 &&
-            s->base->cluster->devices_per_node % tensor == 0)
-            SMP_TRY(add_tensor(s, tensor, s->base->deadline_s));
+            s->base->cluster->devices_per_node % tensor == 0 && affords(s->base, tensor, end_s))
+            SMP_TRY(add_tensor(s, tensor, end_s));
         for (int k = 0; k < 2 && *n < SMP__TENSOR_OPTIONS; k++) {
             const int i = most_promising(s, tensor, has_turn);
             if (i < 0)
@@ -562,7 +588,7 @@ static smp_status try_mixes(search *s, int *best, smp_tensor_result *out)
         base.options.microbatch_size = s->candidate[*best].size;
         best_us = s->tried[*best].sample_us;
     }
-    SMP_TRY(list_options(s, option, &n_option));
+    SMP_TRY(list_options(s, end_s, option, &n_option));
     for (int k = 0; k < SHARES && goes_on(*best, end_s); k++) {
         int n;
         bool fits = false;
