@@ -23,7 +23,6 @@
 typedef struct hinting {
     const smp_search_request *request; /* that made the result */
     const smp_planner_result *result;
-    const smp_costs *costs;
     smp_search_request base; /* with the numbers of the plan */
     double time;             /* of the plan, per sample */
     unsigned kinds;          /* bits */
@@ -129,13 +128,13 @@ static int slowest_stage(const smp_candidate *best)
 }
 
 /* Share of a stage's compute that its largest op takes; *op: that op. */
-static double largest_share(const hinting *h, int stage, int32_t *op)
+static double largest_share(const hinting *h, const smp_costs *costs, int stage, int32_t *op)
 {
     double sum = 0.0, largest = -1.0;
     for (int32_t i = 0; i < h->request->graph->n_op; i++) {
         if (h->result->search.best->partition->stage[i] != stage)
             continue;
-        const smp_op_cost *cost = &h->costs->op[i];
+        const smp_op_cost *cost = &costs->op[i];
         double us = cost->forward_us + cost->backward_us;
         sum += us;
         if (us > largest) {
@@ -151,7 +150,11 @@ static smp_status hint_faster_op(hinting *h)
 {
     int32_t op = -1;
     int stage = slowest_stage(h->result->search.best);
-    double share = largest_share(h, stage, &op);
+    smp_costs *costs = NULL;
+    SMP_TRY(smp_costs_build(h->request->graph, h->request->cluster, h->request->profile,
+                            h->result->plan->microbatch_size, &costs));
+    double share = largest_share(h, costs, stage, &op);
+    smp_costs_destroy(costs);
     return share < 0.5
                ? SMP_OK
                : try_change(h, SMP_HINT_FASTER_OP, &h->base, op,
@@ -319,15 +322,11 @@ static smp_status try_all(hinting *h)
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
                              unsigned kinds, smp_hint *hint, int *n)
 {
-    smp_costs *costs = NULL;
     *n = 0;
     if (request->rank_begin) /* whatever changes, its groups are those of these numbers */
         return SMP_OK;
-    SMP_TRY(smp_costs_build(request->graph, request->cluster, request->profile,
-                            result->plan->microbatch_size, &costs));
     hinting h = {.request = request,
                  .result = result,
-                 .costs = costs,
                  .time = smp_plan_sample_us(request, result->plan),
                  .kinds = kinds,
                  .hint = hint,
@@ -335,7 +334,6 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
     fix_numbers(&h);
     smp_status status = h.arena ? try_all(&h) : SMP_ERR_NO_MEMORY;
     smp_arena_destroy(h.arena);
-    smp_costs_destroy(costs);
     if (status != SMP_OK)
         return status;
     qsort(hint, (size_t)h.n, sizeof *hint, compare_hints);

@@ -68,6 +68,7 @@ static void put_weights(const smp_memory_input *input, const int *chunk_of, int 
 {
     const smp_graph *graph = input->graph;
     const smp_flow *flow = input->flow;
+    const bool any_far = smp_memory_host_weights(graph, input->sharding);
     for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++) {
         const smp_op *op = &graph->op[flow->op_list[i]];
         if (!op->kind->cpu.forward)
@@ -77,7 +78,8 @@ static void put_weights(const smp_memory_input *input, const int *chunk_of, int 
             int32_t n_use = param->use_end - param->use_begin;
             put_number(key, param->elements);
             put_number(key, n_use);
-            put_number(key, param->idle + 2 * smp_memory_use_is_in_host(graph, op->use[k]));
+            put_number(key,
+                       param->idle + 2 * (any_far && smp_memory_use_is_in_host(graph, op->use[k])));
             for (int32_t u = param->use_begin; n_use > 1 && u < param->use_end; u++) {
                 int home = flow->stage_of_op[graph->use[u].op];
                 put_number(key, chunk_of[home]);
@@ -238,11 +240,13 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
     const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
     const double far = smp_memory_host_bytes(graph, candidate->sharding);
+    const bool any_far = smp_memory_host_weights(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         const double elements = (double)graph->param[p].elements;
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
-            const int near = 2 * (p + 1), mark = near + smp_memory_use_is_in_host(graph, u);
+            const int near = 2 * (p + 1);
+            const int mark = near + (any_far && smp_memory_use_is_in_host(graph, u));
             const double each = graph->param[p].idle ? idle : mark == near ? sharded : far;
             if (seen[r] / 2 != p + 1) /* the first use there; or the first that keeps it there */
                 bytes[r] += (int64_t)(each * elements);
@@ -255,7 +259,7 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     }
     for (int32_t op = 0; op < graph->n_op; op++) {
         const smp_op_cost_override *cost = graph->op[op].cost;
-        if (!graph->op[op].kind->cpu.forward && cost && cost->weight_bytes > 0)
+        if (cost && cost->weight_bytes > 0 && !graph->op[op].kind->cpu.forward)
             bytes[candidate->stage_rank[flow->stage_of_op[op]]] +=
                 cost->weight_bytes / 4 * element + cost->weight_bytes % 4 * element / 4;
     }
