@@ -36,7 +36,7 @@ enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 
 enum { EVERY_BOUND = 8 }; /* on live micro-batches; of higher ones three in four */
 
-#define PATIENCE 0.08        /* of the time that is left; */
+#define PATIENCE 0.15        /* of the time that is left; */
 #define LITTLE_PATIENCE 0.01 /* with shards, of which there are many to look at, */
 #define WHOLE_SHARE 0.4      /* and of the time for what does without, */
 #define STATES_SHARE 0.7     /* or, where none is sharded, has its states on the device */

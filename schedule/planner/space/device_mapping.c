@@ -141,8 +141,8 @@ bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_
     if (a->pipeline == 1 || a->ddp == 1)
         return true; /* both placements count devices in the same order */
     int devices = a->pipeline * a->ddp;
-    if (devices > cluster->devices_per_node)
-        return false;
+    if (devices > cluster->devices_per_node && cluster->devices_per_node > 1)
+        return false; /* links differ: some are within nodes */
     for (int i = 0; i < devices; i++) {
         if (!smp_devices_alike(&cluster->device[a->device[i]], &cluster->device[b->device[i]]))
             return false;

@@ -269,6 +269,7 @@ typedef struct machine {
     int devices;
     double flops_per_us, bytes_per_us, link_per_us;
     bool splits_weights; /* they would not fit otherwise */
+    int64_t *n_move;     /* NULL, or counts what was asked for */
 } machine;
 
 /* What travels around a ring in a rule's op. Of packed queries, keys and values: these, and with
@@ -314,6 +315,8 @@ static double machine_move(void *context, int32_t tensor, smp_spread from, smp_s
 {
     const machine *m = context;
     const double bytes = (double)smp_tensor_bytes(m->graph, tensor, 4);
+    if (m->n_move)
+        ++*m->n_move;
     const double ring = bytes * (m->devices - 1) / m->devices / m->link_per_us;
     double rounds = 2 * (from.way == SMP_PARTS) + 2 * (to.way == SMP_SHARED);
     if (from.way == SMP_SPLIT)
@@ -352,7 +355,7 @@ static void check_pattern(const char *model, bool splits_weights, const char *co
 {
     smp_graph *graph = read_example(model), *part;
     smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
-    machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, splits_weights};
+    machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, splits_weights, NULL};
     const smp_split_costs costs = {&m, machine_op, machine_move, machine_like};
     double us;
     bool exact;
@@ -402,11 +405,47 @@ static void test_finds_megatron(void **state)
     check_pattern("gpt-175b", false, copies);
 }
 
+/* Conversions priced for the choice of a GPT of so many layers. */
+static int64_t count_moves(const char *layers, double rate)
+{
+    char path[4096];
+    smp_graph *graph;
+    const char *text[] = {layers};
+    int64_t n = 0;
+    double us;
+    bool exact;
+    snprintf(path, sizeof path, "%s/examples/gpt-175b.yaml", SMP_SOURCE_DIR);
+    assert_int_equal(smp_graph_read_with(path, (smp_settings){1, text}, &graph), SMP_OK);
+    smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+    machine m = {graph, 8, 150e6 * rate, 1.5e6 * rate, 0.25e6 * rate, true, &n};
+    const smp_split_costs costs = {&m, machine_op, machine_move, machine_like};
+    assert_int_equal(smp_split_choose(graph, m.devices, &costs, NULL, choice, &us, &exact), SMP_OK);
+    free(choice);
+    smp_graph_destroy(graph);
+    return n;
+}
+
+/* Equal layers are followed once, however their times are rounded. */
+static void test_layers_are_followed_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const double rate = 1.0 + i / 7.0;
+        const int64_t few = count_moves("layers=16", rate);
+        const int64_t many = count_moves("layers=512", rate);
+        assert_true(few > 1000);
+        if (many > few)
+            fail_msg("rate %g: %lld conversions of 16 layers, %lld of 512", rate, (long long)few,
+                     (long long)many);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_all),
         cmocka_unit_test(test_finds_megatron),
+        cmocka_unit_test(test_layers_are_followed_once),
         cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

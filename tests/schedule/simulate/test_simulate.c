@@ -197,6 +197,11 @@ static void test_simulate_cores_are_kept_for_a_slice(void **state)
     assert_action(&made, got, 0, "F1.1", 2700, 3600);
     assert_action(&made, got, 1, "F1.1", 6400, 7300);
     smp_simulation_destroy(got);
+    for (int i = 0; i < 4; i++)
+        s.forward_us[i] = 1e13; /* a hundred days: 2e10 slices, of which most are longer */
+    got = simulate(&s.input);
+    assert_true(got->step_us >= 8e13 && got->step_us <= 1.03 * 8e13);
+    smp_simulation_destroy(got);
     made_plan_free(&made);
 }
 

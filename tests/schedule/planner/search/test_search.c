@@ -285,6 +285,12 @@ static void test_search_weighs_placements(void **state)
         assert_int_equal(search(&request, &result[0]), SMP_OK);
         assert_int_equal(result[0].n_config, 1);
         smp_search_result_destroy(&result[0]);
+        request.options.devices = 8; /* one in each node */
+        f.cluster.nodes *= f.cluster.devices_per_node;
+        f.cluster.devices_per_node = 1;
+        assert_int_equal(search(&request, &result[0]), SMP_OK);
+        assert_int_equal(result[0].n_config, 1);
+        smp_search_result_destroy(&result[0]);
         fixture_close(&f);
     }
     assert_true(spread > 0 && cluster > 0);
