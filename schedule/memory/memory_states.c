@@ -49,14 +49,18 @@ static smp_status find_params(const smp__memory_build *build, int32_t **out, int
     if (!list)
         return SMP_ERR_NO_MEMORY;
     n = 0;
+    bool rising = true; /* as in most models */
     for (int c = 0; c < input->chunks; c++)
         for (int32_t i = flow->op_begin[input->stage_of_chunk[c]];
              i < flow->op_begin[input->stage_of_chunk[c] + 1]; i++) {
             const smp_op *op = &input->graph->op[flow->op_list[i]];
-            for (int32_t k = 0; k < op->n_param; k++)
+            for (int32_t k = 0; k < op->n_param; k++) {
+                rising &= n == 0 || op->param[k] >= list[n - 1];
                 list[n++] = op->param[k];
+            }
         }
-    qsort(list, (size_t)n, sizeof *list, by_number);
+    if (!rising)
+        qsort(list, (size_t)n, sizeof *list, by_number);
     for (int32_t i = 0; i < n; i++)
         if (i == 0 || list[i] != list[i - 1])
             list[n_once++] = list[i];
@@ -118,31 +122,33 @@ static int64_t alignment(const smp__memory_build *build)
 static bool is_in_host(const smp__memory_build *build, int32_t index)
 {
     const smp_graph *graph = build->input->graph;
-    const smp_param *param = graph_param(build, index);
     if (!smp_memory_host_weights(graph, build->input->sharding))
         return false;
+    const smp_param *param = graph_param(build, index);
     for (int32_t u = param->use_begin; u < param->use_end; u++)
         if (chunk_of_use(build, u) >= 0 && !smp_memory_use_is_in_host(graph, u))
             return false;
     return true;
 }
 
-/* Regions are of weights of one class. */
+/* Regions are of weights of one class, or of one weight with several uses. */
 enum { FAR, NEAR, IDLE, N_CLASS };
 
-static int class_of(const smp__memory_build *build, int32_t index)
+static uint8_t class_of(const smp__memory_build *build, int32_t index)
 {
+    if (!has_one_use(build, index))
+        return N_CLASS;
     return graph_param(build, index)->idle ? IDLE : is_in_host(build, index) ? FAR : NEAR;
 }
 
 /* The bucket of its chunk that each weight of a class with one use falls into, from the last weight
  * on; idle ones share one. n: how many a chunk has, bytes: 0; both are counted on. */
-static void fill_class(const smp__memory_build *build, smp_memory_param *param, int kind,
-                       int32_t *n, int64_t *bytes)
+static void fill_class(const smp__memory_build *build, smp_memory_param *param,
+                       const uint8_t *class_of_param, int kind, int32_t *n, int64_t *bytes)
 {
     for (int32_t k = build->rank->n_param - 1; k >= 0; k--) {
         const int c = param[k].chunk;
-        if (!has_one_use(build, k) || class_of(build, k) != kind)
+        if (class_of_param[k] != kind)
             continue;
         if (kind != IDLE && smp_bucket_is_full(build->input->sharding, bytes[c])) {
             n[c]++;
@@ -163,17 +169,20 @@ static smp_status number_regions(smp__memory_build *build, smp_memory_param *par
     const int chunks = build->input->chunks;
     int32_t *begin = SMP_ARENA_NEW(rank->arena, int32_t, (size_t)chunks + 1);
     int64_t *bytes = SMP_ARENA_NEW(build->scratch, int64_t, (size_t)chunks);
-    if (!begin || !bytes)
+    uint8_t *of = SMP_ARENA_NEW(build->scratch, uint8_t, (size_t)rank->n_param);
+    if (!begin || !bytes || !of)
         return SMP_ERR_NO_MEMORY;
+    for (int32_t k = 0; k < rank->n_param; k++)
+        of[k] = class_of(build, k);
     for (int kind = 0; kind < N_CLASS; kind++)
-        fill_class(build, param, kind, begin + 1, bytes);
+        fill_class(build, param, of, kind, begin + 1, bytes);
     for (int c = 0; c < chunks; c++)
         begin[c + 1] += begin[c];
     rank->chunk_region = begin;
     rank->n_region = begin[chunks];
     for (int32_t k = 0; k < rank->n_param; k++)
         param[k].region =
-            has_one_use(build, k) ? begin[param[k].chunk] + param[k].region : rank->n_region++;
+            of[k] < N_CLASS ? begin[param[k].chunk] + param[k].region : rank->n_region++;
     return SMP_OK;
 }
 
