@@ -46,6 +46,7 @@ typedef struct search {
     int turn[MOST_TRIED];            /* candidates, the most promising first */
     int n, n_groups;
     bool thorough;           /* trials are not brief: nothing fitted in those that were */
+    double best_s;           /* work that the best so far took */
     int smallest;            /* what needs least memory: the largest group, its last splitting */
     smp_tensor_tried *tried; /* [n] */
 } search;
@@ -468,6 +469,7 @@ static smp_status try_one(search *s, int i, double deadline_s, int *best, smp_te
 {
     smp_tensor_result made = {0};
     const task t = {i, *best, TRY, deadline_s};
+    const double begin_s = smp_work_s();
     s->tried[i].looked_at = true;
     smp_status status = plan_fitting(s, &t, &made);
     if (status != SMP_OK && status != SMP_ERR_NO_FIT)
@@ -478,6 +480,7 @@ static smp_status try_one(search *s, int i, double deadline_s, int *best, smp_te
         drop_plan(out);
         *out = made;
         *best = i;
+        s->best_s = smp_work_s() - begin_s;
     } else if (status == SMP_OK) {
         drop_plan(&made);
     }
@@ -637,6 +640,13 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
     return SMP_OK;
 }
 
+/* Does the work that is left make the best so far once more, at least? */
+static bool has_time_again(const search *s)
+{
+    const double limit_s = s->base->deadline_s;
+    return limit_s <= 0.0 || limit_s - smp_work_s() > s->best_s;
+}
+
 /* May stages have groups of their own sizes? */
 static bool mixes(const search *s)
 {
@@ -666,7 +676,7 @@ static smp_status search_all(search *s, smp_tensor_result *out)
     if (s->thorough) /* another partition may fit */
         SMP_TRY(try_all(s, &best, out));
     if (best >= 0)
-        return smp_work_past(s->base->deadline_s) ? take_trial(s, out) : improve(s, best, out);
+        return has_time_again(s) ? improve(s, best, out) : take_trial(s, out);
     t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */
     return plan_fitting(s, &t, out);
 }
