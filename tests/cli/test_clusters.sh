@@ -40,6 +40,15 @@ used=$({ time smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --cluster "$SMP_EXAMPL
 awk -v used="$used" 'BEGIN { exit !(used < 1.5) }' || fail "$used s of the processor under a limit of 0.5"
 expect_match err 'the time limit is spent'
 
+# Of ten thousand ops: splittings are listed out of the same work, which then plans less.
+deep() { # option...
+    { time smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --set layers=1000 -n 64 --cluster "$SMP_EXAMPLES/cluster-h100.yaml" \
+        --memory 1TB --effort quick "$@" >out 2>err; } 2>&1
+}
+alone=$(deep --tensor 1) used=$(deep)
+awk -v used="$used" -v alone="$alone" 'BEGIN { exit !(used < 1.3 * alone + 0.2) }' ||
+    fail "$used s of the processor, $alone without groups of devices"
+
 # The batch is the user's: every configuration makes it, with micro-batches of any size that fits.
 model=$SMP_EXAMPLES/gpt-tiny.yaml
 batch_of() { # plan
