@@ -452,8 +452,8 @@ smp_status smp_split_prices_make(const smp_graph *graph, const smp_cluster *grou
     m.scratch = smp_arena_create();
     smp_status status = prices && m.scratch ? SMP_OK : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK) {
-        *prices =
-            (smp_split_prices){.costs = {prices, price_op, price_move, move_like}, .arena = arena};
+        *prices = (smp_split_prices){
+            .costs = {prices, price_op, price_move, move_like, AVOIDED_US / 2}, .arena = arena};
         m.prices = prices;
         status = price_ops(&m);
     }

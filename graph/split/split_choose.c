@@ -21,8 +21,8 @@ enum { LEAST_STATES = 1 << 8, MOST_STATES = 1 << 10, MOST_STEPS = 1 << 14 };
  * states of its own. */
 enum { MOST_ALIKE = 16 };
 
-/* Times that differ by this share of the longest, which rounding adds up to within a layer, are
- * equal: an op may take that much longer than the best way of it. */
+/* Times that differ by this share of the longest, which rounding and what fades away of a network's
+ * beginning stay below, are equal. */
 #define ROUNDING 1e-9
 
 /* Ways as bits: whole, shared, parts, the zigzag of dimension 0, then a dimension in one block or
@@ -363,15 +363,17 @@ static bool same_recipes(const recipe *a, const recipe *b)
 
 static bool same_states(const chooser *c, const states *a, const states *b)
 {
+    const double far_us = c->costs->far_us > 0.0 ? c->costs->far_us : INFINITY;
     double most_us = 0.0;
     if (a == b)
         return true;
     if (a->n != b->n || memcmp(a->items, b->items, a->n * c->width * sizeof(item)) != 0)
         return false;
     for (size_t i = 0; i < a->n; i++)
-        most_us = fmax(most_us, a->us[i]);
+        if (a->us[i] < far_us)
+            most_us = fmax(most_us, a->us[i]);
     for (size_t i = 0; i < a->n; i++)
-        if (fabs(a->us[i] - b->us[i]) > ROUNDING * most_us)
+        if (fabs(a->us[i] - b->us[i]) > ROUNDING * (a->us[i] < far_us ? most_us : a->us[i]))
             return false;
     return true;
 }

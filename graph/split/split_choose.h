@@ -14,6 +14,7 @@ typedef struct smp_split_costs {
     /* The same for tensors whose conversions all cost the same, else different or NULL, so that
      * equal layers are looked at once. May be NULL. */
     const void *(*move_like)(void *context, int32_t tensor);
+    double far_us; /* as much or more is no time: it keeps a choice away; 0: there is no such */
 } smp_split_costs;
 
 /* choice: [n_op]; where fixed (NULL: nowhere) is true it stays as it is. us: what smp_graph_split's

@@ -86,7 +86,7 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int 
     const smp_graph *graph = problem->graph;
     int32_t from = stage[graph->tensor[tensor].producer];
     double sent_us = -1.0, *transfer_us = &evaluator->transfer_us[replica * problem->n_stage];
-    int64_t bytes = 0; /* of those that leave their stage alone */
+    int64_t bytes = 0; /* asked for once it leaves its stage */
     for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
         int32_t to = stage[graph->consumer[c].op];
         if (to == from || evaluator->seen[to] == tensor + 1)

@@ -299,7 +299,7 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     const smp_search_request *request = configs->request;
     int p = l->mapping->pipeline;
     const int blocks = smp__planner_blocks(configs->planner, l->mapping->ddp);
-    smp_work_count(SMP_WORK_LAYOUT, 8); /* of about as much work */
+    smp_work_count(SMP_WORK_LAYOUT, 4); /* of about as much work */
     smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
                                                   request->options.active_microbatches);
     smp_status status = SMP_OK;
