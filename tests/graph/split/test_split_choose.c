@@ -270,7 +270,15 @@ typedef struct machine {
     double flops_per_us, bytes_per_us, link_per_us;
     bool splits_weights; /* they would not fit otherwise */
     int64_t *n_move;     /* NULL, or counts what was asked for */
+    bool avoids_rings;   /* at any price */
 } machine;
+
+#define AVOIDED_US 1e12
+
+static bool is_ring(const smp_op *op, smp_split_choice choice)
+{
+    return choice.rule >= 0 && op->n_param > 0 && op->kind->split[choice.rule].kind;
+}
 
 /* What travels around a ring in a rule's op. Of packed queries, keys and values: these, and with
  * their gradients home. Of a product: what a gather before it or a scatter behind it would bring,
@@ -299,7 +307,7 @@ static double machine_op(void *context, int32_t o, smp_split_choice choice)
     double us =
         fmax(flops / m->flops_per_us, bytes / m->bytes_per_us) / (choice.rule < 0 ? 1 : m->devices);
     const smp_op *op = &m->graph->op[o];
-    us += machine_ring(m, o, choice);
+    us += machine_ring(m, o, choice) + (m->avoids_rings && is_ring(op, choice) ? AVOIDED_US : 0);
     for (int32_t p = 0; p < op->n_param; p++) {
         const smp_param *param = &m->graph->param[op->param[p]];
         const uint8_t way = smp_split_param(m->graph, o, choice, p, NULL).way;
@@ -336,7 +344,7 @@ static const void *machine_like(void *context, int32_t tensor)
 /* What is taken over from equal layers is what they would come to. */
 static void check_unlike(const machine *m, smp_split_choice *choice, double us)
 {
-    const smp_split_costs costs = {(void *)m, machine_op, machine_move, NULL};
+    const smp_split_costs costs = {(void *)m, machine_op, machine_move, NULL, AVOIDED_US / 2};
     double all_us;
     bool exact;
     assert_int_equal(smp_split_choose(m->graph, m->devices, &costs, NULL, choice, &all_us, &exact),
@@ -355,7 +363,7 @@ static void check_pattern(const char *model, bool splits_weights, const char *co
 {
     smp_graph *graph = read_example(model), *part;
     smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
-    machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, splits_weights, NULL};
+    machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, splits_weights, NULL, false};
     const smp_split_costs costs = {&m, machine_op, machine_move, machine_like};
     double us;
     bool exact;
@@ -405,6 +413,28 @@ static void test_finds_megatron(void **state)
     check_pattern("gpt-175b", false, copies);
 }
 
+/* What is kept away by a price that no time comes near does not make times equal that differ. */
+static void test_avoided_prices(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt-tiny", "llama-tiny", "gpt2-774m", "llama3-8b"};
+    for (int i = 0; i < 4; i++) {
+        smp_graph *graph = read_example(names[i]);
+        smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+        machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, true, NULL, true};
+        const smp_split_costs costs = {&m, machine_op, machine_move, machine_like, AVOIDED_US / 2};
+        double us;
+        bool exact;
+        assert_int_equal(smp_split_choose(graph, m.devices, &costs, NULL, choice, &us, &exact),
+                         SMP_OK);
+        for (int32_t o = 0; o < graph->n_op; o++)
+            assert_false(is_ring(&graph->op[o], choice[o]));
+        check_unlike(&m, choice, us);
+        free(choice);
+        smp_graph_destroy(graph);
+    }
+}
+
 /* Conversions priced for the choice of a GPT of so many layers. */
 static int64_t count_moves(const char *layers, double rate)
 {
@@ -417,7 +447,7 @@ static int64_t count_moves(const char *layers, double rate)
     snprintf(path, sizeof path, "%s/examples/gpt-175b.yaml", SMP_SOURCE_DIR);
     assert_int_equal(smp_graph_read_with(path, (smp_settings){1, text}, &graph), SMP_OK);
     smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
-    machine m = {graph, 8, 150e6 * rate, 1.5e6 * rate, 0.25e6 * rate, true, &n};
+    machine m = {graph, 8, 150e6 * rate, 1.5e6 * rate, 0.25e6 * rate, true, &n, false};
     const smp_split_costs costs = {&m, machine_op, machine_move, machine_like};
     assert_int_equal(smp_split_choose(graph, m.devices, &costs, NULL, choice, &us, &exact), SMP_OK);
     free(choice);
@@ -443,9 +473,8 @@ static void test_layers_are_followed_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_all),
-        cmocka_unit_test(test_finds_megatron),
-        cmocka_unit_test(test_layers_are_followed_once),
+        cmocka_unit_test(test_against_all),    cmocka_unit_test(test_finds_megatron),
+        cmocka_unit_test(test_avoided_prices), cmocka_unit_test(test_layers_are_followed_once),
         cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
