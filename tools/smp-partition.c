@@ -113,6 +113,11 @@ static smp_status run_plan(const smp_partition_options *o)
     if (status == SMP_OK && made->result.search.timed_out)
         fprintf(stderr, "smp-partition: the %s is spent: this is the best plan until then\n",
                 smp_work_is_late() ? "time limit" : "effort");
+    if (status == SMP_OK && made->largest_left_out > 0)
+        fprintf(stderr,
+                "smp-partition: tensor groups of up to %d devices were not looked at for want of "
+                "effort: --tensor %d does, --effort high may\n",
+                made->largest_left_out, made->largest_left_out);
     if (status == SMP_OK && smp_plan_tensor(made->result.plan) > 1 &&
         made->result.plan->splitting.n_entry == 0)
         fprintf(stderr, "smp-partition: no op is split: every device of a group computes all\n");

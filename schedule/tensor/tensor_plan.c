@@ -47,6 +47,7 @@ typedef struct search {
     int n, n_groups;
     bool thorough;           /* trials are not brief: nothing fitted in those that were */
     double best_s;           /* work that the best so far took */
+    int largest_left_out;    /* size that the work is too little for; 0: none */
     int smallest;            /* what needs least memory: the largest group, its last splitting */
     smp_tensor_tried *tried; /* [n] */
 } search;
@@ -174,8 +175,12 @@ static smp_status list_candidates(search *s)
     for (int tensor = largest; tensor >= 1; tensor /= 2) {
         const double share = LIST_SHARE * (1.0 - 0.5 * tensor / largest);
         const double end_s = limit_s > 0.0 ? begin_s + share * (limit_s - begin_s) : 0.0;
-        if (suits(base, tensor) && (needed || affords(base, tensor, end_s)))
+        if (!suits(base, tensor))
+            continue;
+        if (needed || affords(base, tensor, end_s))
             SMP_TRY(add_tensor(s, tensor, end_s));
+        else if (s->largest_left_out == 0)
+            s->largest_left_out = tensor;
     }
     return s->n > 0 ? SMP_OK : add_tensor(s, 1, limit_s); /* the planner says what is wrong */
 }
@@ -704,6 +709,7 @@ smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_requ
     result.arena = s.arena;
     result.tried = s.tried;
     result.n_tried = s.n;
+    result.largest_left_out = s.largest_left_out;
     if (status == SMP_OK) {
         *out = result;
         return SMP_OK;
