@@ -127,7 +127,8 @@ static smp_device_spec device_of(const smp_cluster *cluster, const smp_profile *
     if (!profile)
         return device;
     if (profile->reduce_bytes_per_s > 0)
-        device.bytes_per_s = REDUCE_TRAFFIC * profile->reduce_bytes_per_s;
+        device.bytes_per_s =
+            REDUCE_TRAFFIC * profile->reduce_bytes_per_s / smp_device_efficiency(&device)->memory;
     if (device.flops_bf16 <= 0)
         device.flops_bf16 = device.flops_fp32;
     return device;
@@ -309,7 +310,8 @@ double smp__optimizer_rate(const smp__costing *c, smp_target target)
 {
     smp_target measured = target;
     measured.bf16_states = c->profile && c->profile->bf16_states;
-    double bytes_per_s = c->cluster->device[0].bytes_per_s / optimizer_traffic(measured);
+    double bytes_per_s =
+        smp_device_moved_per_s(&c->cluster->device[0]) / optimizer_traffic(measured);
     if (c->profile && c->profile->optimizer_bytes_per_s > 0)
         bytes_per_s = c->profile->optimizer_bytes_per_s;
     return convert_rate(bytes_per_s, measured, target) / c->slowdown;
@@ -389,10 +391,15 @@ int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
            (smp_precision_is_half(graph->target.precision) ? 2 : 0);
 }
 
+static double reached(const smp_device_spec *device)
+{
+    return smp_device_efficiency(device)->products;
+}
+
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)
 {
     const smp_device_spec *first = &cluster->device[0], *other = &cluster->device[device];
-    const double a = smp_device_matrix_flops(first, precision);
-    const double b = smp_device_matrix_flops(other, precision);
+    const double a = smp_device_matrix_flops(first, precision) * reached(first);
+    const double b = smp_device_matrix_flops(other, precision) * reached(other);
     return a > 0 && b > 0 ? a / b : first->flops_fp32 / other->flops_fp32;
 }

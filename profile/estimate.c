@@ -1,6 +1,7 @@
 /* Bytes from shapes, times from the roofline model (Williams, Waterman, Patterson, "Roofline: an
  * insightful visual performance model", CACM 2009): an op is limited by arithmetic or by memory
- * traffic, whichever takes longer. Linear in ops and their inputs. */
+ * traffic, whichever takes longer, at what the device reaches of its peaks (profile/device). Linear
+ * in ops and their inputs. */
 #include "profile/estimate.h"
 
 #include <math.h>
@@ -147,24 +148,13 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
     return status;
 }
 
-static double roofline_us(double flops, double bytes, double flops_per_s, double bytes_per_s)
-{
-    if (flops <= 0 && bytes <= 0)
-        return 0;
-    return fmax(flops / flops_per_s, bytes / bytes_per_s) * 1e6 + SMP__CALL_US;
-}
-
-static double moved_us(double bytes, double bytes_per_s)
-{
-    return roofline_us(0, bytes, 1, bytes_per_s);
-}
-
 /* Arithmetic per second of an op. */
 static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
                           const smp_device_spec *device, double *flops_per_s)
 {
     const smp_precision precision = graph->target.precision;
-    *flops_per_s = work->matrix ? smp_device_matrix_flops(device, precision) : device->flops_fp32;
+    *flops_per_s = work->kind != SMP_OP_PLAIN ? smp_device_matrix_flops(device, precision)
+                                                : device->flops_fp32;
     if (*flops_per_s > 0)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
@@ -188,24 +178,20 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     double rate;
     smp_op_work_get(graph, op, batch, &work);
     SMP_TRY(rate_of(graph, &work, device, &rate));
-    cost->forward_us =
-        roofline_us(work.forward_flops, work.forward_bytes, rate, device->bytes_per_s) +
-        moved_us(work.forward_moved, device->bytes_per_s);
+    const smp_efficiency *of = smp_device_efficiency(device);
+    const double moved_per_s = smp_device_moved_per_s(device);
+    cost->forward_us = smp_efficiency_us(of, &work, SMP_OP_FORWARD, rate, device->bytes_per_s);
     if (smp__is_fused_second(graph, op))
-        cost->forward_us =
-            (double)smp_tensor_bytes(graph, op->out, batch) / device->bytes_per_s * 1e6;
+        cost->forward_us = (double)smp_tensor_bytes(graph, op->out, batch) / moved_per_s * 1e6;
     cost->backward_input_us =
         smp__runs_backward_input(graph, op)
-            ? roofline_us(work.backward_input_flops, work.backward_input_bytes, rate,
-                          device->bytes_per_s) +
-                  moved_us(work.backward_input_moved, device->bytes_per_s)
+            ? smp_efficiency_us(of, &work, SMP_OP_BACKWARD_INPUT, rate, device->bytes_per_s)
             : 0;
     if (smp__is_fused_backward(graph, op))
-        cost->backward_input_us = smp__fused_backward_us(graph, op, batch, device->bytes_per_s);
+        cost->backward_input_us = smp__fused_backward_us(graph, op, batch, moved_per_s);
     cost->backward_weight_us =
         smp__runs_backward_weight(graph, op)
-            ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, rate,
-                          device->bytes_per_s)
+            ? smp_efficiency_us(of, &work, SMP_OP_BACKWARD_WEIGHT, rate, device->bytes_per_s)
             : 0;
     cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
     return check_finite(graph, op, cost);
@@ -223,7 +209,8 @@ double smp_model_flops(const smp_graph *graph, int64_t microbatch_size)
             backward += work.backward_input_flops;
         if (smp__runs_backward_weight(graph, op))
             backward += work.backward_weight_flops;
-        if (work.matrix) /* attention that makes its scores again does more than twice as much */
+        if (work.kind !=
+            SMP_OP_PLAIN) /* attention that makes its scores again does more than twice as much */
             flops += work.forward_flops + fmin(backward, 2.0 * work.forward_flops);
     }
     return flops / (double)microbatch_size;
@@ -244,12 +231,15 @@ double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
  * call of its own. */
 static double exposed_us(const smp_cluster *cluster, smp_op_exchange exchange, double compute_us)
 {
-    const double us = smp__exchange_us(cluster, exchange) + (double)exchange.beside * SMP__CALL_US;
+    const smp_efficiency *device = smp_device_efficiency(&cluster->device[0]);
+    const double us =
+        smp__exchange_us(cluster, exchange) + (double)exchange.beside * device->call_us;
     if (exchange.beside == 0 || !smp_group_overlaps(cluster))
         return us;
     const double message_us = smp__exchange_us(cluster, exchange) / (double)exchange.messages;
     const double piece_us = compute_us / (double)(exchange.beside + 1);
-    return us - (double)exchange.beside * fmin(message_us, piece_us);
+    const double beside_us = (double)exchange.beside * fmin(message_us, piece_us);
+    return us - (1 - device->overlap_loss) * beside_us;
 }
 
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,

@@ -7,9 +7,6 @@
 
 enum { SMP__MAX_MICROBATCH = 1 << 20 };
 
-/* Fixed cost of calling an operator once (a kernel launch or its like) in the roofline. */
-#define SMP__CALL_US 1.0
-
 /* Do the halves of an op's backward run? */
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op);
 bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
@@ -26,8 +23,7 @@ double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t 
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
-/* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
- * SMP__CALL_US, 0 for a part without work; then what is moved besides, alike. The forward of an
+/* Fills the four times of one op: per part what smp_efficiency_us says. The forward of an
  * op that the one before it runs along writes its output; the backward_input of one that the op
  * after it runs along reads its input. Rates and bytes are those of the graph's
  * target; SMP_ERR_INPUT if the device has no rate for it. What the devices of a group exchange is
@@ -41,8 +37,8 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
 double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange);
 
 /* Adds to the times of an op what the devices of a group exchange in it: less what runs beside the
- * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps), and more
- * SMP__CALL_US for the pieces of that. SMP_ERR_INPUT if that is not finite: the link is not
+ * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps), and a
+ * call more for each piece of that. SMP_ERR_INPUT if that is not finite: the link is not
  * there. */
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_cluster *cluster, smp_op_cost *cost);

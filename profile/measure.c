@@ -50,7 +50,7 @@ typedef struct session {
 /* What one timing call measures. */
 typedef struct target {
     enum { TARGET_PART, TARGET_OPTIMIZER, TARGET_REDUCE } kind;
-    smp_probe_part part;
+    smp_op_part part;
     int64_t size; /* elements */
 } target;
 
@@ -167,7 +167,7 @@ static smp_status sample_class(const session *s, op_class *class)
     const bool runs[PARTS] = {!second, !behind && smp__runs_backward_input(s->graph, op),
                               smp__runs_backward_weight(s->graph, op)};
     for (int part = 0; part < PARTS; part++) {
-        const target what = {.kind = TARGET_PART, .part = (smp_probe_part)part};
+        const target what = {.kind = TARGET_PART, .part = (smp_op_part)part};
         if (runs[part])
             SMP_TRY(take_samples(s, &what, &class->part[part]));
     }
@@ -358,9 +358,9 @@ static smp_status assemble(const session *s, smp_profile *profile)
         if (!names[i])
             return SMP_ERR_NO_MEMORY;
         const op_class *class = &s->classes[s->distinct.class_of[i]];
-        cost[i].forward_us = smp__to_ns(class->part[SMP_PROBE_FORWARD].us);
-        cost[i].backward_input_us = smp__to_ns(class->part[SMP_PROBE_BACKWARD_INPUT].us);
-        cost[i].backward_weight_us = smp__to_ns(class->part[SMP_PROBE_BACKWARD_WEIGHT].us);
+        cost[i].forward_us = smp__to_ns(class->part[SMP_OP_FORWARD].us);
+        cost[i].backward_input_us = smp__to_ns(class->part[SMP_OP_BACKWARD_INPUT].us);
+        cost[i].backward_weight_us = smp__to_ns(class->part[SMP_OP_BACKWARD_WEIGHT].us);
         spread[i] = smp__to_ns(spread_of(class));
     }
     charge_additions(s, profile->reduce_bytes_per_s, cost);

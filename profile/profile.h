@@ -8,7 +8,7 @@
 #include "graph/math/gemm_algorithms.h"
 #include "graph/model/graph.h"
 #include "graph/yaml/yaml.h"
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 /* Costs of one op for one micro-batch. backward_us is the sum of both halves, also where a kernel
  * does them together in less. backward_input_us includes adding the op's input gradients to those
@@ -72,12 +72,6 @@ smp_status smp_profile_check_target(const smp_profile *profile, smp_target targe
 smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
                                smp_cluster **out);
 
-typedef enum smp_probe_part {
-    SMP_PROBE_FORWARD,
-    SMP_PROBE_BACKWARD_INPUT,
-    SMP_PROBE_BACKWARD_WEIGHT
-} smp_probe_part;
-
 /* Live devices as the measurement sees them. Every rank of the job measures the same ops in the
  * same order, so that all cores are as busy as they will be in training; times are of the calling
  * rank. Between two calls of `sync` a rank may fail by itself; open and close are paired. */
@@ -93,7 +87,7 @@ typedef struct smp_probe {
     smp_status (*open)(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
     /* Runs one part `repeat` times back to back, gives the mean time of one run. A part the op
      * does not have takes 0. */
-    smp_status (*time)(void *context, smp_probe_part part, int repeat, double *us);
+    smp_status (*time)(void *context, smp_op_part part, int repeat, double *us);
     void (*close)(void *context);
     /* One way between two ranks of one node, or of two nodes, where there are any, or between a
      * device and its host while the other way is as busy: the mean of `repeat` messages after one

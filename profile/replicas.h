@@ -4,7 +4,7 @@
 #define SMP_PROFILE_REPLICAS_H
 
 #include "graph/model/target.h"
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 /* device: [ddp * pipeline], of replica d and rank r at d * pipeline + r. Fills kept [ddp] with the
  * replicas, rising, such that every other one has an equal among them or one that is at least as

@@ -168,16 +168,15 @@ static smp_status set_price(maker *m, const smp_graph *g, const smp_graph *whole
     smp_op_cost cost = {0};
     SMP_TRY(smp__estimate_bytes(g, m->costing.microbatch_size, &cost));
     SMP_TRY(smp__op_cost(&m->costing, g, 0, origin, &cost));
+    const double moved_per_s = smp_device_moved_per_s(&m->costing.device);
     *price = (op_price){.choice = choice, .us = cost.forward_us + cost.backward_us};
     if (!m->costing.profile && smp__is_fused_second(m->graph, &m->graph->op[o]))
         price->us +=
-            m->costing.slowdown * 1e6 * (double)cost.output_bytes / m->costing.device.bytes_per_s -
-            cost.forward_us;
+            m->costing.slowdown * 1e6 * (double)cost.output_bytes / moved_per_s - cost.forward_us;
     if (!m->costing.profile && smp__is_fused_backward(m->graph, &m->graph->op[o]))
-        price->us +=
-            m->costing.slowdown * smp__fused_backward_us(g, g->op, m->costing.microbatch_size,
-                                                         m->costing.device.bytes_per_s) -
-            cost.backward_input_us;
+        price->us += m->costing.slowdown *
+                         smp__fused_backward_us(g, g->op, m->costing.microbatch_size, moved_per_s) -
+                     cost.backward_input_us;
     smp_op_work work;
     smp_op_work_get(g, g->op, m->costing.microbatch_size, &work);
     price->pieces = g->op->n_param > 0 && work.forward_exchange.beside > 0;

@@ -98,8 +98,8 @@ library() { # header pattern, pattern of allowed files, what
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
 library 'mpi\.h' '^(exec/|tools/|tests/(exec|tools|mpi|faults|bench|cuda|emulate)/)' 'MPI'
-library 'nccl\.h' '^(exec/nccl/|profile/cuda_info\.c$|tests/(cuda|emulate)/)' 'NCCL'
-cuda='exec/(cuda|nccl)/|exec/optimizer/[^/]*\.cuh?$|graph/cuda/|graph/ops/[^/]*/[^/]*\.cu$|profile/cuda_info\.c$'
+library 'nccl\.h' '^(exec/nccl/|profile/device/cuda_info\.c$|tests/(cuda|emulate)/)' 'NCCL'
+cuda='exec/(cuda|nccl)/|exec/optimizer/[^/]*\.cuh?$|graph/cuda/|graph/ops/[^/]*/[^/]*\.cu$|profile/device/cuda_info\.c$'
 library '(cuda|cublas|cudnn|device_launch|mma)' "^($cuda|tests/)" 'CUDA'
 library '(exec|graph)/cuda/' "^($cuda|graph/|tests/)" 'what only builds with CUDA have'
 report 'SMP_HAVE_CUDA outside of graph/base/built.h' < <(

@@ -216,9 +216,9 @@ static double set_cost(const smp *s, const merged *m, int32_t op, double *scratc
             scratch[replica] = m->row[replica * m->n_row + (int64_t)COLUMNS * op + column];
         us[column] = smp__to_ns(smp__median(scratch, s->comm->ddp_size));
     }
-    cost->forward_us = us[SMP_PROBE_FORWARD];
-    cost->backward_input_us = us[SMP_PROBE_BACKWARD_INPUT];
-    cost->backward_weight_us = us[SMP_PROBE_BACKWARD_WEIGHT];
+    cost->forward_us = us[SMP_OP_FORWARD];
+    cost->backward_input_us = us[SMP_OP_BACKWARD_INPUT];
+    cost->backward_weight_us = us[SMP_OP_BACKWARD_WEIGHT];
     cost->backward_us = smp__to_ns(cost->backward_input_us + cost->backward_weight_us);
     all_us = cost->forward_us + cost->backward_us;
     return all_us > 0 ? smp__to_ns(us[RANGE] / all_us) : 0;

@@ -10,7 +10,7 @@ enum { SAMPLES = 3, MOST_RUNS = 100 };
 static const double SAMPLE_US = 500, GAIN = 0.98;
 
 /* The least of some samples: what disturbs a run makes it longer. */
-static smp_status sample(smp__probe_state *p, smp_probe_part part, double *least_us)
+static smp_status sample(smp__probe_state *p, smp_op_part part, double *least_us)
 {
     double us;
     SMP_TRY(smp__probe_time(p, part, 1, &us)); /* loads the kernel */
@@ -25,7 +25,7 @@ static smp_status sample(smp__probe_state *p, smp_probe_part part, double *least
     return SMP_OK;
 }
 
-static smp_status choose(smp__probe_state *p, smp_probe_part part, smp_gemm *product)
+static smp_status choose(smp__probe_state *p, smp_op_part part, smp_gemm *product)
 {
     int best = -1;
     for (int i = 0; i < product->n_algorithm; i++) {
@@ -48,7 +48,7 @@ static smp_status choose(smp__probe_state *p, smp_probe_part part, smp_gemm *pro
 }
 
 /* One that a run of the part uses and that was not chosen yet; NULL: there is none. */
-static smp_status find(smp__probe_state *p, smp_probe_part part, smp_gemm **out)
+static smp_status find(smp__probe_state *p, smp_op_part part, smp_gemm **out)
 {
     const smp_gemms *products = p->device->products(p->device_context);
     double us;
@@ -67,9 +67,9 @@ smp_status smp__probe_choose(smp__probe_state *p)
     smp_gemm *product;
     for (int part = 0; p->device->products && part < SMP__PROBE_PARTS; part++)
         do {
-            SMP_TRY(find(p, (smp_probe_part)part, &product));
+            SMP_TRY(find(p, (smp_op_part)part, &product));
             if (product)
-                SMP_TRY(choose(p, (smp_probe_part)part, product));
+                SMP_TRY(choose(p, (smp_op_part)part, product));
         } while (product);
     return SMP_OK;
 }

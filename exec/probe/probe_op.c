@@ -208,7 +208,7 @@ static smp_status call_input_pair(const smp__probe_state *p, const smp_op_call *
 }
 
 /* One call of `part` on a set. */
-static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
+static smp_status call_part(smp__probe_state *p, smp_op_part part, int set)
 {
     const smp__places *at = &p->place;
     char *base = set_at(p, set);
@@ -246,16 +246,16 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     call.din = din;
     call.dparam = dparam;
     call.step = (smp_op_step){.training = p->graph->training, .seed = 1, .turn = smp_op_turn(1, 0)};
-    if (part == SMP_PROBE_BACKWARD_INPUT && p->before)
+    if (part == SMP_OP_BACKWARD_INPUT && p->before)
         return call_input_pair(p, &call, base);
-    return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
+    return part == SMP_OP_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
 }
 
-static bool has_part(const smp__probe_state *p, smp_probe_part part)
+static bool has_part(const smp__probe_state *p, smp_op_part part)
 {
-    if (part == SMP_PROBE_FORWARD)
+    if (part == SMP_OP_FORWARD)
         return true;
-    return part == SMP_PROBE_BACKWARD_WEIGHT
+    return part == SMP_OP_BACKWARD_WEIGHT
                ? p->kernels->backward_weight && smp__runs_backward_weight(p->graph, p->op)
                : p->kernels->backward_input && smp__runs_backward_input(p->graph, p->op);
 }
@@ -274,9 +274,9 @@ void smp__probe_close(void *context)
 }
 
 /* Bytes of a set that one run of a part reads or writes. */
-static int64_t touched_bytes(const smp__probe_state *p, smp_probe_part part)
+static int64_t touched_bytes(const smp__probe_state *p, smp_op_part part)
 {
-    const bool forward = part == SMP_PROBE_FORWARD, weight = part == SMP_PROBE_BACKWARD_WEIGHT;
+    const bool forward = part == SMP_OP_FORWARD, weight = part == SMP_OP_BACKWARD_WEIGHT;
     smp_op_needs needs;
     int64_t bytes = 0;
     smp_op_needs_get(p->graph, p->op, p->batch, &needs);
@@ -301,7 +301,7 @@ static void count_sets(smp__probe_state *p)
     int64_t most = room < MAX_SETS ? room : MAX_SETS;
     p->sets = 1;
     for (int part = 0; part < SMP__PROBE_PARTS; part++) {
-        int64_t sets = footprint(p) / touched_bytes(p, (smp_probe_part)part) + 1;
+        int64_t sets = footprint(p) / touched_bytes(p, (smp_op_part)part) + 1;
         p->part_sets[part] = (int)(sets < most ? sets : most);
         if (p->part_sets[part] > p->sets)
             p->sets = p->part_sets[part];
@@ -348,8 +348,8 @@ static smp_status choose_ways(smp__probe_state *p)
     choices->trying = true;
     smp_status status = SMP_OK;
     for (int part = 0; part < SMP__PROBE_PARTS && status == SMP_OK; part++)
-        if (has_part(p, (smp_probe_part)part))
-            status = call_part(p, (smp_probe_part)part, 0);
+        if (has_part(p, (smp_op_part)part))
+            status = call_part(p, (smp_op_part)part, 0);
     choices->trying = false;
     SMP_TRY(status);
     SMP_TRY(smp__probe_idle(p));
@@ -408,7 +408,7 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     if (status == SMP_OK)
         status = choose_ways(p);
     for (int i = 0; i < p->sets && status == SMP_OK; i++)
-        status = call_part(p, SMP_PROBE_FORWARD, i);
+        status = call_part(p, SMP_OP_FORWARD, i);
     if (status == SMP_OK)
         status = smp__probe_choose(p);
     if (status == SMP_OK)
@@ -419,12 +419,12 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
 }
 
 /* Host: call by call, the newest input warmed up outside the clock. */
-static smp_status time_calls(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+static smp_status time_calls(smp__probe_state *p, smp_op_part part, int repeat, double *us)
 {
     const int sets = p->part_sets[part], step = stride(sets);
     for (int i = 0; i < repeat; i++) {
         double one;
-        if (part == SMP_PROBE_FORWARD && p->op->n_in > 0)
+        if (part == SMP_OP_FORWARD && p->op->n_in > 0)
             warm(set_at(p, p->next_set) + p->place.in[p->newest], in_bytes(p, p->newest));
         SMP_TRY(smp__probe_clock_start(p));
         SMP_TRY(call_part(p, part, p->next_set));
@@ -436,7 +436,7 @@ static smp_status time_calls(smp__probe_state *p, smp_probe_part part, int repea
 }
 
 /* Other devices: all calls in one piece, as a step enqueues them. */
-static smp_status time_queue(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+static smp_status time_queue(smp__probe_state *p, smp_op_part part, int repeat, double *us)
 {
     const int sets = p->part_sets[part], step = stride(sets);
     SMP_TRY(smp__probe_idle(p));
@@ -448,7 +448,7 @@ static smp_status time_queue(smp__probe_state *p, smp_probe_part part, int repea
     return smp__probe_clock_stop(p, us);
 }
 
-smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us)
+smp_status smp__probe_time(void *context, smp_op_part part, int repeat, double *us)
 {
     smp__probe_state *p = context;
     *us = 0;

@@ -79,7 +79,7 @@ smp_status smp__probe_clock_stop(smp__probe_state *p, double *us);
 
 /* The probe's open, time and close; context: smp__probe_state. */
 smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
-smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us);
+smp_status smp__probe_time(void *context, smp_op_part part, int repeat, double *us);
 void smp__probe_close(void *context);
 /* Finds how the open op's matrix products are computed fastest, once for each product. */
 smp_status smp__probe_choose(smp__probe_state *p);

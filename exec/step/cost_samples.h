@@ -15,7 +15,7 @@
 
 enum {
     SMP__COST_SAMPLES = 64, /* the last so many steps are kept */
-    SMP__COST_PARTS = 3     /* of an operator: smp_probe_part */
+    SMP__COST_PARTS = 3     /* of an operator: smp_op_part */
 };
 
 typedef struct smp__message_sample {

@@ -153,7 +153,7 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
             return weigh(s, microbatch, call, args, call->kernels->backward);
         SMP_TRY(weigh(s, microbatch, call, args, call->kernels->backward_weight));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->work->chunk[chunk].call),
-                               SMP_PROBE_BACKWARD_WEIGHT));
+                               SMP_OP_BACKWARD_WEIGHT));
     }
     if (call->input_pair) {
         const smp_op_call before =
@@ -258,7 +258,7 @@ static smp_status after_operator(smp *s)
  * be, forward again is nobody's. */
 static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr *instr, int *call)
 {
-    int part = SMP_PROBE_BACKWARD_INPUT;
+    int part = SMP_OP_BACKWARD_INPUT;
     if (!smp__cost_looks_at(s, microbatch))
         return SMP_OK;
     if (instr->kind == SMP_INSTR_RECOMPUTE)
@@ -268,7 +268,7 @@ static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr 
     else if (*call < 0)
         return SMP_OK; /* of the first call, then */
     if (instr->kind == SMP_INSTR_WEIGHT || !passes_gradient(&s->work->chunk[chunk].call[*call]))
-        part = SMP_PROBE_BACKWARD_WEIGHT;
+        part = SMP_OP_BACKWARD_WEIGHT;
     return smp__cost_mark_at(s, chunk, *call, part);
 }
 
@@ -336,7 +336,7 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
         SMP_TRY(forward_call(s, chunk, microbatch, call, at, pair));
         SMP_TRY(smp__tap_take(s, chunk, i + pair, microbatch));
         SMP_TRY(after_operator(s));
-        SMP_TRY(smp__cost_mark(s, chunk, microbatch, i, SMP_PROBE_FORWARD));
+        SMP_TRY(smp__cost_mark(s, chunk, microbatch, i, SMP_OP_FORWARD));
         i += pair;
     }
     return SMP_OK;

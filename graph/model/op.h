@@ -130,13 +130,29 @@ typedef struct smp_op_exchange {
     int64_t beside;
 } smp_op_exchange;
 
+typedef enum smp_op_part {
+    SMP_OP_FORWARD,
+    SMP_OP_BACKWARD_INPUT,
+    SMP_OP_BACKWARD_WEIGHT
+} smp_op_part;
+
+/* What an op's arithmetic is made of: products have rates of their own. */
+typedef enum smp_op_arithmetic { SMP_OP_PLAIN, SMP_OP_PRODUCT, SMP_OP_ATTENTION } smp_op_arithmetic;
+
+/* So many products at once of (m, k) by (k, n), as forward makes them; of attention, heads of width
+ * k with m queries and n keys. */
+typedef struct smp_op_product {
+    int64_t count, m, n, k;
+} smp_op_product;
+
 /* Arithmetic and memory traffic of one micro-batch, for the roofline, and what devices of a group
  * exchange. backward_weight exchanges nothing, so that it may be put off. */
 typedef struct smp_op_work {
     double forward_flops, backward_input_flops, backward_weight_flops;
     double forward_bytes, backward_input_bytes, backward_weight_bytes;
     double forward_moved, backward_input_moved; /* bytes besides, which no arithmetic hides */
-    bool matrix; /* the flops are those of matrix products, which have rates of their own */
+    smp_op_arithmetic kind;
+    smp_op_product product; /* unless it is plain */
     smp_op_exchange forward_exchange, backward_input_exchange;
 } smp_op_work;
 

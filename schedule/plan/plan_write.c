@@ -386,6 +386,34 @@ static bool same_device(const smp_device_spec *a, const smp_device_spec *b)
            strcmp(a->name, b->name) == 0;
 }
 
+static void put_efficiency(writer *w, const smp_efficiency *e)
+{
+    put_key(w, "efficiency");
+    open_with(w, '{');
+    for (int i = 0; i < smp_efficiency_n_field; i++) {
+        const smp_efficiency_field *f = &smp_efficiency_fields[i];
+        const double value = *(const double *)((const char *)e + f->offset);
+        if (value != *(const double *)((const char *)&smp_efficiency_ideal + f->offset))
+            put_double(w, f->key, value);
+    }
+    if (e->n_tile > 0) {
+        put_key(w, "tiles");
+        open_with(w, '[');
+        for (int i = 0; i < e->n_tile; i++) {
+            separate(w);
+            open_with(w, '{');
+            put_int(w, "rows", e->tile[i].rows);
+            put_int(w, "columns", e->tile[i].columns);
+            put_double(w, "share", e->tile[i].share);
+            close_with(w, '}');
+        }
+        close_with(w, ']');
+    }
+    if (*e->from)
+        put_text(w, "from", e->from);
+    close_with(w, '}');
+}
+
 /* Runs of equal devices. */
 static void put_devices(writer *w, const smp_cluster *cluster)
 {
@@ -408,6 +436,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
         if (device->flops_fp16 > 0)
             put_double(w, "flops_fp16", device->flops_fp16);
         put_double(w, "bytes_per_s", device->bytes_per_s);
+        if (device->efficiency)
+            put_efficiency(w, device->efficiency);
         close_with(w, '}');
     }
     close_with(w, ']');

@@ -2,7 +2,7 @@
 #ifndef SMP_SCHEDULE_SIMULATE_UPDATE_PRICE_H
 #define SMP_SCHEDULE_SIMULATE_UPDATE_PRICE_H
 
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 #include "schedule/rules/shard.h"
 
 /* Microseconds that it takes for each byte of a rank's weights in fp32, of which the rank

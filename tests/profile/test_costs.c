@@ -13,6 +13,8 @@
 #include "profile/costs.h"
 #include "profile/estimate.h"
 
+#define CALL_US 1.0 /* of a call, on devices that are not described */
+
 enum { BATCH = 10 };
 
 static const char mlp[] = "smp: 1\n"
@@ -70,12 +72,12 @@ static void test_costs_roofline_limited_by_arithmetic(void **state)
     assert_int_equal(smp_costs_build(graph, &cluster, NULL, BATCH, &costs), SMP_OK);
     /* a: 80 rows of 64 -> 32; two flops per product, one per bias element; no input gradient */
     const double product = 2.0 * 80 * 64 * 32, bias = 80 * 32;
-    assert_near(costs->op[0].forward_us, (product + bias) / 1e3 + SMP__CALL_US);
-    assert_near(costs->op[0].backward_weight_us, (product + bias) / 1e3 + SMP__CALL_US);
+    assert_near(costs->op[0].forward_us, (product + bias) / 1e3 + CALL_US);
+    assert_near(costs->op[0].backward_weight_us, (product + bias) / 1e3 + CALL_US);
     assert_true(costs->op[0].backward_input_us == 0);
     assert_true(costs->op[0].backward_us == costs->op[0].backward_weight_us);
     /* b: 32 -> 16, with an input gradient */
-    assert_near(costs->op[1].backward_input_us, 2.0 * 80 * 32 * 16 / 1e3 + SMP__CALL_US);
+    assert_near(costs->op[1].backward_input_us, 2.0 * 80 * 32 * 16 / 1e3 + CALL_US);
     assert_near(costs->op[1].backward_us,
                 costs->op[1].backward_input_us + costs->op[1].backward_weight_us);
     assert_string_equal(costs->source, "roofline");
@@ -93,7 +95,7 @@ static void test_costs_roofline_limited_by_traffic(void **state)
     assert_int_equal(smp_costs_build(graph, &cluster, NULL, BATCH, &costs), SMP_OK);
     /* a reads x (80 x 64), the weight and the bias and writes 80 x 32 */
     const double bytes = 4.0 * (80 * 64 + 64 * 32 + 32 + 80 * 32);
-    assert_near(costs->op[0].forward_us, bytes / 7 + SMP__CALL_US);
+    assert_near(costs->op[0].forward_us, bytes / 7 + CALL_US);
     assert_near(costs->optimizer_bytes_per_s, 1e6);
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
@@ -481,10 +483,9 @@ static void test_costs_of_bf16(void **state)
         assert_int_equal(full->op[i].output_bytes, 2 * half->op[i].output_bytes);
         assert_int_equal(full->op[i].stash_bytes, 2 * half->op[i].stash_bytes);
         assert_int_equal(full->op[i].weight_bytes, half->op[i].weight_bytes);
-        assert_near(full->op[i].forward_us - SMP__CALL_US,
-                    4 * (half->op[i].forward_us - SMP__CALL_US));
-        assert_near(full->op[i].backward_weight_us - SMP__CALL_US,
-                    4 * (half->op[i].backward_weight_us - SMP__CALL_US));
+        assert_near(full->op[i].forward_us - CALL_US, 4 * (half->op[i].forward_us - CALL_US));
+        assert_near(full->op[i].backward_weight_us - CALL_US,
+                    4 * (half->op[i].backward_weight_us - CALL_US));
     }
     assert_true(full->op[2].forward_us == half->op[2].forward_us); /* mse: no products */
     assert_int_equal(half->op[2].output_bytes, 4);
@@ -496,8 +497,8 @@ static void test_costs_of_bf16(void **state)
     for (int given = 0; given < 2; given++) {
         device.flops_tf32 = given ? 3e9 : 0;
         assert_int_equal(build_on(graph, &device, &tf32), SMP_OK);
-        assert_near(full->op[0].forward_us - SMP__CALL_US,
-                    (given ? 3 : 2) * (tf32->op[0].forward_us - SMP__CALL_US));
+        assert_near(full->op[0].forward_us - CALL_US,
+                    (given ? 3 : 2) * (tf32->op[0].forward_us - CALL_US));
         assert_int_equal(tf32->op[0].output_bytes, full->op[0].output_bytes);
         smp_costs_destroy(tf32);
     }

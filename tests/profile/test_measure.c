@@ -50,7 +50,7 @@ typedef struct fake {
     int link_progress;
 } fake;
 
-static double true_us(const smp_op *op, smp_probe_part part)
+static double true_us(const smp_op *op, smp_op_part part)
 {
     return 10.0 * (op->name[0] - 'a' + 1) + (double)part;
 }
@@ -67,7 +67,7 @@ static smp_status fake_open(void *context, const smp_graph *graph, const smp_op 
     return SMP_OK;
 }
 
-static smp_status fake_time(void *context, smp_probe_part part, int repeat, double *us)
+static smp_status fake_time(void *context, smp_op_part part, int repeat, double *us)
 {
     fake *f = context;
     assert_non_null(f->open);
@@ -228,11 +228,11 @@ static void test_measure_takes_medians_of_distinct_ops(void **state)
         const bool weights = op->n_param > 0, input = i != 0 && !op->kind->passes_dout;
         /* h2 goes to d and g: g is the last consumer, so d's contribution is the one added */
         const double added = i == 3 ? 4.0 * 8 * BATCH / 8e9 * 1e6 : 0;
-        assert_true(p->op[i].forward_us == true_us(op, SMP_PROBE_FORWARD));
+        assert_true(p->op[i].forward_us == true_us(op, SMP_OP_FORWARD));
         assert_true(fabs(p->op[i].backward_input_us -
-                         (input ? true_us(op, SMP_PROBE_BACKWARD_INPUT) : 0) - added) < 1e-9);
+                         (input ? true_us(op, SMP_OP_BACKWARD_INPUT) : 0) - added) < 1e-9);
         assert_true(p->op[i].backward_weight_us ==
-                    (weights ? true_us(op, SMP_PROBE_BACKWARD_WEIGHT) : 0));
+                    (weights ? true_us(op, SMP_OP_BACKWARD_WEIGHT) : 0));
         assert_true(fabs(p->op[i].backward_us - p->op[i].backward_input_us -
                          p->op[i].backward_weight_us) < 1e-9);
         assert_string_equal(p->name[i], graph->op[i].name);
@@ -395,7 +395,7 @@ static double noise_of(const fake *f)
 
 /* Times that scatter at first: those ops alone are measured again, as often as asked, and the least
  * scattered measurement is taken. */
-static smp_status noisy_time(void *context, smp_probe_part part, int repeat, double *us)
+static smp_status noisy_time(void *context, smp_op_part part, int repeat, double *us)
 {
     fake *f = context;
     const smp_op *op = f->open;
@@ -442,9 +442,8 @@ static void test_measure_again_what_scatters(void **state)
         assert_int_equal(f.opened[2], 3 * (1 + again));
         assert_true(p->spread[0] == 0 && p->spread[2] > 0.1);
         assert_true(again > 0 ? p->spread[1] == 0 : p->spread[1] > 0.1);
-        assert_int_equal(p->op[1].forward_us == true_us(&graph->op[1], SMP_PROBE_FORWARD),
-                         again > 0);
-        assert_true(p->op[2].forward_us < 3 * true_us(&graph->op[2], SMP_PROBE_FORWARD));
+        assert_int_equal(p->op[1].forward_us == true_us(&graph->op[1], SMP_OP_FORWARD), again > 0);
+        assert_true(p->op[2].forward_us < 3 * true_us(&graph->op[2], SMP_OP_FORWARD));
         assert_true(p->spread[3] == p->spread[1] && p->spread[4] == p->spread[2]);
         smp_profile_destroy(p);
     }

@@ -18,6 +18,8 @@
 #include "profile/estimate.h"
 #include "profile/overlap_costs.h"
 
+#define CALL_US 1.0 /* of a call, on devices that are not described */
+
 enum { BATCH = 10, MOST_OPS = 16, DEVICES = 4 };
 
 /* Megatron-LM's pair of products: columns, then rows, whose sum is reduced. */
@@ -466,7 +468,7 @@ static void check_ring(const ring_case *c)
     const smp_splitting splitting = {.devices = DEVICES, .n_entry = 1, .entry = entries};
     const double forward_us = message_us(c->forward_bytes);
     const double backward_us = message_us(c->backward_bytes);
-    const double calls = 3 * SMP__CALL_US; /* of pieces */
+    const double calls = 3 * CALL_US; /* of pieces */
     bool hidden[3];
     for (int k = 0; k < 3; k++) {
         smp_graph *graph = NULL;

@@ -116,7 +116,7 @@ static inline void fixture_multiplies(const smp_graph *graph, const smp_op *op, 
                                       smp_op_work *work)
 {
     (void)graph, (void)op, (void)batch;
-    work->matrix = true;
+    work->kind = SMP_OP_PRODUCT;
 }
 
 /* The same of an op that exchanges in the middle, of one that does nothing else, and of one whose

@@ -7,7 +7,7 @@
 
 #include "graph/base/built.h"
 #include "graph/math/math.h"
-#include "profile/cuda_info.h"
+#include "profile/device/cuda_info.h"
 #include "smp.h"
 #include "tools/options/options.h"
 

@@ -283,7 +283,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms);
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
     work->backward_weight_flops = at.buckets > 0 ? scores * (2.0 * (double)at.width + 6) : 0;
-    work->matrix = true;
+    work->kind = SMP_OP_ATTENTION;
+    work->product = (smp_op_product){batch * at.heads, at.queries, at.keys, at.width};
 }
 
 /* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. */

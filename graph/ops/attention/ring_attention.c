@@ -245,7 +245,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = scores * (4.0 * (double)r.at.width + 20 + terms);
     work->backward_input_flops = scores * (10.0 * (double)r.at.width + 22 + terms);
-    work->matrix = true;
+    work->kind = SMP_OP_ATTENTION;
+    work->product = (smp_op_product){batch * r.at.heads, r.at.queries, r.at.keys, r.at.width};
     set_exchanges(graph, op, &r, batch, work);
 }
 

@@ -198,7 +198,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = flops + bias;
     work->backward_input_flops = flops;
     work->backward_weight_flops = flops + bias;
-    work->matrix = true;
+    work->kind = SMP_OP_PRODUCT;
+    work->product =
+        (smp_op_product){1, smp__count(smp__out(graph, op), batch) / s.out[SMP_CHANNELS],
+                         s.out[SMP_CHANNELS], smp_convolution_taps(&s)};
 }
 
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,

@@ -44,7 +44,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
                    (double)smp__columns(smp__in(graph, op, 0));
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = work->backward_input_flops = work->backward_weight_flops = flops;
-    work->matrix = true;
+    work->kind = SMP_OP_PRODUCT;
+    const int64_t *x = smp__in(graph, op, 0)->shape.dim; /* (experts, places, in) */
+    work->product = (smp_op_product){batch * x[0], x[1], op->attr[FEATURES].i, x[2]};
 }
 
 /* One sample's places of one expert. */

@@ -76,7 +76,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = flops + bias;
     work->backward_input_flops = flops;
     work->backward_weight_flops = flops + bias;
-    work->matrix = true;
+    work->kind = SMP_OP_PRODUCT;
+    work->product = (smp_op_product){1, row_count(graph, op, batch), op->attr[FEATURES].i,
+                                     smp__columns(smp__in(graph, op, 0))};
 }
 
 /* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the

@@ -185,7 +185,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = work->backward_weight_flops =
         flops + (op->attr[SMP__LINEAR_BIAS].i ? bias : 0);
     work->backward_input_flops = flops;
-    work->matrix = true;
+    work->kind = SMP_OP_PRODUCT;
+    work->product = (smp_op_product){r.devices, r.rows, r.columns[1], r.columns[0]};
     if (r.devices > 1)
         set_exchanges(&r, work);
 }

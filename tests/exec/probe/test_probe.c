@@ -56,7 +56,7 @@ static smp_graph *parse(const char *mode)
     return graph;
 }
 
-static void check_part(const smp_probe *probe, const smp_op *op, smp_probe_part part, bool runs)
+static void check_part(const smp_probe *probe, const smp_op *op, smp_op_part part, bool runs)
 {
     double us = -1;
     if (probe->time(probe->context, part, 3, &us) != SMP_OK)
@@ -78,9 +78,9 @@ static void open_every_op(const char *mode, bool training)
             input = input || (graph->tensor[op->in[k]].needs_grad && !op->kind->passes_dout);
         if (probe->open(probe->context, graph, op, BATCH) != SMP_OK)
             fail_msg("%s", smp_last_error());
-        check_part(probe, op, SMP_PROBE_FORWARD, true);
-        check_part(probe, op, SMP_PROBE_BACKWARD_INPUT, training && input);
-        check_part(probe, op, SMP_PROBE_BACKWARD_WEIGHT, training && op->n_param > 0);
+        check_part(probe, op, SMP_OP_FORWARD, true);
+        check_part(probe, op, SMP_OP_BACKWARD_INPUT, training && input);
+        check_part(probe, op, SMP_OP_BACKWARD_WEIGHT, training && op->n_param > 0);
         probe->close(probe->context);
     }
     smp_probe_destroy(probe);

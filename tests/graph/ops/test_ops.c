@@ -133,10 +133,10 @@ static void check_counted_flops(const op_run *run, const op_case *c, const smp_o
     reference_flops counted = {0};
     if (c->flops)
         counted = c->flops(&call);
-    check_flops(work->forward_flops, counted.forward, work->matrix, "forward");
-    check_flops(work->backward_input_flops, counted.backward_input, work->matrix,
+    check_flops(work->forward_flops, counted.forward, work->kind != SMP_OP_PLAIN, "forward");
+    check_flops(work->backward_input_flops, counted.backward_input, work->kind != SMP_OP_PLAIN,
                 "backward of inputs");
-    check_flops(work->backward_weight_flops, counted.backward_weight, work->matrix,
+    check_flops(work->backward_weight_flops, counted.backward_weight, work->kind != SMP_OP_PLAIN,
                 "backward of weights");
 }
 

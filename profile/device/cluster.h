@@ -6,6 +6,7 @@
 
 #include "graph/base/arena.h"
 #include "graph/model/target.h"
+#include "profile/device/efficiency.h"
 
 typedef struct smp_device_spec {
     const char *name;
@@ -13,16 +14,23 @@ typedef struct smp_device_spec {
     double flops_fp32; /* per second */
     double flops_tf32; /* of matrix products, as bf16; 0: not given */
     double flops_bf16;
-    double flops_fp16;  /* 0: not given */
-    double bytes_per_s; /* memory bandwidth */
+    double flops_fp16;                /* 0: not given */
+    double bytes_per_s;               /* memory bandwidth */
+    const smp_efficiency *efficiency; /* NULL: it is not described (smp_device_efficiency) */
 } smp_device_spec;
+
+static inline const smp_efficiency *smp_device_efficiency(const smp_device_spec *device)
+{
+    return device->efficiency ? device->efficiency : &smp_efficiency_ideal;
+}
 
 /* What a plan asks of a device: memory and arithmetic. */
 static inline bool smp_devices_alike(const smp_device_spec *a, const smp_device_spec *b)
 {
     return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
            a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
-           a->flops_fp16 == b->flops_fp16;
+           a->flops_fp16 == b->flops_fp16 &&
+           smp_efficiency_alike(smp_device_efficiency(a), smp_device_efficiency(b));
 }
 
 /* A transfer of b bytes takes latency_us + b / bytes_per_s; where it was measured, a piecewise
@@ -93,6 +101,11 @@ void smp_cluster_destroy(smp_cluster *cluster);
  * given is half of bf16, or fp32 where that is not given either; fp16 not given is bf16. 0: that is
  * not given. */
 double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision);
+/* Bytes of memory that an op moves in a second. */
+static inline double smp_device_moved_per_s(const smp_device_spec *device)
+{
+    return device->bytes_per_s * smp_device_efficiency(device)->memory;
+}
 
 int smp_cluster_devices(const smp_cluster *cluster);
 /* The core that a device computes on, counted over all nodes: the devices of a node are dealt out

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 static const char good[] = "smp: 1\n"
                            "name: two-nodes\n"

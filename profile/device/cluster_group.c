@@ -1,6 +1,6 @@
 /* A cluster whose devices are groups of another one's. What a group's devices do at the same time,
  * they do on what they share: cores in turns, adapters in parts. */
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,6 +16,11 @@ static double fp16_of(const smp_device_spec *device)
     return smp_device_matrix_flops(device, SMP_PRECISION_FP16);
 }
 
+static double reached(const smp_device_spec *device)
+{
+    return device->flops_bf16 * smp_device_efficiency(device)->products;
+}
+
 /* The slowest and smallest of a group's devices. */
 static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
@@ -27,6 +32,8 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
             least.flops_tf32 = fmin(tf32_of(&least), tf32_of(&device[i]));
         if (device[i].flops_fp16 != least.flops_fp16)
             least.flops_fp16 = fmin(fp16_of(&least), fp16_of(&device[i]));
+        if (reached(&device[i]) < reached(&least))
+            least.efficiency = device[i].efficiency;
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);
         least.bytes_per_s = fmin(least.bytes_per_s, device[i].bytes_per_s);

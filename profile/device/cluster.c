@@ -4,12 +4,13 @@
  * (`device` is a list: one entry per device, or per device of a node and then the same on every
  * node). A link that no pair of devices can use may be left out. Linear in the file and the number
  * of devices. */
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "graph/yaml/yaml_field.h"
+#include "profile/device/device_spec.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES_PER_NODE = 4096, MAX_DEVICES = 1000000, MAX_CORES = 65536 };
 enum { MAX_POINTS = 1000 };
@@ -27,45 +28,6 @@ static smp_status read_count(const smp_yaml_node *map, const char *key, bool mus
 {
     return must || smp_yaml_get(map, key) ? smp__field_int(map, "cluster", key, min, max, out)
                                           : SMP_OK;
-}
-
-static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
-{
-    static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16"};
-    static const char *const names[] = {"compute: tf32", "compute: bf16", "compute: fp16"};
-    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16, &spec->flops_fp16};
-    const smp_yaml_node *compute, *rate;
-    SMP_TRY(smp__field_map(device, "device", "compute", keys, SMP__COUNT(keys), &compute));
-    SMP_TRY(smp__field(compute, "compute", "fp32", &rate));
-    SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
-    for (int i = 0; i < 3; i++) {
-        rate = smp_yaml_get(compute, keys[i + 1]);
-        if (rate)
-            SMP_TRY(smp_yaml_flops(rate, names[i], optional[i]));
-    }
-    return SMP_OK;
-}
-
-static smp_status read_device(const smp_yaml_node *node, smp_arena *arena, smp_device_spec *spec)
-{
-    static const char *const keys[] = {"name", "memory", "compute", "bandwidth"};
-    const smp_yaml_node *memory, *name;
-    const char *text = "device";
-    SMP_TRY(smp_yaml_map(node, "device"));
-    SMP_TRY(smp_yaml_known_keys(node, "device", keys, SMP__COUNT(keys)));
-    name = smp_yaml_get(node, "name");
-    if (name)
-        SMP_TRY(smp_yaml_string(name, "device: name", &text));
-    spec->name = smp_arena_strdup(arena, text);
-    if (!spec->name)
-        return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__field(node, "device", "memory", &memory));
-    SMP_TRY(smp_yaml_bytes(memory, "device: memory", &spec->memory_bytes));
-    if (spec->memory_bytes < 1)
-        return smp_fail_at(smp_yaml_where(memory), "device: memory: got '%s', expected more",
-                           smp_yaml_text(memory));
-    SMP_TRY(read_compute(node, spec));
-    return read_bandwidth(node, "device", "device: bandwidth", &spec->bytes_per_s);
 }
 
 static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
@@ -86,9 +48,9 @@ static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
                 "device of a node (%d)",
                 given, n, cluster->devices_per_node);
         for (int i = 0; i < given; i++)
-            SMP_TRY(read_device(smp_yaml_list_at(node, i), cluster->arena, &device[i]));
+            SMP_TRY(smp__device_read(smp_yaml_list_at(node, i), cluster->arena, &device[i]));
     } else {
-        SMP_TRY(read_device(node, cluster->arena, &device[0]));
+        SMP_TRY(smp__device_read(node, cluster->arena, &device[0]));
     }
     for (int i = given; i < n; i++)
         device[i] = device[i - given];

@@ -1,7 +1,7 @@
 /* Reports CUDA through the runtime library alone. The runtime is linked statically and loads the
  * driver when it is first called, so a program built with it starts on a machine without a GPU;
  * there every call returns an error and leaves its output untouched. */
-#include "profile/cuda_info.h"
+#include "profile/device/cuda_info.h"
 
 #include <cuda_runtime_api.h>
 #ifdef SMP_HAVE_CUDNN

@@ -1,5 +1,5 @@
 /* Copies of clusters in memory of another object, such as a plan, that is freed whole. */
-#include "profile/cluster.h"
+#include "profile/device/cluster.h"
 
 #include <string.h>
 
@@ -38,6 +38,10 @@ smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp
         device[d].name = same ? device[d - 1].name : smp_arena_strdup(arena, from->device[d].name);
         if (!device[d].name)
             return SMP_ERR_NO_MEMORY;
+        if (d > 0 && from->device[d].efficiency == from->device[d - 1].efficiency)
+            device[d].efficiency = device[d - 1].efficiency;
+        else if (device[d].efficiency)
+            SMP_TRY(smp_efficiency_copy(from->device[d].efficiency, arena, &device[d].efficiency));
     }
     SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
     SMP_TRY(copy_link(arena, &from->inter_node, &to->inter_node));

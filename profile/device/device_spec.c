@@ -1,0 +1,108 @@
+/* A device of a cluster: its figures in the cluster file, or in a description that this names,
+ * whose figures it may replace. */
+#include "profile/device/device_spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/yaml/yaml_field.h"
+
+static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
+{
+    static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16"};
+    static const char *const names[] = {"compute: tf32", "compute: bf16", "compute: fp16"};
+    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16, &spec->flops_fp16};
+    const smp_yaml_node *compute, *rate;
+    SMP_TRY(smp__field_map(device, "device", "compute", keys, SMP__COUNT(keys), &compute));
+    SMP_TRY(smp__field(compute, "compute", "fp32", &rate));
+    SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
+    for (int i = 0; i < 3; i++) {
+        rate = smp_yaml_get(compute, keys[i + 1]);
+        if (rate)
+            SMP_TRY(smp_yaml_flops(rate, names[i], optional[i]));
+    }
+    return SMP_OK;
+}
+
+static smp_status read_memory(const smp_yaml_node *device, smp_device_spec *spec)
+{
+    const smp_yaml_node *memory;
+    SMP_TRY(smp__field(device, "device", "memory", &memory));
+    SMP_TRY(smp_yaml_bytes(memory, "device: memory", &spec->memory_bytes));
+    if (spec->memory_bytes >= 1)
+        return SMP_OK;
+    return smp_fail_at(smp_yaml_where(memory), "device: memory: got '%s', expected more",
+                       smp_yaml_text(memory));
+}
+
+/* What the map says of a device; all but the name and the efficiency must be there, unless it is
+ * known already. */
+static smp_status read_figures(const smp_yaml_node *node, bool known, smp_arena *arena,
+                               smp_device_spec *spec)
+{
+    const smp_yaml_node *bandwidth, *name = smp_yaml_get(node, "name");
+    const smp_yaml_node *efficiency = smp_yaml_get(node, "efficiency");
+    const char *text = "device";
+    if (name)
+        SMP_TRY(smp_yaml_string(name, "device: name", &text));
+    if (name || !known)
+        spec->name = smp_arena_strdup(arena, text);
+    if (!spec->name)
+        return SMP_ERR_NO_MEMORY;
+    if (!known || smp_yaml_get(node, "memory"))
+        SMP_TRY(read_memory(node, spec));
+    if (!known || smp_yaml_get(node, "compute"))
+        SMP_TRY(read_compute(node, spec));
+    if (!known || smp_yaml_get(node, "bandwidth")) {
+        SMP_TRY(smp__field(node, "device", "bandwidth", &bandwidth));
+        SMP_TRY(smp_yaml_bytes_per_s(bandwidth, "device: bandwidth", &spec->bytes_per_s));
+    }
+    return efficiency ? smp_efficiency_read(efficiency, arena, &spec->efficiency) : SMP_OK;
+}
+
+/* `name` as it is meant in `file`: from that one's folder on. */
+static char *path_from(const char *file, const char *name)
+{
+    const char *slash = name[0] == '/' ? NULL : strrchr(file, '/');
+    const size_t folder = slash ? (size_t)(slash - file) + 1 : 0;
+    char *path = malloc(folder + strlen(name) + 1);
+    if (path) {
+        memcpy(path, file, folder);
+        strcpy(path + folder, name);
+    }
+    return path;
+}
+
+static smp_status read_description(const smp_yaml_node *named, smp_arena *arena,
+                                   smp_device_spec *spec)
+{
+    static const char *const keys[] = {"smp",     "name",      "memory",
+                                       "compute", "bandwidth", "efficiency"};
+    const smp_yaml_node *top;
+    const char *name;
+    smp_yaml *yaml = NULL;
+    SMP_TRY(smp_yaml_string(named, "device: description", &name));
+    char *path = path_from(smp_yaml_where(named).file, name);
+    if (!path)
+        return SMP_ERR_NO_MEMORY;
+    smp_status status = smp_yaml_read(path, &yaml);
+    if (status == SMP_OK)
+        status = smp_yaml_document(yaml, "device", keys, SMP__COUNT(keys), &top);
+    if (status == SMP_OK)
+        status = read_figures(top, false, arena, spec);
+    smp_yaml_destroy(yaml);
+    free(path);
+    return status;
+}
+
+smp_status smp__device_read(const smp_yaml_node *node, smp_arena *arena, smp_device_spec *spec)
+{
+    static const char *const keys[] = {"name",      "memory",     "compute",
+                                       "bandwidth", "efficiency", "description"};
+    SMP_TRY(smp_yaml_map(node, "device"));
+    SMP_TRY(smp_yaml_known_keys(node, "device", keys, SMP__COUNT(keys)));
+    const smp_yaml_node *named = smp_yaml_get(node, "description");
+    if (named)
+        SMP_TRY(read_description(named, arena, spec));
+    return read_figures(node, named != NULL, arena, spec);
+}
