@@ -31,12 +31,25 @@ static double optimizer_traffic(smp_target target)
 
 enum { FROM_GIVEN = 1, FROM_PROFILE = 2, FROM_ROOFLINE = 4 };
 
-static const char *source_name(unsigned sources)
+/* "measured", "estimated from h100-80gb-sxm (fitted to 14 published steps)" */
+static smp_status set_source(const smp__costing *c, smp_costs *costs)
 {
-    static const char *const names[] = {
-        "given",    "given",           "profile",           "profile, given",
-        "roofline", "roofline, given", "profile, roofline", "profile, roofline, given"};
-    return names[sources & 7];
+    const smp_efficiency *described = c->device.efficiency;
+    const char *name = c->cluster->device[0].name, *from = described ? described->from : "";
+    const char *measured = c->sources & FROM_PROFILE ? "measured" : "";
+    const char *given = c->sources & FROM_GIVEN || c->sources == 0 ? "given by the model" : "";
+    char *estimated = smp_arena_printf(
+        costs->arena, described ? "estimated from %s%s%s%s" : "estimated from the peaks of %s",
+        name, *from ? " (" : "", from, *from ? ")" : "");
+    if (!estimated)
+        return SMP_ERR_NO_MEMORY;
+    if (!(c->sources & FROM_ROOFLINE))
+        *estimated = '\0';
+    costs->source = smp_arena_printf(costs->arena, "%s%s%s%s%s", measured,
+                                     *measured && (*estimated || *given) ? ", " : "", estimated,
+                                     *estimated && *given ? ", " : "", given);
+    costs->error = c->sources == FROM_ROOFLINE && described ? described->error : 0;
+    return costs->source ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
 static bool has_kernels(const smp_op *op)
@@ -323,6 +336,27 @@ double smp_host_update_rate(smp_target target)
     return 4.0 / (4.0 * optimizer_traffic(host) / SMP_CORE_BYTES_PER_S + rounding_s(host));
 }
 
+/* A pass is as long as its host takes to launch it, or as the device to run it. */
+static void wait_for_host(const smp_graph *graph, double host_us, smp_op_cost *cost)
+{
+    double forward_us = 0, backward_us = 0;
+    int64_t forwards = 0, backwards = 0;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        forward_us += cost[i].forward_us;
+        backward_us += cost[i].backward_us;
+        forwards += cost[i].forward_us > 0;
+        backwards += (cost[i].backward_input_us > 0) + (cost[i].backward_weight_us > 0);
+    }
+    const double forward = forwards > 0 ? fmax(1, host_us * (double)forwards / forward_us) : 1;
+    const double backward = backwards > 0 ? fmax(1, host_us * (double)backwards / backward_us) : 1;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        cost[i].forward_us *= forward;
+        cost[i].backward_us *= backward;
+        cost[i].backward_input_us *= backward;
+        cost[i].backward_weight_us *= backward;
+    }
+}
+
 static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs)
 {
     smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, (size_t)graph->n_op);
@@ -339,9 +373,12 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
         }
         SMP_TRY(smp__op_cost(c, graph, i, origin, &cost[i]));
     }
+    const double host_us = smp_device_efficiency(&c->device)->host_us;
+    if (!c->profile && host_us > 0)
+        wait_for_host(graph, host_us, cost);
     if (!c->profile || c->of_whole) /* else it was measured as it is run */
         SMP_TRY(smp__overlap_costs(graph, c->cluster, cost, costs));
-    costs->source = source_name(c->sources);
+    SMP_TRY(set_source(c, costs));
     costs->optimizer_bytes_per_s = smp__optimizer_rate(c, graph->target);
     return check_totals(costs);
 }

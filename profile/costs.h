@@ -21,7 +21,8 @@ typedef struct smp_costs {
     int32_t n_op;
     const smp_op_cost *op;        /* [n_op], per micro-batch, on device 0 of the cluster */
     double optimizer_bytes_per_s; /* weight bytes updated per second */
-    const char *source;           /* "profile", "roofline", "given" or a mix: for --explain */
+    const char *source; /* where times come from, for people: "measured", "estimated from ..." */
+    double error;       /* band of a step that they predict, as in smp_efficiency; 0: not known */
     const int64_t
         *tensor_bytes; /* [n_tensor] in place of what smp_costs_tensor_bytes finds, or NULL */
     /* [n_op] of exchanges of the backward, and what of them is counted as hidden and so no part of

@@ -154,7 +154,7 @@ static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
 {
     const smp_precision precision = graph->target.precision;
     *flops_per_s = work->kind != SMP_OP_PLAIN ? smp_device_matrix_flops(device, precision)
-                                                : device->flops_fp32;
+                                              : device->flops_fp32;
     if (*flops_per_s > 0)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,

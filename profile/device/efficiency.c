@@ -30,7 +30,7 @@ const smp_efficiency_field smp_efficiency_fields[] = {
     FIELD("score_bytes_backward", score_bytes_backward, 0, 1e3),
     FIELD("memory", memory, 0.001, 1),
     FIELD("call_us", call_us, 0, 1e6),
-    FIELD("least_us", least_us, 0, 1e6),
+    FIELD("host_us", host_us, 0, 1e6),
     FIELD("overlap_loss", overlap_loss, 0, 1),
     FIELD("error", error, 0, 10),
 };
@@ -205,7 +205,7 @@ static amount amount_of(const smp_op_work *work, smp_op_part part)
 
 static double call_us(const smp_efficiency *e, double us)
 {
-    return us > 0 ? fmax(us, e->least_us) + e->call_us : 0;
+    return us > 0 ? us + e->call_us : 0;
 }
 
 double smp_efficiency_us(const smp_efficiency *e, const smp_op_work *work, smp_op_part part,

@@ -29,7 +29,8 @@ typedef struct smp_efficiency {
                         writes all of them, masked ones too, between products; 0: it does not */
     double memory;                                    /* share of the bandwidth */
     double call_us;                                   /* from one call to the next */
-    double least_us;                                  /* a call takes no less beside that */
+    double
+        host_us; /* a host launches calls ahead, one in so long: it counts where all calls of a pass together take the device less */
     double overlap_loss; /* share of the time that exchanges and compute run side by side, by which
                             both become longer */
     int n_tile;

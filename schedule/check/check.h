@@ -70,7 +70,7 @@ typedef struct smp_check {
     const char *bound;        /* what proves plan->predicted.lower_bound_us */
     smp_check_best same;      /* best of the same ranks, chunks, micro-batches and schedule */
     smp_check_best any;       /* best of all on as many devices */
-    char cost_source[64];
+    char cost_source[160];
     smp_check_part part[SMP_N_PART]; /* largest first; of a plan that is legal and fits */
     int n_part;                      /* SMP_N_PART, or 0: not known */
     bool parts_timed_out;            /* a part was cut short, or not tried */

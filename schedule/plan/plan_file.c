@@ -585,10 +585,18 @@ static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const ch
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {
-        "step_us",        "bubble",    "samples_per_s",       "bottleneck_us",
-        "lower_bound_us", "gap",       "step_lower_bound_us", "step_gap",
-        "peak_bytes",     "host_bytes"};
+    static const char *const keys[] = {"step_us",
+                                       "bubble",
+                                       "samples_per_s",
+                                       "bottleneck_us",
+                                       "lower_bound_us",
+                                       "gap",
+                                       "step_lower_bound_us",
+                                       "step_gap",
+                                       "peak_bytes",
+                                       "host_bytes",
+                                       "costs",
+                                       "error"};
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -596,6 +604,10 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
     SMP_TRY(read_predictions(r, map, &sketch->predicted));
+    if (smp_yaml_get(map, "costs"))
+        SMP_TRY(smp__field_text(map, what, "costs", sketch->arena, &sketch->predicted.costs));
+    if (smp_yaml_get(map, "error"))
+        SMP_TRY(smp__field_double(map, what, "error", 0, 10, &sketch->predicted.error));
     if (smp_yaml_get(map, "host_bytes"))
         SMP_TRY(read_ranks(r, map, "host_bytes", "predicted: host_bytes",
                            &sketch->predicted.host_bytes, &sketch->n_host, &sketch->host_where));

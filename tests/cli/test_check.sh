@@ -22,8 +22,8 @@ peaks=$(sed -nE 's/.*peak_bytes: \[([0-9, ]*)\].*/\1/p' plan.yaml)
 expect_match out "\"peak_bytes\": \[$peaks\]"
 expect_exit 0 smp-partition check plan.yaml -o again.yaml --explain "${brief[@]}"
 expect_match out '^bottleneck: rank [01], '
-expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,/^predicted/p' plan.yaml | grep '"') \
-    <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
+expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,/^predicted/p' plan.yaml | grep '^ .*"') \
+    <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '^ .*"')) || true)" 0
 expect_exit 0 smp-partition check again.yaml "${brief[@]}"
 
 # Bounds hold of programs that a plan brings along, whatever its rule would order.
@@ -65,7 +65,7 @@ write_good_model good.yaml
 expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml
 expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile profile.yaml -o profiled.yaml
 expect_exit 0 smp-partition check profiled.yaml "${brief[@]}"
-expect_match out 'note: profiled\.yaml:.*the plan predicts a step of .*with these costs \(roofline\)'
+expect_match out 'note: profiled\.yaml:.*the plan predicts a step of .*with these costs \(estimated from the peaks of .*\)'
 expect_exit 0 smp-partition check profiled.yaml --profile profile.yaml "${brief[@]}"
 expect_no_match out 'the plan predicts'
 # The halves of a backward, measured, here unequal: planning, the plan's file and check take the same.

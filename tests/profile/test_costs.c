@@ -80,7 +80,7 @@ static void test_costs_roofline_limited_by_arithmetic(void **state)
     assert_near(costs->op[1].backward_input_us, 2.0 * 80 * 32 * 16 / 1e3 + CALL_US);
     assert_near(costs->op[1].backward_us,
                 costs->op[1].backward_input_us + costs->op[1].backward_weight_us);
-    assert_string_equal(costs->source, "roofline");
+    assert_string_equal(costs->source, "estimated from the peaks of test");
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
 }
@@ -218,13 +218,13 @@ static void test_costs_given_beats_profile_beats_roofline(void **state)
     assert_true(costs->op[1].backward_input_us == 6 && costs->op[1].backward_weight_us == 2);
     assert_int_equal(costs->op[1].weight_bytes, 1001); /* not given: the profile's */
     assert_true(costs->optimizer_bytes_per_s == 5e8);
-    assert_string_equal(costs->source, "profile, given");
+    assert_string_equal(costs->source, "measured, given by the model");
     smp_costs_destroy(costs);
 
     costs = build(graph, NULL, BATCH);
     assert_true(costs->op[1].forward_us == 1.5 && costs->op[1].backward_us == 8);
     assert_int_equal(costs->op[1].weight_bytes, 4 * (32 * 16 + 16));
-    assert_string_equal(costs->source, "roofline, given");
+    assert_string_equal(costs->source, "estimated from the peaks of test, given by the model");
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
 }
@@ -295,7 +295,7 @@ static void test_costs_opaque_uses_what_is_given(void **state)
     graph = parse(opaque, "mode: inference\n");
     costs = build(graph, NULL, 1);
     assert_true(costs->op[0].backward_us == 0 && costs->op[1].backward_us == 0);
-    assert_string_equal(costs->source, "given");
+    assert_string_equal(costs->source, "given by the model");
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
 }

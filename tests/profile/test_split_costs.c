@@ -120,7 +120,7 @@ static void test_exchanges_take_what_the_link_does(void **state)
                 1 + (DEVICES - 1) * message_us(16.0 * BATCH * 8));
     assert_near(cost_of(graph, costs, "loss")->backward_us, 1);
     assert_near(cost_of(graph, costs, "g")->forward_us, 1);
-    assert_string_equal(costs->source, "roofline");
+    assert_string_equal(costs->source, "estimated from the peaks of test");
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
 }
@@ -191,7 +191,7 @@ static void test_a_profile_of_the_whole_is_shared_out(void **state)
     assert_near(cost_of(graph, costs, "loss")->forward_us, 105);
     assert_near(cost_of(graph, costs, "in:shared")->backward_us, 1 + sum_us);
     assert_near(cost_of(graph, costs, "b:bias")->forward_us, 1 + rows * 64 / 1e3);
-    assert_string_equal(costs->source, "profile, roofline");
+    assert_string_equal(costs->source, "measured, estimated from the peaks of test");
     smp_costs_destroy(costs);
     /* nothing is split: nothing is estimated */
     smp_graph_destroy(graph);
@@ -202,7 +202,7 @@ static void test_a_profile_of_the_whole_is_shared_out(void **state)
         assert_near(costs->op[i].forward_us, measured[i].forward_us);
         assert_near(costs->op[i].backward_us, measured[i].backward_us);
     }
-    assert_string_equal(costs->source, "profile");
+    assert_string_equal(costs->source, "measured");
     smp_costs_destroy(costs);
     smp_graph_destroy(graph);
 }
@@ -254,7 +254,7 @@ static void test_profiles_are_read_for_a_split_graph(void **state)
         assert_true(costs->op[i].forward_us == measured[i].forward_us);
         assert_true(costs->op[i].backward_us == measured[i].backward_us);
     }
-    assert_string_equal(costs->source, "profile");
+    assert_string_equal(costs->source, "measured");
     smp_costs_destroy(costs);
     costs = NULL;
     assert_int_equal(smp_costs_build(other, &m.cluster, read, BATCH, &costs), SMP_ERR_INPUT);
@@ -271,7 +271,7 @@ static void test_profiles_are_read_for_a_split_graph(void **state)
     assert_int_equal(read->n_op, graph->whole->n_op);
     assert_string_equal(read->name[1], "a");
     costs = build(graph, &m, read);
-    assert_string_equal(costs->source, "profile, roofline");
+    assert_string_equal(costs->source, "measured, estimated from the peaks of test");
     smp_costs_destroy(costs);
     smp_profile_destroy(read);
     smp_graph_destroy(graph);

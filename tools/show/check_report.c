@@ -80,8 +80,7 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
     bool bottleneck = request->options.objective == SMP_OBJECTIVE_BOTTLENECK;
     if (check->plan) {
         SMP_TRY(smp_stage_table(check->plan, check->partition, request->graph, text));
-        smp_text_append(text, "costs: %s; the bound is proven by %s\n", check->cost_source,
-                        check->bound);
+        smp_text_append(text, "the bound is proven by %s\n", check->bound);
         put_best(&check->same, "best of the same numbers", bottleneck, text);
         put_best(&check->any, "best of all", bottleneck, text);
         put_parts(check, bottleneck, text);

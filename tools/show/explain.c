@@ -363,9 +363,8 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     const smp_partition *partition = search->best->partition;
     int shown = search->n_tried < SHOWN_CONFIGURATIONS ? search->n_tried : SHOWN_CONFIGURATIONS;
     smp__table t;
-    smp_text_append(text, "solver: %s found the partition; costs: %s\n",
-                    partition->solver && *partition->solver ? partition->solver : "-",
-                    result->cost_source);
+    smp_text_append(text, "solver: %s found the partition\n",
+                    partition->solver && *partition->solver ? partition->solver : "-");
     smp_explain_splitting(result->plan, text);
     explain_hidden(result, text);
     smp_explain_bottleneck(result->plan, partition, text);

@@ -103,6 +103,21 @@ static void put_figures(const smp_plan *plan, const smp_graph *graph, smp_text *
     smp_text_append(text, "\n");
 }
 
+/* "costs: estimated from ..., +-9 %: a step of 2.70 to 3.24 s" */
+static void put_costs(const smp_predicted *predicted, smp_text *text)
+{
+    char least[32], most[32];
+    if (!predicted->costs)
+        return;
+    smp_text_append(text, "costs: %s", predicted->costs);
+    if (predicted->error > 0.0)
+        smp_text_append(
+            text, ", +-%.0f %%: a step of %s to %s", 100.0 * predicted->error,
+            smp_format_us(least, sizeof least, predicted->step_us / (1.0 + predicted->error)),
+            smp_format_us(most, sizeof most, predicted->step_us * (1.0 + predicted->error)));
+    smp_text_append(text, "\n");
+}
+
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,
                         smp_text *text)
 {
@@ -123,6 +138,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    put_costs(predicted, text);
     put_figures(plan, graph, text);
     if (groups[0])
         smp_text_append(

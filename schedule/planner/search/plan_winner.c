@@ -178,6 +178,10 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
         SMP_TRY(smp_plan_set_groups(plan, planner->request.rank_begin));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
+    plan->predicted.error = planner->costs->error;
+    plan->predicted.costs = smp_arena_strdup(plan->arena, planner->costs->source);
+    if (!plan->predicted.costs)
+        return SMP_ERR_NO_MEMORY;
     SMP_TRY(expose(plan, planner, best));
     return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
 }
