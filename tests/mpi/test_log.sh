@@ -61,6 +61,21 @@ expect_equal "evaluations" "$(grep -E 'eval_loss=.* accuracy=' whole.rows | cut 
     "5 10 15 16 "
 time_adds_up whole 2
 
+# Devices far slower than this one: the run says that it was misjudged, where, and what to do about it.
+cat >slow.yaml <<'END'
+smp: 1
+nodes: 1
+devices_per_node: 2
+device: {memory: 4GB, compute: {fp32: 1MFLOP/s}, bandwidth: 1GB/s}
+links: {intra_node: {bandwidth: 1GB/s, latency_us: 5}}
+END
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 2 --chunks 1 --microbatches 4 --cluster slow.yaml \
+    -o slow-plan.yaml
+expect_match out '^costs: estimated from the peaks of device$'
+expect_exit 0 mpirun -n 2 smp-run slow-plan.yaml --data text.txt --steps 3 --log slow.csv
+expect_match out '^a step takes .*, 0\.0[0-9] times the .* that the plan predicts; most of that: backward of rank [01], '
+expect_match out "^the plan's costs are not this machine's: --profile-out FILE"
+
 # Stopped behind step 9, saved behind step 6, under another plan; the last row is cut off.
 expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 6 --checkpoint behind
 for log in part.csv events; do

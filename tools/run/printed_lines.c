@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/record/step_record.h"
+#include "tools/run/printed_times.h"
 #include "tools/run/watch.h"
 #include "profile/measure.h"
 
@@ -145,6 +146,9 @@ void smp__print_summary(const smp__trainer *t)
            smp_format_us(measured, sizeof(measured), median),
            smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0),
            n, n == 1 ? "" : "s");
+    if (fabs(predicted / median - 1.0) > SMP__MISJUDGED)
+        printf("the plan's costs are not this machine's: --profile-out FILE keeps what operators "
+               "and messages take, for smp-partition --profile; --log FILE says where time goes\n");
     if (t->n_step > 1)
         printf("waited for data %s per step, %s at most\n",
                smp_format_us(measured, sizeof(measured), t->wait_us / (double)(t->n_step - 1)),

@@ -3,6 +3,7 @@
 #include "tools/run/printed_times.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "tools/show/text_table.h"
@@ -47,6 +48,57 @@ static void put_rank(smp__table *table, const smp_rank_time *t, int number, cons
     smp__table_put(table, "-");
 }
 
+/* What a rank took for a cause that the plan predicts: recomputation is part of its BACKWARD, and
+ * the end of a step of its MESSAGES. */
+static double taken_us(const smp_rank_time *t, int cause)
+{
+    double us = t->us[cause];
+    if (cause == SMP_TIME_BACKWARD)
+        us += t->us[SMP_TIME_RECOMPUTE];
+    if (cause == SMP_TIME_MESSAGES)
+        us += t->us[SMP_TIME_END];
+    return us;
+}
+
+static double sum_of(const double us[SMP_TIME_N_CAUSES])
+{
+    double sum = 0.0;
+    for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
+        sum += us[i];
+    return sum;
+}
+
+/* A rank waits for what others were misjudged in: work explains a step before messages do. */
+static void put_misjudged(const smp_rank_time *rank, int n_rank, smp_text *text)
+{
+    char step[32], said[32], taken[32], planned[32];
+    const double step_us = sum_of(rank[0].us) - rank[0].us[SMP_TIME_DATA];
+    const double said_us = sum_of(rank[0].predicted_us);
+    int most = 0, cause = SMP_TIME_MESSAGES;
+    double most_us = 0.0;
+    if (!rank[0].has_predicted || said_us <= 0.0 ||
+        fabs(step_us - said_us) <= SMP__MISJUDGED * fmin(step_us, said_us))
+        return;
+    for (int pass = 0; pass < 2 && most_us < 0.2 * fabs(step_us - said_us); pass++)
+        for (int r = 0; r < n_rank; r++)
+            for (int i = 0; i < SMP_TIME_N_CAUSES; i++) {
+                const double us = taken_us(&rank[r], i) - rank[r].predicted_us[i];
+                if (!is_predicted(i) || (pass == 0 && i == SMP_TIME_MESSAGES) ||
+                    fabs(us) <= most_us || (us > 0) != (step_us > said_us))
+                    continue;
+                most = r;
+                cause = i;
+                most_us = fabs(us);
+            }
+    smp_text_append(text,
+                    "a step takes %s, %.2f times the %s that the plan predicts; most of that: %s "
+                    "of rank %d, %s for %s\n",
+                    smp_format_us(step, sizeof step, step_us), step_us / said_us,
+                    smp_format_us(said, sizeof said, said_us), smp_time_forms[cause].text, most,
+                    smp_format_us(taken, sizeof taken, taken_us(&rank[most], cause)),
+                    smp_format_us(planned, sizeof planned, rank[most].predicted_us[cause]));
+}
+
 static smp_status print_table(const smp_rank_time *rank, int n_rank, int64_t steps)
 {
     const char *heads[SMP_TIME_N_CAUSES + 2] = {"rank"};
@@ -67,6 +119,8 @@ static smp_status print_table(const smp_rank_time *rank, int n_rank, int64_t ste
     smp_status status = smp__table_print(&table, &text);
     if (status == SMP_OK && shown < n_rank)
         smp_text_append(&text, "... and %d more ranks (--json has all)\n", n_rank - shown);
+    if (status == SMP_OK)
+        put_misjudged(rank, n_rank, &text);
     if (status == SMP_OK)
         fputs(text.data, stdout);
     smp_text_free(&text);

@@ -80,7 +80,7 @@ typedef struct smp_planner_result {
     int active_microbatches; /* that the plan's rule is bound to; 0: none, or an order of its own */
     int64_t room_bytes;      /* least of all ranks, */
     int tight_rank;          /* on this one */
-    char cost_source[160];    /* smp_costs.source */
+    char cost_source[160];   /* smp_costs.source */
     /* Exchanges of gradients within groups, in a micro-batch of all stages, and what of them weight
      * gradients hide; 0 where they are not put off. */
     double exchange_us, hidden_us;
