@@ -1,5 +1,5 @@
-/* How far the operators of a device stay below its peaks: what a description of it (profile/FORMAT.md) says
- * beside them. */
+/* How far the operators of a device stay below its peaks: what a description of it says beside them
+ * (profile/FORMAT.md). */
 #ifndef SMP_PROFILE_DEVICE_EFFICIENCY_H
 #define SMP_PROFILE_DEVICE_EFFICIENCY_H
 
@@ -29,8 +29,9 @@ typedef struct smp_efficiency {
                         writes all of them, masked ones too, between products; 0: it does not */
     double memory;                                    /* share of the bandwidth */
     double call_us;                                   /* from one call to the next */
-    double
-        host_us; /* a host launches calls ahead, one in so long: it counts where all calls of a pass together take the device less */
+    /* A host launches calls ahead, one in so long: it counts where all calls of a pass together
+     * take the device less. */
+    double host_us;
     double overlap_loss; /* share of the time that exchanges and compute run side by side, by which
                             both become longer */
     int n_tile;

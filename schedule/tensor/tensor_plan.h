@@ -49,7 +49,8 @@ typedef struct smp_tensor_result {
     smp_arena *arena;
     smp_tensor_tried *tried;
     int n_tried;
-    int largest_left_out; /* groups of so many devices were not looked at for want of work; 0: all */
+    int largest_left_out; /* groups of so many devices were not looked at, for want of work; 0: of
+                             all sizes were */
 } smp_tensor_result;
 
 /* base: of the whole model, the devices of the cluster and a profile of the whole model; of

@@ -53,6 +53,29 @@ expect_match err 'tensor groups of up to [248] devices were not looked at for wa
 awk -v used="$used" -v alone="$alone" 'BEGIN { exit !(used < alone + 0.2) }' ||
     fail "$used s of the processor, $alone without groups of devices"
 
+# A device that is described: said with its band, kept in the plan, which then costs the same without the cluster.
+cat >described.yaml <<END
+smp: 1
+nodes: 2
+devices_per_node: 8
+device: {description: $SMP_EXAMPLES/devices/a100-80gb-sxm.yaml}
+links: {intra_node: {bandwidth: 250GB/s, latency_us: 5}, inter_node: {bandwidth: 25GB/s, latency_us: 10}}
+END
+on=(-n 16 --device cuda --precision bf16 --tensor 4 --stages 2 --chunks 1 --microbatches 8 --microbatch-size 1 --effort quick)
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt2-10b.yaml" --cluster described.yaml "${on[@]}" -o plan.yaml
+expect_match out '^costs: estimated from a100-80gb-sxm \(fitted to .*\), \+-15 %: a step of .* to '
+described=$(sed -n 's/^predicted: \(.*samples.s\).*/\1/p' out)
+expect_exit 0 smp-partition check plan.yaml
+expect_equal 'predicted' "$(sed -n 's/^predicted: \(.*samples.s\).*/\1/p' out)" "$described"
+sed 's/description: \(.*\)}/description: \1, efficiency: {products: 0.85}}/' described.yaml >almost.yaml
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt2-10b.yaml" --cluster almost.yaml "${on[@]}"
+expect_match out '^costs: estimated from a100-80gb-sxm$'
+for device in "$SMP_EXAMPLES"/devices/*.yaml; do
+    printf 'smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {description: %s}\n' "$device" >one.yaml
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster one.yaml --device cuda --precision fp16 --microbatches 4
+    expect_match out "^costs: estimated from $(basename "$device" .yaml) "
+done
+
 # The batch is the user's: every configuration makes it, with micro-batches of any size that fits.
 model=$SMP_EXAMPLES/gpt-tiny.yaml
 batch_of() { # plan
