@@ -69,6 +69,8 @@ expect_exit 2 mpirun -n 2 smp-run one-2.yaml "${data[@]}" --data mask=masks.npy 
 expect_match err "masks\.npy: got array shape \(30, 8\), expected \[8\] for the input 'mask', which has split: false"
 expect_exit 2 mpirun -n 2 smp-run many-2.yaml "${data[@]}" --data mask=mask.npy --steps 1
 expect_match err "mask\.npy: got array shape \(8\), expected samples of \[8\]"
+expect_exit 2 mpirun -n 2 smp-run one-2.yaml "${data[@]}" --data mask=mask.npy --data mask=mask.npy --steps 1
+expect_match err "input 'mask' has two sources: mask\.npy and mask\.npy"
 expect_exit 2 mpirun -n 2 smp-run one-2.yaml "${data[@]}" --steps 1
 expect_match err "input 'mask' of model .* has no data"
 sed 's/shape: \[8\]}/shape: [8], split: no}/' one.yaml >none.yaml

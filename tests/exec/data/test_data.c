@@ -141,6 +141,38 @@ static void test_data_shuffled_passes(void **state)
     smp_data_close(data);
 }
 
+/* A checkpoint is resumed on the data that it was trained on: their mark has their size and both ends
+ * of every file. */
+static void test_data_mark(void **state)
+{
+    (void)state;
+    enum { SIZE = 3 * SMP_DATA_PIECE };
+    model m;
+    model_tokens(&m, 1, 256);
+    unsigned char *text = malloc(SIZE + 1);
+    assert_non_null(text);
+    memset(text, 'a', SIZE + 1);
+    /* another first byte, another last one, one more; last of all as at first */
+    const int changed[] = {-1, 0, SIZE - 1, SIZE, -1};
+    uint64_t mark[5];
+    int64_t bytes[5];
+    for (int i = 0; i < 5; i++) {
+        smp_data *data = NULL;
+        if (changed[i] >= 0)
+            text[changed[i]] = 'b';
+        const char *path = write_file("s.txt", text, SIZE + (changed[i] == SIZE));
+        assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
+        assert_int_equal(smp_data_mark(data, &bytes[i], &mark[i]), SMP_OK);
+        smp_data_close(data);
+        memset(text, 'a', SIZE + 1);
+    }
+    for (int i = 1; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            assert_true(mark[i] != mark[k]);
+    assert_true(mark[4] == mark[0] && bytes[4] == SIZE && bytes[3] == SIZE + 1);
+    free(text);
+}
+
 static void test_data_seed_changes_order(void **state)
 {
     (void)state;
@@ -506,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_data_order_of_huge_sets),
         cmocka_unit_test(test_data_text_windows),
         cmocka_unit_test(test_data_shuffled_passes),
+        cmocka_unit_test(test_data_mark),
         cmocka_unit_test(test_data_seed_changes_order),
         cmocka_unit_test(test_data_bin),
         cmocka_unit_test(test_data_text_index_checks),
