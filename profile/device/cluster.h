@@ -119,9 +119,10 @@ bool smp_cluster_groups_fit(const smp_cluster *from, int size);
 /* Groups of `size` neighbours that compute every op together as the devices of a cluster: as fast
  * and with as much memory as the slowest and the smallest of each group. Links are those that one
  * device of a group finds while the others use theirs: what devices of a group tell each other goes
- * over intra_node, in groups of whole nodes over inter_node; to other nodes they share adapters, as
- * they share cores (group_slowdown) where there are fewer than devices in a group. `from` has to
- * outlive *out. SMP_ERR_INPUT: the devices cannot be put into such groups. */
+ * over intra_node, in groups of whole nodes over the mean of the links to all others; to other
+ * nodes they share adapters, as they share cores (group_slowdown) where there are fewer than
+ * devices in a group. `from` has to outlive *out. SMP_ERR_INPUT: the devices cannot be put into
+ * such groups. */
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out);
 /* The same for groups that are not all as large: rank r of each replica has devices begin[r] to
  * begin[r + 1] - 1 of the begin[ranks] that a replica has, one replica after the other. The number

@@ -84,8 +84,21 @@ static smp_status set_adapters(const smp_cluster *from, int size, smp_cluster *o
                : SMP_OK;
 }
 
-/* A group of several nodes is a node of its own, and what its devices tell each other goes at the
- * pace of the links between nodes. */
+/* What one of `size` devices, `near` of them on its node, takes on average to tell each other one
+ * something. A link that was measured has no such mean: then all are as far as the farthest. */
+static smp_link_spec mean_link(const smp_link_spec *inside, const smp_link_spec *outside, int near,
+                               int size)
+{
+    const double share = (near - 1.0) / (size - 1.0);
+    smp_link_spec mean = *outside;
+    if (inside->n_point > 0 || outside->n_point > 0)
+        return mean;
+    mean.latency_us = share * inside->latency_us + (1 - share) * outside->latency_us;
+    mean.bytes_per_s = 1 / (share / inside->bytes_per_s + (1 - share) / outside->bytes_per_s);
+    return mean;
+}
+
+/* A group of several nodes is a node of its own. */
 static smp_status fill(const smp_cluster *from, int size, smp_cluster *out)
 {
     const int n = smp_cluster_devices(from) / size, per_node = from->devices_per_node;
@@ -101,7 +114,7 @@ static smp_status fill(const smp_cluster *from, int size, smp_cluster *out)
     set_cores(from, wide ? per_node : size, out);
     SMP_TRY(set_adapters(from, wide ? per_node : size, out));
     if (wide)
-        out->intra_node = out->inter_node;
+        out->intra_node = mean_link(&from->intra_node, &out->inter_node, per_node, size);
     return SMP_OK;
 }
 

@@ -362,7 +362,9 @@ def predict(job, options):
             for path in folder.iterdir():
                 (kept / path.name).write_text(path.read_text())
             (kept / "options").write_text(" ".join(words).replace(str(folder), ".") + "\n")
-        return json.loads(out)["step_us"] / 1e6
+        judged = json.loads(out)
+        job["peak_gib"] = max(judged["peak_bytes"]) / 2**30
+        return judged["step_us"] / 1e6
 
 
 # ---- tables
@@ -392,6 +394,15 @@ def summary(name, rows):
     return (f"| {name} | {len(rows)} | {median:.3f} | {100 * error:.1f} % | {100 * after:.1f} % | "
             f"{right} of {total} |" if total else
             f"| {name} | {len(rows)} | {median:.3f} | {100 * error:.1f} % | {100 * after:.1f} % | - |")
+
+
+def print_memory(rows):
+    """The fullest rank's peak, of jobs that published theirs (PyTorch's allocator, without what it reserves)."""
+    print("\n| job | predicted GiB | measured GiB | ratio |\n|---|---|---|---|")
+    for job, _ in rows:
+        measured = job["measured"].get("peak_gib", job["measured"].get("peak_bytes", 0) / 2**30)
+        if measured:
+            print(f"| {job['id']} | {job['peak_gib']:.1f} | {measured:.1f} | {job['peak_gib'] / measured:.2f} |")
 
 
 def print_bands(rows):
@@ -469,6 +480,8 @@ def main():
         print(summary("all", everything))
     if not options.ideal:
         print_bands(everything)
+    if options.rows:
+        print_memory(everything)
     for cause, ids in left_out.items():
         print(f"\nleft out, {len(ids)}: {cause}")
     if options.json:

@@ -442,10 +442,22 @@ static void test_cluster_groups_of_nodes(void **state)
     assert_int_equal(1, c->devices_per_node);
     assert_true(c->device[0].memory_bytes == 1000 && c->device[1].flops_fp32 == 100);
     assert_true(c->inter_node.bytes_per_s == from.inter_node.bytes_per_s / 4);
-    assert_true(smp_link_us(&c->intra_node, 4000) == smp_link_us(&c->inter_node, 4000));
+    /* of the seven others three are on the node */
+    assert_true(fabs(7 * smp_link_us(&c->intra_node, 4000) -
+                     3 * smp_link_us(&from.intra_node, 4000) -
+                     4 * smp_link_us(&c->inter_node, 4000)) < 1e-9);
     assert_int_equal(1, c->cores_per_node);
     assert_true(c->group_slowdown == 2);
     smp_cluster_destroy(c);
+    static const int64_t bytes[] = {8, 100, 1000};
+    static const double us[] = {2, 5, 9};
+    from.intra_node.n_point = 3;
+    from.intra_node.point_bytes = bytes;
+    from.intra_node.point_us = us;
+    c = group(&from, 8);
+    assert_true(smp_link_us(&c->intra_node, 4000) == smp_link_us(&c->inter_node, 4000));
+    smp_cluster_destroy(c);
+    from.intra_node.n_point = 0;
     assert_true(smp_cluster_groups_fit(&from, 16));
     assert_false(smp_cluster_groups_fit(&from, 12));
     assert_false(smp_cluster_groups_fit(&from, 32));
