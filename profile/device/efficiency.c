@@ -72,7 +72,7 @@ smp_status smp_efficiency_read(const smp_yaml_node *map, smp_arena *arena,
     smp_efficiency *read = SMP_ARENA_NEW(arena, smp_efficiency, 1);
     if (!read)
         return SMP_ERR_NO_MEMORY;
-    *read = smp_efficiency_ideal;
+    *read = *out ? **out : smp_efficiency_ideal;
     for (int i = 0; i < smp_efficiency_n_field; i++)
         keys[i + 2] = smp_efficiency_fields[i].key;
     SMP_TRY(smp_yaml_map(map, "efficiency"));

@@ -53,8 +53,8 @@ typedef struct smp_efficiency_field {
 extern const smp_efficiency_field smp_efficiency_fields[];
 extern const int smp_efficiency_n_field;
 
-/* Keys that are left out are those of smp_efficiency_ideal. *out lives in the arena. Errors:
- * SMP_ERR_INPUT with file:line:column. */
+/* Keys that are left out are those of *out, or of smp_efficiency_ideal where that is NULL. The new
+ * *out lives in the arena. Errors: SMP_ERR_INPUT with file:line:column. */
 smp_status smp_efficiency_read(const struct smp_yaml_node *map, smp_arena *arena,
                                const smp_efficiency **out);
 smp_status smp_efficiency_copy(const smp_efficiency *from, smp_arena *arena,

@@ -67,9 +67,10 @@ expect_match out '^costs: estimated from a100-80gb-sxm \(fitted to .*\), \+-15 %
 described=$(sed -n 's/^predicted: \(.*samples.s\).*/\1/p' out)
 expect_exit 0 smp-partition check plan.yaml
 expect_equal 'predicted' "$(sed -n 's/^predicted: \(.*samples.s\).*/\1/p' out)" "$described"
-sed 's/description: \(.*\)}/description: \1, efficiency: {products: 0.85}}/' described.yaml >almost.yaml
+sed 's/description: \(.*\)}/description: \1, efficiency: {error: 0.5, from: a guess}}/' described.yaml >almost.yaml
 expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt2-10b.yaml" --cluster almost.yaml "${on[@]}"
-expect_match out '^costs: estimated from a100-80gb-sxm$'
+expect_match out '^costs: estimated from a100-80gb-sxm \(a guess\), \+-50 %: '
+expect_equal 'predicted' "$(sed -n 's/^predicted: \(.*samples.s\).*/\1/p' out)" "$described"
 for device in "$SMP_EXAMPLES"/devices/*.yaml; do
     printf 'smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {description: %s}\n' "$device" >one.yaml
     expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster one.yaml --device cuda --precision fp16 --microbatches 4

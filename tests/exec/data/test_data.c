@@ -141,8 +141,8 @@ static void test_data_shuffled_passes(void **state)
     smp_data_close(data);
 }
 
-/* A checkpoint is resumed on the data that it was trained on: their mark has their size and both ends
- * of every file. */
+/* A checkpoint is resumed on the data that it was trained on: their mark has their size and both
+ * ends of every file. */
 static void test_data_mark(void **state)
 {
     (void)state;

@@ -198,6 +198,11 @@ static void test_description(void **state)
     assert_true(e->memory == 1 && e->call_us == 1 && e->error == 0.2);
     assert_string_equal(e->from, "hand");
     smp_cluster_destroy(c);
+    assert_int_equal(read_cluster("{description: card.yaml, efficiency: {lost_k: 20}}", &c),
+                     SMP_OK);
+    e = c->device[0].efficiency;
+    assert_true(e->products == 0.75 && e->lost_k == 20 && e->n_tile == 1 && e->error == 0.2);
+    smp_cluster_destroy(c);
     assert_int_equal(read_cluster("{description: card.yaml, memory: 2GB, name: other}", &c),
                      SMP_OK);
     assert_string_equal(c->device[0].name, "other");
