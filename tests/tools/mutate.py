@@ -288,14 +288,24 @@ def run_test(test, limit_s, stop=None, **environment):
     return code, time.monotonic() - began
 
 
+def session_of(leader):
+    """Processes of a session, whatever groups they are in: `timeout` makes one of its own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rsplit(")", 1)[1].split()[3]) == leader:
+                found.append(int(path.parent.name))
+    return found
+
+
 def end_group(process):
     """Politely first: mpirun then ends its ranks."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
+        for pid in session_of(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            pass
 
 
 class Coverage:
