@@ -12,6 +12,7 @@
 #include "graph/math/math.h"
 #include "graph/ops/check_gradients.h"
 #include "graph/ops/custom_op.h"
+#include "profile/describe.h"
 #include "profile/distinct.h"
 #include "profile/estimate.h"
 #include "tools/options/options.h"
@@ -28,7 +29,7 @@ enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2, CHECK_BATCH = 2 };
 
 typedef struct arguments {
     smp_common_options common;
-    const char *output, *offload_to;
+    const char *output, *offload_to, *description;
     smp_target target;
     int64_t microbatch_size; /* 0: not given */
     double link_s;
@@ -69,6 +70,9 @@ static const smp_option rows[] = {
      .help = "about so long for that (default 10): messages grow while there is time"},
     {"offload-to", .kind = SMP_OPTION_TEXT, .value = "DIR", .at = AT(offload_to),
      .help = "with --links: the link to a file in DIR instead of host memory, as of smp-run (cpu)"},
+    {"describe-device", .kind = SMP_OPTION_TEXT, .value = "FILE", .at = AT(description),
+     .help = "writes what the operators tell of the device, for `device: {description: FILE}` of "
+             "cluster files; examples/profiles/describe-device.yaml has the operators for that"},
     {"check-gradients", .kind = SMP_OPTION_YES, .at = AT(check_gradients),
      .help =
          "measure nothing: compare the gradients of every operator, as `backward` has them on the "
@@ -102,10 +106,12 @@ static const smp_option_table table = {
 
 static smp_status check_for_gradients(const arguments *a)
 {
-    if (a->links || a->output)
+    if (a->links || a->output || a->description)
         return smp_fail(SMP_ERR_INPUT,
                         "--check-gradients: nothing is measured with it: leave %s out",
-                        a->links ? "--links" : "-o");
+                        a->links    ? "--links"
+                        : a->output ? "-o"
+                                    : "--describe-device");
     if (a->target.backend != SMP_BACKEND_CPU || a->target.precision != SMP_PRECISION_FP32)
         return smp_fail(SMP_ERR_INPUT,
                         "--check-gradients: got --device %s --dtype %s, expected "
@@ -119,6 +125,8 @@ static smp_status check_arguments(const arguments *a)
 {
     SMP_TRY(smp_file_spares(a->output, a->common.operand));
     SMP_TRY(smp_file_spares(a->output, a->common.config));
+    SMP_TRY(smp_file_spares(a->description, a->common.operand));
+    SMP_TRY(smp_file_spares(a->description, a->common.config));
     if (a->offload_to && !a->links)
         return smp_fail(SMP_ERR_INPUT,
                         "--offload-to %s: nothing is measured of that without "
@@ -269,6 +277,23 @@ static smp_status write_result(const smp_profile *profile, const char *output)
     return status;
 }
 
+/* A device without memory of its own has its share of the machine's. */
+static smp_status describe(const arguments *a, const smp_graph *graph, const smp_profile *profile)
+{
+    smp_device_measure measure;
+    smp_cluster *cluster = NULL;
+    smp_text yaml = {0};
+    SMP_TRY(smp_device_measure_get(graph, profile, &measure));
+    SMP_TRY(smp_cluster_default(a->target, profile, 1, &cluster));
+    smp_status status = smp_device_describe(&measure, graph, profile->device,
+                                            cluster->device[0].memory_bytes, &yaml);
+    if (status == SMP_OK)
+        status = smp_file_write(a->description, yaml.data, yaml.length);
+    smp_text_free(&yaml);
+    smp_cluster_destroy(cluster);
+    return status;
+}
+
 /* comm: NULL without MPI. Collective otherwise; every rank returns the same status. */
 static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_comm *comm)
 {
@@ -297,7 +322,10 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
         status = smp_profile_measure(graph, probe, &options, &profile);
     if (status == SMP_OK && speaks) {
         show_spread(profile);
-        status = write_result(profile, a->output);
+        if (a->description)
+            status = describe(a, graph, profile);
+        if (status == SMP_OK && (a->output || !a->description))
+            status = write_result(profile, a->output);
     }
     if (comm)
         status = smp__comm_agree(comm, status);

@@ -77,6 +77,16 @@ for device in "$SMP_EXAMPLES"/devices/*.yaml; do
     expect_match out "^costs: estimated from $(basename "$device" .yaml) "
 done
 
+# This machine, described: the file is a device of a cluster, whose plan is near the one of a profile of the model itself.
+expect_exit 0 smp-profile "$SMP_EXAMPLES/profiles/describe-device.yaml" --set n=512 --describe-device mine.yaml
+printf 'smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {description: mine.yaml}\n' >one.yaml
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster one.yaml --microbatches 4 --microbatch-size 4
+expect_match out '^costs: estimated from cpu \(measured here\)$'
+expect_exit 2 smp-profile "$SMP_EXAMPLES/linear.yaml" --describe-device other.yaml
+expect_match err 'a device is described by products and by operators that move over 1 MiB'
+expect_exit 2 smp-profile "$SMP_EXAMPLES/linear.yaml" --describe-device other.yaml --check-gradients
+expect_exit 2 smp-profile one.yaml --describe-device one.yaml
+
 # The batch is the user's: every configuration makes it, with micro-batches of any size that fits.
 model=$SMP_EXAMPLES/gpt-tiny.yaml
 batch_of() { # plan

@@ -42,7 +42,7 @@ has_options() { # program option...
         expect_match out "(^|[^-a-z])$option([^-a-z]|\$)"
     done
 }
-has_options smp-profile -o --device --microbatch-size --dtype --links --link-time --plugin --check-gradients
+has_options smp-profile -o --device --microbatch-size --dtype --links --link-time --plugin --check-gradients --describe-device
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --effort --time-limit --global-batch --schedule-from \
