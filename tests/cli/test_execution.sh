@@ -105,3 +105,13 @@ expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp8'" smp-partition good.yaml -n 2 -
 expect_bad '--dtype tf32: the CPU.*--device cuda' smp-profile good.yaml --dtype tf32
 expect_bad '--dtype: got .fp8., expected fp32, tf32, bf16 or fp16' smp-profile good.yaml --dtype fp8 --device cuda
 finish
+
+# This machine, described: the file is a device of a cluster, whose plan is near the one of a profile of the model itself.
+expect_exit 0 smp-profile "$SMP_EXAMPLES/profiles/describe-device.yaml" --set n=512 --describe-device mine.yaml
+printf 'smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {description: mine.yaml}\n' >one.yaml
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster one.yaml --microbatches 4 --microbatch-size 4
+expect_match out '^costs: estimated from cpu \(measured here\)$'
+expect_exit 2 smp-profile "$SMP_EXAMPLES/linear.yaml" --describe-device other.yaml
+expect_match err 'a device is described by products and by operators that move over 1 MiB'
+expect_exit 2 smp-profile "$SMP_EXAMPLES/linear.yaml" --describe-device other.yaml --check-gradients
+expect_bad "one\.yaml: it is read, too" smp-profile one.yaml --describe-device one.yaml
