@@ -414,9 +414,10 @@ def print_bands(rows):
             devices.setdefault(device_of(job), []).append((job, got / step_of(job)))
     for name, found in devices.items():
         band = band_of(found[0][0])
-        inside = sum(1 / (1 + band) <= ratio <= 1 + band for _, ratio in found)
+        inside = f"{sum(1 / (1 + band) <= ratio <= 1 + band for _, ratio in found)} of {len(found)}"
         print(f"| {name} | {len(found)} | {100 * statistics.mean(abs(r - 1) for _, r in found):.1f} % | "
-              f"+-{100 * band:.0f} % | {inside} of {len(found)} |")
+              f"+-{100 * band:.0f} % | {inside} |" if band else
+              f"| {name} | {len(found)} | {100 * statistics.mean(abs(r - 1) for _, r in found):.1f} % | none | - |")
 
 
 def parser():
