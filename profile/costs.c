@@ -428,15 +428,10 @@ int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
            (smp_precision_is_half(graph->target.precision) ? 2 : 0);
 }
 
-static double reached(const smp_device_spec *device)
-{
-    return smp_device_efficiency(device)->products;
-}
-
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)
 {
     const smp_device_spec *first = &cluster->device[0], *other = &cluster->device[device];
-    const double a = smp_device_matrix_flops(first, precision) * reached(first);
-    const double b = smp_device_matrix_flops(other, precision) * reached(other);
+    const double a = smp_device_reached_flops(first, precision);
+    const double b = smp_device_reached_flops(other, precision);
     return a > 0 && b > 0 ? a / b : first->flops_fp32 / other->flops_fp32;
 }

@@ -35,14 +35,10 @@ static part part_of(const smp_graph *graph, const smp_profile *profile, int32_t 
     const double us[PARTS] = {cost->forward_us, cost->backward_input_us, cost->backward_weight_us};
     part p = {.of = of, .us = us[of]};
     smp_op_work_get(graph, &graph->op[op], profile->microbatch_size, &p.work);
-    const double flops[PARTS] = {p.work.forward_flops, p.work.backward_input_flops,
-                                 p.work.backward_weight_flops};
-    const double bytes[PARTS] = {p.work.forward_bytes, p.work.backward_input_bytes,
-                                 p.work.backward_weight_bytes};
-    const int64_t k[PARTS] = {p.work.product.k, p.work.product.n, p.work.product.m};
-    p.flops = flops[of];
-    p.bytes = bytes[of];
-    p.k = k[of];
+    const smp_part_amount amount = smp_part_amount_of(&p.work, of);
+    p.flops = amount.flops;
+    p.bytes = amount.bytes;
+    p.k = smp_part_product(&p.work.product, of).k;
     return p;
 }
 

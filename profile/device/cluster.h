@@ -101,6 +101,12 @@ void smp_cluster_destroy(smp_cluster *cluster);
  * given is half of bf16, or fp32 where that is not given either; fp16 not given is bf16. 0: that is
  * not given. */
 double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision);
+/* What of that large products reach. */
+static inline double smp_device_reached_flops(const smp_device_spec *device,
+                                              smp_precision precision)
+{
+    return smp_device_matrix_flops(device, precision) * smp_device_efficiency(device)->products;
+}
 /* Bytes of memory that an op moves in a second. */
 static inline double smp_device_moved_per_s(const smp_device_spec *device)
 {

@@ -16,11 +16,6 @@ static double fp16_of(const smp_device_spec *device)
     return smp_device_matrix_flops(device, SMP_PRECISION_FP16);
 }
 
-static double reached(const smp_device_spec *device)
-{
-    return device->flops_bf16 * smp_device_efficiency(device)->products;
-}
-
 /* The slowest and smallest of a group's devices. */
 static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
@@ -32,7 +27,8 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
             least.flops_tf32 = fmin(tf32_of(&least), tf32_of(&device[i]));
         if (device[i].flops_fp16 != least.flops_fp16)
             least.flops_fp16 = fmin(fp16_of(&least), fp16_of(&device[i]));
-        if (reached(&device[i]) < reached(&least))
+        if (smp_device_reached_flops(&device[i], SMP_PRECISION_BF16) <
+            smp_device_reached_flops(&least, SMP_PRECISION_BF16))
             least.efficiency = device[i].efficiency;
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);

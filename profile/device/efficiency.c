@@ -117,8 +117,7 @@ bool smp_efficiency_alike(const smp_efficiency *a, const smp_efficiency *b)
     return alike;
 }
 
-/* C (m, n) = sums over k. */
-static smp_op_product product_of(const smp_op_product *forward, smp_op_part part)
+smp_op_product smp_part_product(const smp_op_product *forward, smp_op_part part)
 {
     const smp_op_product p = *forward;
     switch (part) {
@@ -185,21 +184,16 @@ static double written_attention_us(const smp_efficiency *e, const smp_op_product
     return forward ? us : us + 2 * product_us(e, keys, flops_per_s);
 }
 
-/* Arithmetic and traffic of a part. */
-typedef struct amount {
-    double flops, bytes, moved;
-} amount;
-
-static amount amount_of(const smp_op_work *work, smp_op_part part)
+smp_part_amount smp_part_amount_of(const smp_op_work *work, smp_op_part part)
 {
     switch (part) {
     case SMP_OP_BACKWARD_INPUT:
-        return (amount){work->backward_input_flops, work->backward_input_bytes,
-                        work->backward_input_moved};
+        return (smp_part_amount){work->backward_input_flops, work->backward_input_bytes,
+                                 work->backward_input_moved};
     case SMP_OP_BACKWARD_WEIGHT:
-        return (amount){work->backward_weight_flops, work->backward_weight_bytes, 0};
+        return (smp_part_amount){work->backward_weight_flops, work->backward_weight_bytes, 0};
     default:
-        return (amount){work->forward_flops, work->forward_bytes, work->forward_moved};
+        return (smp_part_amount){work->forward_flops, work->forward_bytes, work->forward_moved};
     }
 }
 
@@ -211,7 +205,7 @@ static double call_us(const smp_efficiency *e, double us)
 double smp_efficiency_us(const smp_efficiency *e, const smp_op_work *work, smp_op_part part,
                          double flops_per_s, double bytes_per_s)
 {
-    const amount of = amount_of(work, part);
+    const smp_part_amount of = smp_part_amount_of(work, part);
     const double rate = bytes_per_s * e->memory;
     double share = 1;
     if (work->kind == SMP_OP_ATTENTION && part != SMP_OP_BACKWARD_WEIGHT &&
@@ -220,7 +214,7 @@ double smp_efficiency_us(const smp_efficiency *e, const smp_op_work *work, smp_o
     if (work->kind == SMP_OP_ATTENTION) {
         share = attention_share(e, &work->product, part);
     } else if (work->kind == SMP_OP_PRODUCT) {
-        const smp_op_product p = product_of(&work->product, part);
+        const smp_op_product p = smp_part_product(&work->product, part);
         share = product_share(e, &p);
     }
     return call_us(e, 1e6 * fmax(of.flops / (flops_per_s * share), of.bytes / rate)) +

@@ -60,6 +60,14 @@ smp_status smp_efficiency_read(const struct smp_yaml_node *map, smp_arena *arena
 smp_status smp_efficiency_copy(const smp_efficiency *from, smp_arena *arena,
                                const smp_efficiency **out);
 
+/* Arithmetic and traffic of a part of an op. */
+typedef struct smp_part_amount {
+    double flops, bytes, moved;
+} smp_part_amount;
+smp_part_amount smp_part_amount_of(const smp_op_work *work, smp_op_part part);
+/* The product that a part is, of that of forward: C (m, n), sums over k. */
+smp_op_product smp_part_product(const smp_op_product *forward, smp_op_part part);
+
 /* Do both predict the same times? */
 bool smp_efficiency_alike(const smp_efficiency *a, const smp_efficiency *b);
 

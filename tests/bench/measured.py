@@ -140,8 +140,8 @@ def sketch_text(job):
     return "\n".join(lines) + "\n"
 
 
-# ---- hardware: a description, devices of a node, links. Rates of messages are those that all-reduces of
-# NCCL reach inside a node (bus bandwidth, nccl-tests), and of the adapters outside of it.
+# ---- hardware: a description, devices of a node, links. Outside of a node the adapters' rates; inside of it what
+# all-reduces reach, which was chosen with the figures that are fitted.
 
 def link(bandwidth, latency):
     return {"bandwidth": f"{bandwidth}GB/s", "latency_us": latency}
