@@ -3,8 +3,7 @@
 # of two papers beside the steps that these measured, then with degrees that are searched.
 #   examples/tensor-cases.sh [BIN]        BIN: folder of smp-partition, default build/bin
 # A plan takes at most SECONDS_EACH (default 5), one whose degrees are searched as much for each number of
-# replicas. RATE (312TFLOP/s, the card's peak) is what matrix products run at; whoever sets it to a rate that
-# was measured gets steps that can be compared as such, otherwise compare rows. ONLY: a pattern of models (175b).
+# replicas. ONLY: a pattern of models (175b).
 #
 # Measured, on NVIDIA's Selene, all with 2048 tokens and a vocabulary of 51200:
 # - Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"
@@ -20,8 +19,6 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${1:-$here/../build/bin}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-rate=${RATE:-312TFLOP/s}
-sed "s,bf16: 312TFLOP/s,bf16: $rate," "$here/cluster-a100-3k.yaml" >"$scratch/cluster.yaml"
 
 # Width, heads, layers.
 sizes() {
@@ -38,7 +35,7 @@ taken() { # key: its number in the plan's "parallel:", or 1
 
 plan() { # seconds, option...: the predicted step in seconds, or what is missing
     local status=0
-    "$bin/smp-partition" "$scratch/model.yaml" --cluster "$scratch/cluster.yaml" --device cuda --precision bf16 \
+    "$bin/smp-partition" "$scratch/model.yaml" --cluster "$here/cluster-a100-3k.yaml" --device cuda --precision bf16 \
         --offload none --offload-states none \
         --time-limit "$1" "${@:2}" -o "$scratch/plan.yaml" >"$scratch/out" 2>&1 || status=$?
     case $status in

@@ -153,21 +153,19 @@ const smp_yaml_node *smp_yaml_get(const smp_yaml_node *map, const char *key)
     return NULL;
 }
 
-static smp_status fail_unknown_key(const smp_yaml_node *map, int i, const char *what,
-                                   const char *const *known, size_t count)
+smp_status smp_fail_unknown(smp_where where, const char *what, const char *kind, const char *got,
+                            const char *const *known, size_t count)
 {
-    const char *key = smp_yaml_map_key(map, i);
-    smp_where where = smp_yaml_map_key_where(map, i);
-    const char *nearest = smp_nearest(key, known, count);
+    const char *nearest = smp_nearest(got, known, count);
     if (nearest)
-        return smp_fail_at(where, "%s: unknown key '%.80s', did you mean '%s'?", what, key,
+        return smp_fail_at(where, "%s: unknown %s '%.80s', did you mean '%s'?", what, kind, got,
                            nearest);
     smp_text list = {0};
     for (size_t k = 0; k < count; k++)
         smp_text_append(&list, "%s%s", k > 0 ? ", " : "", known[k]);
     smp_status status =
         list.failed ? SMP_ERR_NO_MEMORY
-                    : smp_fail_at(where, "%s: unknown key '%.80s', expected %s%s", what, key,
+                    : smp_fail_at(where, "%s: unknown %s '%.80s', expected %s%s", what, kind, got,
                                   count > 1 ? "one of " : "", list.data ? list.data : "none");
     smp_text_free(&list);
     return status;
@@ -182,7 +180,8 @@ smp_status smp_yaml_known_keys(const smp_yaml_node *map, const char *what, const
         while (k < count && strcmp(key, known[k]) != 0)
             k++;
         if (k == count)
-            return fail_unknown_key(map, i, what, known, count);
+            return smp_fail_unknown(smp_yaml_map_key_where(map, i), what, "key",
+                                    smp_yaml_map_key(map, i), known, count);
     }
     return SMP_OK;
 }

@@ -39,6 +39,9 @@ smp_where smp_yaml_map_key_where(const smp_yaml_node *map, int i);
 const smp_yaml_node *smp_yaml_map_value(const smp_yaml_node *map, int i);
 /* NULL if absent. */
 const smp_yaml_node *smp_yaml_get(const smp_yaml_node *map, const char *key);
+/* Fails: `got` is no key, or what `kind` says, of `known`. Names the nearest, or all. */
+smp_status smp_fail_unknown(smp_where where, const char *what, const char *kind, const char *got,
+                            const char *const *known, size_t count);
 /* Fails on the first key not among `known`, naming the nearest known key. */
 smp_status smp_yaml_known_keys(const smp_yaml_node *map, const char *what, const char *const *known,
                                size_t count);

@@ -7,6 +7,16 @@
 
 #include "graph/yaml/yaml_field.h"
 
+enum { MAX_DEPTH = 4 };
+
+static const char *const DEVICE_KEYS[] = {"smp", /* of a file alone */
+                                          "name",      "memory",     "compute",
+                                          "bandwidth", "efficiency", "description"};
+
+/* The files of examples/devices/, by smp_embed_folder. */
+extern const char *const smp__device_descriptions_names[];
+extern const unsigned char *const smp__device_descriptions_texts[];
+
 static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
 {
     static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16"};
@@ -73,36 +83,61 @@ static char *path_from(const char *file, const char *name)
     return path;
 }
 
-static smp_status read_description(const smp_yaml_node *named, smp_arena *arena,
+/* A file has a folder or an ending in its name; any other name is one of examples/devices/, which
+ * are part of the library: a cluster file works wherever it is copied to. */
+static smp_status open_description(const smp_yaml_node *named, smp_yaml **out)
+{
+    const char *name;
+    SMP_TRY(smp_yaml_string(named, "device: description", &name));
+    if (strpbrk(name, "/.")) {
+        char *path = path_from(smp_yaml_where(named).file, name);
+        const smp_status status = path ? smp_yaml_read(path, out) : SMP_ERR_NO_MEMORY;
+        free(path);
+        return status;
+    }
+    const char *const *known = smp__device_descriptions_names;
+    size_t n = 0;
+    for (; known[n]; n++)
+        if (strcmp(name, known[n]) == 0) {
+            const char *text = (const char *)smp__device_descriptions_texts[n];
+            return smp_yaml_parse(name, text, strlen(text), out);
+        }
+    return smp_fail_unknown(smp_yaml_where(named), "device: description", "device", name, known, n);
+}
+
+static smp_status read_description(const smp_yaml_node *named, int depth, smp_arena *arena,
+                                   smp_device_spec *spec);
+
+/* A device of a cluster, or a description: both may name one and replace figures of it. */
+static smp_status read_device(const smp_yaml_node *node, int depth, smp_arena *arena,
+                              smp_device_spec *spec)
+{
+    const smp_yaml_node *named = smp_yaml_get(node, "description");
+    if (named)
+        SMP_TRY(read_description(named, depth + 1, arena, spec));
+    return read_figures(node, named != NULL, arena, spec);
+}
+
+static smp_status read_description(const smp_yaml_node *named, int depth, smp_arena *arena,
                                    smp_device_spec *spec)
 {
-    static const char *const keys[] = {"smp",     "name",      "memory",
-                                       "compute", "bandwidth", "efficiency"};
     const smp_yaml_node *top;
-    const char *name;
     smp_yaml *yaml = NULL;
-    SMP_TRY(smp_yaml_string(named, "device: description", &name));
-    char *path = path_from(smp_yaml_where(named).file, name);
-    if (!path)
-        return SMP_ERR_NO_MEMORY;
-    smp_status status = smp_yaml_read(path, &yaml);
+    if (depth > MAX_DEPTH)
+        return smp_fail_at(smp_yaml_where(named),
+                           "device: description: more than %d name one another", MAX_DEPTH);
+    smp_status status = open_description(named, &yaml);
     if (status == SMP_OK)
-        status = smp_yaml_document(yaml, "device", keys, SMP__COUNT(keys), &top);
+        status = smp_yaml_document(yaml, "device", DEVICE_KEYS, SMP__COUNT(DEVICE_KEYS), &top);
     if (status == SMP_OK)
-        status = read_figures(top, false, arena, spec);
+        status = read_device(top, depth, arena, spec);
     smp_yaml_destroy(yaml);
-    free(path);
     return status;
 }
 
 smp_status smp__device_read(const smp_yaml_node *node, smp_arena *arena, smp_device_spec *spec)
 {
-    static const char *const keys[] = {"name",      "memory",     "compute",
-                                       "bandwidth", "efficiency", "description"};
     SMP_TRY(smp_yaml_map(node, "device"));
-    SMP_TRY(smp_yaml_known_keys(node, "device", keys, SMP__COUNT(keys)));
-    const smp_yaml_node *named = smp_yaml_get(node, "description");
-    if (named)
-        SMP_TRY(read_description(named, arena, spec));
-    return read_figures(node, named != NULL, arena, spec);
+    SMP_TRY(smp_yaml_known_keys(node, "device", DEVICE_KEYS + 1, SMP__COUNT(DEVICE_KEYS) - 1));
+    return read_device(node, 0, arena, spec);
 }

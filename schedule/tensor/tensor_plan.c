@@ -57,12 +57,17 @@ static int64_t asked(int number)
     return number > 0 ? number : 1;
 }
 
+/* A multiple of so many: those that share states are asked for, too. */
+static int64_t asked_replicas(const smp_search_request *base)
+{
+    return asked(base->options.ddp > 0 ? base->options.ddp : base->options.shard);
+}
+
 /* Can groups of so many devices be formed, and as many stages and replicas as asked for of them? */
 static bool suits(const smp_search_request *base, int tensor)
 {
     return base->options.devices % tensor == 0 && smp_cluster_groups_fit(base->cluster, tensor) &&
-           base->options.devices / tensor %
-                   (asked(base->options.stages) * asked(base->options.ddp)) ==
+           base->options.devices / tensor % (asked(base->options.stages) * asked_replicas(base)) ==
                0;
 }
 
@@ -82,7 +87,7 @@ static smp_status fail_tensor(const smp_search_request *base, int tensor)
                     "tensor: %d devices are %d groups of %d, which cannot hold %lld stages x %lld "
                     "replicas",
                     base->options.devices, base->options.devices / tensor, tensor,
-                    (long long)asked(base->options.stages), (long long)asked(base->options.ddp));
+                    (long long)asked(base->options.stages), (long long)asked_replicas(base));
 }
 
 /* deadline_s: by when no more splittings are listed. */

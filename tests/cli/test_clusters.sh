@@ -12,13 +12,13 @@ at_least() { # samples a second
     rate=$(sed -n 's/^predicted: .* \([0-9.]*\) samples.s.*/\1/p' out)
     awk -v got="${rate:-0}" -v least="$1" 'BEGIN { exit !(got + 0 >= least) }' || fail "$rate samples/s, expected $1 at least"
 }
-# In a tenth of the usual effort, samples a second with an expert's degrees (12.0, 127, 84.7) less a sixth.
+# In a tenth of the usual effort, samples a second with an expert's degrees (8.5, 68.7, 91.3) less a sixth.
 plan llama llama3-70b cluster-h100 -n 64
-at_least 10
+at_least 7.1
 plan gpt gpt-530b cluster-a100-3k -n 2240
-at_least 71
+at_least 57
 plan idle gpt-175b cluster-a100-1k
-at_least 106
+at_least 76
 expect_match out ' x tensor [248],'
 expect_match out 'other bits than any other number'
 
@@ -58,7 +58,7 @@ cat >described.yaml <<END
 smp: 1
 nodes: 2
 devices_per_node: 8
-device: {description: $SMP_EXAMPLES/devices/a100-80gb-sxm.yaml}
+device: {description: a100-80gb-sxm}
 links: {intra_node: {bandwidth: 250GB/s, latency_us: 5}, inter_node: {bandwidth: 25GB/s, latency_us: 10}}
 END
 on=(-n 16 --device cuda --precision bf16 --tensor 4 --stages 2 --chunks 1 --microbatches 8 --microbatch-size 1 --effort quick)

@@ -29,12 +29,17 @@ expect_match err 'It would fit with --shard auto \(step [0-9.]+ ms: '
 expect_exit 0 smp-partition "$model" -n 4 --tensor 1 --stages 1 --microbatches 1 --memory 100MB --shard auto --time-limit "$search_s" -o advised.yaml
 [ -n "$(taken advised.yaml)" ] || fail 'a plan without shards'
 
+# Groups of devices that leave too few replicas for the shards asked for are no choice.
+expect_exit 3 smp-partition "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" -n 4 --stages 1 --shard 4 \
+    --microbatches 1 --memory 10MB --effort quick
+expect_match err 'does not fit'
+
 # Weights are gathered when they are needed where only that fits; no buckets where they bring nothing. The plan
 # is found at once; what the search does with more time is not looked at.
 sed 's/T: 2048/T: 512/' "$SMP_EXAMPLES/gpt2-30b.yaml" >30b.yaml
 published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --tensor 1 --device cuda
     --precision bf16 --microbatch-size 24 --microbatches 1 --chunks 48 --pipeline breadth-first --shard 64
-    --shard-what weights --memory 40GiB --offload none --offload-states none --time-limit "$search_s"
+    --shard-what weights --memory 41GiB --offload none --offload-states none --time-limit "$search_s"
     -o 30b.plan.yaml)
 expect_exit 3 "${published[@]}" --prefetch 1
 expect_exit 0 "${published[@]}"

@@ -491,13 +491,28 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
     return SMP_OK;
 }
 
+/* What decides between splittings: the first look at a partition whose memory is short may miss by
+ * a fifth. */
+static smp_status polish_brief(smp__search *s, rank_key *key)
+{
+    smp__entry *entry = &s->entry[key->entry];
+    double no_work = 0.0;
+    if (entry->candidate->n_recompute == 0 || smp__budget_is_over(s->budget))
+        return SMP_OK;
+    SMP_TRY(polish(s, entry, INFINITY, &no_work));
+    key->candidate = entry->candidate;
+    return SMP_OK;
+}
+
 smp_status smp__search_finish(smp__search *s, smp_search_result *out)
 {
     rank_key *key = NULL;
     SMP_TRY(sort_entries(s, &key));
     smp_status status = SMP_OK;
     if (smp__is_brief(s->configs.planner) && key[0].candidate->fits) {
-        status = hand_over(s, key, 0, out);
+        status = polish_brief(s, &key[0]);
+        if (status == SMP_OK)
+            status = hand_over(s, key, 0, out);
         free(key);
         return status;
     }

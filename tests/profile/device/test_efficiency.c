@@ -211,6 +211,30 @@ static void test_description(void **state)
     smp_cluster_destroy(c);
 }
 
+/* Names without a folder or an ending are those of examples/devices/, from wherever. */
+static void test_descriptions_name_descriptions(void **state)
+{
+    smp_cluster *c;
+    (void)state;
+    write_file("card.yaml",
+               "smp: 1\nname: card\nmemory: 8GB\ncompute: {fp32: 1TFLOP/s}\nbandwidth: 1GB/s\n"
+               "efficiency: {products: 0.75, lost_k: 10}\n");
+    write_file("half.yaml",
+               "smp: 1\ndescription: card.yaml\nmemory: 9GB\nefficiency: {lost_k: 20}\n");
+    assert_int_equal(read_cluster("{description: half.yaml, bandwidth: 2GB/s}", &c), SMP_OK);
+    assert_string_equal(c->device[0].name, "card");
+    assert_true(c->device[0].memory_bytes == 9000000000 && c->device[0].flops_fp32 == 1e12);
+    assert_true(c->device[0].bytes_per_s == 2e9);
+    assert_true(c->device[0].efficiency->products == 0.75);
+    assert_true(c->device[0].efficiency->lost_k == 20);
+    smp_cluster_destroy(c);
+    assert_int_equal(read_cluster("{description: a100-40gb-sxm}", &c), SMP_OK);
+    assert_string_equal(c->device[0].name, "a100-40gb-sxm");
+    assert_true(c->device[0].memory_bytes == 40000000000 && c->device[0].flops_bf16 == 312e12);
+    assert_int_equal(c->device[0].efficiency->processors, 108);
+    smp_cluster_destroy(c);
+}
+
 static void expect_error(const char *device, const char *message)
 {
     smp_cluster *c;
@@ -238,6 +262,10 @@ static void test_broken_descriptions(void **state)
         "at most 8");
     write_file("half.yaml", "smp: 1\nmemory: 8GB\ncompute: {fp32: 1TFLOP/s}\n");
     expect_error("{description: half.yaml}", "bandwidth");
+    write_file("half.yaml", "smp: 1\ndescription: half.yaml\n");
+    expect_error("{description: half.yaml}", "half.yaml:2:14: device: description: more than 4");
+    expect_error("{description: h100-80gb-sxn}", "did you mean 'h100-80gb-sxm'?");
+    expect_error("{description: card}", "unknown device 'card', expected one of a100-40gb-sxm, ");
 }
 
 /* The host launches a call in 100 us, and the device needs far less: a pass of three calls. */
@@ -309,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_random_products),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_description),
+        cmocka_unit_test(test_descriptions_name_descriptions),
         cmocka_unit_test(test_broken_descriptions),
         cmocka_unit_test(test_host_counts_for_a_whole_pass),
     };
