@@ -216,6 +216,8 @@ static void slow_down(double times, smp_op_cost *cost)
     cost->backward_us *= times;
     cost->backward_input_us *= times;
     cost->backward_weight_us *= times;
+    cost->forward_exchange_us *= times;
+    cost->backward_exchange_us *= times;
 }
 
 /* What frozen weights save of a backward that was measured or given with all of them trained. */

@@ -247,12 +247,14 @@ smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t 
 {
     smp_op_work work;
     smp_op_work_get(graph, op, batch, &work);
-    cost->forward_us += exposed_us(cluster, work.forward_exchange, cost->forward_us);
+    cost->forward_exchange_us = exposed_us(cluster, work.forward_exchange, cost->forward_us);
+    cost->forward_us += cost->forward_exchange_us;
     if (smp__runs_backward_input(graph, op)) {
         const double us =
             exposed_us(cluster, work.backward_input_exchange, cost->backward_input_us);
         cost->backward_input_us += us;
         cost->backward_us += us;
+        cost->backward_exchange_us = us;
     }
     return check_finite(graph, op, cost);
 }

@@ -103,6 +103,17 @@ double smp__quartile_range(double *values, int64_t n)
     return quantile(values, n, 0.75) - quantile(values, n, 0.25);
 }
 
+double smp__middle_mean(double *values, int64_t n)
+{
+    double sum = 0;
+    if (n < 4)
+        return smp__median(values, n);
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    for (int64_t i = n / 4; i < n - n / 4; i++)
+        sum += values[i];
+    return sum / (double)(n - n / 4 * 2);
+}
+
 double smp__to_ns(double us)
 {
     return nearbyint(us * 1e3) / 1e3;

@@ -18,8 +18,10 @@ typedef struct smp_op_cost {
     double backward_us;
     double backward_input_us;
     double backward_weight_us;
-    int64_t weight_bytes; /* weights alone */
-    int64_t stash_bytes;  /* kept from forward to backward of one micro-batch */
+    double forward_exchange_us,
+        backward_exchange_us; /* of these, what devices of a group exchange */
+    int64_t weight_bytes;     /* weights alone */
+    int64_t stash_bytes;      /* kept from forward to backward of one micro-batch */
     int64_t output_bytes;
     int64_t workspace_bytes;
 } smp_op_cost;

@@ -237,6 +237,20 @@ static void fill_own(const smp *s, const smp__step_times *times, double *own)
     own[RESIDENT_BYTES] = resident_bytes();
 }
 
+/* What the devices of the rank's group exchange in an action. */
+static double exchange_us_of(const smp_plan *plan, int rank, const smp_action *action)
+{
+    for (int stage = 0, chunk = 0; stage < plan->n_stage; stage++) {
+        if (plan->stage[stage].rank != rank || chunk++ != action->chunk)
+            continue;
+        return action->kind == SMP_ACTION_F ? plan->stage[stage].forward_exchange_us
+               : action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I
+                   ? plan->stage[stage].backward_exchange_us
+                   : 0.0;
+    }
+    return 0.0;
+}
+
 static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_time *t)
 {
     double *us = t->predicted_us;
@@ -244,12 +258,14 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
     for (int64_t i = 0; i < s->plan->program[rank].n; i++) {
         const smp_action_kind kind = s->plan->program[rank].action[i].kind;
         const double took_us = m->end_us[rank][i] - m->start_us[rank][i];
+        const double exchange_us = exchange_us_of(s->plan, rank, &s->plan->program[rank].action[i]);
+        us[SMP_TIME_GROUP] += exchange_us;
         if (kind == SMP_ACTION_F)
-            us[SMP_TIME_FORWARD] += took_us;
+            us[SMP_TIME_FORWARD] += took_us - exchange_us;
         else if (kind == SMP_ACTION_OPTIMIZE)
             us[SMP_TIME_OPTIMIZER] += took_us;
         else if (computes(kind))
-            us[SMP_TIME_BACKWARD] += took_us;
+            us[SMP_TIME_BACKWARD] += took_us - exchange_us;
     }
     us[SMP_TIME_FORWARD] -= m->late_us[rank];
     us[SMP_TIME_OFFLOAD] = m->offload_us[rank];

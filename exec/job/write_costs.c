@@ -1,7 +1,7 @@
 /* The profile of a run: what exec/step/cost_samples.h has kept on every rank, merged by all,
  * written by rank 0.
  *
- * An operator's time is the median over steps of its rank, over replicas the median of theirs: a
+ * An operator's time is the middle mean over steps of its rank, over replicas the median: a
  * profile describes a device, not the slowest of them. Times are those of device 0 of the plan's
  * cluster: a device that the cluster calls slower has its times shortened by that. Rates are of all
  * ranks together. O(replicas * operators + samples). */
@@ -47,7 +47,7 @@ static void valid_samples(const smp__cost_samples *c, int *begin, int *end)
 }
 
 /* *range_us: between the quartiles; may be NULL. */
-static double median_of(const smp__cost_samples *c, const double *us, double *range_us)
+static double middle_of(const smp__cost_samples *c, const double *us, double *range_us)
 {
     double copy[SMP__COST_SAMPLES];
     int begin, end;
@@ -55,7 +55,7 @@ static double median_of(const smp__cost_samples *c, const double *us, double *ra
     memcpy(copy, us + begin, (size_t)(end - begin) * sizeof(*copy));
     if (range_us)
         *range_us = smp__quartile_range(copy, end - begin);
-    return smp__median(copy, end - begin);
+    return smp__middle_mean(copy, end - begin);
 }
 
 /* What this rank knows, in the row of its replica. */
@@ -75,14 +75,14 @@ static void fill_own(const smp *s, double *row)
             for (int part = 0; part < PARTS; part++) {
                 const int64_t series = c->first[chunk] + PARTS * i + part;
                 double range_us;
-                op[part] = median_of(c, &c->us[series * SMP__COST_SAMPLES], &range_us) / slower;
+                op[part] = middle_of(c, &c->us[series * SMP__COST_SAMPLES], &range_us) / slower;
                 op[RANGE] += range_us / slower;
             }
         }
     double *optimizer = &row[(int64_t)COLUMNS * s->graph->n_op];
     for (int32_t i = 0; s->graph->training && i < s->memory->n_param; i++)
         optimizer[0] += 4.0 * (double)s->graph->param[s->memory->param[i].param].elements;
-    optimizer[1] = median_of(c, c->optimizer_us, NULL);
+    optimizer[1] = middle_of(c, c->optimizer_us, NULL);
 }
 
 static smp_status share_rows(smp *s, merged *m)

@@ -9,6 +9,7 @@
  * gradients have one buffer each. */
 #include "exec/probe/probe_op.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "graph/base/divisor.h"
@@ -220,7 +221,8 @@ static smp_status call_part(smp__probe_state *p, smp_op_part part, int set)
     const void *param16[SMP_OP_MAX_PARAM];
     smp_op_call call = {.graph = p->graph, .op = p->op, .batch = p->batch, .state = p->state};
     smp_status (*const kernel[])(const smp_op_call *) = {
-        p->kernels->forward, p->kernels->backward_input, p->kernels->backward_weight};
+        p->kernels->forward, p->joined ? p->kernels->backward : p->kernels->backward_input,
+        p->kernels->backward_weight};
     for (int i = 0; i < p->op->n_in; i++) {
         const bool wanted = p->graph->tensor[p->op->in[i]].needs_grad;
         in[i] = base + at->in[i];
@@ -448,9 +450,8 @@ static smp_status time_queue(smp__probe_state *p, smp_op_part part, int repeat, 
     return smp__probe_clock_stop(p, us);
 }
 
-smp_status smp__probe_time(void *context, smp_op_part part, int repeat, double *us)
+static smp_status time_part(smp__probe_state *p, smp_op_part part, int repeat, double *us)
 {
-    smp__probe_state *p = context;
     *us = 0;
     p->next_set %= p->part_sets[part];
     if (!has_part(p, part))
@@ -459,4 +460,24 @@ smp_status smp__probe_time(void *context, smp_op_part part, int repeat, double *
                                    : time_queue(p, part, repeat, us));
     *us /= repeat;
     return SMP_OK;
+}
+
+/* Of a backward that is one call, what it takes beyond the half of the weights. */
+static smp_status time_joined(smp__probe_state *p, int repeat, double *us)
+{
+    double weight_us;
+    SMP_TRY(time_part(p, SMP_OP_BACKWARD_WEIGHT, repeat, &weight_us));
+    p->joined = true;
+    const smp_status status = time_part(p, SMP_OP_BACKWARD_INPUT, repeat, us);
+    p->joined = false;
+    *us = fmax(*us - weight_us, 0);
+    return status;
+}
+
+smp_status smp__probe_time(void *context, smp_op_part part, int repeat, double *us)
+{
+    smp__probe_state *p = context;
+    const bool joined = part == SMP_OP_BACKWARD_INPUT && p->kernels && p->kernels->backward &&
+                        !p->before && has_part(p, part) && has_part(p, SMP_OP_BACKWARD_WEIGHT);
+    return joined ? time_joined(p, repeat, us) : time_part(p, part, repeat, us);
 }

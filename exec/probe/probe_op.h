@@ -58,7 +58,8 @@ typedef struct smp__probe_state {
     int64_t batch;
     smp__places place;
     int sets, part_sets[SMP__PROBE_PARTS], next_set;
-    int newest; /* input made by the latest op */
+    int newest;  /* input made by the latest op */
+    bool joined; /* backward_input is timed as the call that makes both halves */
 } smp__probe_state;
 
 /* Gives `bytes` a place of 64-byte aligned size at *total; false if sizes run over. */

@@ -153,6 +153,7 @@ typedef struct smp_op_work {
     double forward_moved, backward_input_moved; /* bytes besides, which no arithmetic hides */
     smp_op_arithmetic kind;
     smp_op_product product; /* unless it is plain */
+    double blocks;          /* of attention's rows by keys, where cores take one after the other */
     smp_op_exchange forward_exchange, backward_input_exchange;
 } smp_op_work;
 

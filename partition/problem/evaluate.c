@@ -45,6 +45,8 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
         smp_stage_load *load = &evaluator->load[stage[op]];
         load->forward_us += cost->forward_us;
         load->backward_us += cost->backward_us;
+        load->forward_exchange_us += cost->forward_exchange_us;
+        load->backward_exchange_us += cost->backward_exchange_us;
         load->stash_bytes = smp__add_bytes(load->stash_bytes, cost->stash_bytes);
         if (graph->op[op].n_param == 0)
             load->weight_bytes = smp__add_bytes(load->weight_bytes, cost->weight_bytes);
@@ -169,6 +171,8 @@ static void fill_times(smp__evaluator *evaluator, int s, smp_stage_load *load)
     }
     load->forward_us *= evaluator->slowest[s];
     load->backward_us *= evaluator->slowest[s];
+    load->forward_exchange_us *= evaluator->slowest[s];
+    load->backward_exchange_us *= evaluator->slowest[s];
     load->recompute_us *= evaluator->slowest[s];
 }
 

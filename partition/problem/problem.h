@@ -124,6 +124,7 @@ static inline double smp_problem_stage_slowdown(const smp_problem *problem, int 
 typedef struct smp_stage_load {
     double forward_us; /* on the slowest device that it has in any replica */
     double backward_us;
+    double forward_exchange_us, backward_exchange_us; /* of these, inside of the rank's group */
     double transfer_us;  /* charged, in the replica where they take longest */
     double recompute_us; /* forward time of what it recomputes; an estimate until that is decided */
     double load_us;      /* in the replica where it is largest, as the objective counts it */

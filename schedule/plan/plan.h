@@ -25,6 +25,7 @@ typedef struct smp_plan_stage {
     const bool *recompute; /* [n_op] what it makes may be made again in the backward; NULL: none */
     const bool *offload;   /* [n_op] what of it is stashed may travel to host memory; NULL: none */
     double forward_us, backward_us;
+    double forward_exchange_us, backward_exchange_us; /* of these, inside of the rank's group */
     double recompute_us; /* forward time of what is made again, added to a backward */
     int64_t weight_bytes, stash_bytes;
     int64_t offload_bytes; /* of one micro-batch, what may travel (smp_layout) */

@@ -359,6 +359,12 @@ static smp_status read_stage_costs(const reader *r, const smp_yaml_node *map,
             smp__field_double(map, what, "recompute_us", 0, SMP__MAX_SUM_US, &stage->recompute_us));
     SMP_TRY(read_double(r, map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
     SMP_TRY(read_double(r, map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
+    if (smp_yaml_get(map, "forward_exchange_us"))
+        SMP_TRY(smp__field_double(map, what, "forward_exchange_us", 0, stage->forward_us,
+                                  &stage->forward_exchange_us));
+    if (smp_yaml_get(map, "backward_exchange_us"))
+        SMP_TRY(smp__field_double(map, what, "backward_exchange_us", 0, stage->backward_us,
+                                  &stage->backward_exchange_us));
     if (smp_yaml_get(map, "backward_input_us"))
         SMP_TRY(smp__field_double(map, what, "backward_input_us", 0, stage->backward_us,
                                   &stage->backward_input_us));
@@ -375,10 +381,21 @@ static smp_status read_stage_costs(const reader *r, const smp_yaml_node *map,
 static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
                              smp_sketch_stage *stage)
 {
-    static const char *const keys[] = {
-        "stage",       "rank",          "ops",         "recompute",    "forward_us",
-        "backward_us", "recompute_us",  "stash_bytes", "weight_bytes", "backward_input_us",
-        "offload",     "offload_bytes", "tensor"};
+    static const char *const keys[] = {"stage",
+                                       "rank",
+                                       "ops",
+                                       "recompute",
+                                       "forward_us",
+                                       "backward_us",
+                                       "recompute_us",
+                                       "stash_bytes",
+                                       "weight_bytes",
+                                       "backward_input_us",
+                                       "offload",
+                                       "offload_bytes",
+                                       "tensor",
+                                       "forward_exchange_us",
+                                       "backward_exchange_us"};
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));

@@ -297,6 +297,10 @@ static void put_stage(writer *w, const smp_plan *plan, int index)
     put_masks(w, stage);
     put_double(w, "forward_us", stage->forward_us);
     put_double(w, "backward_us", stage->backward_us);
+    if (stage->forward_exchange_us > 0)
+        put_double(w, "forward_exchange_us", stage->forward_exchange_us);
+    if (stage->backward_exchange_us > 0)
+        put_double(w, "backward_exchange_us", stage->backward_exchange_us);
     if (plan->backward_input_us)
         put_double(w, "backward_input_us", plan->backward_input_us[index]);
     put_int(w, "weight_bytes", stage->weight_bytes);

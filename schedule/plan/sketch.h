@@ -33,9 +33,10 @@ typedef struct smp_sketch_stage {
     int32_t n_entry;
     const smp_sketch_entry *entry;
     smp_sketch_mask recompute, offload;
-    double forward_us, backward_us; /* these seven: of a whole plan only */
-    double recompute_us;            /* where it names ops; -1: not given */
-    double backward_input_us;       /* -1: not given */
+    double forward_us, backward_us; /* these nine: of a whole plan only */
+    double forward_exchange_us, backward_exchange_us;
+    double recompute_us;      /* where it names ops; -1: not given */
+    double backward_input_us; /* -1: not given */
     int64_t weight_bytes, stash_bytes, offload_bytes;
     smp_where where;
 } smp_sketch_stage;

@@ -97,14 +97,27 @@ static smp__sim_runner *runner_at(const smp__sim *sim, int replica, int rank)
     return &sim->runner[replica * sim->crossing.n_rank + rank];
 }
 
+/* Inside of a host the cores that compute move the data: a reduction takes them as long as it would
+ * take alone, whenever it begins. */
+static void owe(smp__sim *sim, smp__sim_runner *r, double end_us)
+{
+    r->owed_us += end_us - fmax(r->channel_free_us, sim->now_us);
+    r->reduced_us = fmax(r->reduced_us, sim->now_us);
+}
+
 /* The end of a reduction is known: its runners' O may go on with it. */
 static void finish(smp__sim *sim, int rank, double end_us)
 {
+    const smp_cluster *cluster = sim->input->cluster;
+    const bool cores_move = cluster->nodes == 1 && cluster->cores_per_node > 0;
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *r = runner_at(sim, replica, rank);
-        r->channel_free_us = end_us;
-        if (end_us > r->reduced_us)
-            r->reduced_us = end_us;
+        if (cores_move) {
+            owe(sim, r, end_us);
+        } else {
+            r->channel_free_us = end_us;
+            r->reduced_us = fmax(r->reduced_us, end_us);
+        }
         --r->reductions_left;
         if (r->blocked)
             smp__sim_wake(sim, replica * sim->crossing.n_rank + rank);

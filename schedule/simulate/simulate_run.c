@@ -4,6 +4,8 @@
  * O(log ranks) per compute action. */
 #include "schedule/simulate/simulate_state.h"
 
+#include <math.h>
+
 #include "graph/base/clock.h"
 
 /* What a rank has of a core while another one wants it: who wakes up takes no core away, and the
@@ -258,6 +260,10 @@ static bool step_optimize(smp__sim *sim, int runner)
         return true;
     }
     const double host_us = smp__sim_offloaded_us(sim, r, r->next);
+    if (r->reductions_left == 0 && r->owed_us > 0) {
+        r->reduced_us = fmax(r->reduced_us, sim->now_us) + r->owed_us;
+        r->owed_us = 0;
+    }
     if (r->reductions_left > 0)
         r->blocked = true;
     else if (host_us > r->reduced_us && host_us > sim->now_us)

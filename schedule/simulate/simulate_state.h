@@ -41,6 +41,7 @@ typedef struct smp__sim_runner {
     double done_us;         /* end of its last action */
     int reductions_left;    /* whose time is not known yet */
     double reduced_us;      /* end of its last reduction so far */
+    double owed_us;         /* of reductions that its core makes after all else, before O */
     double channel_free_us; /* its reductions and gathers go one after the other */
     double *gathered_us;    /* [chunks] end of the last gather; < 0: not known; 0: there was none */
     smp__sim_host *host;    /* NULL: nothing travels */

@@ -31,7 +31,7 @@ import model_inputs  # noqa: E402
 MODELS = """
 examples/gpt-tiny.yaml:16:2 examples/gpt-small.yaml:4:4 examples/llama-tiny.yaml:16:2
 examples/bert-small.yaml:16:2 examples/t5-small.yaml:16:2 examples/vit-digits.yaml:32:2
-examples/vit-class.yaml:32:2 examples/resnet-small.yaml:32:2 examples/resnet-18.yaml:16:2
+examples/vit-class.yaml:32:2 examples/resnet-small.yaml:32:2 examples/resnet-18.yaml:8:2
 tests/data/models/unet.yaml:16:2
 """.split()
 STAGES = ["--stages", "2", "--ddp", "1", "--tensor", "1"]

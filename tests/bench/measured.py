@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps that others measured and published, beside what smp-partition predicts for their degrees.
 
-    python3 tests/bench/measured.py BIN CONFIGS [--ideal] [--only PATTERN] [--rows] [--set KEY=VALUE ...]
+    python3 tests/bench/measured.py BIN CONFIGS [--ideal] [--only PATTERN] [--rows] [--choose] [--set KEY=VALUE ...]
 
 BIN: the folder of the programs. CONFIGS: a list of jobs, each with its model, degrees, hardware,
 measured seconds and source; to them come Megatron-LM's tables, of examples/tensor-cases.sh. Needs
@@ -369,14 +369,71 @@ def predict(job, options):
 
 # ---- tables
 
-def pairs(rows):
-    """Of jobs of one model on as many GPUs with one batch: right and all pairs that differ by over 3 %."""
-    right = total = 0
+def kinds_of(rows):
+    """Lists of jobs of one model on as many GPUs with one batch."""
     kinds = {}
     for job, got in rows:
         key = (json.dumps(job["model"], sort_keys=True), job["hardware"], job["gpus"], job["gbs"])
-        kinds.setdefault(key, []).append((step_of(job), got))
-    for jobs in kinds.values():
+        kinds.setdefault(key, []).append((job, got))
+    return list(kinds.values())
+
+
+def degrees_of(job):
+    return f"T{job['tp']} P{job['pp']} x {job.get('vpp') or 1} D{job['dp']}"
+
+
+def print_choices(groups, options):
+    """Which published degrees are taken for the fastest, and how much longer they were measured than the best."""
+    print("\n| source | kinds of job | fastest one chosen | regret, mean | worst |\n|---|---|---|---|---|")
+    for name, rows in groups.items():
+        regrets = []
+        for kind in kinds_of(rows):
+            chosen = min(kind, key=lambda row: row[1])[0]
+            if len(kind) > 1:
+                regrets.append(step_of(chosen) / min(step_of(job) for job, _ in kind) - 1)
+        if regrets:
+            print(f"| {name} | {len(regrets)} | {sum(r == 0 for r in regrets)} | {100 * statistics.mean(regrets):.1f} % "
+                  f"| {100 * max(regrets):.1f} % |")
+    if not options.choose:
+        return
+    print("\n| job, the fastest published of its kind | its degrees | predicted s | degrees searched | predicted s | ratio |"
+          "\n|---|---|---|---|---|---|")
+    for rows in groups.values():
+        for kind in kinds_of(rows):
+            job, got = min(kind, key=lambda row: step_of(row[0]))
+            try:
+                degrees, step = search(job, options)
+                print(f"| {job['id']} | {degrees_of(job)} | {got:.3g} | {degrees} | {step:.3g} | {got / step:.2f} |",
+                      flush=True)
+            except Unsaid as cause:
+                print(f"| {job['id']} | {degrees_of(job)} | {got:.3g} | none: {cause} | - | - |")
+
+
+def search(job, options):
+    """What the planner takes for the same batch where nothing but the job's software is pinned, in the card's memory."""
+    pinned = {"--stages", "--ddp", "--tensor", "--chunks", "--microbatches", "--microbatch-size", "--pipeline", "--memory",
+              "--gradient-blocks", "--shard", "--shard-what", "--split", "--placement"}
+    words = arguments(job)
+    words = [word for i in range(0, len(words), 2) if words[i] not in pinned for word in words[i:i + 2]]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "model.yaml").write_text(model_text(job))
+        (folder / "cluster.yaml").write_text(yaml.safe_dump(cluster_of(job, options), sort_keys=False))
+        plan = folder / "plan.yaml"
+        smp([options.programs / "smp-partition", folder / "model.yaml", "--cluster", folder / "cluster.yaml", *words,
+             "--global-batch", job["gbs"], "-o", plan], folder)
+        made = yaml.safe_load(plan.read_text())
+        parallel = made["parallel"]
+        job = {"tp": parallel.get("tensor", 1), "pp": parallel["pipeline"], "vpp": parallel.get("chunks"),
+               "dp": parallel["ddp"]}
+        return degrees_of(job), made["predicted"]["step_us"] / 1e6
+
+
+def pairs(rows):
+    """Of jobs of one kind: right and all pairs that differ by over 3 %."""
+    right = total = 0
+    for kind in kinds_of(rows):
+        jobs = [(step_of(job), got) for job, got in kind]
         for i, (a, x) in enumerate(jobs):
             for b, y in jobs[:i]:
                 if max(a, b) > 1.03 * min(a, b):
@@ -428,6 +485,7 @@ def parser():
     made.add_argument("--only", default="*", metavar="PATTERN,...", help="groups or jobs")
     made.add_argument("--rows", action="store_true", help="a line for each job")
     made.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    made.add_argument("--choose", action="store_true", help="plan each kind of job freely, too")
     made.add_argument("--keep", type=pathlib.Path, metavar="DIR", help="files and options of each job")
     made.add_argument("--json", type=pathlib.Path, metavar="FILE")
     return made
@@ -470,8 +528,7 @@ def main():
         print("| job | degrees | predicted s | measured s | ratio |\n|---|---|---|---|---|")
         for job, got, _ in results:
             if got is not None:
-                degrees = f"T{job['tp']} P{job['pp']} x {job.get('vpp') or 1} D{job['dp']}"
-                print(f"| {job['id']} | {degrees} | {got:.4g} | {step_of(job):.4g} | {got / step_of(job):.3f} |")
+                print(f"| {job['id']} | {degrees_of(job)} | {got:.4g} | {step_of(job):.4g} | {got / step_of(job):.3f} |")
         print()
     print("| source | jobs | median | mean error | after one factor | pairs in order |\n|---|---|---|---|---|---|")
     for name, rows in groups.items():
@@ -479,6 +536,7 @@ def main():
     everything = [row for rows in groups.values() for row in rows]
     if everything:
         print(summary("all", everything))
+    print_choices(groups, options)
     if not options.ideal:
         print_bands(everything)
     if options.rows:

@@ -46,7 +46,10 @@ for rank in time[0]["ranks"]:
     assert 0 <= rank.get("peer_us", 0) <= causes["messages_us"] + 0.1, rank
     assert rank["resident_bytes"] > rank["arena_bytes"] > 0, rank
 assert any(rank.get("peer_us", 0) > 0 for rank in time[0]["ranks"]) != (sys.argv[3] == "group"), time
-assert all((rank["group_us"] > 0) == (sys.argv[3] == "group") for rank in time[0]["ranks"]), time
+for rank in time[0]["ranks"]:
+    said = rank["predicted"]
+    assert (rank["group_us"] > 0) == (said["group_us"] > 0) == (sys.argv[3] == "group"), time
+    assert said["group_us"] < said["forward_us"] + said["backward_us"], time
 assert any(rank["recompute_us"] > 0 for rank in time[0]["ranks"]) == (int(sys.argv[2]) == 4), time
 CHECK
 }

@@ -12,6 +12,7 @@
 
 #include "graph/base/random.h"
 #include "profile/distinct.h"
+#include "profile/measure.h"
 #include "profile/profile.h"
 
 /* Two equal blocks; a and b differ in their input's gradient: x is a model input. h2 has two
@@ -200,6 +201,16 @@ static void test_measure_finds_distinct_ops(void **state)
         assert_int_equal(distinct.class_of[i], expected[i]);
     smp_arena_destroy(arena);
     smp_graph_destroy(graph);
+}
+
+/* A fourth on either side does not count. */
+static void test_middle_mean(void **state)
+{
+    double few[] = {9, 1, 4}, skewed[] = {1000, 1, 7, 2, 3, 3, 9, 2};
+    (void)state;
+    assert_true(smp__middle_mean(few, 0) == 0);
+    assert_true(smp__middle_mean(few, 3) == 4);
+    assert_true(smp__middle_mean(skewed, 8) == (2 + 3 + 3 + 7) / 4.0);
 }
 
 static void test_measure_takes_medians_of_distinct_ops(void **state)
@@ -512,6 +523,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measure_finds_distinct_ops),
+        cmocka_unit_test(test_middle_mean),
         cmocka_unit_test(test_measure_takes_medians_of_distinct_ops),
         cmocka_unit_test(test_measure_links_give_a_rising_curve),
         cmocka_unit_test(test_measure_links_keep_to_their_time),

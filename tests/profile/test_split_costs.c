@@ -112,7 +112,11 @@ static void test_exchanges_take_what_the_link_does(void **state)
     assert_near(cost_of(graph, costs, "in:shared")->forward_us, 1);
     assert_near(cost_of(graph, costs, "in:shared")->backward_us, 1 + sum_us);
     assert_near(cost_of(graph, costs, "in:shared")->backward_input_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "in:shared")->backward_exchange_us, sum_us);
+    assert_true(cost_of(graph, costs, "in:shared")->forward_exchange_us == 0);
     assert_near(cost_of(graph, costs, "b:whole")->forward_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "b:whole")->forward_exchange_us, sum_us);
+    assert_true(cost_of(graph, costs, "a")->forward_exchange_us == 0);
     assert_near(cost_of(graph, costs, "b:whole")->backward_us, 1);
     assert_near(cost_of(graph, costs, "b:bias")->forward_us, 1);
     /* of each row a maximum, a sum, the target's logit and a sum for smoothing */

@@ -22,7 +22,8 @@ static bool is_used(const smp_rank_time *rank, int n, int cause)
 static bool is_predicted(int cause)
 {
     return cause == SMP_TIME_FORWARD || cause == SMP_TIME_BACKWARD || cause == SMP_TIME_OPTIMIZER ||
-           cause == SMP_TIME_MESSAGES || cause == SMP_TIME_OFFLOAD || cause == SMP_TIME_SUMS;
+           cause == SMP_TIME_MESSAGES || cause == SMP_TIME_OFFLOAD || cause == SMP_TIME_SUMS ||
+           cause == SMP_TIME_GROUP;
 }
 
 static void put_rank(smp__table *table, const smp_rank_time *t, int number, const bool *used)

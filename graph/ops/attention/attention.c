@@ -270,15 +270,17 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     layout at = smp__attention_of(graph, op);
-    double scores = 0;
+    double scores = 0, blocks = 0;
     at.before = (query_parts_of(op->attr) - 1) * at.queries;
     for (int64_t begin = 0; begin < at.queries; begin += SMP__ATTENTION_ROWS) {
         int64_t rows = smp__attention_block(&at, begin);
         scores += (double)rows * (double)(smp__attention_end(&at, begin + rows) -
                                           smp__attention_first(&at, begin));
+        blocks++;
     }
     scores *= (double)batch * (double)at.heads;
     smp__work_bytes(graph, op, batch, work);
+    smp__work_blocks(graph, blocks * (double)batch * (double)at.heads, work);
     int terms = (at.mask >= 0) + smp__attention_is_biased(&at);
     work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms);
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);

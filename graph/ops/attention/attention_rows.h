@@ -44,6 +44,12 @@ static inline int64_t smp__attention_block(const smp__attention *at, int64_t beg
     return left < SMP__ATTENTION_ROWS ? left : SMP__ATTENTION_ROWS;
 }
 
+/* Blocks of rows by keys: a GPU takes them at once. */
+static inline void smp__work_blocks(const smp_graph *graph, double blocks, smp_op_work *work)
+{
+    work->blocks = smp_backend_of(graph->target)->own_memory ? 0 : blocks;
+}
+
 /* Elements of the sample's part that head h of the queries reads lie at in[input[part]] from here
  * on. */
 int64_t smp__attention_place(const smp_op_call *call, const smp__attention *at, int part,

@@ -201,10 +201,11 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
-/* Scores that the last device makes, for which the others wait. */
-static double scores_of(smp__ring r)
+/* Scores that the last device makes, for which the others wait, and in how many blocks. */
+static double scores_of(smp__ring r, double *blocks)
 {
     double scores = 0;
+    *blocks = 0;
     r.device = r.devices - 1;
     for (int64_t round = 0; round < r.rounds; round++)
         for (int64_t i = 0; i < r.runs * r.runs; i++) {
@@ -214,6 +215,7 @@ static double scores_of(smp__ring r)
                 const int64_t rows = smp__attention_block(&pair, begin);
                 const int64_t n = end_key(&pair, begin + rows) - first_key(&pair, begin);
                 scores += n > 0 ? (double)rows * (double)n : 0;
+                *blocks += n > 0;
             }
         }
     return scores;
@@ -240,9 +242,12 @@ static void set_exchanges(const smp_graph *graph, const smp_op *op, const smp__r
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp__ring r = smp__ring_of(graph, op);
-    const double scores = scores_of(r) * (double)batch * (double)r.at.heads;
+    const double heads = (double)batch * (double)r.at.heads;
+    double blocks;
+    const double scores = scores_of(r, &blocks) * heads;
     const int terms = (r.at.mask >= 0) + r.at.alibi;
     smp__work_bytes(graph, op, batch, work);
+    smp__work_blocks(graph, blocks * heads, work);
     work->forward_flops = scores * (4.0 * (double)r.at.width + 20 + terms);
     work->backward_input_flops = scores * (10.0 * (double)r.at.width + 22 + terms);
     work->kind = SMP_OP_ATTENTION;

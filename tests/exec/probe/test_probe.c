@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "exec/device/device.h"
 #include "exec/probe/probe.h"
+#include "exec/probe/probe_op.h"
 #include "graph/model/op.h"
 
 enum { BATCH = 3 };
@@ -92,6 +94,43 @@ static void test_probe_times_every_part_of_an_op(void **state)
     (void)state;
     open_every_op("", true);
     open_every_op("mode: inference\n", false);
+}
+
+static smp_status sleep_40_ms(const smp_op_call *call)
+{
+    (void)call;
+    return usleep(40000) == 0 ? SMP_OK : SMP_ERR_FAILED;
+}
+
+static smp_status sleep_10_ms(const smp_op_call *call)
+{
+    (void)call;
+    return usleep(10000) == 0 ? SMP_OK : SMP_ERR_FAILED;
+}
+
+/* Where both halves of a backward are one call in training, they add up to that call. */
+static void test_probe_times_a_backward_in_one_call(void **state)
+{
+    smp_graph *graph = parse("");
+    smp_probe *probe = NULL;
+    double us;
+    (void)state;
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
+    const smp_op *op = &graph->op[smp_graph_find_op(graph, "ln")];
+    assert_int_equal(probe->open(probe->context, graph, op, BATCH), SMP_OK);
+    smp__probe_state *opened = probe->context;
+    smp_op_kernels joined = *opened->kernels;
+    joined.backward = sleep_40_ms;
+    joined.backward_weight = sleep_10_ms;
+    opened->kernels = &joined;
+    assert_int_equal(probe->time(probe->context, SMP_OP_BACKWARD_WEIGHT, 1, &us), SMP_OK);
+    assert_true(us >= 9e3);
+    assert_int_equal(probe->time(probe->context, SMP_OP_BACKWARD_INPUT, 1, &us), SMP_OK);
+    assert_true(us > 1e3 && us < 39e3); /* neither the kernel of its own, nor the whole call */
+    probe->close(probe->context);
+    smp_probe_destroy(probe);
+    smp_graph_destroy(graph);
 }
 
 static void test_probe_times_updates(void **state)
@@ -221,6 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_times_every_part_of_an_op),
+        cmocka_unit_test(test_probe_times_a_backward_in_one_call),
         cmocka_unit_test(test_probe_times_updates),
         cmocka_unit_test(test_probe_times_the_link_to_host_memory),
         cmocka_unit_test(test_probe_times_core_switches),

@@ -163,6 +163,11 @@ static void test_attention(void **state)
                               .kind = SMP_OP_ATTENTION,
                               .product = {2, 1000, 1000, 100}};
     (void)state;
+    smp_op_work blocks = work; /* on cores: a microsecond each forward, 2.5 backward */
+    blocks.blocks = 100;
+    assert_near(smp_efficiency_us(&e, &blocks, SMP_OP_FORWARD, PEAK, BANDWIDTH), 4e3 + 1 + 100);
+    assert_near(smp_efficiency_us(&e, &blocks, SMP_OP_BACKWARD_INPUT, PEAK, BANDWIDTH),
+                8e3 + 1 + 250);
     e.attention_forward = 0.5;
     e.attention_backward = 0.4;
     e.attention_keys = 250;

@@ -228,6 +228,29 @@ static void test_simulate_replicas_share_cores(void **state)
     made_plan_free(&made);
 }
 
+/* Two chunks of two replicas: a device adds up the gradients of one beside the backward of the
+ * other; cores that move the data themselves do it after all else. */
+static void test_simulate_cores_move_what_is_summed(void **state)
+{
+    (void)state;
+    made_plan made;
+    setting s;
+    made_plan_create(&made, "breadth-first", 1, 2, 1, true, made_chain);
+    setting_open(&s, &made, 1, 2);
+    s.cluster.intra_node.bytes_per_s = 1e12;
+    s.weight_bytes[0] = s.weight_bytes[1] = 1000000;
+    s.input.optimizer_bytes_per_s = 1e12;
+    smp_simulation *got = simulate(&s.input);
+    assert_us(got->step_us, 2 + 4 + 1 + 2); /* a sum: two messages of half */
+    smp_simulation_destroy(got);
+    s.cluster.cores_per_node = MAX_DEVICES;
+    got = simulate(&s.input);
+    assert_us(got->step_us, 2 + 4 + 2 + 2);
+    assert_us(got->reduction_us[0], 2);
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
 /* With a core for every rank, sharing changes nothing; with one core the work is done one after the
  * other, and passing the core on costs time. */
 static void test_simulate_core_bounds(void **state)
@@ -570,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_simulate_shared_cores),
         cmocka_unit_test(test_simulate_cores_are_kept_for_a_slice),
         cmocka_unit_test(test_simulate_replicas_share_cores),
+        cmocka_unit_test(test_simulate_cores_move_what_is_summed),
         cmocka_unit_test(test_simulate_core_bounds),
         cmocka_unit_test(test_simulate_ring),
         cmocka_unit_test(test_simulate_tied_weights),
