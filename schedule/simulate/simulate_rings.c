@@ -120,11 +120,28 @@ static int terms_of(const smp_simulation_input *input, smp__ring of)
     return blocks > 0 ? smp_gradient_most_nodes(blocks, blocks / input->ddp * of.stride) : 1;
 }
 
+bool smp__cores_move(const smp_cluster *cluster)
+{
+    return cluster->nodes == 1 && cluster->cores_per_node > 0;
+}
+
+/* What a member's core reads and writes of a part while it adds it up (exec/transport/reduce_blocks.c):
+ * its own terms and the sum are copied, those of the others received and added; and what it then
+ * gathers. All of it lies in memory: a step touches everything else in between. */
+static double traffic_us(const smp_simulation_input *input, smp__ring of, int turns, int64_t bytes)
+{
+    const double part = (double)bytes / of.size, others = of.size - 1;
+    const double moved = 4 + 5 * others + (turns > 1 ? 2 * others : 0);
+    const double bytes_per_s = input->cluster->device[0].bytes_per_s;
+    return of.size > 1 && bytes_per_s > 0 ? 1e6 * moved * part / bytes_per_s : 0;
+}
+
 double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                         int64_t bytes)
 {
-    return smp__ring_turns_us(input, rank, of, turns + terms_of(input, of) - 1,
-                              on_wire(input, bytes));
+    const double us =
+        smp__ring_turns_us(input, rank, of, turns + terms_of(input, of) - 1, on_wire(input, bytes));
+    return smp__cores_move(input->cluster) ? fmax(us, traffic_us(input, of, turns, bytes)) : us;
 }
 
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)

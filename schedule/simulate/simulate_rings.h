@@ -22,10 +22,13 @@ double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ri
  * them. */
 double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                           int64_t bytes);
-/* The same of gradients in fp32, of which the plan may send half of the bytes. */
+/* The same of gradients in fp32, of which the plan may send half of the bytes; on cores no less than
+ * its traffic takes. */
 double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                         int64_t bytes);
 
+/* Do the cores that compute move the data? On one host, where they are what is planned for. */
+bool smp__cores_move(const smp_cluster *cluster);
 /* A sum over all replicas of a rank. */
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
 /* What gradients go through at first: the ring of the shard group, or of all. */
