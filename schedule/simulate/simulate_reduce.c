@@ -97,8 +97,8 @@ static smp__sim_runner *runner_at(const smp__sim *sim, int replica, int rank)
     return &sim->runner[replica * sim->crossing.n_rank + rank];
 }
 
-/* Inside of a host the cores that compute move the data: a reduction or gather takes them as long as
- * it would take alone, whenever it begins. */
+/* Inside of a host the cores that compute move the data: a reduction or gather takes them as long
+ * as it would take alone, whenever it begins. */
 static void owe(smp__sim *sim, smp__sim_runner *r, double end_us)
 {
     r->owed_us += end_us - fmax(r->channel_free_us, sim->now_us);

@@ -22,8 +22,8 @@ double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ri
  * them. */
 double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                           int64_t bytes);
-/* The same of gradients in fp32, of which the plan may send half of the bytes; on cores no less than
- * its traffic takes. */
+/* The same of gradients in fp32, of which the plan may send half of the bytes; on cores no less
+ * than its traffic takes. */
 double smp__ring_sum_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                         int64_t bytes);
 
