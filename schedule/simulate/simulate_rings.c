@@ -125,9 +125,10 @@ bool smp__cores_move(const smp_cluster *cluster)
     return cluster->nodes == 1 && cluster->cores_per_node > 0;
 }
 
-/* What a member's core reads and writes of a part while it adds it up (exec/transport/reduce_blocks.c):
- * its own terms and the sum are copied, those of the others received and added; and what it then
- * gathers. All of it lies in memory: a step touches everything else in between. */
+/* What a member's core reads and writes of a part while it adds it up
+ * (exec/transport/reduce_blocks.c): its own terms and the sum are copied, those of the others
+ * received and added; and what it then gathers. All of it lies in memory: a step touches everything
+ * else in between. */
 static double traffic_us(const smp_simulation_input *input, smp__ring of, int turns, int64_t bytes)
 {
     const double part = (double)bytes / of.size, others = of.size - 1;
