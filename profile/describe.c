@@ -35,6 +35,7 @@ static part part_of(const smp_graph *graph, const smp_profile *profile, int32_t 
     const double us[PARTS] = {cost->forward_us, cost->backward_input_us, cost->backward_weight_us};
     part p = {.of = of, .us = us[of]};
     smp_op_work_get(graph, &graph->op[op], profile->microbatch_size, &p.work);
+    p.us = fmax(p.us - smp_blocks_us(&p.work, of), 1e-3 * p.us);
     const smp_part_amount amount = smp_part_amount_of(&p.work, of);
     p.flops = amount.flops;
     p.bytes = amount.bytes;

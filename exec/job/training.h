@@ -22,6 +22,11 @@ bool smp__job_has_cluster(const smp *s);
 /* How far each replica was from what is right now, [ddp]. Collective. */
 smp_status smp__drift_measure(smp *s, const float *kept, double *off);
 
+/* The kinds of operators that the plan's estimates miss most, by what a profile of the run says
+ * that smp_costs_write has made: "linear 12 ms (8 ms), ...", of a micro-batch, as estimated in
+ * brackets. "" of a plan that was made with a profile. By one rank alone. */
+smp_status smp__job_misjudged_ops(const smp *s, const char *profile, smp_text *out);
+
 /* A rank has failed or is gone: the job can only be finalised. */
 bool smp__job_failed(const smp *s);
 /* Puts where this rank was before the message of a failure of its own. */

@@ -197,9 +197,9 @@ smp_part_amount smp_part_amount_of(const smp_op_work *work, smp_op_part part)
     }
 }
 
-/* Cores go through attention block by block, two products forward and five backward, each a call
- * of half a microsecond (blocks of 16 rows by 16 to 32 keys, AMD EPYC). */
-static double blocks_us(const smp_op_work *work, smp_op_part part)
+/* Two products forward and five backward, each a call of half a microsecond (blocks of 16 rows by
+ * 16 to 32 keys, AMD EPYC). */
+double smp_blocks_us(const smp_op_work *work, smp_op_part part)
 {
     return part == SMP_OP_FORWARD          ? work->blocks
            : part == SMP_OP_BACKWARD_INPUT ? 2.5 * work->blocks
@@ -227,5 +227,5 @@ double smp_efficiency_us(const smp_efficiency *e, const smp_op_work *work, smp_o
         share = product_share(e, &p);
     }
     return call_us(e, 1e6 * fmax(of.flops / (flops_per_s * share), of.bytes / rate)) +
-           call_us(e, 1e6 * of.moved / rate) + blocks_us(work, part);
+           call_us(e, 1e6 * of.moved / rate) + smp_blocks_us(work, part);
 }

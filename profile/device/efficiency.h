@@ -65,6 +65,8 @@ typedef struct smp_part_amount {
     double flops, bytes, moved;
 } smp_part_amount;
 smp_part_amount smp_part_amount_of(const smp_op_work *work, smp_op_part part);
+/* What cores take besides, which go through attention block by block; no figure of a device. */
+double smp_blocks_us(const smp_op_work *work, smp_op_part part);
 /* The product that a part is, of that of forward: C (m, n), sums over k. */
 smp_op_product smp_part_product(const smp_op_product *forward, smp_op_part part);
 

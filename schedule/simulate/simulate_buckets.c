@@ -112,7 +112,7 @@ smp_status smp__sim_buckets(smp__sim *sim)
 
 bool smp_buckets_help(const smp_cluster *cluster)
 {
-    return cluster->overlap && (cluster->nodes > 1 || cluster->cores_per_node == 0);
+    return cluster->overlap && !smp__cores_move(cluster);
 }
 
 int64_t smp_bucket_bytes(const smp_simulation_input *input, int rank, int64_t weight_bytes)

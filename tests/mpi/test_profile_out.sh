@@ -39,6 +39,19 @@ sums=$(grep -c 'name: "h[0-9].res_' one.profile) # backward they hand on the arr
 expect_equal "operators with a time" "$forward $backward" "$all $((all - sums))"
 expect_equal "additions" "$sums" 8
 
+# Estimates that are far off are said, by kind of operator: of a machine a thousand times as fast.
+cat >fast.yaml <<'END'
+smp: 1
+nodes: 1
+devices_per_node: 2
+device: {name: fast, memory: 4GB, compute: {fp32: 100TFLOP/s}, bandwidth: 10TB/s}
+links: {intra_node: {bandwidth: 10GB/s, latency_us: 1}}
+END
+expect_exit 0 smp-partition "$model" --cluster fast.yaml -n 2 --stages 1 --tensor 2 --microbatches 2 --microbatch-size 1 -o fast.plan
+expect_exit 0 mpirun -n 2 smp-run fast.plan --data text.txt --steps 9 --profile-out fast.profile
+expect_match out "^operators of a micro-batch, taken .estimated.: .*linear [0-9.]+ [mu]s .[0-9.]+ [mu]s."
+expect_match out 'plan with --profile fast.profile'
+
 # Ranks, halves of backwards, replicas: nothing is missing, and the run computes the same.
 for kind in "2 2 1 1f1b" "2 2 1 zero-bubble" "4 2 2 1f1b"; do
     # shellcheck disable=SC2086 # words

@@ -512,14 +512,14 @@ static void test_a_ring_computes_while_keys_travel(void **state)
 {
     static const ring_case c = {
         "smp: 1\nname: m\ninputs: {x: {dtype: float32, shape: [64, 24]}, "
-        "target: {dtype: float32, shape: [64, 8]}}\nops:\n"
-        "  - {op: linear, name: pre, in: x, out: h, features: 24}\n"
+        "target: {dtype: float32, shape: [64, 80]}}\nops:\n"
+        "  - {op: linear, name: pre, in: x, out: h, features: 240}\n"
         "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true}\n"
         "  - {op: mse, name: loss, in: [y, target], out: loss}\nloss: loss\n",
         "packed ring",
         "ring_attention",
-        4.0 * BATCH * 64 / DEVICES * 2 * 8,
-        4.0 * BATCH * 64 / DEVICES * 2 * 8,
+        4.0 * BATCH * 64 / DEVICES * 2 * 80,
+        4.0 * BATCH * 64 / DEVICES * 2 * 80,
         4};
     (void)state;
     check_ring(&c);

@@ -134,6 +134,20 @@ void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evalu
     fflush(stdout);
 }
 
+static void print_misjudged(const smp__trainer *t)
+{
+    smp_text ops = {0};
+    const char *profile = t->options->profile;
+    if (!profile)
+        printf("the plan's costs are not this machine's: --profile-out FILE keeps what operators "
+               "and messages take, for smp-partition --profile; --log FILE says where time goes\n");
+    else if (smp__job_misjudged_ops(t->job, profile, &ops) == SMP_OK && ops.length > 0)
+        printf("operators of a micro-batch, taken (estimated): %s\n", ops.data);
+    if (profile)
+        printf("the plan's costs are not this machine's: plan with --profile %s\n", profile);
+    smp_text_free(&ops);
+}
+
 void smp__print_summary(const smp__trainer *t)
 {
     int64_t skip = smp__cold_steps(t->n_step);
@@ -147,8 +161,7 @@ void smp__print_summary(const smp__trainer *t)
            smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0),
            n, n == 1 ? "" : "s");
     if (fabs(predicted / median - 1.0) > SMP__MISJUDGED)
-        printf("the plan's costs are not this machine's: --profile-out FILE keeps what operators "
-               "and messages take, for smp-partition --profile; --log FILE says where time goes\n");
+        print_misjudged(t);
     if (t->n_step > 1)
         printf("waited for data %s per step, %s at most\n",
                smp_format_us(measured, sizeof(measured), t->wait_us / (double)(t->n_step - 1)),
