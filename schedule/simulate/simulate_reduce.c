@@ -97,8 +97,8 @@ static smp__sim_runner *runner_at(const smp__sim *sim, int replica, int rank)
     return &sim->runner[replica * sim->crossing.n_rank + rank];
 }
 
-/* Inside of a host the cores that compute move the data: a reduction or gather takes them as long
- * as it would take alone, whenever it begins. */
+/* Inside of a host the cores that compute move the data: a reduction takes them as long as it would
+ * take alone, whenever it begins. */
 static void owe(smp__sim *sim, smp__sim_runner *r, double end_us)
 {
     r->owed_us += end_us - fmax(r->channel_free_us, sim->now_us);
@@ -282,14 +282,11 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     r->channel_free_us = fmax(r->channel_free_us, smp__sim_updated_us(sim, r, chunk));
     if (++at->reached < sim->n_replica)
         return;
-    const bool cores_move = smp__cores_move(sim->input->cluster);
-    const double us =
-        all_turns_us(sim, stage, smp__ring_of_group(sim->input), smp__ring_turns_us, 1, 1,
-                     sim->input->weight_bytes[stage] - sim->half_only_bytes[stage] / 2);
-    at->end_us = cores_move ? sim->now_us : channel_us(sim, r->rank) + us;
+    at->end_us = channel_us(sim, r->rank) +
+                 all_turns_us(sim, stage, smp__ring_of_group(sim->input), smp__ring_turns_us, 1, 1,
+                              sim->input->weight_bytes[stage] - sim->half_only_bytes[stage] / 2);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
-        other->owed_us += cores_move ? us : 0;
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;
         if (other->blocked)
             smp__sim_wake(sim, (int)(other - sim->runner));
