@@ -240,15 +240,10 @@ static void fill_own(const smp *s, const smp__step_times *times, double *own)
 /* What the devices of the rank's group exchange in an action. */
 static double exchange_us_of(const smp_plan *plan, int rank, const smp_action *action)
 {
-    for (int stage = 0, chunk = 0; stage < plan->n_stage; stage++) {
-        if (plan->stage[stage].rank != rank || chunk++ != action->chunk)
-            continue;
-        return action->kind == SMP_ACTION_F ? plan->stage[stage].forward_exchange_us
-               : action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I
-                   ? plan->stage[stage].backward_exchange_us
-                   : 0.0;
-    }
-    return 0.0;
+    if (!computes(action->kind) || action->kind == SMP_ACTION_W)
+        return 0.0;
+    const smp_plan_stage *stage = &plan->stage[smp_plan_stage_of(plan, rank, action->chunk)];
+    return action->kind == SMP_ACTION_F ? stage->forward_exchange_us : stage->backward_exchange_us;
 }
 
 static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_time *t)

@@ -248,6 +248,10 @@ static void test_simulate_cores_move_what_is_summed(void **state)
     assert_us(got->step_us, 2 + 4 + 2 + 2);
     assert_us(got->reduction_us[0], 2);
     smp_simulation_destroy(got);
+    s.spec[0].bytes_per_s = 5.5e11; /* a part goes through memory 11 times: two sums of 10 */
+    got = simulate(&s.input);
+    assert_us(got->step_us, 2 + 4 + 20 + 2);
+    smp_simulation_destroy(got);
     made_plan_free(&made);
 }
 
