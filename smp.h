@@ -383,6 +383,9 @@ typedef struct smp_step_result {
  * A step whose loss or gradient is not finite, or that has no target, is skipped: weights and
  * optimizer stay as they are, the step counts. After max_skipped in a row: SMP_ERR_FAILED. Steps
  * that overflow while a loss scale of "auto" can still fall are not counted there.
+ * Handlers of a program's own signals need a stack of their own (sigaltstack, SA_ONSTACK) where the
+ * backend is the CPU: inside of a product oneDNN's stack pointer lies in a buffer of the heap, and
+ * a handler's frame would overwrite it.
  * After an error the job can only be finalised. */
 SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
 

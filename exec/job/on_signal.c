@@ -11,7 +11,7 @@
 #include "exec/save/checkpoint_save.h"
 #include "exec/state/handle.h"
 
-enum { BYTES = 256 };
+enum { BYTES = 256, STACK_BYTES = 64 * 1024 };
 
 static const smp *volatile job;
 static volatile sig_atomic_t saves; /* at a step boundary there is where to */
@@ -103,13 +103,25 @@ static void handle(int number)
     errno = before;
 }
 
+/* In the middle of a product oneDNN's stack pointer lies in a buffer of the heap: the kernel would
+ * put the handler's frame over what lies below. A stack that is there stays (a sanitiser's). */
+static void use_other_stack(void)
+{
+    static _Alignas(64) unsigned char stack[STACK_BYTES];
+    const stack_t ours = {.ss_sp = stack, .ss_size = sizeof stack};
+    stack_t now;
+    if (sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_DISABLE))
+        sigaltstack(&ours, NULL); /* refused: a processor whose state is larger */
+}
+
 static void set_handler(int number, bool on)
 {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
     action.sa_handler = on ? handle : SIG_DFL;
+    action.sa_flags = SA_ONSTACK;
     if (number != SIGTERM) /* mpirun takes no output while it ends a job: a write must not go on */
-        action.sa_flags = SA_RESTART;
+        action.sa_flags |= SA_RESTART;
     sigaction(number, &action, NULL);
 }
 
@@ -123,6 +135,7 @@ void smp__on_signal(smp *s, bool saves_then)
         asked = 0;
     if (s || saves_then)
         saves = saves_then;
+    use_other_stack();
     set_handler(SIGUSR1, s || saves_then);
     set_handler(SIGTERM, s);
 }

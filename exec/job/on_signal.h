@@ -12,7 +12,8 @@
  * not, and after a rank of this machine has died, they print rank, stage, micro-batch and action in
  * progress to standard error and end the process with exit code 1. `s` must live until the process
  * ends or the next call. NULL: there is no job yet, SIGUSR1 asks for its end; and without `saves`
- * back to the defaults. */
+ * back to the defaults. To be called by the thread that computes, which gets a stack for signals:
+ * see smp_step in smp.h. */
 void smp__on_signal(smp *s, bool saves);
 
 /* The signal that asks for the end, 0: none. Ranks agree on it at the end of a step

@@ -7,7 +7,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -110,6 +112,40 @@ static void ask_before_there_is_a_job(smp *job)
         _exit(42);
 }
 
+enum { MARK = 0x5a };
+
+static unsigned char small_stack[32 * 1024];
+
+static void send_one(void)
+{
+    kill(getpid(), SIGUSR1);
+}
+
+static void send_on_small_stack(void)
+{
+    static ucontext_t back, there;
+    memset(small_stack, MARK, sizeof small_stack);
+    getcontext(&there);
+    there.uc_stack = (stack_t){.ss_sp = small_stack, .ss_size = sizeof small_stack};
+    there.uc_link = &back;
+    makecontext(&there, send_one, 0);
+    swapcontext(&back, &there);
+}
+
+/* What is below the stack pointer is not the handler's: see use_other_stack. */
+static void ask_from_another_stack(smp *job)
+{
+    enum { CALL_BYTES = 1024 }; /* the kernel's frame alone has more */
+    size_t untouched = 0;
+    smp__on_signal(job, true);
+    kill(getpid(), 0); /* the linker finds the call on this stack */
+    send_on_small_stack();
+    while (untouched < sizeof small_stack && small_stack[untouched] == MARK)
+        untouched++;
+    if (*smp__signal_asked() == SIGUSR1 && sizeof small_stack - untouched < CALL_BYTES)
+        _exit(42);
+}
+
 /* How a process ends that does this, and what it says. */
 static int end_of(void (*act)(smp *job), char *text, size_t size)
 {
@@ -207,6 +243,15 @@ static void test_on_signal_asks_for_the_end_while_all_live(void **state)
     assert_string_equal(text, expected);
 }
 
+static void test_on_signal_writes_nothing_below_the_stack(void **state)
+{
+    char text[512]; /* a sanitiser's words on contexts */
+    (void)state;
+    int status = end_of(ask_from_another_stack, text, sizeof(text));
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 42);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_on_signal_speaks_until_the_handler_is_gone),
         cmocka_unit_test(test_on_signal_gives_the_default_back),
         cmocka_unit_test(test_on_signal_asks_for_the_end_while_all_live),
+        cmocka_unit_test(test_on_signal_writes_nothing_below_the_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
