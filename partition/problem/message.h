@@ -4,9 +4,10 @@
  * on different ranks is one message; between stages of one rank nothing moves. It goes over the
  * link of the two ranks' devices and takes smp__message_us. A pair of ranks has a link of its own
  * in each direction (full duplex): messages of one direction go one after the other, those of other
- * pairs and of the other direction at the same time. With cluster.overlap false a message also
- * occupies sender and receiver, each for all of its time. The simulator, the list scheduler and all
- * that is said of steps count so.
+ * pairs and of the other direction at the same time; replicas that send the same message through an
+ * adapter that a node shares take turns. With cluster.overlap false a message also occupies sender
+ * and receiver, each for all of its time. The simulator, the list scheduler and all that is said of
+ * steps count so.
  *
  * The charge, as published: a tensor costs each stage that reads it elsewhere, and once the stage
  * that makes it, by the slowest link that it takes there; in training, if it has a gradient, that

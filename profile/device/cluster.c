@@ -58,15 +58,54 @@ static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
     return SMP_OK;
 }
 
-static smp_status read_link(const smp_yaml_node *node, const char *what, smp_link_spec *link)
+static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *out)
 {
-    static const char *const keys[] = {"bandwidth", "latency_us"};
-    char value[64];
+    static const char *const keys[] = {"bytes", "us"};
+    int n = smp_yaml_list_size(points);
+    if (n > MAX_POINTS)
+        return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
+                           MAX_POINTS);
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    double *us = SMP_ARENA_NEW(arena, double, (size_t)n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const smp_yaml_node *point = smp_yaml_list_at(points, i);
+        SMP_TRY(smp_yaml_map(point, "point"));
+        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
+        SMP_TRY(smp__field_bytes(point, "point", "bytes", &bytes[i]));
+        const smp_yaml_node *node = smp_yaml_get(point, "bytes");
+        if (i > 0 && bytes[i] <= bytes[i - 1])
+            return smp_fail_at(smp_yaml_where(node),
+                               "point: bytes: got '%s', expected more than in the point before",
+                               smp_yaml_text(node));
+        SMP_TRY(smp__field_us(point, "point", "us", &us[i]));
+    }
+    out->n_point = n;
+    out->point_bytes = bytes;
+    out->point_us = us;
+    return SMP_OK;
+}
+
+/* As people write it, or as a profile has it. */
+static smp_status read_link(const smp_yaml_node *links, const char *key, smp_arena *arena,
+                            smp_link_spec *link)
+{
+    static const char *const keys[] = {"bandwidth", "latency_us", "points"};
+    const smp_yaml_node *node = smp_yaml_get(links, key), *points;
+    char what[32], value[64];
+    snprintf(what, sizeof what, "links: %s", key);
     SMP_TRY(smp_yaml_map(node, what));
+    if (smp_yaml_get(node, "bytes_per_s"))
+        return smp_link_read(links, "links", key, false, arena, link);
     SMP_TRY(smp_yaml_known_keys(node, what, keys, SMP__COUNT(keys)));
     snprintf(value, sizeof value, "%s: bandwidth", what);
     SMP_TRY(read_bandwidth(node, what, value, &link->bytes_per_s));
-    return smp__field_us(node, what, "latency_us", &link->latency_us);
+    SMP_TRY(smp__field_us(node, what, "latency_us", &link->latency_us));
+    if (!smp_yaml_get(node, "points"))
+        return SMP_OK;
+    SMP_TRY(smp__field_list(node, what, "points", &points));
+    return read_points(points, arena, link);
 }
 
 /* A link that is needed must be there; one that no pair of devices uses takes the other's
@@ -92,11 +131,11 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
     }
     cluster->intra_node = self;
     if (intra)
-        SMP_TRY(read_link(intra, "links: intra_node", &cluster->intra_node));
+        SMP_TRY(read_link(links, "intra_node", cluster->arena, &cluster->intra_node));
     if (inter)
-        SMP_TRY(read_link(inter, "links: inter_node", &cluster->inter_node));
+        SMP_TRY(read_link(links, "inter_node", cluster->arena, &cluster->inter_node));
     if (host)
-        SMP_TRY(read_link(host, "links: host", &cluster->host));
+        SMP_TRY(read_link(links, "host", cluster->arena, &cluster->host));
     if (!inter)
         cluster->inter_node = cluster->intra_node;
     if (!intra)
@@ -157,35 +196,6 @@ void smp_cluster_destroy(smp_cluster *cluster)
 {
     if (cluster)
         smp_arena_destroy(cluster->arena);
-}
-
-static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *out)
-{
-    static const char *const keys[] = {"bytes", "us"};
-    int n = smp_yaml_list_size(points);
-    if (n > MAX_POINTS)
-        return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
-                           MAX_POINTS);
-    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
-    double *us = SMP_ARENA_NEW(arena, double, (size_t)n);
-    if (!bytes || !us)
-        return SMP_ERR_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        const smp_yaml_node *point = smp_yaml_list_at(points, i);
-        SMP_TRY(smp_yaml_map(point, "point"));
-        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
-        SMP_TRY(smp__field_bytes(point, "point", "bytes", &bytes[i]));
-        const smp_yaml_node *node = smp_yaml_get(point, "bytes");
-        if (i > 0 && bytes[i] <= bytes[i - 1])
-            return smp_fail_at(smp_yaml_where(node),
-                               "point: bytes: got '%s', expected more than in the point before",
-                               smp_yaml_text(node));
-        SMP_TRY(smp__field_us(point, "point", "us", &us[i]));
-    }
-    out->n_point = n;
-    out->point_bytes = bytes;
-    out->point_us = us;
-    return SMP_OK;
 }
 
 smp_status smp_link_read(const smp_yaml_node *map, const char *what, const char *key, bool measured,

@@ -206,12 +206,13 @@ static double tail_us(const autos *a, int rank)
 }
 
 /* Times of the list scheduler's model, and of messages. */
-static void fill_times(autos *a, double *transfer_us, double *tails_us)
+static smp_status fill_times(autos *a, double *transfer_us, double *tails_us)
 {
     const smp_simulation_input *s = simulation(a);
     double *forward_us = a->times, *input_us = a->times + a->n_stage;
     double *weight_us = a->times + 2 * (int64_t)a->n_stage;
-    const int *device = &s->device[(int64_t)a->replica * s->pipeline];
+    SMP_TRY(smp__crossing_times(&a->crossing, s->cluster, s->device, s->ddp, a->replica, a->arena,
+                                transfer_us));
     for (int stage = 0; stage < a->n_stage; stage++) {
         int rank = s->stage_rank[stage];
         double share = smp__sim_share(s, a->replica, rank, smp__sim_slowest(s, rank));
@@ -222,19 +223,16 @@ static void fill_times(autos *a, double *transfer_us, double *tails_us)
         weight_us[stage] = share * (whole_us > first_us ? whole_us - first_us : 0.0);
         a->times[3 * (int64_t)a->n_stage + stage] = (double)a->input->stash_bytes[stage];
     }
-    for (int32_t i = 0; i < s->flow->n_transfer; i++) {
+    for (int32_t i = 0; !s->cluster->overlap && i < s->flow->n_transfer; i++) {
         const smp_transfer *t = &s->flow->transfer[i];
-        double us = smp__crossing_us(&a->crossing, s->cluster, device, t);
-        if (s->cluster->overlap) {
-            transfer_us[i] = us;
-        } else {
-            double *busy_us = t->kind == SMP_TRANSFER_F ? forward_us : input_us;
-            busy_us[t->from_stage] += us;
-            busy_us[t->to_stage] += us;
-        }
+        double *busy_us = t->kind == SMP_TRANSFER_F ? forward_us : input_us;
+        busy_us[t->from_stage] += transfer_us[i];
+        busy_us[t->to_stage] += transfer_us[i];
+        transfer_us[i] = 0.0;
     }
     for (int rank = 0; rank < a->n_rank; rank++)
         tails_us[rank] = tail_us(a, rank);
+    return SMP_OK;
 }
 
 static smp_status try_list(autos *a, smp_auto_result *result)
@@ -247,7 +245,7 @@ static smp_status try_list(autos *a, smp_auto_result *result)
     smp_program *orders = SMP_ARENA_NEW(a->arena, smp_program, n_rank);
     if (!transfer_us || !tails_us || !limits || !orders)
         return SMP_ERR_NO_MEMORY;
-    fill_times(a, transfer_us, tails_us);
+    SMP_TRY(fill_times(a, transfer_us, tails_us));
     for (int rank = 0; a->input->limit_bytes && rank < a->n_rank; rank++)
         limits[rank] = (double)a->input->limit_bytes[rank];
     smp_list_input input = {.pipeline = s->pipeline,

@@ -61,21 +61,18 @@ static inline bool smp__crossing_is_message(const smp__crossing *crossing, const
     return crossing->rank_of[t->from_stage] != crossing->rank_of[t->to_stage];
 }
 
-/* What a transfer takes between the devices of a replica's ranks; nothing where it is no
- * message. */
-static inline double smp__crossing_us(const smp__crossing *crossing, const smp_cluster *cluster,
-                                      const int *device, const smp_transfer *t)
-{
-    return smp__crossing_is_message(crossing, t)
-               ? smp__message_us(cluster, device[crossing->rank_of[t->from_stage]],
-                                 device[crossing->rank_of[t->to_stage]], t->bytes)
-               : 0.0;
-}
-
 /* Links: the ordered pairs of ranks that exchange messages, numbered by sender, then receiver.
  * link_of: [n_transfer], -1 where there is no message. Lives in the arena. O(n log n). */
 smp_status smp__crossing_links(const smp__crossing *crossing, smp_arena *arena, int32_t **link_of,
                                int *n_link);
+
+/* us: [n_transfer] what each takes between the devices of the ranks of one of `ddp` replicas, 0
+ * where it is no message. device: [ddp * n_rank]. Replicas send the same message at the same time:
+ * where the devices of a node share adapters, those that leave or reach the same node wait for each
+ * other. O(transfers log transfers), with shared adapters + O(links (ddp + nodes)). */
+smp_status smp__crossing_times(const smp__crossing *crossing, const smp_cluster *cluster,
+                               const int *device, int ddp, int replica, smp_arena *scratch,
+                               double *us);
 
 /* Does the stage's `<` wait for a direct message? Fills the stage that sends it. */
 bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,

@@ -289,12 +289,10 @@ static smp_status create_messages(smp__sim *sim)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < rows * microbatches; i++)
         sim->arrival_us[i] = -1.0;
-    for (size_t row = 0; row < rows; row++) {
-        const smp_transfer *t = &flow->transfer[row % (size_t)flow->n_transfer];
-        const int *device =
-            &input->device[sim->replica[row / (size_t)flow->n_transfer] * input->pipeline];
-        sim->transfer_us[row] = smp__crossing_us(&sim->crossing, input->cluster, device, t);
-    }
+    for (int i = 0; i < sim->n_replica; i++)
+        SMP_TRY(smp__crossing_times(&sim->crossing, input->cluster, input->device, input->ddp,
+                                    sim->replica[i], sim->arena,
+                                    &sim->transfer_us[(int64_t)i * flow->n_transfer]));
     return SMP_OK;
 }
 

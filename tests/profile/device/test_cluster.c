@@ -64,6 +64,28 @@ static void test_cluster_reads_every_key(void **state)
     smp_cluster_destroy(c);
 }
 
+/* By hand, and out of a profile. */
+static void test_cluster_reads_curves_of_links(void **state)
+{
+    static const char text[] =
+        "smp: 1\nnodes: 2\ndevices_per_node: 2\n" DEVICE "links:\n"
+        "  intra_node:\n"
+        "    bandwidth: 1GB/s\n"
+        "    latency_us: 2\n"
+        "    points: [{bytes: 8, us: 2}, {bytes: 1008, us: 12}, {bytes: 1MB, us: 1010.992}]\n"
+        "  inter_node: {latency_us: 38.4, bytes_per_s: 24816542,\n"
+        "    points: [{bytes: 8, us: 38.4}, {bytes: 8388608, us: 338063.1}]}\n";
+    smp_cluster *c;
+    (void)state;
+    assert_int_equal(read_text(text, &c), SMP_OK);
+    assert_true(fabs(smp_link_us(&c->intra_node, 508) - 7) < 1e-9);
+    assert_true(fabs(smp_link_us(&c->intra_node, 1008) - 12) < 1e-9);
+    assert_true(c->intra_node.bytes_per_s == 1e9 && c->intra_node.latency_us == 2);
+    assert_true(fabs(smp_link_us(&c->inter_node, 8388608) - 338063.1) < 1e-6);
+    assert_true(c->inter_node.bytes_per_s == 24816542);
+    smp_cluster_destroy(c);
+}
+
 static void test_cluster_fills_in_defaults(void **state)
 {
     smp_cluster *c;
@@ -165,6 +187,13 @@ static const broken broken_files[] = {
     {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
      "links: {intra_node: {bandwidth: 1GB/s, latency_us: nan}}\n",
      "5:52", "latency_us"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1GB/s, latency_us: 1, points: [{bytes: 8, us: 1}, "
+     "{bytes: 8, us: 2}]}}\n",
+     "5:91", "expected more than in the point before"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1GB/s, latency_us: 1, bytes_per_s: 1e9}}\n",
+     "5:22", "bandwidth"},
     {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE "links: {intra_node: {latency_us: 1}}\n",
      "5:21", "'bandwidth' is missing"},
     {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
@@ -535,6 +564,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cluster_reads_every_key),
+        cmocka_unit_test(test_cluster_reads_curves_of_links),
         cmocka_unit_test(test_cluster_fills_in_defaults),
         cmocka_unit_test(test_cluster_lists_devices_per_node_or_one_by_one),
         cmocka_unit_test(test_cluster_refuses_broken_files),

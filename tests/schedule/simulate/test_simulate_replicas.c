@@ -4,6 +4,7 @@
 #include "tests/schedule/simulate/simulate_fixture.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Nodes of three devices. */
 static void open_setting(setting *s, made_plan *made, const char *schedule, int pipeline,
@@ -50,6 +51,36 @@ static void test_replicas_that_cross_nodes_count(void **state)
     assert_int_equal(got->replica, 0);
     assert_us(got->step_us, 6);
     smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
+static void assert_shared(double expected_us, setting *s, int adapters, const int device[4])
+{
+    memcpy(s->device, device, 4 * sizeof *device);
+    s->cluster.adapters_per_node = adapters;
+    smp_simulation *got = simulate(&s->input);
+    assert_us(got->step_us, expected_us);
+    smp_simulation_destroy(got);
+}
+
+/* Two replicas of two ranks, three messages of 5 us each one after the other. They share the only
+ * adapter of a node that both leave, or that both reach. */
+static void test_messages_of_replicas_share_adapters(void **state)
+{
+    (void)state;
+    setting s;
+    made_plan made;
+    made_plan_create(&made, "simple", 2, 1, 3, false, made_chain);
+    setting_open(&s, &made, 4, 2); /* nodes of three devices */
+    s.cluster.inter_node.latency_us = 5.0;
+    const double alone_us = 1 + 3 * 5 + 1, together_us = 1 + 3 * 10 + 1;
+    assert_shared(alone_us, &s, 0, (int[]){0, 3, 1, 4});
+    assert_shared(together_us, &s, 1, (int[]){0, 3, 1, 4});
+    assert_shared(alone_us, &s, 2, (int[]){0, 3, 1, 4});
+    assert_shared(together_us, &s, 1, (int[]){0, 3, 1, 6}); /* to two nodes */
+    assert_shared(together_us, &s, 1, (int[]){0, 6, 3, 7}); /* from two */
+    assert_shared(alone_us, &s, 1, (int[]){0, 3, 6, 9});
+    assert_shared(alone_us, &s, 1, (int[]){0, 3, 1, 2}); /* one stays in its node */
     made_plan_free(&made);
 }
 
@@ -243,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replicas_that_cross_nodes_count),
         cmocka_unit_test(test_replicas_on_slower_devices_count),
+        cmocka_unit_test(test_messages_of_replicas_share_adapters),
         cmocka_unit_test(test_sums_of_operators_take_time),
         cmocka_unit_test(test_replicas_against_each_alone),
     };
