@@ -131,13 +131,13 @@ run_long() {
 }
 
 long_tests() {
-    part 'configure' configure long "${release[@]}"
+    part 'configure' configure long "${release[@]}" -DSMP_TEST_PATIENCE=8
     part 'build' build long all
     part 'tests' run long
 }
 
 long_sanitize() {
-    part 'configure, sanitized' configure sanitize-long "${sanitized[@]}" -DSMP_SANITIZE=ON -DSMP_SANITIZE_ALL=ON
+    part 'configure, sanitized' configure sanitize-long "${sanitized[@]}" -DSMP_SANITIZE=ON -DSMP_SANITIZE_ALL=ON -DSMP_TEST_PATIENCE=8
     part 'build, sanitized' build sanitize-long all
     part 'tests, sanitized' run sanitize-long
 }
