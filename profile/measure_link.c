@@ -78,7 +78,7 @@ static double expected_us(const curve *c)
 {
     const int last = c->n - 1;
     const double slope =
-        (c->us[last] - c->us[last - 1]) / (double)(c->bytes[last] - c->bytes[last - 1]);
+        fmax(0, c->us[last] - c->us[last - 1]) / (double)(c->bytes[last] - c->bytes[last - 1]);
     return c->us[last] + slope * (double)(link_bytes[c->n] - c->bytes[last]);
 }
 
@@ -89,7 +89,13 @@ static bool has_time(const curve *c)
     return sample_us(expected_us(c), 1) <= c->left_us;
 }
 
-/* The curve is made to rise: a larger message is never faster. */
+/* A smaller message is never slower: what a busy moment has added is taken off again. */
+static void settle(curve *c)
+{
+    for (int i = c->n - 2; i >= 0; i--)
+        c->us[i] = fmin(c->us[i], c->us[i + 1]);
+}
+
 static smp_status measure_curve(curve *c)
 {
     while (c->n < LINK_POINTS && has_time(c)) {
@@ -99,9 +105,10 @@ static smp_status measure_curve(curve *c)
                                       1e-6 * c->left_us);
         SMP_TRY(measure_point(c, link_bytes[c->n], &us));
         c->bytes[c->n] = link_bytes[c->n];
-        c->us[c->n] = smp__to_ns(fmax(us, c->n > 0 ? c->us[c->n - 1] : 1e-3));
+        c->us[c->n] = smp__to_ns(fmax(us, 1e-3));
         c->n++;
     }
+    settle(c);
     return SMP_OK;
 }
 
