@@ -58,9 +58,14 @@ static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
     return SMP_OK;
 }
 
-static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *out)
+static smp_status read_points(const smp_yaml_node *link, const char *what, bool must,
+                              smp_arena *arena, smp_link_spec *out)
 {
     static const char *const keys[] = {"bytes", "us"};
+    const smp_yaml_node *points;
+    if (!must && !smp_yaml_get(link, "points"))
+        return SMP_OK;
+    SMP_TRY(smp__field_list(link, what, "points", &points));
     int n = smp_yaml_list_size(points);
     if (n > MAX_POINTS)
         return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
@@ -92,7 +97,7 @@ static smp_status read_link(const smp_yaml_node *links, const char *key, smp_are
                             smp_link_spec *link)
 {
     static const char *const keys[] = {"bandwidth", "latency_us", "points"};
-    const smp_yaml_node *node = smp_yaml_get(links, key), *points;
+    const smp_yaml_node *node = smp_yaml_get(links, key);
     char what[32], value[64];
     snprintf(what, sizeof what, "links: %s", key);
     SMP_TRY(smp_yaml_map(node, what));
@@ -102,10 +107,7 @@ static smp_status read_link(const smp_yaml_node *links, const char *key, smp_are
     snprintf(value, sizeof value, "%s: bandwidth", what);
     SMP_TRY(read_bandwidth(node, what, value, &link->bytes_per_s));
     SMP_TRY(smp__field_us(node, what, "latency_us", &link->latency_us));
-    if (!smp_yaml_get(node, "points"))
-        return SMP_OK;
-    SMP_TRY(smp__field_list(node, what, "points", &points));
-    return read_points(points, arena, link);
+    return read_points(node, what, false, arena, link);
 }
 
 /* A link that is needed must be there; one that no pair of devices uses takes the other's
@@ -202,14 +204,11 @@ smp_status smp_link_read(const smp_yaml_node *map, const char *what, const char 
                          smp_arena *arena, smp_link_spec *out)
 {
     static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
-    const smp_yaml_node *link, *points;
+    const smp_yaml_node *link;
     SMP_TRY(smp__field_map(map, what, key, keys, SMP__COUNT(keys), &link));
     SMP_TRY(smp__field_us(link, key, "latency_us", &out->latency_us));
     SMP_TRY(smp__field_rate(link, key, "bytes_per_s", false, &out->bytes_per_s));
-    if (!measured && !smp_yaml_get(link, "points"))
-        return SMP_OK;
-    SMP_TRY(smp__field_list(link, key, "points", &points));
-    return read_points(points, arena, out);
+    return read_points(link, key, measured, arena, out);
 }
 
 smp_status smp_core_switch_read(const smp_yaml_node *map, const char *what, double *us)

@@ -71,8 +71,7 @@ typedef struct smp_cluster {
     bool overlap;          /* transfers run beside compute */
     int cores_per_node;    /* ranks of a node that compute at the same time share this many
                                    cores (`cores_per_node:`); 0: every device computes by itself */
-    int adapters_per_node; /* to other nodes, which its devices share; 0:
-                                   every device has its own */
+    int adapters_per_node; /* to other nodes, which its devices share; 0: each has its own */
     double core_switch_us; /* what it costs that a rank gets a core from another one */
     const struct smp_cluster *of; /* whose devices these are groups of (smp_cluster_group); NULL */
     int group;                    /* ... so many each; 0 without it */

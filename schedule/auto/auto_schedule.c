@@ -211,8 +211,8 @@ static smp_status fill_times(autos *a, double *transfer_us, double *tails_us)
     const smp_simulation_input *s = simulation(a);
     double *forward_us = a->times, *input_us = a->times + a->n_stage;
     double *weight_us = a->times + 2 * (int64_t)a->n_stage;
-    SMP_TRY(smp__crossing_times(&a->crossing, s->cluster, s->device, s->ddp, a->replica, a->arena,
-                                transfer_us));
+    SMP_TRY(smp__crossing_times(&a->crossing, s->cluster, s->device, s->ddp, &a->replica, 1,
+                                a->arena, transfer_us));
     for (int stage = 0; stage < a->n_stage; stage++) {
         int rank = s->stage_rank[stage];
         double share = smp__sim_share(s, a->replica, rank, smp__sim_slowest(s, rank));

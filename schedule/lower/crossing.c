@@ -97,68 +97,77 @@ smp_status smp__crossing_links(const smp__crossing *crossing, smp_arena *arena, 
     return SMP_OK;
 }
 
-/* Where replicas have two ranks on different nodes: messages that go through an adapter of the most
- * crowded of these at a time, 1 at least. on: [nodes] zeroes. */
+static bool leaves_node(const smp_cluster *cluster, const int *device, int from, int to)
+{
+    return device[from] / cluster->devices_per_node != device[to] / cluster->devices_per_node;
+}
+
+/* Messages from a rank to another that go through an adapter of a node at a time, where they are
+ * most; 1 at least. on: [nodes] zeroes. */
 static double adapter_share(const smp_cluster *cluster, const int *device, int n_rank, int ddp,
                             int from, int to, int *on)
 {
-    const int ends[] = {from, to}, per_node = cluster->devices_per_node;
+    const int ends[] = {from, to};
     int most = 0;
     for (int end = 0; end < 2; end++) {
         for (int d = 0; d < ddp; d++) {
-            const int *at = &device[(int64_t)d * n_rank];
-            if (at[from] / per_node == at[to] / per_node)
-                continue;
-            const int n = ++on[at[ends[end]] / per_node];
-            most = n > most ? n : most;
+            const int *of = &device[(int64_t)d * n_rank];
+            int *here = &on[of[ends[end]] / cluster->devices_per_node];
+            *here += leaves_node(cluster, of, from, to);
+            most = *here > most ? *here : most;
         }
         for (int d = 0; d < ddp; d++)
-            on[device[(int64_t)d * n_rank + ends[end]] / per_node] = 0;
+            on[device[(int64_t)d * n_rank + ends[end]] / cluster->devices_per_node] = 0;
     }
     return fmax(1.0, (double)most / cluster->adapters_per_node);
 }
 
-static smp_status share_adapters(const smp__crossing *crossing, const smp_cluster *cluster,
-                                 const int *device, int ddp, const int *own, smp_arena *scratch,
-                                 double *us)
+/* share: [n_transfer] by which a message between nodes takes longer. */
+static smp_status find_shares(const smp__crossing *crossing, const smp_cluster *cluster,
+                              const int *device, int ddp, smp_arena *scratch, double **share)
 {
     const smp_flow *flow = crossing->flow;
     int32_t *link_of;
     int n_link;
     SMP_TRY(smp__crossing_links(crossing, scratch, &link_of, &n_link));
-    double *share = SMP_ARENA_NEW(scratch, double, (size_t)n_link);
+    double *of_link = SMP_ARENA_NEW(scratch, double, (size_t)n_link);
     int *on = SMP_ARENA_NEW(scratch, int, (size_t)cluster->nodes);
-    if (!share || !on)
+    *share = SMP_ARENA_NEW(scratch, double, (size_t)flow->n_transfer);
+    if (!of_link || !on || !*share)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < flow->n_transfer; i++) {
         const smp_transfer *t = &flow->transfer[i];
-        const int from = crossing->rank_of[t->from_stage], to = crossing->rank_of[t->to_stage];
-        if (link_of[i] < 0 ||
-            own[from] / cluster->devices_per_node == own[to] / cluster->devices_per_node)
+        if (link_of[i] < 0)
             continue;
-        double *of = &share[link_of[i]];
+        double *of = &of_link[link_of[i]];
         if (*of == 0.0)
-            *of = adapter_share(cluster, device, crossing->n_rank, ddp, from, to, on);
-        us[i] *= *of;
+            *of =
+                adapter_share(cluster, device, crossing->n_rank, ddp,
+                              crossing->rank_of[t->from_stage], crossing->rank_of[t->to_stage], on);
+        (*share)[i] = *of;
     }
     return SMP_OK;
 }
 
 smp_status smp__crossing_times(const smp__crossing *crossing, const smp_cluster *cluster,
-                               const int *device, int ddp, int replica, smp_arena *scratch,
-                               double *us)
+                               const int *device, int ddp, const int *replica, int n,
+                               smp_arena *scratch, double *us)
 {
-    const int *own = &device[(int64_t)replica * crossing->n_rank];
-    for (int32_t i = 0; i < crossing->flow->n_transfer; i++) {
-        const smp_transfer *t = &crossing->flow->transfer[i];
-        us[i] = smp__crossing_is_message(crossing, t)
-                    ? smp__message_us(cluster, own[crossing->rank_of[t->from_stage]],
-                                      own[crossing->rank_of[t->to_stage]], t->bytes)
-                    : 0.0;
+    const int32_t n_transfer = crossing->flow->n_transfer;
+    double *share = NULL;
+    if (cluster->adapters_per_node > 0)
+        SMP_TRY(find_shares(crossing, cluster, device, ddp, scratch, &share));
+    for (int k = 0; k < n; k++) {
+        const int *of = &device[(int64_t)replica[k] * crossing->n_rank];
+        for (int32_t i = 0; i < n_transfer; i++, us++) {
+            const smp_transfer *t = &crossing->flow->transfer[i];
+            const int from = crossing->rank_of[t->from_stage], to = crossing->rank_of[t->to_stage];
+            *us = from == to ? 0.0 : smp__message_us(cluster, of[from], of[to], t->bytes);
+            if (share && leaves_node(cluster, of, from, to))
+                *us *= share[i];
+        }
     }
-    return cluster->adapters_per_node > 0 && ddp > 1
-               ? share_adapters(crossing, cluster, device, ddp, own, scratch, us)
-               : SMP_OK;
+    return SMP_OK;
 }
 
 bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,

@@ -66,13 +66,13 @@ static inline bool smp__crossing_is_message(const smp__crossing *crossing, const
 smp_status smp__crossing_links(const smp__crossing *crossing, smp_arena *arena, int32_t **link_of,
                                int *n_link);
 
-/* us: [n_transfer] what each takes between the devices of the ranks of one of `ddp` replicas, 0
+/* us: [n * n_transfer] what each transfer takes between the devices of n of the `ddp` replicas, 0
  * where it is no message. device: [ddp * n_rank]. Replicas send the same message at the same time:
  * where the devices of a node share adapters, those that leave or reach the same node wait for each
- * other. O(transfers log transfers), with shared adapters + O(links (ddp + nodes)). */
+ * other. O(n transfers), with shared adapters + O(transfers log transfers + links ddp + nodes). */
 smp_status smp__crossing_times(const smp__crossing *crossing, const smp_cluster *cluster,
-                               const int *device, int ddp, int replica, smp_arena *scratch,
-                               double *us);
+                               const int *device, int ddp, const int *replica, int n,
+                               smp_arena *scratch, double *us);
 
 /* Does the stage's `<` wait for a direct message? Fills the stage that sends it. */
 bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,

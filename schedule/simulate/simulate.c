@@ -289,11 +289,8 @@ static smp_status create_messages(smp__sim *sim)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < rows * microbatches; i++)
         sim->arrival_us[i] = -1.0;
-    for (int i = 0; i < sim->n_replica; i++)
-        SMP_TRY(smp__crossing_times(&sim->crossing, input->cluster, input->device, input->ddp,
-                                    sim->replica[i], sim->arena,
-                                    &sim->transfer_us[(int64_t)i * flow->n_transfer]));
-    return SMP_OK;
+    return smp__crossing_times(&sim->crossing, input->cluster, input->device, input->ddp,
+                               sim->replica, sim->n_replica, sim->arena, sim->transfer_us);
 }
 
 /* A `<` ends when its data is there. */

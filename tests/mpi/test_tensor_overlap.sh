@@ -65,6 +65,12 @@ links:
   intra_node: {bandwidth: ${rate}B/s, latency_us: 1}
 END
 
+costs=() share=0.05
+if [ -n "${SMP_TEST_LONG-}" ]; then # times are compared: what this machine's cores take
+    expect_exit 0 mpirun -n 2 smp-profile gpt.yaml --microbatch-size 4 -o costs.yaml
+    costs=(--profile costs.yaml) share=0.02
+fi
+
 least() { # file...: step_us; whatever else runs on the machine only adds to it
     sed -nE 's/.*"step_us": ?([0-9.]+).*/\1/p' "$@" | sort -n | head -n 1
 }
@@ -78,16 +84,16 @@ faster() {
     local again overlap
     rules "$1"
     for overlap in no yes; do
-        plan "$1.$overlap.yaml" gpt.yaml 2 1 1 simple 1 4 4 none --cluster cluster.yaml \
+        plan "$1.$overlap.yaml" gpt.yaml 2 1 1 simple 1 4 4 none "${costs[@]}" --cluster cluster.yaml \
             --tensor-overlap "$overlap" "${split[@]}"
     done
-    plan "$1.auto.yaml" gpt.yaml 2 1 1 simple 1 4 4 none --cluster cluster.yaml "${split[@]}"
+    plan "$1.auto.yaml" gpt.yaml 2 1 1 simple 1 4 4 none "${costs[@]}" --cluster cluster.yaml "${split[@]}"
     expect_exit 0 smp-partition gpt.yaml -n 2 --stages 1 --ddp 1 --pipeline simple --microbatches 4 --microbatch-size 4 \
-        --recompute none --cluster cluster.yaml --explain -o "$1.auto.yaml" "${split[@]}"
+        --recompute none "${costs[@]}" --cluster cluster.yaml --explain -o "$1.auto.yaml" "${split[@]}"
     expect_match out "^overlap: of [0-9.]+ ms in which groups exchange gradients, per micro-batch, weight gradients hide [0-9.]+ ms"
     expect_equal "$1: where it hides something" "$(cmp "$1.auto.yaml" "$1.yes.yaml" && echo same)" same
-    expect_equal "$1: predicted to save over 5 %" "$(awk -v from="$(predicted "$1.no.yaml")" \
-        -v to="$(predicted "$1.yes.yaml")" 'BEGIN { print (from - to > 0.05 * to) }')" 1
+    expect_equal "$1: predicted to save some" "$(awk -v from="$(predicted "$1.no.yaml")" \
+        -v to="$(predicted "$1.yes.yaml")" -v share="$share" 'BEGIN { print (from - to > share * to) }')" 1
     for again in 1 2 3 4 5 6; do
         for overlap in no yes; do
             SMP_THROTTLE=$rate train "$1.$overlap.yaml" 2 "$1.$overlap.$again"

@@ -290,6 +290,17 @@ static void test_measure_links_give_a_rising_curve(void **state)
     assert_int_equal(f.link_progress, 2 * near->n_point);
     smp_profile_destroy(p);
 
+    f.busy_bytes = 64; /* a busy moment at one size lifts no other */
+    f.last_progress = 0;
+    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+    near = &p->link[SMP_LINK_INTRA_NODE];
+    for (int i = 0; i < near->n_point; i++) {
+        const int at = near->point_bytes[i] == f.busy_bytes ? i + 1 : i;
+        assert_true(fabs(near->point_us[i] - 2 - (double)near->point_bytes[at] / 1000) < 1e-9);
+    }
+    smp_profile_destroy(p);
+    f.busy_bytes = 0;
+
     probe.has_link[SMP_LINK_INTRA_NODE] = f.probe_links[SMP_LINK_INTRA_NODE] = false;
     f.last_progress = 0;
     assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
@@ -304,27 +315,6 @@ static void test_measure_links_give_a_rising_curve(void **state)
     assert_int_equal(p->link[SMP_LINK_INTER_NODE].n_point, 0);
     assert_int_equal(p->link[SMP_LINK_HOST].n_point, 9);
     assert_true(fabs(p->link[SMP_LINK_HOST].bytes_per_s / 25e6 - 1) < 1e-3);
-    smp_profile_destroy(p);
-    smp_graph_destroy(graph);
-}
-
-/* A busy moment at one size lifts no other: what a larger message takes is enough. */
-static void test_measure_links_beside_another_job(void **state)
-{
-    smp_graph *graph = parse("");
-    fake f;
-    smp_probe probe = make_probe(&f);
-    smp_profile_options options = make_options(&f);
-    smp_profile *p = NULL;
-    (void)state;
-    options.links = true;
-    f.busy_bytes = 64;
-    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
-    const smp_link_spec *near = &p->link[SMP_LINK_INTRA_NODE];
-    for (int i = 0; i < near->n_point; i++) {
-        const int at = near->point_bytes[i] == f.busy_bytes ? i + 1 : i;
-        assert_true(fabs(near->point_us[i] - 2 - (double)near->point_bytes[at] / 1000) < 1e-9);
-    }
     smp_profile_destroy(p);
     smp_graph_destroy(graph);
 }
@@ -550,7 +540,6 @@ int main(void)
         cmocka_unit_test(test_middle_mean),
         cmocka_unit_test(test_measure_takes_medians_of_distinct_ops),
         cmocka_unit_test(test_measure_links_give_a_rising_curve),
-        cmocka_unit_test(test_measure_links_beside_another_job),
         cmocka_unit_test(test_measure_links_keep_to_their_time),
         cmocka_unit_test(test_measure_inference_runs_forward_only),
         cmocka_unit_test(test_measure_again_what_scatters),

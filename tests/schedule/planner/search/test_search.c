@@ -5,13 +5,20 @@
 
 #include "schedule/planner/search/search.h"
 
-static smp_status search(const smp_search_request *request, smp_search_result *result)
+static smp_status search_as(const smp_search_request *request, const smp__trial *trial,
+                            smp_search_result *result)
 {
     smp__planner planner;
     SMP_TRY(smp__planner_open(request, &planner));
+    planner.trial = trial;
     smp_status status = smp__search_run(&planner, result);
     smp__planner_close(&planner);
     return status;
+}
+
+static smp_status search(const smp_search_request *request, smp_search_result *result)
+{
+    return search_as(request, NULL, result);
 }
 
 static void open_random(fixture *f, smp_search_request *request, int seed, int devices)
@@ -296,22 +303,11 @@ static void test_search_weighs_placements(void **state)
     assert_true(spread > 0 && cluster > 0);
 }
 
-static smp_status search_brief(const smp_search_request *request, smp_search_result *result)
-{
-    static const smp__trial brief = {.faster_op = -1, .brief = true};
-    smp__planner planner;
-    SMP_TRY(smp__planner_open(request, &planner));
-    planner.trial = &brief;
-    smp_status status = smp__search_run(&planner, result);
-    smp__planner_close(&planner);
-    return status;
-}
-
-static double best_us(smp_status (*by)(const smp_search_request *, smp_search_result *),
-                      const smp_search_request *request, int64_t *peak_bytes)
+static double best_us(const smp_search_request *request, const smp__trial *trial,
+                      int64_t *peak_bytes)
 {
     smp_search_result result;
-    if (by(request, &result) != SMP_OK)
+    if (search_as(request, trial, &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     const double us = result.best->step_us;
     *peak_bytes = result.best->peak_bytes;
@@ -327,6 +323,7 @@ static void test_search_is_near_when_brief(void **state)
         int seed;
         double memory; /* of what a plan with enough of it takes */
     } cases[] = {{0, 0.8}, {6, 0.5}};
+    static const smp__trial brief = {.faster_op = -1, .brief = true};
     (void)state;
     for (int i = 0; i < 2; i++) {
         fixture f;
@@ -338,11 +335,11 @@ static void test_search_is_near_when_brief(void **state)
         request.options.chunks = 1;
         request.options.microbatches = 8;
         request.options.schedule = "interleaved";
-        best_us(search, &request, &peak);
+        best_us(&request, NULL, &peak);
         request.options.recompute = SMP_RECOMPUTE_AUTO;
         request.options.memory_bytes = (int64_t)(cases[i].memory * (double)peak);
-        const double whole_us = best_us(search, &request, &peak);
-        assert_true(best_us(search_brief, &request, &peak) < 1.05 * whole_us);
+        const double whole_us = best_us(&request, NULL, &peak);
+        assert_true(best_us(&request, &brief, &peak) < 1.05 * whole_us);
         fixture_close(&f);
     }
 }
