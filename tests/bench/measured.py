@@ -128,14 +128,16 @@ def borders(job):
 
 def sketch_text(job):
     first = borders(job)
-    if first is None or len(set(first)) < len(first):
+    if first is None:
         return None
     layers = job["model"]["layers"]
     lines = ["smp: 1", "stages:"]
+    embedding = "wte" if job["model"].get("swiglu", False) else "wpe"
     for s, begin in enumerate(first):
-        end = first[s + 1] if s + 1 < len(first) else layers
-        opening = "wte" if s == 0 else f"h{begin}.ln_1"
-        closing = "loss" if s + 1 == len(first) else f"h{end - 1}.res_2"
+        opening = "wte" if s == 0 else f"h{begin}.ln_1" if begin < layers else "ln_f"
+        closing = "loss"
+        if s + 1 < len(first):  # a first stage may have no layer, a last one the head alone
+            closing = f"h{first[s + 1] - 1}.res_2" if first[s + 1] else embedding
         lines.append(f"  - {{ops: ['{opening}..{closing}']}}")
     return "\n".join(lines) + "\n"
 
@@ -303,7 +305,7 @@ def arguments(job):
     if job["software"]["whole"] and job["tp"] > 1 and job["group"] != "megatron-lm-2022":
         for rule in MEGATRON_SPLIT:
             out += ["--split", rule]
-        for begin in (borders(job) or [0])[1:]:  # each device of a group sends its part, which are gathered there
+        for begin in filter(None, borders(job) or []):  # each device of a group sends its part, which are gathered there
             out += ["--split", f"h{begin - 1}.res_2:elements@0"]
     if job["dp"] > 1 and job["pp"] > 1 and job["software"]["whole"]:  # ranks of Megatron's: tensor, data, pipeline
         out += ["--placement", "spread"]
