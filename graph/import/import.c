@@ -212,6 +212,7 @@ static void take_node(smp_import *im, const smp_onnx_node *node)
 {
     const smp__converter *converter = converter_of(node->op);
     bool shapes = true;
+    im->node = node;
     for (int k = 0; k < node->n_out; k++) {
         const smp_onnx_value *v = smp__onnx_out(im->model, node, k);
         shapes &= !v || v->n_use == 0 || smp_onnx_constant(v) ||
@@ -321,14 +322,16 @@ static smp_status write_text(smp_import *im)
     for (int i = 0; i < im->n_output; i++)
         if (im->output[i].tensor)
             smp_text_append(text, "# output %d: %s\n", i, im->output[i].tensor);
+    smp_text_append(text, "%s", im->notes.data ? im->notes.data : "");
     const char *name = file->graph->name && *file->graph->name ? file->graph->name : "imported";
     smp_text_append(text, "smp: 1\nname: %s\n", smp__unique(im, name));
     if (!im->options->loss)
         smp_text_append(text, "mode: inference\n");
     smp_text_append(text, "inputs:\n%sops:\n%s", im->inputs.data ? im->inputs.data : "  {}\n",
                     im->ops.data ? im->ops.data : "");
-    return text->failed || im->inputs.failed || im->ops.failed ? smp_fail_memory(im->ops.length)
-                                                               : SMP_OK;
+    return text->failed || im->notes.failed || im->inputs.failed || im->ops.failed
+               ? smp_fail_memory(im->ops.length)
+               : SMP_OK;
 }
 
 static smp_status import_graph(smp_import *im)
@@ -379,6 +382,7 @@ void smp_import_destroy(smp_import *import)
     smp_text_free(&import->inputs);
     smp_text_free(&import->ops);
     smp_text_free(&import->text);
+    smp_text_free(&import->notes);
     free(import->weight);
     smp_map_destroy(import->names);
     smp_map_destroy(import->opaque_weights);

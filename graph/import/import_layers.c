@@ -58,12 +58,15 @@ static bool linear(smp_import *im, const smp_onnx_node *node, const smp_onnx_val
     const char *tied[2] = {
         smp__add_weight(im, name, "weight", (smp_shape){2, {features, in}}, w, w->floats, !as_ours),
         NULL};
+    im->node = next; /* which reads the bias */
     if (bias)
         tied[1] = smp__add_weight(im, name, "bias", (smp_shape){1, {features}}, bias, bias->floats,
                                   false);
+    im->node = node;
+    const bool has_bias = bias || smp__lost_bias(im, name, features);
     x.tensor =
         smp__emit_one(im, "linear", name, x.tensor, ", features: %lld%s%s}", (long long)features,
-                      bias ? "" : ", bias: false", smp__ties(im, WEIGHT_BIAS, tied, 2));
+                      has_bias ? "" : ", bias: false", smp__ties(im, WEIGHT_BIAS, tied, 2));
     x.shape.dim[last] = features;
     if (next != node)
         im->done[next - im->model->node] = true;
@@ -117,6 +120,11 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
         const char *tied =
             smp__add_weight(im, name, "weight", (smp_shape){2, {table->dim[0], table->dim[1]}},
                             table, table->floats, false);
+        const int64_t row = smp__onnx_padding_row(node);
+        if (row >= 0 && im->options->loss)
+            smp_text_append(&im->notes,
+                            "# %s: row %lld is trained here, in PyTorch it is not (padding_idx)\n",
+                            name, (long long)row);
         if (x.shape.n_dim == SMP_MAX_DIMS)
             return smp__refuse(im, "its indices have too many dimensions");
         x.tensor = smp__emit_one(im, "embedding", name, x.tensor, ", rows: %lld, features: %lld%s}",

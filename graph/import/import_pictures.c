@@ -79,6 +79,7 @@ static bool conv(smp_import *im, const smp_onnx_node *node)
     if (b)
         tied[1] =
             smp__add_weight(im, name, "bias", (smp_shape){1, {b->dim[0]}}, b, b->floats, false);
+    const bool has_bias = b || smp__lost_bias(im, name, w->dim[0]);
     const char *made = smp__emit_one(
         im, "conv2d", name, x.tensor,
         ", channels: %lld, kernel: [%lld, %lld], stride: [%lld, %lld], padding: [%lld, %lld], "
@@ -86,7 +87,7 @@ static bool conv(smp_import *im, const smp_onnx_node *node)
         (long long)w->dim[0], (long long)at.kernel[0], (long long)at.kernel[1],
         (long long)at.stride[0], (long long)at.stride[1], (long long)at.padding[0],
         (long long)at.padding[1], (long long)at.dilation[0], (long long)at.dilation[1],
-        (long long)groups, b ? "" : ", bias: false", smp__ties(im, ROLE, tied, 2));
+        (long long)groups, has_bias ? "" : ", bias: false", smp__ties(im, ROLE, tied, 2));
     bind_output(im, node, made);
     return true;
 }

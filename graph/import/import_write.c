@@ -70,6 +70,12 @@ const char *smp__op_name(smp_import *im, const smp_onnx_node *node, const smp_on
 {
     if (weight && weight->stored >= 0)
         weight = &im->model->value[weight->stored];
+    const smp__onnx_note module = smp__onnx_module(node);
+    if (weight && module.length > 0 && smp__onnx_reads_another(node, weight->name))
+        return smp__unique(
+            im, smp_arena_printf(im->arena, "%.*s",
+                                 (int)(module.length < MOST_NAME ? module.length : MOST_NAME),
+                                 module.text));
     if (weight && !made_up(weight->name)) {
         const size_t n = (size_t)(strrchr(weight->name, '.') - weight->name);
         if (n > 0)
@@ -200,6 +206,41 @@ static const smp__weight *same_matrix(smp_import *im, const smp__weight *w)
     return NULL;
 }
 
+static bool all_equal(const smp__weight *w)
+{
+    int64_t n = 0;
+    if (!smp_stored_elements(&w->shape, &n))
+        return false;
+    for (int64_t i = 1; i < n; i++)
+        if (value_at(w, i) != value_at(w, 0))
+            return false;
+    return true;
+}
+
+/* Exporters store equal weights once. Is this one parameter of several layers, or several that
+ * began alike? Without a note of PyTorch's, ones and zeroes are taken for several. */
+static bool is_shared(smp_import *im, const smp__weight *w)
+{
+    bool direct = false;
+    for (int k = 0; im->node && k < im->node->n_in; k++) {
+        const smp_onnx_value *v = smp__onnx_in(im->model, im->node, k);
+        direct |= v && v->stored == w->stored;
+    }
+    if (!direct) /* of a node before this one, which was put off */
+        return true;
+    if (smp__onnx_parameters(im->node) > 0)
+        return !smp__onnx_reads_another(im->node, im->model->value[w->stored].name);
+    return !all_equal(w);
+}
+
+bool smp__lost_bias(smp_import *im, const char *name, int64_t n)
+{
+    if (smp__onnx_parameters(im->node) != 2)
+        return false;
+    smp__fill_weight(im, name, "bias", n, 0);
+    return true;
+}
+
 const char *smp__add_weight(smp_import *im, const char *name, const char *role, smp_shape shape,
                             const smp_onnx_value *value, const float *values, bool transposed)
 {
@@ -214,8 +255,14 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
         const size_t length = strlen(name); /* an operator cannot be tied to itself */
         const bool own = strncmp(first->name, name, length) == 0 && first->name[length] == '.' &&
                          !strchr(first->name + length + 1, '.');
-        if (!own && same_weight(im, first, &w))
-            return first->name;
+        if (!own && same_weight(im, first, &w)) {
+            const bool shared = is_shared(im, &w);
+            smp_text_append(&im->notes, "# %s: %s %s\n", w.name,
+                            shared ? "tied to" : "a weight of its own, stored as", first->name);
+            if (shared)
+                return first->name;
+            w.stored = -1;
+        }
     }
     const smp__weight *same = same_matrix(im, &w);
     if (same)

@@ -84,7 +84,9 @@ struct smp_import {
     smp_map *matrices; /* weights by a hash of their values */
     smp_imported_output *output;
     int n_output, n_op, n_opaque;
-    const char *why; /* a converter's reason */
+    const smp_onnx_node *node; /* that is being converted */
+    const char *why;           /* a converter's reason */
+    smp_text notes;            /* lines for the head of the model file: weights tied, and not */
 };
 
 typedef struct smp__converter {
@@ -139,6 +141,8 @@ const char *smp__emit_one(smp_import *im, const char *kind, const char *name, co
 const char *smp__add_weight(smp_import *im, const char *name, const char *role, smp_shape shape,
                             const smp_onnx_value *value, const float *values, bool transposed);
 void smp__fill_weight(smp_import *im, const char *name, const char *role, int64_t n, float fill);
+/* Did the exporter leave out a bias of zeroes? Then it becomes the weight "bias" of n values. */
+bool smp__lost_bias(smp_import *im, const char *name, int64_t n);
 /* ", tie: {role: other}" for those of the roles that have one; "" for none. */
 const char *smp__ties(smp_import *im, const char *const *role, const char *const *tied, int n);
 

@@ -119,6 +119,22 @@ bool smp__onnx_work(smp_onnx_model *model, int64_t elements);
 /* Memory of a constant, within what all may take; NULL: no more. */
 void *smp__onnx_take(smp_onnx_model *model, int64_t elements, size_t size);
 
+/* onnx_origin.c: what PyTorch's exporter notes beside a node; without text where it notes nothing.
+ * Not ended by a zero. */
+typedef struct smp__onnx_note {
+    const char *text;
+    size_t length;
+} smp__onnx_note;
+smp__onnx_note smp__onnx_noted(const smp_onnx_node *node, const char *key);
+/* How many parameters the operator read that the node was made of; -1: not said. */
+int smp__onnx_parameters(const smp_onnx_node *node);
+/* Did that read others, and not the parameter that is stored under this name? */
+bool smp__onnx_reads_another(const smp_onnx_node *node, const char *initializer);
+/* Row of its table that an embedding does not train (padding_idx); -1: none, or not said. */
+int64_t smp__onnx_padding_row(const smp_onnx_node *node);
+/* The module that called it: "h.0.ln_1". */
+smp__onnx_note smp__onnx_module(const smp_onnx_node *node);
+
 /* onnx_constant.c: the value of a tensor in the file, or of a file beside it. */
 smp_status smp__onnx_constant(smp_onnx_model *model, const Onnx__TensorProto *tensor,
                               const char *what, smp_onnx_value *out);

@@ -66,7 +66,7 @@ import torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.r
 torch.export.export(torch.nn.Linear(1, 1), (torch.zeros(1, 1),), strict=False)
 import torch._dynamo.utils, torch.distributed.tensor, torch.nn.parallel'
 smp_peers_imports='
-import onnxruntime, onnxscript, safetensors.torch, tokenizers
+import onnxruntime, onnxscript, safetensors.torch, timm, tokenizers, torchvision
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM, ResNetForImageClassification
 from transformers import T5ForConditionalGeneration, ViTForImageClassification'
 

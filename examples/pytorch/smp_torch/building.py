@@ -6,6 +6,7 @@ from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRun
 from torch.nn.parallel import DistributedDataParallel
 
 from .plan import read_plan
+from .self_check import check_stages
 from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
 from .stage_module import StageModule
@@ -81,6 +82,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
     def __init__(self, stages, cut, loss_fn, ties, replicas):
         self._ties = ties
         self._replicas = replicas  # process group, or None
+        self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
         super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False,
                          max_active_stages=cut.plan.most_gathered)
         self.pipeline_order = {
@@ -105,6 +107,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
         before = [p.grad for p in reduced]
         for p in reduced:
             p.grad = None
+        kwargs.setdefault("return_outputs", self._joins_outputs)
         output = super().step(*args, **kwargs)
         for tie in self._ties:
             tie.add_up()
@@ -123,7 +126,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
                 p.grad.div_(n)
 
 
-def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", process_group=None):
+def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", process_group=None, check=True):
     """Collective over all processes, of which there must be pipeline * ddp. Returns (stages, schedule): the stages of
     this process, PipelineStage objects, and the schedule for `schedule.step(*inputs, target=target, losses=losses)`, which
     takes the whole batch of a replica.
@@ -131,6 +134,7 @@ def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", p
     plan: path of a plan or of its `--export json` (or what that holds).
     args, kwargs: an example of one micro-batch, as given to profile(); the tensors' values do not matter.
     loss_fn: `loss_fn(output, target)`, the mean over a micro-batch.
+    check: compare one micro-batch of the stages with the module itself first; ValueError says what differs.
 
     Weights are those of `module`, which has to be the same in all processes; parameters of a stage keep their names.
     """
@@ -142,6 +146,8 @@ def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", p
         raise ValueError(f"the plan is for {plan.pipeline} ranks * {plan.ddp} replicas, there are {world} processes")
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
+    if check:
+        check_stages(module, cut, args, kwargs, lambda output: shaped(trace, output), process_group)
     groups = _Groups(plan, process_group)
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)

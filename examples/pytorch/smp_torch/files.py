@@ -70,7 +70,7 @@ def model_text(trace, m, name, inputs, targets):
             lines.append("    grad: false")
         lines.append(f"    cost: {{forward_us: {cost.forward_us:.4g}, backward_us: {cost.backward_us:.4g}, "
                      f"stash_bytes: {cost.stash_bytes}}}")
-    reads = dict.fromkeys([n.name for n in trace.output if n is not None and n not in trace.constant])
+    reads = dict.fromkeys([n.name for n in trace.output if isinstance(n, torch.fx.Node) and n not in trace.constant])
     lines.append(f"  - op: opaque\n    name: loss\n    in: {_names([*reads, *targets])}\n    outputs:\n"
                  f"      - {{name: loss, shape: [], batched: false}}\n    weights: []\n"
                  f"    cost: {{forward_us: {m.loss.forward_us:.4g}, backward_us: {m.loss.backward_us:.4g}}}")

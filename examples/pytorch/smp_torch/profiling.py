@@ -59,14 +59,9 @@ def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None,
     start = time.perf_counter()
     args, target = _split_target(module, tuple(args), target)
     loss = _bind_loss(loss_fn, target)
-    training = module.training
-    module.train()
-    try:
-        trace = Trace(module, args, kwargs)
-        m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
-        split = split_cost(trace, m, loss, 0.2 * budget_s)
-    finally:
-        module.train(training)
+    trace = Trace(module, args, kwargs)
+    m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
+    split = split_cost(trace, m, loss, 0.2 * budget_s)
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}

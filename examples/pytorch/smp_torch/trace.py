@@ -1,9 +1,10 @@
 """A module as a graph of operators, by torch.export: what `profile` measures and `build` cuts.
 
-The graph is that of training, before autograd, so each operator runs and differentiates as it does in the module. Three
+The graph is that before autograd, in the modes that the module's parts are in (`train()`, `eval()`), so each operator runs
+and differentiates as it does in the module. Three
 kinds of nodes are no operators of their own: parts of a tuple (`getitem`) are outputs of the operator that makes it;
-what follows from constants and buffers alone (masks, positions) is made again in every stage that reads it; and checks
-are left out.
+what follows from constants and buffers alone (masks, positions) is made again in every stage that reads it, changes in
+place and all; and checks are left out.
 """
 
 import operator
@@ -11,6 +12,8 @@ import operator
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree
+
+from .functions import kept_whole, put_back
 
 MAX_OUTPUTS = 32  # of an operator of a model file
 
@@ -34,14 +37,10 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
-        training = module.training
-        module.train()
-        try:
-            with torch.enable_grad():
-                self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
-        finally:
-            module.train(training)
+        with torch.enable_grad(), kept_whole(module):
+            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.graph_module = self.program.graph_module
+        put_back(self.graph_module.graph)
         self._read_signature()
         self._read_ops()
 
@@ -81,7 +80,8 @@ class Trace:
     def _read_ops(self):
         self.ops = []
         op_of = {}  # node -> the operator that makes its tensor
-        self.constant = {}  # node -> constant nodes that it needs, itself last
+        self.constant = {}  # node -> constant nodes that it needs, in order
+        self._find_constants()
         for node in self.graph_module.graph.nodes:
             if node.op == "output":
                 self.output = list(node.args[0])
@@ -96,8 +96,12 @@ class Trace:
             self._read_part(node, op_of)
             return
         sources = node.all_input_nodes
-        if self._is_constant(node, sources):
-            self.constant[node] = _merge(self.constant[s] for s in sources if s in self.constant) + [node]
+        if node in self._constants:
+            made = _merge(self.constant[s] for s in sources if s in self.constant) + [node]
+            self.constant[node] = made
+            for other in self.constant if writes_in_schema(node) else ():  # what is changed in place, and its views
+                if self._base[other] is self._base[node]:
+                    self.constant[other] = sorted(_merge([self.constant[other], made]), key=self._place.__getitem__)
             return
         op = Op(_op_name(node), node)
         for source in sources:
@@ -133,11 +137,35 @@ class Trace:
         op.outputs.append(node)
         op_of[node] = op
 
-    def _is_constant(self, node, sources):
-        if any(s not in self.constant and s.name not in self.buffer for s in sources):
+    def _find_constants(self):
+        """Nodes that follow from constants and buffers alone; those that only constants change in place, too."""
+        nodes = [n for n in self.graph_module.graph.nodes if n.op in ("get_attr", "call_function") and not _is_check(n)]
+        self._place = {n: i for i, n in enumerate(nodes)}
+        self._base = {}  # node -> the node that made the memory it lies in
+        for node in nodes:
+            shared = [n for n in aliased_by(node) if n in self._base]
+            self._base[node] = self._base[shared[0]] if shared else node
+        changed = set()  # bases that others than constants change
+        while True:
+            self._constants = set()
+            for node in nodes:
+                if node.op == "get_attr" or self._is_constant(node, changed):
+                    self._constants.add(node)
+            more = {self._base[n] for node in nodes if node not in self._constants for n in written_by(node)
+                    if n in self._constants} - changed
+            if not more:
+                return
+            changed |= more
+
+    def _is_constant(self, node, changed):
+        if self._base[node] in changed:
             return False
-        tags = getattr(node.target, "tags", ())
-        return torch.Tag.nondeterministic_seeded not in tags and not writes_in_schema(node)
+        sources = node.all_input_nodes
+        if any(s not in self._constants and s.name not in self.buffer for s in sources):
+            return False
+        if any(s.name in self.buffer for s in written_by(node)):
+            return False
+        return torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
     def fake_values(self):
         """node -> its value without data: shapes, types and whether it requires a gradient."""
@@ -214,6 +242,18 @@ def _is_check(node):
 def writes_in_schema(node):
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
+
+
+def aliased_by(node):
+    """Nodes whose memory a node's tensor may lie in, by its schema: views, and what is changed in place."""
+    schema = getattr(node.target, "_schema", None)
+    if node.target is operator.getitem:
+        return node.all_input_nodes[:1]
+    if schema is None:
+        return []
+    given = {**dict(zip((a.name for a in schema.arguments), node.args)), **node.kwargs}
+    names = [a.name for a in schema.arguments if a.alias_info is not None]
+    return [given[n] for n in names if isinstance(given.get(n), torch.fx.Node)]
 
 
 def written_by(node):

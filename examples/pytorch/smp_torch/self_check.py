@@ -1,0 +1,108 @@
+"""Before the first step: does the module that was cut make what the module itself makes?
+
+One micro-batch through the stages, one after the other in this process, and through the module: outputs, and gradients of a
+random sum of them, have to agree. What a trace loses without a word is found here, not after a week.
+"""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .trace import tensors_of
+
+LARGE = 50_000_000  # weights: of larger modules the gradients of some are compared
+SAMPLED = 16
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of the largest value; kernels are the same ones
+COARSE = 3e-2  # of narrower types
+
+
+def check_stages(module, cut, args, kwargs, shaped, process_group=None):
+    """Collective: the first process compares, all raise ValueError where something differs. Buffers, gradients and the random
+    generators are afterwards as they were."""
+    wrong = [None]
+    if dist.get_rank(process_group) == 0:
+        wrong = [difference(module, cut, args, kwargs or {}, shaped)]
+    first = dist.get_global_rank(process_group, 0) if process_group else 0
+    dist.broadcast_object_list(wrong, first, group=process_group)
+    if wrong[0]:
+        raise ValueError(f"the module, cut into stages, does not do what it does whole: {wrong[0]}. "
+                         "build(..., check=False) runs it all the same")
+
+
+def difference(module, cut, args, kwargs, shaped):
+    """What differs first, in words, or None."""
+    weights = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    if sum(p.numel() for _, p in weights) > LARGE:
+        weights = weights[::max(1, len(weights) // SAMPLED)]
+
+    def stages(*args, **kwargs):
+        values = cut.module(0)(*args, **kwargs)
+        for s in range(1, cut.n):
+            values = cut.module(s)(*values)
+        return shaped(values)
+
+    whole, cut_up = (_run(module, call, weights, args, kwargs) for call in (module, stages))
+    for i, (a, b) in enumerate(zip(whole[0], cut_up[0], strict=True)):
+        error, allowed = _error(a, b)
+        if not error <= allowed:
+            return f"tensor {i} of its output is off by {error:.2g} of the largest value"
+    largest = max([g.abs().max().item() for g in whole[1] if g is not None and g.numel()], default=0.0)
+    for (name, weight), a, b in zip(weights, whole[1], cut_up[1], strict=True):
+        zero = torch.zeros_like(weight)
+        error, allowed = _error(zero if a is None else a, zero if b is None else b, 1e-3 * largest)
+        if not error <= allowed:
+            return f"the gradient of '{name}' is off by {error:.2g} of its largest value"
+    return None
+
+
+def _run(module, call, weights, args, kwargs):
+    """Output tensors, and the gradients of the weights."""
+    with _state_kept(module), torch.enable_grad():
+        with _Seeded():
+            out = tensors_of(call(*args, **kwargs))
+        torch.manual_seed(2)
+        total = sum((o * torch.randn_like(o)).sum() for o in out if o.requires_grad)
+        if isinstance(total, torch.Tensor):
+            total.backward()  # not autograd.grad(), which a user's checkpoints may not know
+        return [o.detach() for o in out], [p.grad for _, p in weights]
+
+
+class _Seeded(TorchDispatchMode):
+    """Each operator draws the same random numbers wherever it stands: stages may run them in another order."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            torch.manual_seed(1)
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _state_kept(module):
+    buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    gradients = [(p, p.grad) for p in module.parameters()]
+    for p, _ in gradients:
+        p.grad = None
+    with torch.random.fork_rng():
+        yield
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    for p, gradient in gradients:
+        p.grad = gradient
+
+
+def _error(wanted, got, least=0.0):
+    """The largest difference over the largest value or `least`; how much of it is rounding."""
+    if wanted.shape != got.shape or wanted.dtype != got.dtype:
+        return float("inf"), 0.0
+    if not wanted.numel():
+        return 0.0, 0.0
+    if not wanted.is_floating_point():
+        return (0.0 if torch.equal(wanted, got) else float("inf")), 0.0
+    allowed = ROUNDING.get(wanted.dtype, COARSE)
+    wanted, got = wanted.double().nan_to_num(), got.double().nan_to_num()
+    scale = max(wanted.abs().max().item(), least)
+    off = (wanted - got).abs().max().item()
+    return (off / scale if scale else off), allowed
