@@ -92,7 +92,9 @@ const smp_exporter smp__export_torch_csv = {
     .write = write_schedule,
     .beside = &smp__export_torch_stages,
     .beside_suffix = ".stages",
-    .by_hand = {[SMP_EXPORT_RECOMPUTE] = "wrap those modules in torch.utils.checkpoint.checkpoint",
+    .by_hand = {[SMP_EXPORT_RECOMPUTE] =
+                    "wrap those modules in torch.utils.checkpoint.checkpoint, and return clones of "
+                    "what they make, which PyTorch detaches in place between stages of one rank",
                 [SMP_EXPORT_OFFLOAD] = "run those modules under torch.autograd.graph.save_on_cpu",
                 [SMP_EXPORT_DDP] = "wrap each stage's module in DistributedDataParallel, over the "
                                    "ranks that have the same stages",
@@ -104,6 +106,8 @@ const smp_exporter smp__export_torch_csv = {
                 [SMP_EXPORT_SHARDS] = "wrap each stage's module in fully_shard (FSDP2)",
                 [SMP_EXPORT_PLACEMENT] = "start rank r of replica d on the device that `placement` "
                                          "gives it",
-                [SMP_EXPORT_TIES] = "add up the gradients of the shared weights over their stages "
-                                    "before the optimizer's step"},
+                [SMP_EXPORT_TIES] =
+                    "add up the gradients of the shared weights over their stages before the "
+                    "optimizer's step, and make the schedule with scale_grads=False and a loss "
+                    "divided by the micro-batches: PyTorch scales a weight once for each stage"},
 };
