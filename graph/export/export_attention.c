@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "graph/math/attention.h"
+#include "graph/ops/attention/rope.h"
 
 /* [T]: 0, 1, .. T - 1, of queries as a column. */
 static const char *positions(smp__node_out *x, int64_t n, bool column)
@@ -174,17 +175,22 @@ void smp__export_attention(smp__node_out *x)
 }
 
 /* Sines or cosines of all positions, [T, 1, pairs]; angles as the operator has them, base^(-2 i /
- * w) each. */
+ * w) each, scaled. */
 static const char *turns(smp__node_out *x, int64_t rows, int64_t pairs, double base, bool sines)
 {
     void *fill;
-    const char *key = smp__node_text_of(x, "%s %" PRId64 " %" PRId64 " base %.17g",
-                                        sines ? "sines" : "cosines", rows, pairs, base);
+    const smp__rope_scaling s = smp__rope_scaling_of(x->op->attr, 2 * pairs);
+    const char *key = smp__node_text_of(
+        x, "%s %" PRId64 " %" PRId64 " base %.17g %d %.17g %.17g %.17g %.17g %.17g",
+        sines ? "sines" : "cosines", rows, pairs, base, (int)s.kind, s.factor, s.original, s.slow,
+        s.fast, s.magnitude);
     const char *name = smp__node_table(x, key, (smp_shape){3, {rows, 1, pairs}}, false, &fill);
     for (int64_t t = 0; fill && t < rows; t++)
         for (int64_t i = 0; i < pairs; i++) {
-            const double angle = (double)t * pow(base, -(double)i / (double)pairs);
-            ((float *)fill)[t * pairs + i] = (float)(sines ? sin(angle) : cos(angle));
+            const double plain = pow(base, -(double)i / (double)pairs);
+            const double angle = (double)t * smp__rope_frequency(&s, plain, i);
+            ((float *)fill)[t * pairs + i] =
+                (float)((sines ? sin(angle) : cos(angle)) * s.magnitude);
         }
     return name;
 }

@@ -168,19 +168,22 @@ def patches(image, patch):
     return F.unfold(image, patch, stride=patch).transpose(1, 2)
 
 
-def rope(x, n, base=1e4):
+def rope(x, n, frequencies=None):
+    """frequencies: of pairs; None: 1e4^(-2 pair / width)."""
     x = x.reshape(*x.shape[:2], n, -1)
     rows, width = x.shape[1], x.shape[3]
-    frequencies = base ** (-torch.arange(0, width, 2).double() / width)
+    if frequencies is None:
+        frequencies = 1e4 ** (-torch.arange(0, width, 2).double() / width)
     angles = torch.outer(torch.arange(rows).double(), frequencies).repeat(1, 2)[:, None]
     first, second = x.chunk(2, -1)
     return (x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()).flatten(2)
 
 
-def rope_interleaved(x, n, base=1e4):
+def rope_interleaved(x, n, frequencies=None):
     pairs = torch.view_as_complex(x.reshape(*x.shape[:2], n, -1, 2))
     rows, width = x.shape[1], pairs.shape[3]
-    frequencies = base ** (-torch.arange(width).double() / width)
+    if frequencies is None:
+        frequencies = 1e4 ** (-torch.arange(width).double() / width)
     angles = torch.outer(torch.arange(rows).double(), frequencies)[:, None]
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(2)
 def conv2d(**how):
@@ -213,7 +216,7 @@ def main():
          [rand(2, 4)], [rand(4)])
     case("rope", 2, "rope, heads: 2", lambda x: rope(x, 2), [rand(2, 7, 12)])
     case("rope_packed", 1, "rope, heads: 3, rotated: 2, base: 100",
-         lambda x: torch.cat([rope(x[..., :16], 2, 100.0), x[..., 16:]], -1), [rand(1, 9, 24)])
+         lambda x: torch.cat([rope(x[..., :16], 2, 100.0 ** (-torch.arange(0, 8, 2).double() / 8)), x[..., 16:]], -1), [rand(1, 9, 24)])
     case("rope_interleaved", 2, "rope, heads: 2, interleaved: true",
          lambda x: rope_interleaved(x, 2), [rand(2, 7, 12)])
     case("groupnorm", 3, "groupnorm, groups: 2", lambda x, w, b: F.group_norm(x, 2, w, b),

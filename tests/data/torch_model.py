@@ -132,12 +132,35 @@ def attention(op, inputs, weights):
     return ops.attention(q, k, v, heads, causal, counts, op.attr.get("window"), bias, scale)
 
 
+def rope_frequencies(op, width):
+    """Of pairs, and what cosines and sines are multiplied with; as transformers' modeling_rope_utils.py has them."""
+    base, factor = float(op.get("base", 10000)), float(op.get("factor", 1))
+    kind, original = op.get("scaling", "none"), float(op.get("original_positions", 0))
+    plain = base ** (-torch.arange(0, width, 2).double() / width)
+    if kind == "linear":
+        return plain / factor, 1.0
+    if kind == "llama3":
+        low, high, wave = op.get("low_freq_factor", 1), op.get("high_freq_factor", 4), 2 * math.pi / plain
+        smooth = (original / wave - low) / (high - low)
+        between = (1 - smooth) * plain / factor + smooth * plain
+        return torch.where(wave < original / high, plain, torch.where(wave > original / low, plain / factor, between)), 1.0
+    if kind == "yarn":
+        low, high = (width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+                     for turns in (op.get("beta_fast", 32), op.get("beta_slow", 1)))
+        low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
+        ramp = ((torch.arange(width // 2).double() - low) / (high - low or 0.001)).clamp(0, 1)
+        magnitude = op.get("attention_factor", 0) or (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
+        return plain / factor * ramp + plain * (1 - ramp), magnitude
+    return plain, 1.0
+
+
 def rope(op, x):
-    heads, base = op.get("heads", 1), float(op.get("base", 10000))
+    heads = op.get("heads", 1)
     rotated = op.get("rotated", heads)
     width = x.shape[-1] // heads * rotated
     turn = ops.rope_interleaved if op.get("interleaved", False) else ops.rope
-    turned = turn(x[..., :width].double(), rotated, base).to(x.dtype)
+    frequencies, magnitude = rope_frequencies(op, x.shape[-1] // heads)
+    turned = (magnitude * turn(x[..., :width].double(), rotated, frequencies)).to(x.dtype)
     return torch.cat([turned, x[..., width:]], -1) if rotated < heads else turned
 
 

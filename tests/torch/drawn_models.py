@@ -69,7 +69,7 @@ class Transformer:
         """`how`: attributes of the attention, and rope."""
         d, heads = self.d, self.heads
         how = dict(how)
-        rope = how.pop("rope", False)
+        rope, scaling = how.pop("rope", False), how.pop("scaling", {})
         masks = [mask] if mask else []
         if maybe(self.rng, 0.5) and not rope:
             x = self.linear(f"{name}.qkv", x, 3 * d)
@@ -126,6 +126,10 @@ def language(rng, mixture=False):
     where = rng.choice(("table", "rope", "alibi", "buckets"))
     how = {"causal": True, **{"rope": {"rope": True}, "alibi": {"alibi": True},
                               "buckets": {"buckets": 4, "max_distance": 8}}.get(where, {})}
+    if where == "rope":
+        how["scaling"] = rng.choice(({}, {"scaling": "linear", "factor": 2.0}, {
+            "scaling": "llama3", "factor": 8.0, "original_positions": 16}, {
+            "scaling": "yarn", "factor": 4.0, "original_positions": 24}))
     if maybe(rng, 0.3):
         how["window"] = 3
     x = first = m.op("embedding", "wte", tokens, rows=vocab, features=d)

@@ -3,7 +3,8 @@
  *   (u cos - v sin, v cos + u sin).
  * Its elements are i and i + w / 2, as in Hugging Face's LLaMA, or, `interleaved`, 2 i and 2 i + 1,
  * as in the paper, GPT-J and Meta's own weights. The gradient is turned back. With `rotated` the
- * heads after so many pass as they are: the values of a packed q | k | v.
+ * heads after so many pass as they are: the values of a packed q | k | v. `scaling` changes angles
+ * (smp__rope_frequency).
  *
  * One turn (`prepare`) is made of sums, products and quotients in double, since a library's cos may
  * round differently on another machine; the turn of position t + 1 is that of t and one more, whose
@@ -12,10 +13,13 @@
 #include "graph/ops/collective/collective.h"
 #include "graph/ops/attention/rope.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
+
+static const char *const SCALINGS[] = {"none", "linear", "llama3", "yarn", NULL};
 
 static const smp_attr_desc ATTRS[] = {
     [SMP__ROPE_HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
@@ -25,6 +29,15 @@ static const smp_attr_desc ATTRS[] = {
     [SMP__ROPE_DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     [SMP__ROPE_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     [SMP__ROPE_BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
+    [SMP__ROPE_SCALING] = {"scaling", SMP_ATTR_CHOICE, false, SMP__ROPE_PLAIN, 0, 0, SCALINGS},
+    [SMP__ROPE_FACTOR] = {"factor", SMP_ATTR_FLOAT, false, 1, 1, 1e6, NULL},
+    [SMP__ROPE_ORIGINAL] = {"original_positions", SMP_ATTR_INT, false, 0, 0, INT32_MAX, NULL},
+    [SMP__ROPE_LOW] = {"low_freq_factor", SMP_ATTR_FLOAT, false, 1, 0, 1e6, NULL},
+    [SMP__ROPE_HIGH] = {"high_freq_factor", SMP_ATTR_FLOAT, false, 4, 0, 1e6, NULL},
+    [SMP__ROPE_SLOW] = {"beta_slow", SMP_ATTR_FLOAT, false, 1, 1e-6, 1e6, NULL},
+    [SMP__ROPE_FAST] = {"beta_fast", SMP_ATTR_FLOAT, false, 32, 1e-6, 1e6, NULL},
+    [SMP__ROPE_MAGNITUDE] = {"attention_factor", SMP_ATTR_FLOAT, false, 0, 0, 1e6,
+                             NULL}, /* 0: of the factor */
     {0},
 };
 
@@ -56,6 +69,50 @@ static layout layout_of(const smp_graph *graph, const smp_op *op)
     };
 }
 
+/* Of yarn: the pair that makes so many turns in the original positions. */
+static double pair_of(double turns, double positions, double base, int64_t width)
+{
+    return (double)width * log(positions / (turns * 6.283185307179586)) / (2 * log(base));
+}
+
+smp__rope_scaling smp__rope_scaling_of(const smp_attr_value *attr, int64_t width)
+{
+    const double original = (double)attr[SMP__ROPE_ORIGINAL].i;
+    smp__rope_scaling s = {.kind = (smp__rope_kind)attr[SMP__ROPE_SCALING].i,
+                           .factor = attr[SMP__ROPE_FACTOR].f,
+                           .original = original,
+                           .slow = attr[SMP__ROPE_LOW].f,
+                           .fast = attr[SMP__ROPE_HIGH].f,
+                           .magnitude = 1};
+    if (s.kind == SMP__ROPE_YARN) {
+        const double base = attr[SMP__ROPE_BASE].f, given = attr[SMP__ROPE_MAGNITUDE].f;
+        s.fast = fmax(floor(pair_of(attr[SMP__ROPE_FAST].f, original, base, width)), 0);
+        s.slow =
+            fmin(ceil(pair_of(attr[SMP__ROPE_SLOW].f, original, base, width)), (double)width - 1);
+        s.slow = s.slow == s.fast ? s.fast + 0.001 : s.slow;
+        s.magnitude = given > 0 ? given : s.factor > 1 ? 0.1 * log(s.factor) + 1 : 1;
+    }
+    return s;
+}
+
+static smp_status check_scaling(const smp_infer *infer)
+{
+    const smp_attr_value *attr = infer->attr;
+    const int64_t kind = attr[SMP__ROPE_SCALING].i;
+    if (kind == SMP__ROPE_PLAIN && attr[SMP__ROPE_FACTOR].f != 1)
+        return smp_infer_fail(infer, "factor: %g, but no scaling: expected linear, llama3 or yarn",
+                              attr[SMP__ROPE_FACTOR].f);
+    if (kind >= SMP__ROPE_LLAMA3 && attr[SMP__ROPE_ORIGINAL].i == 0)
+        return smp_infer_fail(infer, "scaling: %s: expected original_positions", SCALINGS[kind]);
+    if (kind == SMP__ROPE_LLAMA3 && !(attr[SMP__ROPE_HIGH].f > attr[SMP__ROPE_LOW].f))
+        return smp_infer_fail(infer, "high_freq_factor: %g, expected more than low_freq_factor, %g",
+                              attr[SMP__ROPE_HIGH].f, attr[SMP__ROPE_LOW].f);
+    if (kind == SMP__ROPE_YARN && !(attr[SMP__ROPE_FAST].f > attr[SMP__ROPE_SLOW].f))
+        return smp_infer_fail(infer, "beta_fast: %g, expected more than beta_slow, %g",
+                              attr[SMP__ROPE_FAST].f, attr[SMP__ROPE_SLOW].f);
+    return SMP_OK;
+}
+
 static smp_status infer(smp_infer *infer)
 {
     SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
@@ -65,6 +122,7 @@ static smp_status infer(smp_infer *infer)
         return smp_infer_fail(infer,
                               "heads: %lld of %lld features: expected heads of an even number",
                               (long long)heads, (long long)columns);
+    SMP_TRY(check_scaling(infer));
     if (infer->attr[SMP__ROPE_ROTATED].i > heads)
         return smp_infer_fail(infer, "rotated: %lld, but there are %lld heads",
                               (long long)infer->attr[SMP__ROPE_ROTATED].i, (long long)heads);
@@ -133,24 +191,25 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     double *turn = malloc((size_t)(2 * pairs) * sizeof *turn);
     if (!turn)
         return smp_fail_memory((size_t)(2 * pairs) * sizeof *turn);
+    const smp__rope_scaling scaling = smp__rope_scaling_of(op->attr, 2 * pairs);
     double ratio = root_of_inverse(op->attr[SMP__ROPE_BASE].f, pairs), angle = 1;
     for (int64_t i = 0; i < pairs; i++, angle *= ratio)
-        turn_of(angle, &turn[i], &turn[pairs + i]);
+        turn_of(smp__rope_frequency(&scaling, angle, i), &turn[i], &turn[pairs + i]);
     *state = turn;
     return SMP_OK;
 }
 
-/* The next position's turn: at += step; and as floats. All (2, pairs). */
+/* The next position's turn: at += step; and as floats, times `magnitude`. All (2, pairs). */
 SMP_VECTOR static void advance(double *restrict at, const double *restrict step,
-                               float *restrict turn, int64_t pairs)
+                               float *restrict turn, double magnitude, int64_t pairs)
 {
     for (int64_t i = 0; i < pairs; i++) {
         double cosine = at[i] * step[i] - at[pairs + i] * step[pairs + i];
         double sine = at[pairs + i] * step[i] + at[i] * step[pairs + i];
         at[i] = cosine;
         at[pairs + i] = sine;
-        turn[i] = (float)cosine;
-        turn[pairs + i] = (float)sine;
+        turn[i] = (float)(cosine * magnitude);
+        turn[pairs + i] = (float)(sine * magnitude);
     }
 }
 
@@ -180,10 +239,10 @@ SMP_VECTOR static void turn_row(float *y, const float *x, const float *turn, flo
 
 /* From one position on to a later one. */
 static void advance_to(int64_t position, int64_t *at, double *now, const double *step, float *turn,
-                       int64_t pairs)
+                       double magnitude, int64_t pairs)
 {
     for (; *at < position; ++*at)
-        advance(now, step, turn, pairs);
+        advance(now, step, turn, magnitude, pairs);
 }
 
 /* Every sample's row of a position, then the next position. x, y: (B, T, columns) */
@@ -193,13 +252,16 @@ static smp_status turn_all(const smp_op_call *call, const float *x, float *y, fl
     double *now = call->workspace;
     float *turn = (float *)(now + 2 * at.pairs);
     int64_t sample = at.positions * at.columns, turned = at.rotated * 2 * at.pairs;
+    const double magnitude = smp__rope_scaling_of(call->op->attr, 2 * at.pairs).magnitude;
     for (int64_t i = 0; i < at.pairs; i++) {
-        now[i] = turn[i] = 1;
+        now[i] = 1;
+        turn[i] = (float)magnitude;
         now[at.pairs + i] = turn[at.pairs + i] = 0;
     }
     const int64_t run = at.positions / at.runs;
     for (int64_t t = 0, position = 0; t < at.positions; t++) {
-        advance_to(at.begin[t / run] + t % run, &position, now, call->state, turn, at.pairs);
+        advance_to(at.begin[t / run] + t % run, &position, now, call->state, turn, magnitude,
+                   at.pairs);
         for (int64_t b = 0; b < call->batch; b++) {
             int64_t row = b * sample + t * at.columns;
             turn_row(y + row, x + row, turn, direction, &at);

@@ -11,7 +11,8 @@ struct rope_positions {
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     rope_turn(const T *x, T *y, int64_t rows, rope_positions of, int64_t pairs, int64_t heads,
-              int64_t rotated, bool interleaved, double base, double direction)
+              int64_t rotated, bool interleaved, double base, smp__rope_scaling scaling,
+              double direction)
 // x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is
 // r % n of the positions
 {
@@ -19,8 +20,10 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         const int64_t row = i / pairs, pair = i - row * pairs;
         const int64_t t = row % of.n;
         const double position = (double)(t < of.run ? of.first + t : of.second + t - of.run);
-        const double angle = position * pow(base, -(double)pair / (double)pairs) * direction;
-        const float cosine = (float)cos(angle), sine = (float)sin(angle);
+        const double plain = pow(base, -(double)pair / (double)pairs);
+        const double angle = position * smp__rope_frequency(&scaling, plain, pair) * direction;
+        const float cosine = (float)(cos(angle) * scaling.magnitude);
+        const float sine = (float)(sin(angle) * scaling.magnitude);
         const int64_t apart = interleaved ? 1 : pairs;
         int64_t at = row * heads * 2 * pairs + (interleaved ? 2 * pair : pair);
         for (int64_t h = 0; h < heads; h++, at += 2 * pairs) {
@@ -52,7 +55,8 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), rows, of, pairs, heads,
                attr[SMP__ROPE_ROTATED].i > 0 ? attr[SMP__ROPE_ROTATED].i : heads,
-               attr[SMP__ROPE_INTERLEAVED].i, attr[SMP__ROPE_BASE].f, direction);
+               attr[SMP__ROPE_INTERLEAVED].i, attr[SMP__ROPE_BASE].f,
+               smp__rope_scaling_of(attr, 2 * pairs), direction);
     return smp__cuda_launched("rope");
 }
 
