@@ -1,4 +1,12 @@
-"""PyTorch modules in, running pipelines out: profile() for the planner, build() from its plan.
+"""PyTorch modules in, running pipelines out.
+
+In a script of your own that torchrun starts:
+
+    model = smp_torch.parallelize(module, example, loss_fn, target=target)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = model.step(batch, target)
+
+or by hand, profile() for the planner and build() from its plan:
 
     smp_torch.profile(module, args, loss_fn, "model.yaml", target=target)
     $ smp-partition model.yaml --profile model.profile.yaml --stages 2 --export json:plan.json
@@ -7,6 +15,7 @@
 """
 
 from .building import build
+from .parallel import Parallel, parallelize
 from .profiling import profile
 
-__all__ = ["build", "profile"]
+__all__ = ["Parallel", "build", "parallelize", "profile"]

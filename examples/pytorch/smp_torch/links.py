@@ -13,10 +13,10 @@ from .launch import launch
 SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 8 << 20]
 
 
-def this_machine(folder, processes):
-    """Writes a cluster file of so many processes on this machine, and returns its path. Messages over gloo are copied by
-    the cores that compute, so they do not overlap with it."""
-    curve = measure_link(folder)
+def this_machine(folder, processes, curve=None):
+    """Writes a cluster file of so many processes on this machine, and returns its path; curve: of measure_curve(), else two
+    processes measure it. Messages over gloo are copied by the cores that compute, so they do not overlap with it."""
+    curve = curve or measure_link(folder)
     latency_us = curve[0][1]
     rate = (curve[-1][0] - curve[-2][0]) / max(curve[-1][1] - curve[-2][1], 1e-3) * 1e6
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10 // processes
@@ -46,7 +46,7 @@ def _ping_pong(size, rank):
         if rank == 0:
             dist.send(message, 1)
             dist.recv(message, 1)
-        else:
+        elif rank == 1:
             dist.recv(message, 0)
             dist.send(message, 0)
         times.append(time.perf_counter() - start)
@@ -57,13 +57,19 @@ def _ping_pong(size, rank):
     return 1e6 * sorted(times[1:])[len(times[1:]) // 2] / 2
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def measure_curve():
+    """Collective: between the first two processes, in the first one."""
     curve, most = [], 0.0
     for size in SIZES:
         most = max(most, _ping_pong(size, dist.get_rank()))
         curve.append((size, most))
+    return curve
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    curve = measure_curve()
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
             json.dump(curve, file)

@@ -65,7 +65,7 @@ def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None,
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}
-    size = max(1, next(iter(tensors_of(args)), torch.empty(1)).shape[0])
+    size = max(1, next(iter(tensors_of((args, kwargs or {}))), torch.empty(1)).shape[0])
     rates = _rates()
 
     def write(made):

@@ -1,0 +1,182 @@
+"""parallelize(): a module of a script that torchrun starts, planned and split over its processes."""
+
+import json
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils import _pytree
+
+from .building import build
+from .links import measure_curve, this_machine
+from .plan import read_plan
+from .planner import best_plan
+from .profiling import profile
+
+
+class Parallel:
+    """A module that is split over the processes.
+
+    plan: its Plan. replica, replicas: which part of the data this process takes, for a DistributedSampler. module: what was
+    given; of its weights those of this process's stages are trained.
+    """
+
+    def __init__(self, module, plan, stages, schedule, has_target):
+        self.module, self.plan, self.stages, self.schedule = module, plan, stages, schedule
+        self.replicas = plan.ddp
+        self.replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
+        self._has_target = has_target
+        self._first = any(s.is_first for s in stages)
+        self._last = any(s.is_last for s in stages)
+        self._weights = {name.removeprefix("module."): p for s in stages for name, p in s.submod.named_parameters()}
+        names = [None] * dist.get_world_size()
+        dist.all_gather_object(names, list(self._weights))
+        ranks = [plan.device(self.replica, r) for r in range(plan.pipeline)]
+        before = {name for rank in ranks[:ranks.index(dist.get_rank())] for name in names[rank]}
+        self._counted = [p for name, p in self._weights.items() if name not in before]  # of several stages, once
+
+    def step(self, batch, target=None):
+        """Collective. Forward and backward of a batch of this replica, as many samples as the example has times the plan's
+        micro-batches; gradients are added to those there are. batch: as the example was given. Returns the mean loss over all
+        replicas, in every process."""
+        args, kwargs = _arguments(batch)
+        self._check(args, kwargs, target)
+        losses = []
+        given = {}
+        if self._last:
+            given = {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
+        if self._first:
+            self.schedule.step(*args, **kwargs, **given, return_outputs=False)
+        else:
+            self.schedule.step(**given, return_outputs=False)
+        total = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        for loss in losses:
+            total += loss.detach().to(total) / len(losses)
+        dist.all_reduce(total)
+        return total / self.replicas
+
+    def _check(self, args, kwargs, target):
+        samples = self.plan.microbatches * self.plan.microbatch_size
+        for x in _pytree.tree_leaves((args, kwargs, target if self._has_target else None)):
+            if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != samples):
+                raise ValueError(f"a batch of {tuple(x.shape)}: expected {self.plan.microbatches} micro-batches of "
+                                 f"{self.plan.microbatch_size} samples, {samples}")
+
+    def parameters(self):
+        """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
+        return [p for p in self.schedule.parameters() if p.requires_grad] or [torch.nn.Parameter(torch.empty(0))]
+
+    def named_parameters(self):
+        """By their names in the module."""
+        return list(self._weights.items())
+
+    def clip_grad_norm_(self, most):
+        """Collective. As torch.nn.utils.clip_grad_norm_ of the whole module; returns its norm."""
+        squares = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        for p in {id(p): p for p in self._counted}.values():
+            if p.grad is not None:
+                own = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+                squares += own.double().square().sum() * (self.plan.shard if own is not p.grad else 1) / self.replicas
+        dist.all_reduce(squares)
+        norm = squares.sqrt()
+        for p in self.parameters():
+            if p.grad is not None:
+                p.grad.mul_(torch.clamp(most / (norm + 1e-6), max=1.0).to(p.grad.dtype))
+        return norm
+
+    def state_dict(self, whole=True):
+        """Collective if `whole`: that of the module, with its names, in every process. Otherwise what this process has, for
+        torch.distributed.checkpoint."""
+        own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
+        if not whole:
+            return own
+        own = {name: (x.full_tensor() if isinstance(x, DTensor) else x).cpu() for name, x in own.items()}
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, own)
+        found = {name: x for part in parts for name, x in part.items()}
+        return {name: found.get(first, x) for name, (first, x) in self._named_state().items()}
+
+    def _named_state(self):
+        """Name in the module -> (the name that its stages have it under, its value here)."""
+        first = {}
+        for name, p in self.module.named_parameters(remove_duplicate=False):
+            first.setdefault(id(p), name)
+        owner = {name: first[id(p)] for name, p in self.module.named_parameters(remove_duplicate=False)}
+        return {name: (owner.get(name, name), x) for name, x in self.module.state_dict().items()}
+
+    def load_state_dict(self, state):
+        """Of state_dict(), whole or what this process has."""
+        own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
+        missing = [name for name in own if name not in state]
+        if missing:
+            raise KeyError(f"load_state_dict: no '{missing[0]}'")
+        with torch.no_grad():
+            for name, x in own.items():
+                value = state[name]
+                if isinstance(x, DTensor) and not isinstance(value, DTensor):
+                    value = distribute_tensor(value.to(x.device), x.device_mesh, x.placements)
+                x.copy_(value)
+
+
+def parallelize(module, example, loss_fn, plan=None, *, target=None, options=(), device="cpu", budget_s=6.0, check=True):
+    """Collective over all processes of the default group, each with the same module. Returns a Parallel.
+
+    example: one micro-batch of the module's arguments: a tensor, a tuple of them, or a dictionary of arguments by name.
+    loss_fn: `loss_fn(output, target)`, the mean over the micro-batch; without `target`, `loss_fn(output)`, as for a
+        module that makes its loss of its arguments.
+    plan: path of a plan, or of its `--export json`; without, the first process profiles the module, and smp-partition plans it.
+    options: more words for smp-partition, such as ["--stages", "2", "--microbatches", "8"].
+    budget_s: about how long it is profiled.
+    check: compare the stages with the module before the first step.
+
+    Weights and buffers are those of the first process. What a module of transformers caches between tokens is turned off.
+    """
+    args, kwargs = _arguments(example)
+    if getattr(getattr(module, "config", None), "use_cache", False):
+        module.config.use_cache = False
+        _say("use_cache is turned off: a step of training caches nothing")
+    with torch.no_grad():
+        for x in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(x.data, 0)
+    if plan is None:
+        plan = _make_plan(module, args, kwargs, loss_fn, target, options, budget_s)
+    plan = read_plan(plan)
+    with_target = loss_fn if target is not None else lambda output, _: loss_fn(output)
+    stages, schedule = build(module, plan, args, with_target, kwargs=kwargs, device=device, check=check)
+    return Parallel(module, plan, stages, schedule, target is not None)
+
+
+def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
+    """The plan as `--export json` has it, in every process."""
+    n = dist.get_world_size()
+    curve = measure_curve() if n > 1 else None
+    made = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng():
+                own = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target, kwargs=kwargs,
+                              budget_s=budget_s)
+                if n > 1 and "--cluster" not in options:
+                    options = [*options, "--cluster", this_machine(folder, n, curve)]
+                _say(best_plan(own, f"{folder}/plan", ["-n", str(n), *options]))
+                with open(f"{folder}/plan.json", encoding="utf-8") as file:
+                    made[0] = file.read()
+        except Exception as error:  # all processes end with it
+            made[1] = error
+    dist.broadcast_object_list(made, 0)
+    if made[1] is not None:
+        raise made[1]
+    return json.loads(made[0])
+
+
+def _arguments(batch):
+    if isinstance(batch, dict):
+        return (), dict(batch)
+    return (batch if isinstance(batch, tuple) else (batch,)), {}
+
+
+def _say(text):
+    if dist.get_rank() == 0:
+        print(f"smp_torch: {text}", flush=True)
