@@ -1,4 +1,6 @@
-/* smp-import: an ONNX model as a model file and a file of weights. Flags, wiring and exit code. */
+/* smp-import: an ONNX model as a model file and a file of weights, or a folder of Hugging Face's as
+ * a model file. Flags, wiring and exit code. */
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +8,7 @@
 
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
+#include "graph/import/folder.h"
 #include "graph/model/graph.h"
 #include "tools/options/options.h"
 #ifdef SMP_HAVE_ONNX
@@ -24,10 +27,10 @@ static const smp_option rows[] = {
     {"o", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(output),
      .help = "where to write the model (default: standard output)"},
     {"weights", .kind = SMP_OPTION_FILE, .value = "FILE", .at = AT(weights),
-     .help = "where to write its weights: safetensors, for smp-run --weights"},
+     .help = "where to write the weights of an ONNX file: safetensors, for smp-run --weights"},
     {"loss", .kind = SMP_OPTION_TEXT, .value = "cross_entropy|mse", .at = AT(loss),
-     .help = "train: a loss of the first output and of an input `targets`; without it the model is "
-             "one for inference"},
+     .help = "train: a loss of the first output and of an input `targets` (of a folder "
+             "cross_entropy); without it the model is one for inference"},
     {"dim", .kind = SMP_OPTION_LIST, .value = "NAME=NUMBER", .at = AT(dims),
      .help = "what a symbolic dimension is (not the batch's); repeatable"},
     {0},
@@ -35,44 +38,92 @@ static const smp_option rows[] = {
 
 static const smp_option_table table = {
     .program = "smp-import",
-    .summary = "make a model of an ONNX file",
-    .operand = "smp-import MODEL.onnx",
+    .summary = "make a model of an ONNX file or a Hugging Face folder",
+    .operand = "smp-import MODEL.onnx|DIR",
     .argument = "model",
-    .usage = "smp-import MODEL.onnx -o model.yaml [options]",
-    .about = "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
-             "dimension of its first input is the batch, which the model file does not "
-             "say. What SMP lacks becomes opaque: it is planned with estimated costs of "
-             "one sample, and cannot be run; the reason stands beside it.",
+    .usage = "smp-import MODEL.onnx -o model.yaml [options]\n"
+             "       smp-import DIR -o model.yaml [options]",
+    .about =
+        "A folder of Hugging Face's, as save_pretrained writes it: its config.json becomes a "
+        "model (GPT-2, LLaMA, Mistral, Qwen2), whose weights smp-run reads from the folder. What "
+        "a config asks for and SMP lacks is refused by name.\n\n"
+        "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
+        "dimension of its first input is the batch, which the model file does not "
+        "say. What SMP lacks becomes opaque: it is planned with estimated costs of "
+        "one sample, and cannot be run; the reason stands beside it.",
     .exits = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input",
     .row = rows,
 };
 
 static smp_status check_files(const arguments *a)
 {
+    char config[PATH_MAX];
+    const int length = snprintf(config, sizeof(config), "%s/config.json", a->common.operand);
+    if (length < (int)sizeof(config))
+        SMP_TRY(smp_file_spares(a->output, config));
     SMP_TRY(smp_file_spares(a->output, a->common.operand));
     SMP_TRY(smp_file_spares(a->output, a->common.config));
     SMP_TRY(smp_file_spares(a->weights, a->common.config));
     return smp_file_spares(a->weights, a->common.operand);
 }
 
-#ifdef SMP_HAVE_ONNX
 /* The model file is read before it is written: what the reader refuses is nobody's model. */
-static smp_status write_files(const arguments *a, const smp_import *import)
+static smp_status check_model(const arguments *a, const char *text, int32_t *n_op)
 {
-    const char *text = smp_import_text(import);
     smp_graph *graph = NULL;
     SMP_TRY(smp_graph_parse(a->output ? a->output : "model.yaml", text, strlen(text), &graph));
-    const int32_t n_op = graph->n_op;
+    *n_op = graph->n_op;
     smp_graph_destroy(graph);
+    return SMP_OK;
+}
+
+static smp_status write_model(const arguments *a, const char *text)
+{
+    if (a->output)
+        return smp_file_write(a->output, text, strlen(text));
+    return fputs(text, stdout) < 0 || fflush(stdout) != 0
+               ? smp_fail(SMP_ERR_FAILED, "standard output: cannot write")
+               : SMP_OK;
+}
+
+static smp_status write_folder(const arguments *a, const char *text, const char *names)
+{
+    int32_t n_op;
+    SMP_TRY(check_model(a, text, &n_op));
+    SMP_TRY(write_model(a, text));
+    if (a->output)
+        printf("%s: %d operators; weights: smp-run --weights %s --names %s\n", a->output, (int)n_op,
+               a->common.operand, names);
+    return SMP_OK;
+}
+
+static smp_status import_folder(const arguments *a)
+{
+    smp_text text = {0};
+    const char *names = NULL;
+    if (a->weights || a->dims.n > 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: is for ONNX files, and %s is a folder",
+                        a->weights ? "--weights" : "--dim", a->common.operand);
+    if (a->loss && strcmp(a->loss, "cross_entropy") != 0)
+        return smp_fail(SMP_ERR_INPUT, "--loss: got '%s', expected cross_entropy", a->loss);
+    smp_status status = smp_folder_import(a->common.operand, a->loss != NULL, &text, &names);
+    if (status == SMP_OK)
+        status = write_folder(a, text.data, names);
+    smp_text_free(&text);
+    return status;
+}
+
+#ifdef SMP_HAVE_ONNX
+static smp_status write_files(const arguments *a, const smp_import *import)
+{
+    int32_t n_op;
+    SMP_TRY(check_model(a, smp_import_text(import), &n_op));
     if (a->weights)
         SMP_TRY(smp_import_write_weights(import, a->weights));
-    if (!a->output)
-        return fputs(text, stdout) < 0 || fflush(stdout) != 0
-                   ? smp_fail(SMP_ERR_FAILED, "standard output: cannot write")
-                   : SMP_OK;
-    SMP_TRY(smp_file_write(a->output, text, strlen(text)));
-    printf("%s: %d operators, %d of them planned and not run; %d weights\n", a->output, (int)n_op,
-           smp_import_opaque(import), (int)smp_import_weights(import));
+    SMP_TRY(write_model(a, smp_import_text(import)));
+    if (a->output)
+        printf("%s: %d operators, %d of them planned and not run; %d weights\n", a->output,
+               (int)n_op, smp_import_opaque(import), (int)smp_import_weights(import));
     return SMP_OK;
 }
 
@@ -133,7 +184,7 @@ int main(int argc, char **argv)
     if (status == SMP_OK && !smp_options_answer(&table, &a, &status)) {
         status = check_files(&a);
         if (status == SMP_OK)
-            status = run_import(&a);
+            status = smp_folder_is_one(a.common.operand) ? import_folder(&a) : run_import(&a);
     }
     const int code = smp_options_end(&table, status);
     smp_options_close(&a);

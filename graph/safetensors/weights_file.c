@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "graph/safetensors/weights_format.h"
@@ -112,6 +113,18 @@ static smp_status read_heads(smp_weights_file *file)
     return status;
 }
 
+/* The file to read for `path`: of a folder its index, else its only file. */
+static const char *file_of(smp_arena *arena, const char *path)
+{
+    struct stat about;
+    if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode))
+        return smp_arena_strdup(arena, path);
+    const char *index = smp_arena_printf(arena, "%s/model.safetensors.index.json", path);
+    return index && access(index, F_OK) == 0
+               ? index
+               : smp_arena_printf(arena, "%s/model.safetensors", path);
+}
+
 smp_status smp_weights_file_open(const char *path, smp_weights_file **out)
 {
     smp_weights_file *file = calloc(1, sizeof *file);
@@ -121,7 +134,7 @@ smp_status smp_weights_file_open(const char *path, smp_weights_file **out)
     file->arena = smp_arena_create();
     file->by_name = smp_map_create();
     smp_status status = file->arena && file->by_name ? SMP_OK : smp_fail_memory(sizeof *file);
-    if (status == SMP_OK && !(file->path = smp_arena_strdup(file->arena, path)))
+    if (status == SMP_OK && !(file->path = file_of(file->arena, path)))
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = read_heads(file);

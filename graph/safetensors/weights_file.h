@@ -48,8 +48,10 @@ typedef struct smp_weights_file {
     int32_t open; /* ... which that is */
 } smp_weights_file;
 
-/* Reads heads alone, no values. SMP_ERR_INPUT with file, byte and reason; also for safetensors
- * where the build lacks Jansson. *out: smp_weights_file_close, which takes NULL. */
+/* path: a file, or a folder with model.safetensors or model.safetensors.index.json, as Hugging
+ * Face's save_pretrained writes it. Reads heads alone, no values. SMP_ERR_INPUT with file, byte and
+ * reason; also for safetensors where the build lacks Jansson. *out: smp_weights_file_close, which
+ * takes NULL. */
 smp_status smp_weights_file_open(const char *path, smp_weights_file **out);
 void smp_weights_file_close(smp_weights_file *file);
 

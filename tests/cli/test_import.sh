@@ -13,6 +13,22 @@ expect_exit 0 smp-import --version
 expect_bad 'unknown option.*weights' smp-import --weigths x model.onnx
 expect_bad '--dim' smp-import model.onnx --dim T=none
 
+# A folder needs no ONNX.
+mkdir -p llama/model
+cp "$tests_dir/fuzz/corpus/config/llama.json" llama/model/config.json
+expect_exit 0 smp-import llama/model -o llama/model.yaml --loss cross_entropy
+expect_match out 'llama/model.yaml: 36 operators; weights: smp-run --weights llama/model --names hf-llama'
+expect_match llama/model.yaml 'q_rope", in: q, out: q, heads: heads, base: 500000, scaling: llama3, factor: 8, original_positions: 16'
+expect_exit 0 smp-partition llama/model.yaml -n 2 --stages 2
+expect_exit 0 smp-import llama/model
+expect_match out 'mode: inference'
+expect_bad '--loss: got .mse., expected cross_entropy' smp-import llama/model --loss mse
+expect_bad '--weights: is for ONNX files, and llama/model is a folder' smp-import llama/model --weights w.safetensors
+expect_bad 'llama/model/config.json: it is read, too' smp-import llama/model -o llama/model/config.json
+expect_bad 'llama/config.json: cannot open' smp-import llama
+printf '{"model_type": ' >llama/config.json
+expect_bad 'llama/config.json:1:15:' smp-import llama
+
 run smp-import absent.onnx
 if grep -q 'built without ONNX' err; then
     echo "skipped: built without ONNX"

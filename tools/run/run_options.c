@@ -174,9 +174,9 @@ static const smp_option rows[] = {
     {"seed", .kind = SMP_OPTION_SEED, .at = AT(train.job.runtime.seed), .value = "S", .flags = KEPT,
      .help = "weights and dropout (default 1)"},
     {"given weights", .kind = SMP_OPTION_HEADING},
-    {"weights", .kind = SMP_OPTION_TEXT, .at = AT(train.given), .value = "FILE",
+    {"weights", .kind = SMP_OPTION_TEXT, .at = AT(train.given), .value = "FILE|DIR",
      .help = "begin with the weights of FILE: .safetensors, an index.json of several, or "
-             "llm.c's .bin of GPT-2"},
+             "llm.c's .bin of GPT-2; or of a Hugging Face folder"},
     {"weights-only", .kind = SMP_OPTION_LIST, .at = AT(weights_only), .value = "PATTERN",
      .help = "... with those of such names alone ('h*.attn.*'); repeatable"},
     {"weights-map", .kind = SMP_OPTION_TEXT, .at = AT(weights_map), .value = "FILE",

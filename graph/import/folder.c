@@ -1,0 +1,405 @@
+/* config.json of a folder, key by key, into the text of its family. */
+#include "graph/import/folder.h"
+#include "graph/safetensors/weights_format.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+bool smp_folder_is_one(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+#ifdef SMP_HAVE_JANSSON
+#include <jansson.h>
+
+enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 24, MOST_VALUE = 256 };
+
+/* They change nothing of the network, or only how it is started or asked. */
+static const char *const IGNORED[] = {"_name_or_path",
+                                      "_attn_implementation",
+                                      "architectures",
+                                      "model_type",
+                                      "dtype",
+                                      "torch_dtype",
+                                      "transformers_version",
+                                      "use_cache",
+                                      "bos_token_id",
+                                      "eos_token_id",
+                                      "pad_token_id",
+                                      "sep_token_id",
+                                      "unk_token_id",
+                                      "cls_token_id",
+                                      "initializer_range",
+                                      "id2label",
+                                      "label2id",
+                                      "problem_type",
+                                      "return_dict",
+                                      "output_attentions",
+                                      "output_hidden_states",
+                                      "task_specific_params",
+                                      "tokenizer_class",
+                                      "summary_activation",
+                                      "summary_first_dropout",
+                                      "summary_proj_to_labels",
+                                      "summary_type",
+                                      "summary_use_proj",
+                                      "max_window_layers",
+                                      "rope_theta",
+                                      "rope_scaling",
+                                      "rope_parameters",
+                                      "layer_types",
+                                      "chunk_size_feed_forward",
+                                      "n_ctx",
+                                      NULL};
+
+/* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
+static const char *const DROPOUT[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop",
+                                      "attention_dropout", NULL};
+
+typedef struct reading {
+    const char *path; /* of config.json */
+    const json_t *config;
+    const smp__folder_family *family;
+    double number[MOST_KEYS]; /* of its keys */
+    char rope[MOST_VALUE];    /* what $rope stands for */
+    bool train;
+} reading;
+
+static bool listed(const char *const *list, const char *name)
+{
+    for (; *list; list++)
+        if (strcmp(*list, name) == 0)
+            return true;
+    return false;
+}
+
+static const smp__config_key *key_of(const reading *r, const char *name, int *index)
+{
+    *index = 0;
+    for (const smp__config_key *key = r->family->key; key->name; key++, ++*index)
+        if (strcmp(key->name, name) == 0)
+            return key;
+    return NULL;
+}
+
+static const json_t *given(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* A value as a message shows it. */
+static smp_status fail_value(const reading *r, const char *name, const json_t *value,
+                             const char *expected)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    const smp_status status = smp_fail(SMP_ERR_INPUT, "%s: %s: got %.80s, expected %s", r->path,
+                                       name, text ? text : "something", expected);
+    free(text);
+    return status;
+}
+
+static bool number_of(const json_t *value, double *out)
+{
+    *out = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+    return json_is_boolean(value) || (json_is_number(value) && isfinite(*out));
+}
+
+static smp_status read_key(reading *r, const smp__config_key *key, int index)
+{
+    const json_t *value = given(r->config, key->name);
+    if (key->only) {
+        json_t *wanted = json_loads(key->only, JSON_DECODE_ANY, NULL);
+        const bool same = !value || json_equal(value, wanted);
+        json_decref(wanted);
+        return same ? SMP_OK : fail_value(r, key->name, value, key->only);
+    }
+    int other;
+    if (!value && !key->absent)
+        return smp_fail(SMP_ERR_INPUT, "%s: has no %s", r->path, key->name);
+    if (!value)
+        r->number[index] =
+            key_of(r, key->absent, &other) ? r->number[other] : strtod(key->absent, NULL);
+    else if (!number_of(value, &r->number[index]) || r->number[index] < 0)
+        return fail_value(r, key->name, value, "a number from 0 on");
+    return SMP_OK;
+}
+
+/* Its parameter of that name, or what it is without; all are above 0. */
+static smp_status parameter(const reading *r, const json_t *rope, const char *name, double absent,
+                            double *out)
+{
+    const json_t *value = given(rope, name);
+    *out = absent;
+    if (value && (!number_of(value, out) || !(*out > 0)))
+        return fail_value(r, name, value, "a number above 0");
+    return value || absent > 0 ? SMP_OK
+                               : smp_fail(SMP_ERR_INPUT, "%s: rope: has no %s", r->path, name);
+}
+
+/* What else of it changes something is not known here. */
+static smp_status check_rope(const reading *r, const json_t *rope)
+{
+    static const char *const KNOWN[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "original_max_position_embeddings",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "attention_factor",
+                                        NULL};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)rope, name, value)
+    {
+        double number;
+        if (listed(KNOWN, name) || json_is_null(value) ||
+            (strcmp(name, "partial_rotary_factor") == 0 && number_of(value, &number) &&
+             number == 1))
+            continue;
+        return fail_value(r, name, value, "nothing, of the positions (rope)");
+    }
+    return SMP_OK;
+}
+
+/* Base and scaling of rotary positions: `rope_parameters` since transformers 5, else `rope_theta`
+ * and `rope_scaling`. */
+static smp_status read_rope(reading *r)
+{
+    const json_t *rope = given(r->config, "rope_parameters");
+    rope = rope ? rope : given(r->config, "rope_scaling");
+    const json_t *type = given(rope, "rope_type");
+    type = type ? type : given(rope, "type");
+    const char *kind = type ? json_string_value(type) : "default";
+    double base = 10000, factor = 1, original = 0, a = 0, b = 0, magnitude = 0;
+    SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
+    SMP_TRY(parameter(r, rope, "rope_theta", base, &base));
+    int n = snprintf(r->rope, MOST_VALUE, ", base: %.17g", base);
+    if (!kind || (rope && !json_is_object(rope)))
+        return fail_value(r, "rope_type", type ? type : rope, "its name");
+    if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0) /* longer texts alone */
+        return rope ? check_rope(r, rope) : SMP_OK;
+    SMP_TRY(check_rope(r, rope));
+    SMP_TRY(parameter(r, rope, "factor", 0, &factor));
+    n += snprintf(r->rope + n, MOST_VALUE - (size_t)n, ", scaling: %.8s, factor: %.17g", kind,
+                  factor);
+    if (strcmp(kind, "linear") == 0)
+        return SMP_OK;
+    if (strcmp(kind, "llama3") != 0 && strcmp(kind, "yarn") != 0)
+        return fail_value(r, "rope_type", type, "default, linear, dynamic, llama3 or yarn");
+    const double positions = json_number_value(given(r->config, "max_position_embeddings"));
+    SMP_TRY(parameter(r, rope, "original_max_position_embeddings", positions, &original));
+    const bool llama = kind[0] == 'l';
+    SMP_TRY(parameter(r, rope, llama ? "low_freq_factor" : "beta_slow", 1, &a));
+    SMP_TRY(parameter(r, rope, llama ? "high_freq_factor" : "beta_fast", llama ? 4 : 32, &b));
+    n += snprintf(r->rope + n, MOST_VALUE - (size_t)n,
+                  ", original_positions: %.0f, %s: %.17g, %s: %.17g", original,
+                  llama ? "low_freq_factor" : "beta_slow", a,
+                  llama ? "high_freq_factor" : "beta_fast", b);
+    if (!llama && given(rope, "attention_factor")) {
+        SMP_TRY(parameter(r, rope, "attention_factor", 0, &magnitude));
+        snprintf(r->rope + n, MOST_VALUE - (size_t)n, ", attention_factor: %.17g", magnitude);
+    }
+    return SMP_OK;
+}
+
+/* All layers attend alike, to what the other keys say. */
+static smp_status check_layers(const reading *r)
+{
+    const json_t *types = given(r->config, "layer_types");
+    int index;
+    const bool window = key_of(r, "sliding_window", &index) && r->number[index] > 0;
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        const char *wanted = window ? "sliding_attention" : "full_attention";
+        if (!type || strcmp(type, wanted) != 0)
+            return fail_value(r, "layer_types", json_array_get(types, i), wanted);
+    }
+    return SMP_OK;
+}
+
+/* Every key is one of the family, or changes nothing. */
+static smp_status check_keys(const reading *r)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)r->config, name, value)
+    {
+        int index;
+        if (json_is_null(value) || json_is_false(value) || key_of(r, name, &index) ||
+            listed(IGNORED, name) || listed(DROPOUT, name))
+            continue;
+        if (strcmp(name, "sliding_window") == 0 || strcmp(name, "head_dim") == 0)
+            continue; /* of a row that has another key for it */
+        return fail_value(r, name, value, "nothing: SMP does not know what it asks for");
+    }
+    return SMP_OK;
+}
+
+static smp_status read_keys(reading *r)
+{
+    int index = 0;
+    for (const smp__config_key *key = r->family->key; key->name; key++, index++) {
+        if (index == MOST_KEYS)
+            return smp_fail(SMP_ERR_FAILED, "family %s has too many keys", r->family->type);
+        SMP_TRY(read_key(r, key, index));
+    }
+    SMP_TRY(check_keys(r));
+    SMP_TRY(check_layers(r));
+    return read_rope(r);
+}
+
+static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
+{
+    if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
+        smp_text_append(out, "%s", r->rope);
+        return;
+    }
+    for (int i = 0; r->family->key[i].name; i++) {
+        const smp__config_key *key = &r->family->key[i];
+        if (!key->as || strlen(key->as) != length || memcmp(key->as, name, length) != 0)
+            continue;
+        const char *shown = r->number[i] == 0 && key->unless ? key->unless
+                            : key->when                      ? key->when
+                                                             : "#";
+        for (; *shown; shown++)
+            if (*shown == '#')
+                smp_text_append(out, "%.15g", r->number[i]);
+            else
+                smp_text_append_bytes(out, shown, 1);
+    }
+}
+
+static void put_text(const reading *r, smp_text *out)
+{
+    static const char TRAIN[] = "[train]";
+    const char *at = r->family->text;
+    while (*at) {
+        const char *end = strchr(at, '\n') + 1;
+        const bool of_training = strncmp(at, TRAIN, strlen(TRAIN)) == 0;
+        at = of_training ? at + strlen(TRAIN) : at;
+        for (; at < end && (r->train || !of_training); at++) {
+            if (*at != '$') {
+                smp_text_append_bytes(out, at, 1);
+                continue;
+            }
+            const char *name = at + 1;
+            size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyzT_");
+            put_value(r, name, length, out);
+            at = name + length - 1;
+        }
+        at = end;
+    }
+}
+
+static void put_head(const reading *r, smp_text *out)
+{
+    smp_text_append(out,
+                    "# %s of Hugging Face's transformers. Its weights: smp-run --weights FOLDER "
+                    "--names %s\n",
+                    r->family->class, r->family->names);
+    for (const char *const *name = DROPOUT; *name; name++) {
+        const double p = json_number_value(given(r->config, *name));
+        if (p > 0)
+            smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
+    }
+    const json_t *pads = given(r->config, "pad_token_id");
+    if (r->train && json_is_integer(pads) && strcmp(r->family->type, "gpt2") != 0)
+        smp_text_append(
+            out, "# Row %lld of wte is trained here, in transformers it is not (pad_token_id)\n",
+            (long long)json_integer_value(pads));
+    smp_text_append(out, "smp: 1\nname: %s\n%s", r->family->type,
+                    r->train ? "" : "mode: inference\n");
+}
+
+static smp_status fail_type(const reading *r, const char *type)
+{
+    char known[MOST_VALUE] = "";
+    size_t n = 0;
+    for (const smp__folder_family *f = smp__folder_families; f->type && n < sizeof(known); f++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n > 0 ? ", " : "", f->type);
+    return smp_fail(SMP_ERR_INPUT, "%s: model_type: got %.60s, expected one of %s", r->path, type,
+                    known);
+}
+
+static smp_status read_config(reading *r, smp_text *out)
+{
+    const char *type = json_string_value(json_object_get(r->config, "model_type"));
+    const json_t *of = json_object_get(r->config, "architectures");
+    const char *class = json_string_value(json_array_get(of, 0));
+    if (!type)
+        return fail_type(r, "none");
+    for (r->family = smp__folder_families; r->family->type; r->family++)
+        if (strcmp(r->family->type, type) == 0)
+            break;
+    if (!r->family->type)
+        return fail_type(r, type);
+    if (class && strcmp(class, r->family->class) != 0)
+        return fail_value(r, "architectures", of, r->family->class);
+    SMP_TRY(read_keys(r));
+    put_head(r, out);
+    put_text(r, out);
+    return out->failed ? smp_fail_memory(out->length) : SMP_OK;
+}
+
+smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
+                              smp_text *text, const char **names)
+{
+    json_error_t error;
+    json_t *config = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
+    reading r = {.path = path, .config = config, .train = train};
+    smp_status status;
+    if (!config && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
+        return smp_fail_memory(bytes);
+    smp__json_hide(error.text);
+    if (!config)
+        return smp_fail_at((smp_where){path, error.line, error.column}, "%s", error.text);
+    if (json_is_object(config))
+        status = read_config(&r, text);
+    else
+        status = smp_fail(SMP_ERR_INPUT, "%s: expected an object", path);
+    if (status == SMP_OK)
+        *names = r.family->names;
+    json_decref(config);
+    return status;
+}
+
+smp_status smp_folder_import(const char *path, bool train, smp_text *text, const char **names)
+{
+    smp_text where = {0};
+    char *data = NULL;
+    size_t bytes = 0;
+    smp_text_append(&where, "%s/config.json", path);
+    smp_status status =
+        where.failed ? smp_fail_memory(1) : smp_file_read(where.data, MOST_CONFIG, &data, &bytes);
+    if (status == SMP_OK)
+        status = smp__folder_config(where.data, data, bytes, train, text, names);
+    free(data);
+    smp_text_free(&where);
+    return status;
+}
+#else
+smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
+                              smp_text *text, const char **names)
+{
+    (void)data, (void)bytes;
+    return smp_folder_import(path, train, text, names);
+}
+
+smp_status smp_folder_import(const char *path, bool train, smp_text *text, const char **names)
+{
+    (void)train, (void)text, (void)names;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: this build reads no config.json: it was made without Jansson "
+                    "(libjansson-dev)",
+                    path);
+}
+#endif

@@ -1,0 +1,157 @@
+"""Folders that transformers' save_pretrained writes: smp-import makes a model of config.json, which on two stages predicts
+transformers' logits, trains ten steps to its losses, and whose weights from_pretrained loads again. What a config asks for
+and SMP lacks is refused by name."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import torch
+from torch.nn import functional
+
+sys.path.append(os.environ.get("SMP_TORCH_PEERS", ""))
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import transformers
+except ImportError as missing:
+    print("skipped:", missing)
+    sys.exit(77)
+
+PROGRAMS = os.path.dirname(os.environ["SMP_PARTITION"])
+SAMPLES, LENGTH, VOCABULARY, STEPS, RATE, CLOSE = 4, 24, 96, 10, 0.2, 1e-5
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+             max_position_embeddings=LENGTH, pad_token_id=None)
+LLAMA31 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=16)
+CASES = {
+    "gpt2": ("GPT2LMHeadModel", dict(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=3, n_head=4, bos_token_id=0,
+                                     eos_token_id=0, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)),
+    "gpt2-inner": ("GPT2LMHeadModel", dict(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, n_inner=40,
+                                           tie_word_embeddings=False, layer_norm_epsilon=1e-3, bos_token_id=0, eos_token_id=0,
+                                           attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)),
+    "llama": ("LlamaForCausalLM", SIZES),
+    "llama-3.1": ("LlamaForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=LLAMA31, rms_norm_eps=1e-5)),
+    "llama-3.2": ("LlamaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=12, attention_bias=True, tie_word_embeddings=True,
+                                           rope_parameters=dict(LLAMA31, factor=32.0))),
+    "llama-linear": ("LlamaForCausalLM", dict(SIZES, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
+    "llama-yarn": ("LlamaForCausalLM", dict(SIZES, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=8))),
+    "mistral": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=5)),
+    "mistral-full": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=None)),
+    "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+}
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2")
+REFUSED = {  # of a config, words of the message
+    "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
+    "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
+    "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}},
+                 "expected default, linear, dynamic, llama3 or yarn"),
+    "partial": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+                "partial_rotary_factor: got 0.5"),
+    "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
+    "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
+    "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
+    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2"),
+    "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
+    "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
+}
+
+
+def require(holds, what):
+    if not holds:
+        sys.exit(f"does not hold: {what}")
+
+
+def run(folder, *command, ranks=0, code=0):
+    start = ["mpirun", "-n", str(ranks)] if ranks else []
+    result = subprocess.run([*start, os.path.join(PROGRAMS, command[0]), *command[1:]], cwd=folder, capture_output=True,
+                            text=True, timeout=120, check=False)
+    require(result.returncode == code, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr[-3000:]}")
+    return result.stdout + result.stderr
+
+
+def make(name):
+    kind, options = CASES[name]
+    kind = getattr(transformers, kind)
+    config = kind.config_class(**options)
+    config._attn_implementation = "eager"
+    torch.manual_seed(5)
+    module = kind(config)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn_like(weight) * 0.05)
+    return module
+
+
+def losses_there(module, tokens, targets):
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    losses = []
+    for _ in range(STEPS):
+        loss = functional.cross_entropy(module(tokens, use_cache=False).logits.flatten(0, 1), targets.flatten())
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+def check(folder, name):
+    module = make(name).eval()
+    module.save_pretrained(f"{folder}/model")
+    tokens, targets = torch.randint(VOCABULARY, (2, SAMPLES, LENGTH))
+    numpy.save(f"{folder}/tokens.npy", tokens.numpy().astype("int32"))
+    numpy.save(f"{folder}/targets.npy", targets.numpy().astype("int32"))
+    said = run(folder, "smp-import", "model", "-o", "model.yaml", "--loss", "cross_entropy")
+    names = re.search(r"--names (\S+)", said)[1]
+    run(folder, "smp-partition", "model.yaml", "-o", "plan.yaml", "-n", "2", "--stages", "2", "--microbatch-size", "2",
+        "--microbatches", "2")
+    common = ["plan.yaml", "--data", "tokens=tokens.npy", "--data", "targets=targets.npy", "--no-shuffle", "--weights", "model", "--names", names]
+    with torch.no_grad():
+        expected = module(tokens, use_cache=False).logits.numpy()
+    run(folder, "smp-run", *common, "--steps", "0", "--predict", "logits.npy", ranks=2)
+    off = (numpy.abs(numpy.load(f"{folder}/logits.npy") - expected) / numpy.maximum(1, numpy.abs(expected))).max()
+    out = run(folder, "smp-run", *common, "--steps", str(STEPS), "--json", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
+              "--clip", "0", "--lr", str(RATE), "--export-weights", "model.safetensors", ranks=2)
+    ours = [float(x) for x in re.findall(r'"loss": ?([0-9.]+)', out)]
+    theirs = losses_there(module, tokens, targets)
+    apart = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+    with torch.no_grad():
+        after = module(tokens, use_cache=False).logits
+        os.replace(f"{folder}/model.safetensors", f"{folder}/model/model.safetensors")
+        loaded = type(module).from_pretrained(f"{folder}/model").eval()(tokens, use_cache=False).logits
+    back = ((loaded - after).abs() / after.abs().clamp(min=1)).max().item()
+    print(f"{name}: logits differ by {off:.2g}, losses of {STEPS} steps by {apart:.2g}, logits of what is loaded again by {back:.2g}",
+          flush=True)
+    require(off < CLOSE and apart < CLOSE and back < 10 * CLOSE and theirs[-1] < theirs[0], name)
+    text = run(folder, "smp-import", "model")
+    require("mode: inference" in text and "cross_entropy" not in text, f"{name}: without a loss")
+
+
+def check_refused(folder):
+    for name, (family, change, words) in REFUSED.items():
+        path = f"{folder}/{name}"
+        kind, options = CASES[family]
+        config = getattr(transformers, kind).config_class(**options)
+        config.architectures = [kind]
+        config.save_pretrained(path)
+        with open(f"{path}/config.json", encoding="utf-8") as file:
+            text = {**json.load(file), **change}
+        with open(f"{path}/config.json", "w", encoding="utf-8") as file:
+            json.dump(text, file)
+        said = run(folder, "smp-import", name, code=2)
+        require(words in said, f"{name}: said '{said}', expected '{words}'")
+
+
+cases = sys.argv[1:] or (CASES if os.environ.get("SMP_TEST_LONG") else ORDINARY)
+for case in cases:
+    with tempfile.TemporaryDirectory() as scratch:
+        check(scratch, case)
+with tempfile.TemporaryDirectory() as scratch:
+    check_refused(scratch)
