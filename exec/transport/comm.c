@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "exec/transport/mpi_lifetime.h"
 #include "exec/transport/own_core.h"
+
+enum { TELLER_S = 2 };
 
 /* Ranks in containers of their own do not see each other. */
 static smp_status find_processes(smp_comm *comm)
@@ -167,6 +170,19 @@ static void free_comm(MPI_Comm *comm)
         MPI_Comm_free(comm);
 }
 
+/* MPI_Finalize waits unwatched. Nobody asks for a status any more, so who finds that a rank does
+ * not come says it; who was told leaves time for that: mpirun ends all when the first has ended. */
+static void agree_to_end(smp_comm *comm)
+{
+    const smp_status status = smp__comm_agree(comm, SMP_OK);
+    if (status == SMP_OK)
+        return;
+    if (smp__comm_was_told(status))
+        sleep(TELLER_S);
+    else
+        fprintf(stderr, "smp-run: %s\n", smp_last_error());
+}
+
 void smp__comm_close(smp_comm *comm)
 {
     int initialised = 0, finalised = 0;
@@ -177,8 +193,8 @@ void smp__comm_close(smp_comm *comm)
     if (comm->own_core)
         smp__own_core_give_back();
     comm->own_core = false;
-    if (smp__mpi_owned() && comm->node != MPI_COMM_NULL) /* MPI_Finalize waits unwatched */
-        smp__comm_agree(comm, SMP_OK);
+    if (smp__mpi_owned() && comm->node != MPI_COMM_NULL && !comm->failed)
+        agree_to_end(comm);
     /* After a failure other ranks may never answer again: freeing communicators and MPI_Finalize
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
