@@ -54,12 +54,20 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "rope_parameters",
                                       "layer_types",
                                       "chunk_size_feed_forward",
+                                      "encoder_stride",
+                                      "pooler_output_size",
+                                      "pooler_act",
                                       "n_ctx",
                                       NULL};
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
-static const char *const DROPOUT[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop",
-                                      "attention_dropout", NULL};
+static const char *const DROPOUT[] = {"attn_pdrop",
+                                      "embd_pdrop",
+                                      "resid_pdrop",
+                                      "attention_dropout",
+                                      "hidden_dropout_prob",
+                                      "attention_probs_dropout_prob",
+                                      NULL};
 
 typedef struct reading {
     const char *path; /* of config.json */
@@ -104,10 +112,14 @@ static smp_status fail_value(const reading *r, const char *name, const json_t *v
     return status;
 }
 
+/* Of true and false 1 and 0, of an object how many it has (classes). */
 static bool number_of(const json_t *value, double *out)
 {
-    *out = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
-    return json_is_boolean(value) || (json_is_number(value) && isfinite(*out));
+    *out = json_is_boolean(value)  ? json_is_true(value)
+           : json_is_object(value) ? (double)json_object_size(value)
+                                   : json_number_value(value);
+    return json_is_boolean(value) || json_is_object(value) ||
+           (json_is_number(value) && isfinite(*out));
 }
 
 static smp_status read_key(reading *r, const smp__config_key *key, int index)
@@ -312,10 +324,13 @@ static void put_head(const reading *r, smp_text *out)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
     const json_t *pads = given(r->config, "pad_token_id");
-    if (r->train && json_is_integer(pads) && strcmp(r->family->type, "gpt2") != 0)
-        smp_text_append(
-            out, "# Row %lld of wte is trained here, in transformers it is not (pad_token_id)\n",
-            (long long)json_integer_value(pads));
+    const bool has_row =
+        strcmp(r->family->type, "gpt2") != 0 && strstr(r->family->text, "op: embedding");
+    if (r->train && json_is_integer(pads) && has_row)
+        smp_text_append(out,
+                        "# Row %lld of the first embedding is trained here, in transformers it is "
+                        "not (pad_token_id)\n",
+                        (long long)json_integer_value(pads));
     smp_text_append(out, "smp: 1\nname: %s\n%s", r->family->type,
                     r->train ? "" : "mode: inference\n");
 }

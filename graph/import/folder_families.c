@@ -117,10 +117,108 @@ static const smp__config_key QWEN2[] = {
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
     "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n" HEAD
 
+static const smp__config_key BERT[] = {
+    {"vocab_size", NULL, "vocab", "30522", NULL, NULL},
+    {"hidden_size", NULL, "d", "768", NULL, NULL},
+    {"num_hidden_layers", NULL, "layers", "12", NULL, NULL},
+    {"num_attention_heads", NULL, "heads", "12", NULL, NULL},
+    {"intermediate_size", NULL, "hidden", "3072", NULL, NULL},
+    {"max_position_embeddings", NULL, "T", "512", NULL, NULL},
+    {"type_vocab_size", NULL, "types", "2", NULL, NULL},
+    {"layer_norm_eps", NULL, "eps", "1e-12", NULL, NULL},
+    {"tie_word_embeddings", NULL, "tied", "1", ", weight: embed.word.weight", ""},
+    {"hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL},
+    {"position_embedding_type", "\"absolute\"", NULL, NULL, NULL, NULL},
+    {0},
+};
+
+static const char BERT_TEXT[] =
+    "let: {T: $T, d: $d, heads: $heads, layers: $layers, hidden: $hidden, vocab: $vocab}\n"
+    "inputs:\n"
+    "  tokens: {dtype: int32, shape: [T]}\n"
+    "  segments: {dtype: int32, shape: [T]}\n"
+    "  mask: {dtype: int32, shape: [T]} # 1, and 0 for padding\n"
+    "[train]  targets: {dtype: int32, shape: [T]} # -1: not asked for\n"
+    "ops:\n"
+    "  - {op: embedding, name: embed.word, in: tokens, out: word, rows: vocab, features: d}\n"
+    "  - {op: embedding, name: embed.segment, in: segments, out: segment, rows: $types, features: "
+    "d}\n"
+    "  - {op: parameter, name: embed.position, out: position, shape: [T, d]}\n"
+    "  - {op: add, name: embed.sum, in: [word, segment, position], out: x}\n"
+    "  - {op: layernorm, name: embed.ln, in: x, out: x, eps: $eps}\n"
+    "  - repeat: layers\n"
+    "    as: i\n"
+    "    ops:\n"
+    "      - {op: linear, name: \"h{i}.attn.qkv\", in: x, out: a, features: 3 * d}\n"
+    "      - {op: attention, name: \"h{i}.attn\", in: [a, mask], out: a, heads: heads}\n"
+    "      - {op: linear, name: \"h{i}.attn.proj\", in: a, out: a, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"
+    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: x, eps: $eps}\n"
+    "      - {op: linear, name: \"h{i}.mlp.fc\", in: x, out: m, features: hidden}\n"
+    "      - {op: gelu, name: \"h{i}.mlp.gelu\", in: m, out: m, approximate: erf}\n"
+    "      - {op: linear, name: \"h{i}.mlp.proj\", in: m, out: m, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
+    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: x, eps: $eps}\n"
+    "  - {op: linear, name: head.dense, in: x, out: x, features: d}\n"
+    "  - {op: gelu, name: head.gelu, in: x, out: x, approximate: erf}\n"
+    "  - {op: layernorm, name: head.ln, in: x, out: x, eps: $eps}\n"
+    "  - {op: linear, name: head.words, in: x, out: logits, features: vocab$tied}\n"
+    "[train]  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+    "[train]loss: loss\n";
+
+static const smp__config_key VIT[] = {
+    {"image_size", NULL, "size", "224", NULL, NULL},
+    {"patch_size", NULL, "patch", "16", NULL, NULL},
+    {"num_channels", NULL, "channels", "3", NULL, NULL},
+    {"hidden_size", NULL, "d", "768", NULL, NULL},
+    {"num_hidden_layers", NULL, "layers", "12", NULL, NULL},
+    {"num_attention_heads", NULL, "heads", "12", NULL, NULL},
+    {"intermediate_size", NULL, "hidden", "3072", NULL, NULL},
+    {"layer_norm_eps", NULL, "eps", "1e-12", NULL, NULL},
+    {"id2label", NULL, "classes", "2", NULL, NULL},
+    {"hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL},
+    {"qkv_bias", "true", NULL, NULL, NULL, NULL},
+    {0},
+};
+
+static const char VIT_TEXT[] =
+    "let: {size: $size, d: $d, heads: $heads, layers: $layers, hidden: $hidden, classes: "
+    "$classes}\n"
+    "inputs:\n"
+    "  image: {dtype: float32, shape: [$channels, size, size]}\n"
+    "[train]  targets: {dtype: int32, shape: []}\n"
+    "ops:\n"
+    "  - {op: patchify, name: patches, in: image, out: x, patch: $patch}\n"
+    "  - {op: linear, name: embed, in: x, out: x, features: d}\n"
+    "  - {op: parameter, name: class, out: token, shape: [1, d]}\n"
+    "  - {op: concat, name: tokens, in: [token, x], out: x, axis: 0}\n"
+    "  - {op: position_embedding, name: position, in: x, out: x}\n"
+    "  - repeat: layers\n"
+    "    as: i\n"
+    "    ops:\n"
+    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: a, eps: $eps}\n"
+    "      - {op: linear, name: \"h{i}.attn.qkv\", in: a, out: a, features: 3 * d}\n"
+    "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads}\n"
+    "      - {op: linear, name: \"h{i}.attn.proj\", in: a, out: a, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"
+    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: m, eps: $eps}\n"
+    "      - {op: linear, name: \"h{i}.mlp.fc\", in: m, out: m, features: hidden}\n"
+    "      - {op: gelu, name: \"h{i}.mlp.gelu\", in: m, out: m, approximate: erf}\n"
+    "      - {op: linear, name: \"h{i}.mlp.proj\", in: m, out: m, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
+    "  - {op: slice, name: first, in: x, out: x, axis: 0, end: 1}\n"
+    "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n"
+    "  - {op: reshape, name: class.vector, in: x, out: x, shape: [d]}\n"
+    "  - {op: linear, name: head, in: x, out: logits, features: classes}\n"
+    "[train]  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+    "[train]loss: loss\n";
+
 const smp__folder_family smp__folder_families[] = {
     {"gpt2", "GPT2LMHeadModel", "hf-gpt2", GPT2, GPT2_TEXT},
     {"llama", "LlamaForCausalLM", "hf-llama", LLAMA, DECODER("$bias", "$bias", "")},
     {"mistral", "MistralForCausalLM", "hf-llama", MISTRAL, DECODER(NO_BIAS, NO_BIAS, "$window")},
     {"qwen2", "Qwen2ForCausalLM", "hf-llama", QWEN2, DECODER("", NO_BIAS, "")},
+    {"bert", "BertForMaskedLM", "hf-bert", BERT, BERT_TEXT},
+    {"vit", "ViTForImageClassification", "hf-vit", VIT, VIT_TEXT},
     {0},
 };

@@ -47,7 +47,14 @@ CASES = {
     "mistral-full": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=None)),
     "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2")
+BERT = dict(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+CASES |= {
+    "bert": ("BertForMaskedLM", dict(BERT, pad_token_id=0)),
+    "vit": ("ViTForImageClassification", dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                                              image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
+                                              attention_probs_dropout_prob=0.0)),
+}
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -58,7 +65,7 @@ REFUSED = {  # of a config, words of the message
     "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
-    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2"),
+    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, vit"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
@@ -90,11 +97,25 @@ def make(name):
     return module
 
 
-def losses_there(module, tokens, targets):
+def inputs_of(name):
+    """Name here -> (name there, values), and the targets."""
+    if name == "vit":
+        return {"image": ("pixel_values", torch.randn(SAMPLES, 3, 16, 16))}, torch.randint(7, (SAMPLES,))
+    tokens = torch.randint(1, VOCABULARY, (SAMPLES, LENGTH))  # 0 pads in some classes: its row learns nothing there
+    found = {"tokens": ("input_ids", tokens)}
+    targets = torch.randint(VOCABULARY, (SAMPLES, LENGTH))
+    if name == "bert":
+        mask = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5], [LENGTH // 2], [LENGTH]])).long()
+        found |= {"segments": ("token_type_ids", torch.randint(2, (SAMPLES, LENGTH))), "mask": ("attention_mask", mask)}
+        targets[torch.rand(SAMPLES, LENGTH) > 0.3] = -1
+    return found, targets
+
+
+def losses_there(module, given, targets):
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     losses = []
     for _ in range(STEPS):
-        loss = functional.cross_entropy(module(tokens, use_cache=False).logits.flatten(0, 1), targets.flatten())
+        loss = functional.cross_entropy(module(**given).logits.flatten(0, -2), targets.flatten(), ignore_index=-1)
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
@@ -105,27 +126,31 @@ def losses_there(module, tokens, targets):
 def check(folder, name):
     module = make(name).eval()
     module.save_pretrained(f"{folder}/model")
-    tokens, targets = torch.randint(VOCABULARY, (2, SAMPLES, LENGTH))
-    numpy.save(f"{folder}/tokens.npy", tokens.numpy().astype("int32"))
-    numpy.save(f"{folder}/targets.npy", targets.numpy().astype("int32"))
+    inputs, targets = inputs_of(name)
+    given = dict(inputs.values())
+    module.config.use_cache = False
+    data = []
+    for key, value in [("targets", targets), *((key, value) for key, (_, value) in inputs.items())]:
+        numpy.save(f"{folder}/{key}.npy", value.numpy().astype("float32" if value.is_floating_point() else "int32"))
+        data += ["--data", f"{key}={key}.npy"]
     said = run(folder, "smp-import", "model", "-o", "model.yaml", "--loss", "cross_entropy")
     names = re.search(r"--names (\S+)", said)[1]
     run(folder, "smp-partition", "model.yaml", "-o", "plan.yaml", "-n", "2", "--stages", "2", "--microbatch-size", "2",
         "--microbatches", "2")
-    common = ["plan.yaml", "--data", "tokens=tokens.npy", "--data", "targets=targets.npy", "--no-shuffle", "--weights", "model", "--names", names]
+    common = ["plan.yaml", *data, "--no-shuffle", "--weights", "model", "--names", names]
     with torch.no_grad():
-        expected = module(tokens, use_cache=False).logits.numpy()
+        expected = module(**given).logits.numpy()
     run(folder, "smp-run", *common, "--steps", "0", "--predict", "logits.npy", ranks=2)
     off = (numpy.abs(numpy.load(f"{folder}/logits.npy") - expected) / numpy.maximum(1, numpy.abs(expected))).max()
     out = run(folder, "smp-run", *common, "--steps", str(STEPS), "--json", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
               "--clip", "0", "--lr", str(RATE), "--export-weights", "model.safetensors", ranks=2)
     ours = [float(x) for x in re.findall(r'"loss": ?([0-9.]+)', out)]
-    theirs = losses_there(module, tokens, targets)
+    theirs = losses_there(module, given, targets)
     apart = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
     with torch.no_grad():
-        after = module(tokens, use_cache=False).logits
+        after = module(**given).logits
         os.replace(f"{folder}/model.safetensors", f"{folder}/model/model.safetensors")
-        loaded = type(module).from_pretrained(f"{folder}/model").eval()(tokens, use_cache=False).logits
+        loaded = type(module).from_pretrained(f"{folder}/model").eval()(**given).logits
     back = ((loaded - after).abs() / after.abs().clamp(min=1)).max().item()
     print(f"{name}: logits differ by {off:.2g}, losses of {STEPS} steps by {apart:.2g}, logits of what is loaded again by {back:.2g}",
           flush=True)

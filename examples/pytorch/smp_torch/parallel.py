@@ -19,13 +19,14 @@ from .profiling import profile
 class Parallel:
     """A module that is split over the processes.
 
-    plan: its Plan. replica, replicas: which part of the data this process takes, for a DistributedSampler. module: what was
-    given; of its weights those of this process's stages are trained.
+    plan: its Plan. batch_size: samples that step() takes. replica, replicas: which part of the data this process takes, for a
+    DistributedSampler. module: what was given; of its weights those of this process's stages are trained.
     """
 
     def __init__(self, module, plan, stages, schedule, has_target):
         self.module, self.plan, self.stages, self.schedule = module, plan, stages, schedule
         self.replicas = plan.ddp
+        self.batch_size = plan.microbatches * plan.microbatch_size
         self.replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
         self._has_target = has_target
         self._first = any(s.is_first for s in stages)
@@ -58,11 +59,10 @@ class Parallel:
         return total / self.replicas
 
     def _check(self, args, kwargs, target):
-        samples = self.plan.microbatches * self.plan.microbatch_size
         for x in _pytree.tree_leaves((args, kwargs, target if self._has_target else None)):
-            if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != samples):
+            if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != self.batch_size):
                 raise ValueError(f"a batch of {tuple(x.shape)}: expected {self.plan.microbatches} micro-batches of "
-                                 f"{self.plan.microbatch_size} samples, {samples}")
+                                 f"{self.plan.microbatch_size} samples, {self.batch_size}")
 
     def parameters(self):
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
@@ -127,7 +127,7 @@ def parallelize(module, example, loss_fn, plan=None, *, target=None, options=(),
     loss_fn: `loss_fn(output, target)`, the mean over the micro-batch; without `target`, `loss_fn(output)`, as for a
         module that makes its loss of its arguments.
     plan: path of a plan, or of its `--export json`; without, the first process profiles the module, and smp-partition plans it.
-    options: more words for smp-partition, such as ["--stages", "2", "--microbatches", "8"].
+    options: more words for smp-partition, such as ["--stages", "2", "--global-batch", "64"].
     budget_s: about how long it is profiled.
     check: compare the stages with the module before the first step.
 
