@@ -1,11 +1,14 @@
 """build(): a module and a plan become this process's pipeline stages and the schedule that runs them."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
 
-from .plan import read_plan
+from .plan import Plan, read_plan
 from .self_check import check_stages
 from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
@@ -126,7 +129,9 @@ class PlanSchedule(_PipelineScheduleRuntime):
                 p.grad.div_(n)
 
 
-def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", process_group=None, check=True):
+def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None, loss_fn: Callable | None = None, *,
+          kwargs: dict | None = None, device: str = "cpu", process_group: dist.ProcessGroup | None = None,
+          check: bool = True) -> tuple[list[SplitStage], PlanSchedule]:
     """Collective over all processes, of which there must be pipeline * ddp. Returns (stages, schedule): the stages of
     this process, PipelineStage objects, and the schedule for `schedule.step(*inputs, target=target, losses=losses)`, which
     takes the whole batch of a replica.

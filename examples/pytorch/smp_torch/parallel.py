@@ -3,15 +3,17 @@
 import json
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import _pytree
 
 from .building import build
 from .links import measure_curve, this_machine
-from .plan import read_plan
+from .plan import Plan, read_plan
 from .planner import best_plan
 from .profiling import profile
 
@@ -38,7 +40,7 @@ class Parallel:
         before = {name for rank in ranks[:ranks.index(dist.get_rank())] for name in names[rank]}
         self._counted = [p for name, p in self._weights.items() if name not in before]  # of several stages, once
 
-    def step(self, batch, target=None):
+    def step(self, batch, target: torch.Tensor | None = None) -> torch.Tensor:
         """Collective. Forward and backward of a batch of this replica, as many samples as the example has times the plan's
         micro-batches; gradients are added to those there are. batch: as the example was given. Returns the mean loss over all
         replicas, in every process."""
@@ -64,15 +66,15 @@ class Parallel:
                 raise ValueError(f"a batch of {tuple(x.shape)}: expected {self.plan.microbatches} micro-batches of "
                                  f"{self.plan.microbatch_size} samples, {self.batch_size}")
 
-    def parameters(self):
+    def parameters(self) -> list[nn.Parameter]:
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
-        return [p for p in self.schedule.parameters() if p.requires_grad] or [torch.nn.Parameter(torch.empty(0))]
+        return [p for p in self.schedule.parameters() if p.requires_grad] or [nn.Parameter(torch.empty(0))]
 
-    def named_parameters(self):
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """By their names in the module."""
         return list(self._weights.items())
 
-    def clip_grad_norm_(self, most):
+    def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Collective. As torch.nn.utils.clip_grad_norm_ of the whole module; returns its norm."""
         squares = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
         for p in {id(p): p for p in self._counted}.values():
@@ -86,7 +88,7 @@ class Parallel:
                 p.grad.mul_(torch.clamp(most / (norm + 1e-6), max=1.0).to(p.grad.dtype))
         return norm
 
-    def state_dict(self, whole=True):
+    def state_dict(self, whole: bool = True) -> dict[str, torch.Tensor]:
         """Collective if `whole`: that of the module, with its names, in every process. Otherwise what this process has, for
         torch.distributed.checkpoint."""
         own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
@@ -106,7 +108,7 @@ class Parallel:
         owner = {name: first[id(p)] for name, p in self.module.named_parameters(remove_duplicate=False)}
         return {name: (owner.get(name, name), x) for name, x in self.module.state_dict().items()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Of state_dict(), whole or what this process has."""
         own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
         missing = [name for name in own if name not in state]
@@ -120,7 +122,9 @@ class Parallel:
                 x.copy_(value)
 
 
-def parallelize(module, example, loss_fn, plan=None, *, target=None, options=(), device="cpu", budget_s=6.0, check=True):
+def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict | str | None = None, *,
+                target: torch.Tensor | None = None, options: Sequence[str] = (), device: str = "cpu", budget_s: float = 6.0,
+                check: bool = True) -> Parallel:
     """Collective over all processes of the default group, each with the same module. Returns a Parallel.
 
     example: one micro-batch of the module's arguments: a tensor, a tuple of them, or a dictionary of arguments by name.

@@ -7,11 +7,15 @@ import subprocess
 from .plan import read_plan
 
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+OWN = os.path.join(HERE, "planner")  # in a wheel: the program and its libraries
+
+
 def find_planner():
-    """SMP_PARTITION, else smp-partition of the PATH, else of the tree that this package stands in."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    built = os.path.join(here, "..", "..", "..", "build", "bin", "smp-partition")
-    for candidate in (os.environ.get("SMP_PARTITION"), shutil.which("smp-partition"), built):
+    """SMP_PARTITION, else that of the wheel, of the PATH, or of the tree that this package stands in."""
+    built = os.path.join(HERE, "..", "..", "..", "build", "bin", "smp-partition")
+    own = os.path.join(OWN, "smp-partition")
+    for candidate in (os.environ.get("SMP_PARTITION"), own, shutil.which("smp-partition"), built):
         if candidate and os.access(candidate, os.X_OK):
             return os.path.abspath(candidate)
     raise FileNotFoundError("smp-partition is not on the PATH: build SMP (README), and put build/bin on the PATH or its "
@@ -22,7 +26,9 @@ def make_plan(model, profile, out, options=()):
     """Plans, writes `out`.yaml, `out`.json and what else `options` ask for; returns what smp-partition prints."""
     command = [find_planner(), model, "--profile", profile, "-o", f"{out}.yaml", "--export", f"json:{out}.json",
                "--tensor", "1", *options]  # PyTorch's pipelines have no groups that compute an operator together
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    libraries = os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), OWN]))
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries} if command[0].startswith(OWN) else None
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode != 0:
         raise RuntimeError(result.stderr.strip() or f"smp-partition exited with {result.returncode}")
     return result.stdout

@@ -4,8 +4,10 @@ import inspect
 import os
 import time
 import warnings
+from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from .building import LOSS
 from .files import model_text, profile_text
@@ -46,7 +48,8 @@ class Profile:
         self._write(self)
 
 
-def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None, budget_s=6.0):
+def profile(module: nn.Module, args: tuple, loss_fn: Callable, path: str, *, target: torch.Tensor | None = None,
+            kwargs: dict | None = None, link: list[tuple[int, float]] | None = None, budget_s: float = 6.0) -> Profile:
     """Measures every operator of `module` and writes an SMP model to `path` and its profile beside it
     (`x.yaml`: `x.profile.yaml`).
 
