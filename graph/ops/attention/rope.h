@@ -40,8 +40,14 @@ typedef struct smp__rope_scaling {
     double magnitude;  /* cosines and sines are multiplied with it */
 } smp__rope_scaling;
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 /* rope.c; attr: of the operator. width: of a head. */
 smp__rope_scaling smp__rope_scaling_of(const smp_attr_value *attr, int64_t width);
+#ifdef __cplusplus
+}
+#endif
 
 /* The frequency of a pair, which is base^(-2 pair / width) without scaling. As transformers has
  * them (modeling_rope_utils.py): linear; Llama 3.1's; YaRN (Peng et al. 2023). */
