@@ -3,6 +3,7 @@
 #include "graph/safetensors/weights_format.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,12 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "n_ctx",
                                       NULL};
 
+/* Their value is false, or they are of a row. */
+static const char *const UNUSED[] = {
+    "is_decoder",         "is_encoder_decoder",     "add_cross_attention", "tie_encoder_decoder",
+    "torchscript",        "use_bfloat16",           "attention_bias",      "mlp_bias",
+    "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
+
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
 static const char *const DROPOUT[] = {"attn_pdrop",
                                       "embd_pdrop",
@@ -74,7 +81,7 @@ typedef struct reading {
     const json_t *config;
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
-    char rope[MOST_VALUE];    /* what $rope stands for */
+    smp_text rope;            /* what $rope stands for */
     bool train;
 } reading;
 
@@ -132,6 +139,9 @@ static smp_status read_key(reading *r, const smp__config_key *key, int index)
         return same ? SMP_OK : fail_value(r, key->name, value, key->only);
     }
     int other;
+    const bool is_null = json_is_null(json_object_get(r->config, key->name));
+    if (is_null && key->unless) /* none */
+        return SMP_OK;
     if (!value && !key->absent)
         return smp_fail(SMP_ERR_INPUT, "%s: has no %s", r->path, key->name);
     if (!value)
@@ -182,44 +192,46 @@ static smp_status check_rope(const reading *r, const json_t *rope)
     return SMP_OK;
 }
 
-/* Base and scaling of rotary positions: `rope_parameters` since transformers 5, else `rope_theta`
- * and `rope_scaling`. */
+/* Base and scaling of rotary positions: `rope_parameters` since transformers 5, which takes the older
+ * `rope_scaling` where it is given, beside `rope_theta`. */
 static smp_status read_rope(reading *r)
 {
-    const json_t *rope = given(r->config, "rope_parameters");
-    rope = rope ? rope : given(r->config, "rope_scaling");
+    const json_t *rope = given(r->config, "rope_scaling");
+    rope = rope ? rope : given(r->config, "rope_parameters");
     const json_t *type = given(rope, "rope_type");
     type = type ? type : given(rope, "type");
     const char *kind = type ? json_string_value(type) : "default";
-    double base = 10000, factor = 1, original = 0, a = 0, b = 0, magnitude = 0;
-    SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
-    SMP_TRY(parameter(r, rope, "rope_theta", base, &base));
-    int n = snprintf(r->rope, MOST_VALUE, ", base: %.17g", base);
+    double base = 10000, factor = 1, original = 0, low = 0, high = 0, magnitude = 0;
     if (!kind || (rope && !json_is_object(rope)))
         return fail_value(r, "rope_type", type ? type : rope, "its name");
+    SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
+    SMP_TRY(parameter(r, rope, "rope_theta", base, &base));
+    smp_text_append(&r->rope, ", base: %.17g", base);
+    if (rope)
+        SMP_TRY(check_rope(r, rope));
     if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0) /* longer texts alone */
-        return rope ? check_rope(r, rope) : SMP_OK;
-    SMP_TRY(check_rope(r, rope));
+        return SMP_OK;
+    const bool llama = strcmp(kind, "llama3") == 0;
+    if (!llama && strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0)
+        return fail_value(r, "rope_type", type, "default, linear, dynamic, llama3 or yarn");
     SMP_TRY(parameter(r, rope, "factor", 0, &factor));
-    n += snprintf(r->rope + n, MOST_VALUE - (size_t)n, ", scaling: %.8s, factor: %.17g", kind,
-                  factor);
+    smp_text_append(&r->rope, ", scaling: %s, factor: %.17g", kind, factor);
     if (strcmp(kind, "linear") == 0)
         return SMP_OK;
-    if (strcmp(kind, "llama3") != 0 && strcmp(kind, "yarn") != 0)
-        return fail_value(r, "rope_type", type, "default, linear, dynamic, llama3 or yarn");
     const double positions = json_number_value(given(r->config, "max_position_embeddings"));
     SMP_TRY(parameter(r, rope, "original_max_position_embeddings", positions, &original));
-    const bool llama = kind[0] == 'l';
-    SMP_TRY(parameter(r, rope, llama ? "low_freq_factor" : "beta_slow", 1, &a));
-    SMP_TRY(parameter(r, rope, llama ? "high_freq_factor" : "beta_fast", llama ? 4 : 32, &b));
-    n += snprintf(r->rope + n, MOST_VALUE - (size_t)n,
-                  ", original_positions: %.0f, %s: %.17g, %s: %.17g", original,
-                  llama ? "low_freq_factor" : "beta_slow", a,
-                  llama ? "high_freq_factor" : "beta_fast", b);
-    if (!llama && given(rope, "attention_factor")) {
-        SMP_TRY(parameter(r, rope, "attention_factor", 0, &magnitude));
-        snprintf(r->rope + n, MOST_VALUE - (size_t)n, ", attention_factor: %.17g", magnitude);
-    }
+    if (original > INT32_MAX)
+        return fail_value(r, "original_max_position_embeddings",
+                          given(rope, "original_max_position_embeddings"), "fewer positions");
+    SMP_TRY(parameter(r, rope, llama ? "low_freq_factor" : "beta_slow", 1, &low));
+    SMP_TRY(parameter(r, rope, llama ? "high_freq_factor" : "beta_fast", llama ? 4 : 32, &high));
+    smp_text_append(&r->rope, ", original_positions: %.17g, %s: %.17g, %s: %.17g", original,
+                    llama ? "low_freq_factor" : "beta_slow", low,
+                    llama ? "high_freq_factor" : "beta_fast", high);
+    if (llama || !given(rope, "attention_factor"))
+        return SMP_OK;
+    SMP_TRY(parameter(r, rope, "attention_factor", 0, &magnitude));
+    smp_text_append(&r->rope, ", attention_factor: %.17g", magnitude);
     return SMP_OK;
 }
 
@@ -246,8 +258,8 @@ static smp_status check_keys(const reading *r)
     json_object_foreach((json_t *)r->config, name, value)
     {
         int index;
-        if (json_is_null(value) || json_is_false(value) || key_of(r, name, &index) ||
-            listed(IGNORED, name) || listed(DROPOUT, name))
+        if (json_is_null(value) || (json_is_false(value) && listed(UNUSED, name)) ||
+            key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name))
             continue;
         if (strcmp(name, "sliding_window") == 0 || strcmp(name, "head_dim") == 0)
             continue; /* of a row that has another key for it */
@@ -272,7 +284,7 @@ static smp_status read_keys(reading *r)
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
     if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
-        smp_text_append(out, "%s", r->rope);
+        smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {
@@ -383,6 +395,8 @@ smp_status smp__folder_config(const char *path, const char *data, size_t bytes, 
         status = smp_fail(SMP_ERR_INPUT, "%s: expected an object", path);
     if (status == SMP_OK)
         *names = r.family->names;
+    status = status == SMP_OK && r.rope.failed ? smp_fail_memory(1) : status;
+    smp_text_free(&r.rope);
     json_decref(config);
     return status;
 }

@@ -27,6 +27,7 @@ static const smp__config_key GPT2[] = {
     {"n_inner", NULL, "hidden", "0", "#", "4 * d"},
     {"layer_norm_epsilon", NULL, "eps", "1e-05", NULL, NULL},
     {"tie_word_embeddings", NULL, "tied", "1", TIED},
+    {"is_causal", "true", NULL, NULL, NULL, NULL},
     {"activation_function", "\"gelu_new\"", NULL, NULL, NULL, NULL},
     {"scale_attn_weights", "true", NULL, NULL, NULL, NULL},
     {"scale_attn_by_inverse_layer_idx", "false", NULL, NULL, NULL, NULL},
@@ -52,26 +53,27 @@ static const char GPT2_TEXT[] =
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
     "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n" HEAD;
 
-/* LLaMA and its kin. */
-#define SIZES                                                                                      \
-    {"vocab_size", NULL, "vocab", "32000", NULL, NULL},                                            \
+/* LLaMA and its kin; with what a config means that lacks these keys, NULL: it may not. */
+#define SIZES(vocab_size, positions, kv_heads)                                                     \
+    {"vocab_size", NULL, "vocab", vocab_size, NULL, NULL},                                         \
         {"hidden_size", NULL, "d", NULL, NULL, NULL},                                              \
         {"intermediate_size", NULL, "hidden", NULL, NULL, NULL},                                   \
         {"num_hidden_layers", NULL, "layers", NULL, NULL, NULL},                                   \
         {"num_attention_heads", NULL, "heads", NULL, NULL, NULL},                                  \
-        {"num_key_value_heads", NULL, "kv_heads", "num_attention_heads", NULL, NULL},              \
+        {"num_key_value_heads", NULL, "kv_heads", kv_heads, NULL, NULL},                           \
         {"head_dim", NULL, "width", "0", "#", "d / heads"},                                        \
-        {"max_position_embeddings", NULL, "T", "2048", NULL, NULL},                                \
+        {"max_position_embeddings", NULL, "T", positions, NULL, NULL},                             \
         {"rms_norm_eps", NULL, "eps", "1e-06", NULL, NULL},                                        \
         {"tie_word_embeddings", NULL, "tied", "0", TIED},                                          \
+        {"hidden_act", "\"silu\"", NULL, NULL, NULL, NULL},                                        \
     {                                                                                              \
-        "hidden_act", "\"silu\"", NULL, NULL, NULL, NULL                                           \
+        "is_causal", "true", NULL, NULL, NULL, NULL                                                \
     }
 
 #define NO_BIAS ", bias: false"
 
 static const smp__config_key LLAMA[] = {
-    SIZES,
+    SIZES("32000", "2048", "num_attention_heads"),
     {"attention_bias", NULL, "bias", "0", "", NO_BIAS},
     {"mlp_bias", "false", NULL, NULL, NULL, NULL},
     {"pretraining_tp", "1", NULL, NULL, NULL, NULL},
@@ -79,14 +81,14 @@ static const smp__config_key LLAMA[] = {
 };
 
 static const smp__config_key MISTRAL[] = {
-    SIZES,
-    {"sliding_window", NULL, "window", "0", ", window: #", ""},
+    SIZES(NULL, NULL, NULL),
+    {"sliding_window", NULL, "window", NULL, ", window: #", ""},
     {0},
 };
 
 /* Biases of q, k and v. */
 static const smp__config_key QWEN2[] = {
-    SIZES,
+    SIZES(NULL, NULL, NULL),
     {"use_sliding_window", "false", NULL, NULL, NULL, NULL},
     {0},
 };

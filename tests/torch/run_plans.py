@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 import smp_torch
 from small_models import small
+from smp_torch.building import plain_name
 from smp_torch.plan import read_plan
 from smp_torch.trace import Trace
 
@@ -53,7 +54,7 @@ def run(plan, module, example, inputs, target, loss_fn, example_kwargs=None, kwa
             schedule.step(*args, **named)
     for stage in stages:
         for name, p in stage.submod.named_parameters():
-            name = name.removeprefix("module.")
+            name = plain_name(stage, name)
             if p.requires_grad:
                 wanted = torch.zeros_like(p) if expected[name] is None else 2 * expected[name]
                 scale = max(wanted.abs().max().item(), 1e-3 * largest)

@@ -66,6 +66,11 @@ REFUSED = {  # of a config, words of the message
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
     "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, vit"),
+    "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
+    "false": ("llama", {"query_norm": False}, "query_norm: got false"),
+    "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
+                                                    attention_factor=1.0)}, "expected fewer positions"),
+    "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
@@ -167,7 +172,7 @@ def check_refused(folder):
         config.architectures = [kind]
         config.save_pretrained(path)
         with open(f"{path}/config.json", encoding="utf-8") as file:
-            text = {**json.load(file), **change}
+            text = {key: value for key, value in {**json.load(file), **change}.items() if value != "absent"}
         with open(f"{path}/config.json", "w", encoding="utf-8") as file:
             json.dump(text, file)
         said = run(folder, "smp-import", name, code=2)

@@ -457,6 +457,49 @@ def function_of_list():
 
 
 @trap
+def function_of_module():
+    """Its weights are in a closure."""
+    class Called(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, call, x):
+            return call(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None, gradient
+
+    inner = nn.Linear(16, 16)
+    made = _layers(lambda x: Called.apply(inner.forward, x), refused="whose tensors a trace does not see")
+    made.module.inner = inner.double()
+    return made
+
+
+@trap
+def function_in_region():
+    def between(x):
+        with torch.no_grad():
+            scale = _Signs.apply(x).abs()
+        return _Reversed.apply(x, 0.5) * scale
+
+    return _layers(between)
+
+
+@trap
+def named_module():
+    """Whose names begin as those of DistributedDataParallel do."""
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = _Layers(nn.Identity())
+            self.module.layers[3].weight = self.module.layers[0].weight
+
+        def forward(self, x):
+            return self.module(x)
+
+    return Case(Wrapped(), torch.randn(BATCH, 16), loss=classes, target=labels())
+
+
+@trap
 def tensor_hook():
     def between(x):
         x.register_hook(lambda gradient: 0.1 * gradient)

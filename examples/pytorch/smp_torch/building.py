@@ -157,6 +157,9 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)
     if plan.shard > 1:
+        for name, p in module.named_parameters():
+            if p._backward_hooks or p._post_accumulate_grad_hooks:
+                raise ValueError(f"parameter '{name}' has a hook, which FSDP's shards would lose")
         shard_stages(plan, groups, stages)
         averaged = False
     else:
@@ -170,6 +173,11 @@ def shaped(trace, output):
     """The module's output as the module returns it."""
     tensors = iter(output if isinstance(output, tuple) else (output,))
     return trace.out_spec.unflatten([next(tensors) if isinstance(n, torch.fx.Node) else n for n in trace.output])
+
+
+def plain_name(stage, name):
+    """The module's name of a weight or buffer of a stage."""
+    return name.removeprefix("module.") if isinstance(stage.submod, DistributedDataParallel) else name
 
 
 class _Groups:
@@ -263,5 +271,5 @@ def _tie_of(cut, stages, name, group):
     """None if there is nothing to add up: in shards, stages of one process have a shared weight each for itself."""
     if not cut.trace.value_of(name).requires_grad:
         return None
-    found = {id(p): p for stage in stages for n, p in stage.submod.named_parameters() if n.removeprefix("module.") == name}
+    found = {id(p): p for stage in stages for n, p in stage.submod.named_parameters() if plain_name(stage, n) == name}
     return Tie(list(found.values()), group) if group or len(found) > 1 else None

@@ -30,9 +30,9 @@ class _Call:
         self.takes = [isinstance(a, torch.Tensor) for a in args]
         self.tensors = [a for a in args if isinstance(a, torch.Tensor)]
         for leaf in _pytree.tree_leaves([a for a in args if not isinstance(a, torch.Tensor)]):
-            if isinstance(leaf, (torch.Tensor, torch.nn.Module)):
-                raise ValueError(f"{self.place}: {function.__name__} gets a {type(leaf).__name__} that is no argument by itself, "
-                                 "so its gradient would be lost: pass tensors one by one")
+            if isinstance(leaf, (torch.Tensor, torch.nn.Module)) or callable(leaf):
+                raise ValueError(f"{self.place}: {function.__name__} gets a {type(leaf).__name__}, whose tensors a trace does "
+                                 "not see: pass tensors one by one")
 
     def __call__(self, *tensors):
         """The tensors among what it returns, in a list."""
@@ -131,13 +131,18 @@ def kept_whole(module):
         _put_forwards_back()
 
 
-def put_back(graph):
-    """The operators of `graph`, exported in kept_whole(), call their functions."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target is torch.ops.smp_torch.function.default:
-            key, tensors = node.args
-            node.target = _function_of(_met[key])
-            node.args = tuple(tensors)
+def put_back(graph_module):
+    """The operators of what was exported in kept_whole() call their functions."""
+    for part in graph_module.modules():  # regions of autocast and no_grad are parts
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in part.graph.nodes:
+            if node.op == "call_function" and node.target is torch.ops.smp_torch.function.default:
+                key, tensors = node.args
+                node.target = _function_of(_met[key])
+                node.args = tuple(tensors)
+        if part is not graph_module:
+            part.recompile()
     _met.clear()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import _pytree
 
-from .building import build
+from .building import build, plain_name
 from .links import measure_curve, this_machine
 from .plan import Plan, read_plan
 from .planner import best_plan
@@ -33,7 +33,7 @@ class Parallel:
         self._has_target = has_target
         self._first = any(s.is_first for s in stages)
         self._last = any(s.is_last for s in stages)
-        self._weights = {name.removeprefix("module."): p for s in stages for name, p in s.submod.named_parameters()}
+        self._weights = {plain_name(s, name): p for s in stages for name, p in s.submod.named_parameters()}
         names = [None] * dist.get_world_size()
         dist.all_gather_object(names, list(self._weights))
         ranks = [plan.device(self.replica, r) for r in range(plan.pipeline)]
@@ -61,10 +61,15 @@ class Parallel:
         return total / self.replicas
 
     def _check(self, args, kwargs, target):
-        for x in _pytree.tree_leaves((args, kwargs, target if self._has_target else None)):
-            if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != self.batch_size):
-                raise ValueError(f"a batch of {tuple(x.shape)}: expected {self.plan.microbatches} micro-batches of "
-                                 f"{self.plan.microbatch_size} samples, {self.batch_size}")
+        """Collective: where one process has another batch, none waits for it."""
+        leaves = _pytree.tree_leaves((args, kwargs, target if self._has_target else None))
+        wrong = [x for x in leaves if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != self.batch_size)]
+        any_wrong = torch.tensor(float(len(wrong)), device=self.stages[0].device)
+        dist.all_reduce(any_wrong)
+        if any_wrong:
+            got = f"a batch of {tuple(wrong[0].shape)}" if wrong else "another process has another batch"
+            raise ValueError(f"{got}: expected {self.plan.microbatches} micro-batches of {self.plan.microbatch_size} samples, "
+                             f"{self.batch_size}")
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
@@ -91,7 +96,7 @@ class Parallel:
     def state_dict(self, whole: bool = True) -> dict[str, torch.Tensor]:
         """Collective if `whole`: that of the module, with its names, in every process. Otherwise what this process has, for
         torch.distributed.checkpoint."""
-        own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
+        own = self._own_state()
         if not whole:
             return own
         own = {name: (x.full_tensor() if isinstance(x, DTensor) else x).cpu() for name, x in own.items()}
@@ -99,6 +104,12 @@ class Parallel:
         dist.all_gather_object(parts, own)
         found = {name: x for part in parts for name, x in part.items()}
         return {name: found.get(first, x) for name, (first, x) in self._named_state().items()}
+
+    def _own_state(self):
+        """What this process has of the module's state; its stages hold constants of the trace, too."""
+        known = {first for first, _ in self._named_state().values()}
+        own = {plain_name(s, name): x for s in self.stages for name, x in s.submod.state_dict().items()}
+        return {name: x for name, x in own.items() if name in known}
 
     def _named_state(self):
         """Name in the module -> (the name that its stages have it under, its value here)."""
@@ -110,7 +121,7 @@ class Parallel:
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Of state_dict(), whole or what this process has."""
-        own = {name.removeprefix("module."): x for s in self.stages for name, x in s.submod.state_dict().items()}
+        own = self._own_state()
         missing = [name for name in own if name not in state]
         if missing:
             raise KeyError(f"load_state_dict: no '{missing[0]}'")

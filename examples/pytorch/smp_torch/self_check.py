@@ -23,7 +23,10 @@ def check_stages(module, cut, args, kwargs, shaped, process_group=None):
     generators are afterwards as they were."""
     wrong = [None]
     if dist.get_rank(process_group) == 0:
-        wrong = [difference(module, cut, args, kwargs or {}, shaped)]
+        try:
+            wrong = [difference(module, cut, args, kwargs or {}, shaped)]
+        except Exception as error:  # for which the others wait, too
+            wrong = [f"{type(error).__name__}: {error}"]
     first = dist.get_global_rank(process_group, 0) if process_group else 0
     dist.broadcast_object_list(wrong, first, group=process_group)
     if wrong[0]:
@@ -48,6 +51,10 @@ def difference(module, cut, args, kwargs, shaped):
         error, allowed = _error(a, b)
         if not error <= allowed:
             return f"tensor {i} of its output is off by {error:.2g} of the largest value"
+    seen = {id(cut.trace.value_of(name)) for s in range(cut.n) for name in cut.weights(s)}
+    for (name, weight), gradient in zip(weights, whole[1], strict=True):
+        if id(weight) not in seen and gradient is not None and gradient.any():
+            return f"'{name}' has a gradient, and is in no stage"
     largest = max([g.abs().max().item() for g in whole[1] if g is not None and g.numel()], default=0.0)
     for (name, weight), a, b in zip(weights, whole[1], cut_up[1], strict=True):
         zero = torch.zeros_like(weight)
@@ -65,7 +72,8 @@ def _run(module, call, weights, args, kwargs):
         torch.manual_seed(2)
         total = sum((o * torch.randn_like(o)).sum() for o in out if o.requires_grad)
         if isinstance(total, torch.Tensor):
-            total.backward()  # not autograd.grad(), which a user's checkpoints may not know
+            with _Seeded():  # of checkpoints, which run forward again
+                total.backward()  # not autograd.grad(), which a user's checkpoints may not know
         return [o.detach() for o in out], [p.grad for _, p in weights]
 
 
@@ -84,13 +92,15 @@ def _state_kept(module):
     gradients = [(p, p.grad) for p in module.parameters()]
     for p, _ in gradients:
         p.grad = None
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for buffer, value in buffers:
-            buffer.copy_(value)
-    for p, gradient in gradients:
-        p.grad = gradient
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for p, gradient in gradients:
+            p.grad = gradient
 
 
 def _error(wanted, got, least=0.0):

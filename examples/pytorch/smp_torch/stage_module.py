@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from .trace import map_nodes
+from .trace import TENSOR, map_nodes
 
 
 class StageModule(nn.Module):
@@ -22,6 +22,7 @@ class StageModule(nn.Module):
         self.returned = returned
         self.single = trace.out_spec.is_leaf()
         self._spec = trace.in_spec if first else None
+        self._leaves = trace.leaves
         self._inputs = [n.name for n in trace.inputs]
         needed = {n.name for n in _nodes(returned)} | set(sent)
         self._segments = []
@@ -44,6 +45,10 @@ class StageModule(nn.Module):
         flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
         if spec != self._spec:
             raise TypeError(f"the module was traced with arguments {self._spec}, got {spec}")
+        for given, example in zip(flat, self._leaves, strict=True):
+            if isinstance(given, torch.Tensor) != (example is TENSOR) or (example is not TENSOR and given != example):
+                raise TypeError(f"the module was traced with {'a tensor' if example is TENSOR else example}, got "
+                                f"{'a tensor' if isinstance(given, torch.Tensor) else given}")
         return dict(zip(self._inputs, (v for v in flat if isinstance(v, torch.Tensor))))
 
     def _output(self, values):

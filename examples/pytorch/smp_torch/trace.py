@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from .functions import kept_whole, put_back
 
+TENSOR = object()  # among the leaves of the example: those that are given anew
 MAX_OUTPUTS = 32  # of an operator of a model file
 
 
@@ -37,10 +38,12 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
+        self.leaves = [TENSOR if isinstance(x, torch.Tensor) else x
+                       for x in _pytree.tree_leaves((tuple(args), dict(kwargs or {})))]
         with torch.enable_grad(), kept_whole(module):
             self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.graph_module = self.program.graph_module
-        put_back(self.graph_module.graph)
+        put_back(self.graph_module)
         self._read_signature()
         self._read_ops()
 
