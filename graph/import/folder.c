@@ -192,8 +192,8 @@ static smp_status check_rope(const reading *r, const json_t *rope)
     return SMP_OK;
 }
 
-/* Base and scaling of rotary positions: `rope_parameters` since transformers 5, which takes the older
- * `rope_scaling` where it is given, beside `rope_theta`. */
+/* Base and scaling of rotary positions: `rope_parameters` since transformers 5, which takes the
+ * older `rope_scaling` where it is given, beside `rope_theta`. */
 static smp_status read_rope(reading *r)
 {
     const json_t *rope = given(r->config, "rope_scaling");
