@@ -4,9 +4,18 @@ their own: what test_zoo.py splits.
 ZOO: name -> function that returns a Case. Versions are those of peers.txt and peers-zoo.txt.
 """
 
+import importlib.util
+import os
+import sys
+
 import torch
 from torch import nn
 from torch.nn import functional
+
+sys.path.append(os.environ.get("SMP_TORCH_PEERS", ""))
+if not all(importlib.util.find_spec(name) for name in ("timm", "torchvision", "transformers")):
+    print("skipped: no timm, torchvision and transformers beside PyTorch (tests/torch/peers.txt)")
+    sys.exit(77)
 
 
 class Case:
