@@ -10,8 +10,6 @@
 #include "exec/transport/mpi_lifetime.h"
 #include "exec/transport/own_core.h"
 
-enum { TELLER_S = 2 };
-
 /* Ranks in containers of their own do not see each other. */
 static smp_status find_processes(smp_comm *comm)
 {
@@ -178,7 +176,7 @@ static void agree_to_end(smp_comm *comm)
     if (status == SMP_OK)
         return;
     if (smp__comm_was_told(status))
-        sleep(TELLER_S);
+        sleep(SMP_TELLER_S);
     else
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
 }

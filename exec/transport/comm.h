@@ -143,6 +143,8 @@ typedef struct smp_wait {
 
 /* Is the last error what another rank said in a notice? That rank prints it. */
 bool smp__comm_was_told(smp_status status);
+/* So many seconds who was told leaves the teller, before its end ends all. */
+enum { SMP_TELLER_S = 2 };
 
 /* A piece of long work outside of steps is done: bytes are read or written, an operator is
  * prepared. Of all jobs of the process, by any thread. */

@@ -240,7 +240,8 @@ static smp_status check_layers(const reading *r)
 {
     const json_t *types = given(r->config, "layer_types");
     int index;
-    const bool window = key_of(r, "sliding_window", &index) && r->number[index] > 0;
+    const bool window = !key_of(r, "use_sliding_window", &index) &&
+                        key_of(r, "sliding_window", &index) && r->number[index] > 0;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const char *wanted = window ? "sliding_attention" : "full_attention";
@@ -261,8 +262,6 @@ static smp_status check_keys(const reading *r)
         if (json_is_null(value) || (json_is_false(value) && listed(UNUSED, name)) ||
             key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name))
             continue;
-        if (strcmp(name, "sliding_window") == 0 || strcmp(name, "head_dim") == 0)
-            continue; /* of a row that has another key for it */
         return fail_value(r, name, value, "nothing: SMP does not know what it asks for");
     }
     return SMP_OK;
@@ -336,9 +335,7 @@ static void put_head(const reading *r, smp_text *out)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
     const json_t *pads = given(r->config, "pad_token_id");
-    const bool has_row =
-        strcmp(r->family->type, "gpt2") != 0 && strstr(r->family->text, "op: embedding");
-    if (r->train && json_is_integer(pads) && has_row)
+    if (r->train && r->family->pads && json_is_integer(pads))
         smp_text_append(out,
                         "# Row %lld of the first embedding is trained here, in transformers it is "
                         "not (pad_token_id)\n",

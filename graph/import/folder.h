@@ -27,6 +27,7 @@ typedef struct smp__folder_family {
     const char *type;  /* `model_type` */
     const char *class; /* in transformers */
     const char *names; /* for smp-run --names */
+    bool pads;         /* row `pad_token_id` of its first embedding is not trained there */
     const smp__config_key *key;
     const char *text;
 } smp__folder_family;

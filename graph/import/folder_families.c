@@ -18,6 +18,22 @@
 
 #define TIED ", weight: wte.weight", ""
 
+/* A block that normalises before it attends; of GPT-2 and ViT. */
+#define BLOCK(attention, gelu)                                                                     \
+    "  - repeat: layers\n"                                                                         \
+    "    as: i\n"                                                                                  \
+    "    ops:\n"                                                                                   \
+    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: a, eps: $eps}\n"                     \
+    "      - {op: linear, name: \"h{i}.attn.qkv\", in: a, out: a, features: 3 * d}\n"              \
+    "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads" attention "}\n"     \
+    "      - {op: linear, name: \"h{i}.attn.proj\", in: a, out: a, features: d}\n"                 \
+    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"                                \
+    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: m, eps: $eps}\n"                     \
+    "      - {op: linear, name: \"h{i}.mlp.fc\", in: m, out: m, features: hidden}\n"               \
+    "      - {op: gelu, name: \"h{i}.mlp.gelu\", in: m, out: m, approximate: " gelu "}\n"          \
+    "      - {op: linear, name: \"h{i}.mlp.proj\", in: m, out: m, features: d}\n"                  \
+    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
+
 static const smp__config_key GPT2[] = {
     {"vocab_size", NULL, "vocab", "50257", NULL, NULL},
     {"n_positions", NULL, "T", "1024", NULL, NULL},
@@ -37,21 +53,9 @@ static const smp__config_key GPT2[] = {
 
 static const char GPT2_TEXT[] =
     "let: {T: $T, d: $d, heads: $heads, layers: $layers, hidden: $hidden, vocab: $vocab}\n" INPUTS
-    "  - {op: position_embedding, name: wpe, in: x, out: x}\n"
-    "  - repeat: layers\n"
-    "    as: i\n"
-    "    ops:\n"
-    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: a, eps: $eps}\n"
-    "      - {op: linear, name: \"h{i}.attn.qkv\", in: a, out: a, features: 3 * d}\n"
-    "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads, causal: true}\n"
-    "      - {op: linear, name: \"h{i}.attn.proj\", in: a, out: a, features: d}\n"
-    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"
-    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: m, eps: $eps}\n"
-    "      - {op: linear, name: \"h{i}.mlp.fc\", in: m, out: m, features: hidden}\n"
-    "      - {op: gelu, name: \"h{i}.mlp.gelu\", in: m, out: m, approximate: tanh}\n"
-    "      - {op: linear, name: \"h{i}.mlp.proj\", in: m, out: m, features: d}\n"
-    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
-    "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n" HEAD;
+    "  - {op: position_embedding, name: wpe, in: x, out: x}\n" BLOCK(
+        ", causal: true",
+        "tanh") "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n" HEAD;
 
 /* LLaMA and its kin; with what a config means that lacks these keys, NULL: it may not. */
 #define SIZES(vocab_size, positions, kv_heads)                                                     \
@@ -90,6 +94,7 @@ static const smp__config_key MISTRAL[] = {
 static const smp__config_key QWEN2[] = {
     SIZES(NULL, NULL, NULL),
     {"use_sliding_window", "false", NULL, NULL, NULL, NULL},
+    {"sliding_window", NULL, "window", "0", NULL, ""}, /* which is then unused */
     {0},
 };
 
@@ -119,17 +124,23 @@ static const smp__config_key QWEN2[] = {
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
     "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n" HEAD
 
+/* Of BERT and ViT. */
+#define ENCODER                                                                                    \
+    {"hidden_size", NULL, "d", "768", NULL, NULL},                                                 \
+        {"num_hidden_layers", NULL, "layers", "12", NULL, NULL},                                   \
+        {"num_attention_heads", NULL, "heads", "12", NULL, NULL},                                  \
+        {"intermediate_size", NULL, "hidden", "3072", NULL, NULL},                                 \
+        {"layer_norm_eps", NULL, "eps", "1e-12", NULL, NULL},                                      \
+    {                                                                                              \
+        "hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL                                           \
+    }
+
 static const smp__config_key BERT[] = {
     {"vocab_size", NULL, "vocab", "30522", NULL, NULL},
-    {"hidden_size", NULL, "d", "768", NULL, NULL},
-    {"num_hidden_layers", NULL, "layers", "12", NULL, NULL},
-    {"num_attention_heads", NULL, "heads", "12", NULL, NULL},
-    {"intermediate_size", NULL, "hidden", "3072", NULL, NULL},
+    ENCODER,
     {"max_position_embeddings", NULL, "T", "512", NULL, NULL},
     {"type_vocab_size", NULL, "types", "2", NULL, NULL},
-    {"layer_norm_eps", NULL, "eps", "1e-12", NULL, NULL},
     {"tie_word_embeddings", NULL, "tied", "1", ", weight: embed.word.weight", ""},
-    {"hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL},
     {"position_embedding_type", "\"absolute\"", NULL, NULL, NULL, NULL},
     {0},
 };
@@ -172,13 +183,8 @@ static const smp__config_key VIT[] = {
     {"image_size", NULL, "size", "224", NULL, NULL},
     {"patch_size", NULL, "patch", "16", NULL, NULL},
     {"num_channels", NULL, "channels", "3", NULL, NULL},
-    {"hidden_size", NULL, "d", "768", NULL, NULL},
-    {"num_hidden_layers", NULL, "layers", "12", NULL, NULL},
-    {"num_attention_heads", NULL, "heads", "12", NULL, NULL},
-    {"intermediate_size", NULL, "hidden", "3072", NULL, NULL},
-    {"layer_norm_eps", NULL, "eps", "1e-12", NULL, NULL},
+    ENCODER,
     {"id2label", NULL, "classes", "2", NULL, NULL},
-    {"hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL},
     {"qkv_bias", "true", NULL, NULL, NULL, NULL},
     {0},
 };
@@ -194,33 +200,21 @@ static const char VIT_TEXT[] =
     "  - {op: linear, name: embed, in: x, out: x, features: d}\n"
     "  - {op: parameter, name: class, out: token, shape: [1, d]}\n"
     "  - {op: concat, name: tokens, in: [token, x], out: x, axis: 0}\n"
-    "  - {op: position_embedding, name: position, in: x, out: x}\n"
-    "  - repeat: layers\n"
-    "    as: i\n"
-    "    ops:\n"
-    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: a, eps: $eps}\n"
-    "      - {op: linear, name: \"h{i}.attn.qkv\", in: a, out: a, features: 3 * d}\n"
-    "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads}\n"
-    "      - {op: linear, name: \"h{i}.attn.proj\", in: a, out: a, features: d}\n"
-    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"
-    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: m, eps: $eps}\n"
-    "      - {op: linear, name: \"h{i}.mlp.fc\", in: m, out: m, features: hidden}\n"
-    "      - {op: gelu, name: \"h{i}.mlp.gelu\", in: m, out: m, approximate: erf}\n"
-    "      - {op: linear, name: \"h{i}.mlp.proj\", in: m, out: m, features: d}\n"
-    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
-    "  - {op: slice, name: first, in: x, out: x, axis: 0, end: 1}\n"
-    "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n"
-    "  - {op: reshape, name: class.vector, in: x, out: x, shape: [d]}\n"
-    "  - {op: linear, name: head, in: x, out: logits, features: classes}\n"
-    "[train]  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
-    "[train]loss: loss\n";
+    "  - {op: position_embedding, name: position, in: x, out: x}\n" BLOCK(
+        "", "erf") "  - {op: slice, name: first, in: x, out: x, axis: 0, end: 1}\n"
+                   "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n"
+                   "  - {op: reshape, name: class.vector, in: x, out: x, shape: [d]}\n"
+                   "  - {op: linear, name: head, in: x, out: logits, features: classes}\n"
+                   "[train]  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+                   "[train]loss: loss\n";
 
 const smp__folder_family smp__folder_families[] = {
-    {"gpt2", "GPT2LMHeadModel", "hf-gpt2", GPT2, GPT2_TEXT},
-    {"llama", "LlamaForCausalLM", "hf-llama", LLAMA, DECODER("$bias", "$bias", "")},
-    {"mistral", "MistralForCausalLM", "hf-llama", MISTRAL, DECODER(NO_BIAS, NO_BIAS, "$window")},
-    {"qwen2", "Qwen2ForCausalLM", "hf-llama", QWEN2, DECODER("", NO_BIAS, "")},
-    {"bert", "BertForMaskedLM", "hf-bert", BERT, BERT_TEXT},
-    {"vit", "ViTForImageClassification", "hf-vit", VIT, VIT_TEXT},
+    {"gpt2", "GPT2LMHeadModel", "hf-gpt2", false, GPT2, GPT2_TEXT},
+    {"llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "$bias", "")},
+    {"mistral", "MistralForCausalLM", "hf-llama", true, MISTRAL,
+     DECODER(NO_BIAS, NO_BIAS, "$window")},
+    {"qwen2", "Qwen2ForCausalLM", "hf-llama", true, QWEN2, DECODER("", NO_BIAS, "")},
+    {"bert", "BertForMaskedLM", "hf-bert", true, BERT, BERT_TEXT},
+    {"vit", "ViTForImageClassification", "hf-vit", false, VIT, VIT_TEXT},
     {0},
 };

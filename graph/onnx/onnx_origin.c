@@ -2,6 +2,7 @@
  * the graph of torch.export, with the parameters that it read, and the module that called it. It
  * also merges initializers of equal values and leaves out biases of zeroes, which these notes
  * undo. */
+#define _GNU_SOURCE /* memmem */
 #include "graph/onnx/onnx_model.h"
 
 #include <ctype.h>
@@ -68,32 +69,33 @@ smp__onnx_note smp__onnx_noted(const smp_onnx_node *node, const char *key)
     return (smp__onnx_note){0};
 }
 
+/* Behind the first of these words from `at` on, or NULL. */
+static const char *behind(const char *at, const char *end, const char *words)
+{
+    const char *found = at ? memmem(at, (size_t)(end - at), words, strlen(words)) : NULL;
+    return found ? found + strlen(words) : NULL;
+}
+
 /* What is read, "%p_h_0_ln_1_weight", behind `at`: without the sign, or no text. */
 static smp__onnx_note parameter(const char **at, const char *end)
 {
-    static const char SIGN[] = "%p_";
-    for (const char *c = *at; c + strlen(SIGN) < end; c++) {
-        if (memcmp(c, SIGN, strlen(SIGN)) != 0)
-            continue;
-        const char *begin = ++c;
-        while (c < end && (isalnum((unsigned char)*c) || *c == '_'))
-            c++;
-        *at = c;
-        return (smp__onnx_note){begin, (size_t)(c - begin)};
-    }
-    return (smp__onnx_note){0};
+    const char *rest = behind(*at, end, "%p_");
+    if (!rest)
+        return (smp__onnx_note){0};
+    const char *begin = rest - strlen("p_");
+    while (rest < end && (isalnum((unsigned char)*rest) || *rest == '_'))
+        rest++;
+    *at = rest;
+    return (smp__onnx_note){begin, (size_t)(rest - begin)};
 }
 
 /* The arguments of the operator that a node was made of. */
 static bool arguments(const smp_onnx_node *node, const char **at, const char **end)
 {
-    static const char SIGN[] = "(args = ";
     const smp__onnx_note note = smp__onnx_noted(node, "pkg.torch.onnx.fx_node");
     *end = note.text + note.length;
-    for (*at = note.text; *at && *at + strlen(SIGN) < *end; ++*at)
-        if (memcmp(*at, SIGN, strlen(SIGN)) == 0)
-            return true;
-    return false;
+    *at = behind(note.text, *end, "(args = ");
+    return *at != NULL;
 }
 
 int smp__onnx_parameters(const smp_onnx_node *node)
@@ -135,24 +137,18 @@ bool smp__onnx_reads_another(const smp_onnx_node *node, const char *initializer)
 int64_t smp__onnx_padding_row(const smp_onnx_node *node)
 {
     /* %embedding : .. aten.embedding.default](args = (%p_wte_weight, %x, 0), kwargs = {}) */
-    static const char OPERATOR[] = "aten.embedding.default](args = (";
     const smp__onnx_note note = smp__onnx_noted(node, "pkg.torch.onnx.fx_node");
     const char *const end = note.text + note.length;
-    for (const char *c = note.text; c && c + strlen(OPERATOR) < end; c++) {
-        if (memcmp(c, OPERATOR, strlen(OPERATOR)) != 0)
-            continue;
-        int commas = 0;
-        int64_t row = -1;
-        for (c += strlen(OPERATOR); c < end && *c != ')'; c++) {
-            commas += *c == ',';
-            if (commas == 2 && isdigit((unsigned char)*c) && row < INT32_MAX)
-                row = (row < 0 ? 0 : row * 10) + (*c - '0');
-            else if (commas == 2 && *c == '-')
-                return -1;
-        }
-        return row;
+    const char *c = behind(note.text, end, "aten.embedding.default](args = (");
+    int64_t row = -1;
+    for (int commas = 0; c && c < end && *c != ')'; c++) {
+        commas += *c == ',';
+        if (commas == 2 && *c == '-')
+            return -1;
+        if (commas == 2 && isdigit((unsigned char)*c) && row < INT32_MAX)
+            row = (row < 0 ? 0 : row * 10) + (*c - '0');
     }
-    return -1;
+    return row;
 }
 
 smp__onnx_note smp__onnx_module(const smp_onnx_node *node)

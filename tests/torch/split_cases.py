@@ -73,14 +73,17 @@ def _batch(example):
 def failure(name):
     """What goes wrong, or None."""
     case = make(name)
+    wrong = split(name, case)
+    if case.refused:
+        return None if wrong and case.refused in wrong else f"is not refused ('{case.refused}'): {wrong}"
+    return wrong
+
+
+def split(name, case):
     try:
         made = Trace(case.module, case.args, case.kwargs)
     except Exception as error:
-        if case.refused and case.refused in str(error):
-            return None
         return f"{type(error).__name__}: {error}"
-    if case.refused:
-        return f"is not refused ('{case.refused}')"
     traced = made.program, made.fake_values()
     with tempfile.TemporaryDirectory() as folder:
         code, _, errors = run_ranks(1, plan_all, name, folder, traced)

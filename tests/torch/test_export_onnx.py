@@ -3,11 +3,12 @@ in ONNX Runtime as smp-run --predict does; onnx's checker finds nothing; what ha
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
 import numpy
+
+from programs import require, run
 
 sys.path.append(os.environ.get("SMP_TORCH_PEERS", ""))
 try:
@@ -19,22 +20,8 @@ except ImportError as error:
     sys.exit(77)
 
 TREE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-PROGRAMS = os.path.dirname(os.environ["SMP_PARTITION"])
 CLOSE = 1e-5
 MOST_OUTPUTS = 64  # that a command names
-
-
-def run(folder, *command, ranks=0, code=0):
-    start = ["mpirun", "-n", str(ranks)] if ranks else []
-    result = subprocess.run([*start, os.path.join(PROGRAMS, command[0]), *command[1:]], cwd=folder, capture_output=True,
-                            text=True, timeout=300, check=False)
-    require(result.returncode == code, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr[-3000:]}")
-    return result.stdout + result.stderr
-
-
-def require(holds, what):
-    if not holds:
-        sys.exit(f"does not hold: {what}")
 
 
 def inputs_of(text):

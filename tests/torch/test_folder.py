@@ -5,13 +5,14 @@ and SMP lacks is refused by name."""
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
 import numpy
 import torch
 from torch.nn import functional
+
+from programs import require, run
 
 sys.path.append(os.environ.get("SMP_TORCH_PEERS", ""))
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,7 +22,6 @@ except ImportError as missing:
     print("skipped:", missing)
     sys.exit(77)
 
-PROGRAMS = os.path.dirname(os.environ["SMP_PARTITION"])
 SAMPLES, LENGTH, VOCABULARY, STEPS, RATE, CLOSE = 4, 24, 96, 10, 0.2, 1e-5
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -74,19 +74,6 @@ REFUSED = {  # of a config, words of the message
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
-
-
-def require(holds, what):
-    if not holds:
-        sys.exit(f"does not hold: {what}")
-
-
-def run(folder, *command, ranks=0, code=0):
-    start = ["mpirun", "-n", str(ranks)] if ranks else []
-    result = subprocess.run([*start, os.path.join(PROGRAMS, command[0]), *command[1:]], cwd=folder, capture_output=True,
-                            text=True, timeout=120, check=False)
-    require(result.returncode == code, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr[-3000:]}")
-    return result.stdout + result.stderr
 
 
 def make(name):

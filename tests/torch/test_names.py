@@ -3,12 +3,13 @@ models of examples/ predict its logits on two stages; exported again, the file h
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
 import numpy
 import torch
+
+from programs import require, run
 
 sys.path.append(os.environ.get("SMP_TORCH_PEERS", ""))
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,21 +21,8 @@ except ImportError as error:
     sys.exit(77)
 
 TREE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-PROGRAMS = os.path.dirname(os.environ["SMP_PARTITION"])
 SAMPLES, CLOSE = 4, 1e-5
 transformers.utils.logging.disable_progress_bar()
-
-
-def run(folder, *command, ranks=0):
-    start = ["mpirun", "-n", str(ranks)] if ranks else []
-    result = subprocess.run([*start, os.path.join(PROGRAMS, command[0]), *command[1:]], cwd=folder, capture_output=True,
-                            text=True, timeout=120, check=False)
-    require(result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr[-3000:]}")
-
-
-def require(holds, what):
-    if not holds:
-        sys.exit(f"does not hold: {what}")
 
 
 def example(name):

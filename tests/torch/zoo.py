@@ -78,11 +78,6 @@ def classes(output, target):
     return functional.cross_entropy(logits.flatten(1), target)
 
 
-def squares(output, target):
-    output = getattr(output, "sample", output)
-    return functional.mse_loss(output.flatten(1), target.expand_as(output).flatten(1))
-
-
 def first_squares(output, target):
     """Of the first tensor of whatever is returned."""
     output = next(t for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor))
@@ -481,6 +476,24 @@ def function_of_module():
     made = _layers(lambda x: Called.apply(inner.forward, x), refused="whose tensors a trace does not see")
     made.module.inner = inner.double()
     return made
+
+
+@trap
+def function_made_inside():
+    """A trace loses its backward; the comparison before the first step finds that."""
+    def between(x):
+        class Halved(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.view_as(x)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient / 2
+
+        return Halved.apply(x)
+
+    return _layers(between, refused="the gradient of 'layers.0.weight' is off by")
 
 
 @trap

@@ -22,8 +22,6 @@
 #include "tools/run/watch.h"
 #include "graph/base/clock.h"
 
-enum { TELLER_S = 2 };
-
 static bool due(int64_t step, int64_t every, int64_t last)
 {
     return step == last || (every > 0 && step % every == 0);
@@ -356,7 +354,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *
     if (t.job && *job_broken)
         smp__save_drop_lock(t.job);
     if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
-        sleep(TELLER_S);
+        sleep(SMP_TELLER_S);
     if (stopped)
         *stopped = status == SMP_OK && t.stopped;
     if (t.job && !*job_broken)
