@@ -8,7 +8,7 @@
 
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
-#include "graph/import/folder.h"
+#include "graph/folder/folder.h"
 #include "graph/model/graph.h"
 #include "tools/options/options.h"
 #ifdef SMP_HAVE_ONNX

@@ -2,7 +2,7 @@
  * takes or refuses with its own. */
 #include "tests/fuzz/fuzz.h"
 
-#include "graph/import/folder.h"
+#include "graph/folder/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,13 +1,9 @@
-/* A Hugging Face folder as a model file: `config.json` says the class and its sizes, a family which
- * operators these are. Weights are read by smp-run, from the folder, by the family's names. */
-#ifndef SMP_GRAPH_IMPORT_FOLDER_H
-#define SMP_GRAPH_IMPORT_FOLDER_H
+/* What a family of Hugging Face's transformers is: the keys of its config, and its text. To add one:
+ * a constant in family_<name>.c, and its name in families.c. */
+#ifndef SMP_GRAPH_FOLDER_FAMILY_H
+#define SMP_GRAPH_FOLDER_FAMILY_H
 
 #include <stdbool.h>
-#include <stddef.h>
-
-#include "graph/base/status.h"
-#include "graph/base/text.h"
 
 /* A key of config.json, whose value is a number, true or false, or null, which is as if it were
  * not there. */
@@ -32,16 +28,6 @@ typedef struct smp__folder_family {
     const char *text;
 } smp__folder_family;
 
-extern const smp__folder_family smp__folder_families[]; /* ended by no type */
-
-bool smp_folder_is_one(const char *path);
-
-/* The model file of a folder. train: with the loss of the next token. *names: for --names.
- * SMP_ERR_INPUT names the key that asks for what is not known, and what is known. Without Jansson
- * all folders are refused. text: smp_text_free. */
-smp_status smp_folder_import(const char *path, bool train, smp_text *text, const char **names);
-/* The same of a config.json that `path` names in messages. */
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names);
+extern const smp__folder_family *const smp__folder_families[]; /* ended by NULL */
 
 #endif

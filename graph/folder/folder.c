@@ -1,5 +1,6 @@
 /* config.json of a folder, key by key, into the text of its family. */
-#include "graph/import/folder.h"
+#include "graph/folder/family.h"
+#include "graph/folder/folder.h"
 #include "graph/safetensors/weights_format.h"
 
 #include <math.h>
@@ -348,8 +349,9 @@ static smp_status fail_type(const reading *r, const char *type)
 {
     char known[MOST_VALUE] = "";
     size_t n = 0;
-    for (const smp__folder_family *f = smp__folder_families; f->type && n < sizeof(known); f++)
-        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n > 0 ? ", " : "", f->type);
+    for (int i = 0; smp__folder_families[i] && n < sizeof(known); i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n > 0 ? ", " : "",
+                              smp__folder_families[i]->type);
     return smp_fail(SMP_ERR_INPUT, "%s: model_type: got %.60s, expected one of %s", r->path, type,
                     known);
 }
@@ -361,10 +363,10 @@ static smp_status read_config(reading *r, smp_text *out)
     const char *class = json_string_value(json_array_get(of, 0));
     if (!type)
         return fail_type(r, "none");
-    for (r->family = smp__folder_families; r->family->type; r->family++)
-        if (strcmp(r->family->type, type) == 0)
-            break;
-    if (!r->family->type)
+    for (int i = 0; smp__folder_families[i]; i++)
+        if (strcmp(smp__folder_families[i]->type, type) == 0)
+            r->family = smp__folder_families[i];
+    if (!r->family)
         return fail_type(r, type);
     if (class && strcmp(class, r->family->class) != 0)
         return fail_value(r, "architectures", of, r->family->class);

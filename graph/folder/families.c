@@ -1,0 +1,13 @@
+/* The families that there are. A key of a config that stands in no family is refused by name, but
+ * for those that change nothing of the network (folder.c). */
+#include "graph/folder/family.h"
+
+#include <stddef.h>
+
+#define SMP_FAMILIES(X) X(gpt2) X(llama) X(mistral) X(qwen2) X(bert) X(vit)
+
+#define DECLARED(name) extern const smp__folder_family smp__family_##name;
+SMP_FAMILIES(DECLARED)
+
+#define LISTED(name) &smp__family_##name,
+const smp__folder_family *const smp__folder_families[] = {SMP_FAMILIES(LISTED) NULL};
