@@ -1,5 +1,5 @@
-/* What a family of Hugging Face's transformers is: the keys of its config, and its text. To add one:
- * a constant in family_<name>.c, and its name in families.c. */
+/* What a family of Hugging Face's transformers is: the keys of its config, and its text. To add
+ * one: a constant in family_<name>.c, and its name in families.c. */
 #ifndef SMP_GRAPH_FOLDER_FAMILY_H
 #define SMP_GRAPH_FOLDER_FAMILY_H
 
