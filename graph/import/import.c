@@ -114,13 +114,9 @@ bool smp__tensor_of(smp_import *im, const smp_onnx_value *value, smp__bound *out
 {
     smp__bound *bound = smp__bound_of(im, value);
     if (bound->form == SMP__HEADS) {
-        smp_shape shape;
-        const char *tensor = smp__heads_tensor(im, bound->tensor, bound, &shape);
-        if (tensor)
-            *bound = (smp__bound){.form = SMP__TENSOR,
-                                  .tensor = tensor,
-                                  .shape = shape,
-                                  .merged = bound->axes[0] == 'B'};
+        smp__bound tensor;
+        if (smp__axes_write(im, bound, &tensor))
+            *bound = tensor;
     }
     if (bound->form != SMP__TENSOR && bound->form != SMP__NOTHING && value->producer >= 0)
         smp__opaque(im, &im->model->node[value->producer],
@@ -186,6 +182,13 @@ static const char *dtype_of(int type)
     }
 }
 
+static void note_computed(smp_import *im, const char *tensor, const char *name)
+{
+    smp_text_append(&im->notes, "# input %s: what the file computes from others as '", tensor);
+    smp__comment(&im->notes, name);
+    smp_text_append(&im->notes, "'\n");
+}
+
 static smp_status bind_input(smp_import *im, smp_onnx_value *v)
 {
     smp__bound *bound = smp__bound_of(im, v);
@@ -196,6 +199,8 @@ static smp_status bind_input(smp_import *im, smp_onnx_value *v)
                         dtype ? "has too many dimensions" : "has a type without numbers");
     bound->form = SMP__TENSOR;
     bound->tensor = smp__unique(im, v->name);
+    if (v->producer >= 0)
+        note_computed(im, bound->tensor, v->name);
     bound->single = !v->batched;
     bound->is_int = strcmp(dtype, "int32") == 0;
     bound->opaque = !bound->is_int && v->type != TYPE(FLOAT);
@@ -341,15 +346,16 @@ static smp_status import_graph(smp_import *im)
     im->names = smp_map_create();
     im->opaque_weights = smp_map_create();
     im->matrices = smp_map_create();
-    if (!im->arena || !im->names || !im->opaque_weights || !im->matrices)
+    im->parts = smp_map_create();
+    if (!im->arena || !im->names || !im->opaque_weights || !im->matrices || !im->parts)
         return smp_fail_memory(sizeof(*im));
     im->bound = SMP_ARENA_NEW(im->arena, smp__bound, m->n_value);
     im->reader = SMP_ARENA_NEW(im->arena, int32_t, m->n_value);
     im->done = SMP_ARENA_NEW(im->arena, bool, m->n_node);
-    im->first_weight = SMP_ARENA_NEW(im->arena, int32_t, m->n_value);
-    if (!im->bound || !im->reader || !im->done || !im->first_weight)
+    if (!im->bound || !im->reader || !im->done)
         return SMP_ERR_NO_MEMORY;
     memset(im->reader, -1, sizeof(*im->reader) * (size_t)m->n_value);
+    SMP_TRY(smp__take_indices(im));
     SMP_TRY(take_nodes(im));
     SMP_TRY(take_outputs(im));
     if (im->options->loss)
@@ -387,6 +393,7 @@ void smp_import_destroy(smp_import *import)
     smp_map_destroy(import->names);
     smp_map_destroy(import->opaque_weights);
     smp_map_destroy(import->matrices);
+    smp_map_destroy(import->parts);
     smp_arena_destroy(import->arena);
     free(import);
 }

@@ -124,6 +124,96 @@ static int only_axis(const smp_onnx_value *c, const smp_onnx_value *like, const 
     return axis < 0 ? -1 : smp__sample_axis(bound, axis, like->n_dim);
 }
 
+/* Is it the same row of a table, that nothing else reads, for all positions? Token types are, where
+ * a text has none. */
+static bool one_row(smp_import *im, const smp_onnx_value *c)
+{
+    const int64_t n = smp__onnx_elements(c), d = c->n_dim > 0 ? c->dim[c->n_dim - 1] : 0;
+    if (d < 1 || !c->floats || c->stored < 0 || !smp__onnx_work(im->model, n))
+        return false;
+    for (int32_t i = 0; i < im->model->n_value; i++) {
+        const smp_onnx_value *v = &im->model->value[i];
+        if (v != c && v->n_use > 0 && v->stored == c->stored)
+            return false;
+    }
+    for (int64_t i = d; i < n; i++)
+        if (c->floats[i] != c->floats[i % d])
+            return false;
+    return true;
+}
+
+static bool add_row(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
+                    smp__bound *x)
+{
+    const int last = x->shape.n_dim - 1;
+    const smp_onnx_value *table = &im->model->value[c->stored];
+    const char *name = smp__op_name(im, node, table);
+    smp__add_weight(im, name, "bias", (smp_shape){1, {x->shape.dim[last]}}, c, c->floats, false);
+    smp_text_append(&im->notes, "# %s: the only row of this table that the model reads\n", name);
+    x->tensor = smp__emit_one(im, "bias", name, x->tensor, ", axis: %d}", last);
+    smp__bind(im, node, 0, x);
+    return true;
+}
+
+/* A constant as a weight of its own, of one sample's shape. Returns its tensor. */
+const char *smp__parameter(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
+                           const smp_shape *shape, const float *values)
+{
+    const char *name = smp__op_name(im, node, c), *role = "weight";
+    const char *tied = smp__add_weight(im, name, role, *shape, c, values, false);
+    smp_text dims = {0};
+    for (int d = 0; d < shape->n_dim; d++)
+        smp_text_append(&dims, "%s%lld", d > 0 ? ", " : "", (long long)shape->dim[d]);
+    smp_text_append(&im->ops, "  - {op: parameter, name: %s, out: %s, shape: [%s]%s}\n", name, name,
+                    dims.data ? dims.data : "", smp__ties(im, &role, &tied, 1));
+    im->n_op++;
+    smp_text_free(&dims);
+    return name;
+}
+
+/* The input as it is, for what changes nothing. */
+static bool passes(smp_import *im, const smp_onnx_node *node, int k)
+{
+    const smp__bound *in = smp__peek(im, node, k);
+    if (!in || in->form == SMP__NOTHING)
+        return smp__refuse(im, "input %d is a constant", k);
+    smp__bound copy = *in;
+    if (copy.form != SMP__TENSOR && ++copy.deferred > SMP__MOST_DEFERRED)
+        return smp__refuse(im, "too many steps that change nothing");
+    smp__bind(im, node, 0, &copy);
+    return true;
+}
+
+static bool same_size(smp_import *im, const smp_onnx_node *node, int k)
+{
+    const smp_onnx_value *in = smp__onnx_in(im->model, node, k);
+    return in && smp__onnx_elements(in) == smp__onnx_elements(smp__onnx_out(im->model, node, 0));
+}
+
+static bool all_zero(smp_import *im, const smp_onnx_value *c)
+{
+    const int64_t n = smp__onnx_elements(c);
+    bool zero = c->floats && smp__onnx_work(im->model, n);
+    for (int64_t i = 0; i < n && zero; i++)
+        zero = c->floats[i] == 0;
+    return zero;
+}
+
+/* A constant that PyTorch does not train, or may not: it says so, or the name does not tell. */
+static void note_buffer(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
+                        const char *name)
+{
+    const char *role = strrchr(c->name, '.');
+    const bool buffer = smp__onnx_reads_buffer(node);
+    const bool told = smp__onnx_parameters(node) > 0 ||
+                      (role && (strcmp(role, ".weight") == 0 || strcmp(role, ".bias") == 0));
+    if (im->options->loss && (buffer || (!told && role)))
+        smp_text_append(&im->notes, "# %s: %s: smp-partition --freeze '%s.*'\n", name,
+                        buffer ? "a buffer, which PyTorch does not train"
+                               : "trained here; if it is a buffer in PyTorch",
+                        name);
+}
+
 /* x + c as a bias along one dimension or a table of positions; else with a weight of x's shape. */
 static bool with_constant(smp_import *im, const smp_onnx_node *node, const char *kind, int tensor,
                           int constant)
@@ -131,45 +221,51 @@ static bool with_constant(smp_import *im, const smp_onnx_node *node, const char 
     const smp_onnx_value *c = smp__onnx_in(im->model, node, constant);
     const smp_onnx_value *like = smp__onnx_in(im->model, node, tensor);
     smp__bound x;
-    if (!smp__tensor_in(im, node, tensor, &x) || !smp__trainable(im, c))
+    if (!smp__tensor_in(im, node, tensor, &x))
         return false;
     const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
     const int64_t n = smp__product(&x.shape, 0, x.shape.n_dim);
+    if (strcmp(kind, "add") == 0 && smp__onnx_reads_buffer(node) && same_size(im, node, tensor) &&
+        all_zero(im, c))
+        return passes(im, node, tensor);
     if (!c->floats || smp__onnx_elements(out) != smp__onnx_elements(like) || x.shape.n_dim < 1 ||
         x.merged > 0 || n > 1 << 26)
         return smp__refuse(im, "no operator adds or multiplies a constant of this shape");
-    const int axis = only_axis(c, like, &x);
     const bool adds = strcmp(kind, "add") == 0;
+    const bool batched = !x.single && c->n_dim == like->n_dim && c->dim[0] == im->model->batch;
+    if (im->options->loss && adds && c->repeats && !(batched && c->by_sample) &&
+        c->dim[c->n_dim - 1] == x.shape.dim[x.shape.n_dim - 1] && one_row(im, c))
+        return add_row(im, node, c, &x);
+    if (!(batched && c->by_sample) && !smp__trainable(im, c))
+        return false;
+    const int axis = only_axis(c, like, &x);
     if (adds && axis >= 0 && c->n_dim <= like->n_dim &&
         x.shape.dim[axis] == smp__onnx_elements(c)) {
         const char *name = smp__op_name(im, node, c), *role = "bias";
         const char *tied = smp__add_weight(im, name, "bias", (smp_shape){1, {x.shape.dim[axis]}}, c,
                                            c->floats, false);
+        note_buffer(im, node, c, name);
         x.tensor = smp__emit_one(im, "bias", name, x.tensor, ", axis: %d%s}", axis,
                                  smp__ties(im, &role, &tied, 1));
         smp__bind(im, node, 0, &x);
         return true;
     }
-    const bool full = smp__onnx_elements(c) == n;
+    const bool full = smp__onnx_elements(c) == (batched ? n * im->model->batch : n);
     if (im->options->loss && !full)
         return smp__refuse(im, "a weight of another shape than the tensor that it is %s",
                            adds ? "added to" : "multiplied with");
     const float *values = spread(im, c, like, &x, n);
     if (!values)
         return false;
-    const char *name = smp__op_name(im, node, c), *role = "weight";
-    const char *tied = smp__add_weight(im, name, "weight", x.shape, c, values, false);
-    const char *ties = smp__ties(im, &role, &tied, 1);
     if (adds && x.shape.n_dim == 2) {
-        x.tensor = smp__emit_one(im, "position_embedding", name, x.tensor, "%s}", ties);
+        const char *name = smp__op_name(im, node, c), *role = "weight";
+        const char *tied = smp__add_weight(im, name, role, x.shape, c, values, false);
+        note_buffer(im, node, c, name);
+        x.tensor = smp__emit_one(im, "position_embedding", name, x.tensor, "%s}",
+                                 smp__ties(im, &role, &tied, 1));
     } else {
-        smp_text shape = {0};
-        for (int d = 0; d < x.shape.n_dim; d++)
-            smp_text_append(&shape, "%s%lld", d > 0 ? ", " : "", (long long)x.shape.dim[d]);
-        smp_text_append(&im->ops, "  - {op: parameter, name: %s, out: %s, shape: [%s]%s}\n", name,
-                        name, shape.data ? shape.data : "", ties);
-        im->n_op++;
-        smp_text_free(&shape);
+        const char *name = smp__parameter(im, node, c, &x.shape, values);
+        note_buffer(im, node, c, name);
         const char *in[] = {tensor == 0 ? x.tensor : name, tensor == 0 ? name : x.tensor};
         x.tensor = smp__emit(im, kind, smp__unique(im, name), in, 2, "}");
     }
@@ -237,25 +333,6 @@ static int constant_input(smp_import *im, const smp_onnx_node *node)
     return -1;
 }
 
-/* The input as it is, for what changes nothing. */
-static bool passes(smp_import *im, const smp_onnx_node *node, int k)
-{
-    const smp__bound *in = smp__peek(im, node, k);
-    if (!in || in->form == SMP__NOTHING)
-        return smp__refuse(im, "input %d is a constant", k);
-    smp__bound copy = *in;
-    if (copy.form != SMP__TENSOR && ++copy.deferred > SMP__MOST_DEFERRED)
-        return smp__refuse(im, "too many steps that change nothing");
-    smp__bind(im, node, 0, &copy);
-    return true;
-}
-
-static bool same_size(smp_import *im, const smp_onnx_node *node, int k)
-{
-    const smp_onnx_value *in = smp__onnx_in(im->model, node, k);
-    return in && smp__onnx_elements(in) == smp__onnx_elements(smp__onnx_out(im->model, node, 0));
-}
-
 static bool add(smp_import *im, const smp_onnx_node *node)
 {
     double value;
@@ -294,9 +371,16 @@ static bool mul(smp_import *im, const smp_onnx_node *node)
     if (c < 0)
         return of_tensors(im, node, "mul");
     const smp_onnx_value *constant = smp__onnx_in(im->model, node, c);
-    if (smp__onnx_scalar(constant, &value) && same_size(im, node, 1 - c) &&
-        !(im->options->loss && constant->stored >= 0 && strchr(constant->name, '.')))
+    if (smp__onnx_scalar(constant, &value) && same_size(im, node, 1 - c)) {
+        const bool learned = smp__onnx_parameters(node) > 0;
+        if (im->options->loss && learned)
+            return smp__refuse(im, "a factor of one number that is trained");
+        if (im->options->loss && constant->stored >= 0 && strchr(constant->name, '.') &&
+            !smp__onnx_reads_buffer(node))
+            smp_text_append(&im->notes, "# %s: a factor of one number is not trained\n",
+                            smp__op_name(im, node, constant));
         return scaled(im, node, 1 - c, value);
+    }
     return with_constant(im, node, "mul", 1 - c, c);
 }
 
@@ -504,14 +588,19 @@ const smp__converter smp__convert_arithmetic[] = {
     {"Div", divide},
     {"Dropout", dropout},
     {"Equal", mask_step},
+    {"GatherND", mask_step},
     {"Gelu", gelu},
     {"Greater", mask_step},
+    {"GreaterOrEqual", mask_step},
     {"Identity", identity},
     {"IsNaN", is_nan},
+    {"Less", mask_step},
+    {"LessOrEqual", mask_step},
     {"Mean", mean},
     {"Mul", mul},
     {"Neg", negate},
     {"Not", mask_step},
+    {"Or", mask_step},
     {"Pow", power},
     {"ReduceMean", reduce_mean},
     {"ReduceSum", reduce_sum},

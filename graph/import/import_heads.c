@@ -4,41 +4,9 @@
 #include "graph/import/importing.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Size of the dimension that a letter stands for. */
-static int64_t size_of(const smp_import *im, const smp__bound *b, char letter)
-{
-    const smp__heads *h = &b->q;
-    const int64_t heads = strchr(b->axes, 'R') ? h->heads : h->heads * h->repeat;
-    switch (letter) {
-    case 'N':
-        return im->model->batch;
-    case 'B':
-        return im->model->batch * heads;
-    case 'T':
-        return h->length;
-    case 'H':
-        return heads;
-    case 'W':
-        return h->width;
-    case 'R':
-        return h->repeat;
-    default:
-        return 1;
-    }
-}
-
-static bool looks_like(const smp_import *im, const smp__bound *b, const smp_onnx_value *v)
-{
-    if (v->n_dim != (int)strlen(b->axes))
-        return false;
-    for (int d = 0; d < v->n_dim; d++)
-        if (size_of(im, b, b->axes[d]) != v->dim[d])
-            return false;
-    return true;
-}
 
 /* A tensor [T, d] seen as one of `heads`. */
 static bool as_heads(const smp__bound *x, int64_t heads, const char *axes, smp__bound *out)
@@ -47,48 +15,48 @@ static bool as_heads(const smp__bound *x, int64_t heads, const char *axes, smp__
         heads < 1 || x->shape.dim[1] % heads != 0)
         return false;
     *out = (smp__bound){.form = SMP__HEADS,
-                        .q = {x->tensor, x->shape.dim[0], heads, x->shape.dim[1] / heads, 1, 1}};
+                        .q = {.tensor = x->tensor,
+                              .length = x->shape.dim[0],
+                              .parts = 1,
+                              .heads = heads,
+                              .width = x->shape.dim[1] / heads,
+                              .repeat = 1,
+                              .factor = 1}};
     memcpy(out->axes, axes, strlen(axes) + 1);
     return true;
 }
 
+void smp__heads_bind(smp_import *im, const smp_onnx_node *node, int k, const smp__bound *heads)
+{
+    smp__bound plain;
+    smp__bind(im, node, k, smp__axes_plain(heads, &plain) ? &plain : heads);
+}
+
 bool smp__heads_reshape(smp_import *im, const smp_onnx_node *node)
 {
-    static const char *const WAYS[][2] = {{"NHTW", "BTW"},   {"NHWT", "BWT"},   {"BTW", "NHTW"},
-                                          {"BWT", "NHWT"},   {"NHTW", "NH1TW"}, {"NTHW", "NTH1W"},
-                                          {"NHRTW", "NHTW"}, {"NTHRW", "NTHW"}};
     const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
     const smp__bound *in = smp__peek(im, node, 0);
-    smp__bound x;
+    smp__bound x, plain;
     if (!in || !out)
         return false;
-    if (in->form == SMP__TENSOR && out->n_dim == 4 && as_heads(in, out->dim[2], "NTHW", &x) &&
-        looks_like(im, &x, out)) {
-        smp__bind(im, node, 0, &x);
-        return true;
-    }
-    if (in->form != SMP__HEADS || in->deferred >= SMP__MOST_DEFERRED)
-        return false;
-    const smp_shape rows = {2, {in->q.length, in->q.heads * in->q.width}};
-    if (strcmp(in->axes, "NTHW") == 0 && in->q.repeat == 1 && in->q.factor == 1)
-        for (int merged = 0; merged < 2; merged++)
-            if (out->n_dim == 3 - merged && out->dim[2 - merged] == rows.dim[1] &&
-                out->dim[0] == im->model->batch * (merged ? rows.dim[0] : 1)) {
-                smp__bind_tensor(im, node, 0, in->q.tensor, &rows, merged);
-                return true;
-            }
-    for (size_t k = 0; k < sizeof(WAYS) / sizeof(WAYS[0]); k++) {
-        if (strcmp(in->axes, WAYS[k][0]) != 0)
-            continue;
+    if (in->form == SMP__TENSOR) {
+        /* Heads begin where the width of each position is split. */
+        if (out->n_dim < 4 || strcmp(node->op, "Reshape") != 0 || in->merged > 1 ||
+            !as_heads(in, 1, in->merged ? "NT,W" : "N,T,W", &x) ||
+            !smp__axes_reshape(im, &x, out) || strncmp(x.axes, "N,T,", 4) != 0)
+            return false;
+    } else if (in->form == SMP__HEADS && in->deferred < SMP__MOST_DEFERRED) {
         x = *in;
-        memcpy(x.axes, WAYS[k][1], strlen(WAYS[k][1]) + 1);
         x.deferred++;
-        if (!looks_like(im, &x, out))
-            continue;
-        smp__bind(im, node, 0, &x);
-        return true;
+        if (!smp__axes_reshape(im, &x, out))
+            return false;
+    } else {
+        return false;
     }
-    return false;
+    if (smp__axes_plain(&x, &plain) && in->form == SMP__TENSOR)
+        return false;
+    smp__heads_bind(im, node, 0, &x);
+    return true;
 }
 
 bool smp__heads_transpose(smp_import *im, const smp_onnx_node *node)
@@ -97,19 +65,18 @@ bool smp__heads_transpose(smp_import *im, const smp_onnx_node *node)
     smp__bound x, one;
     size_t n;
     const int64_t *perm = smp__onnx_ints(node, "perm", &n);
-    if (!in || !perm || n == 0 || perm[0] != 0)
+    if (!in || !perm || n == 0)
         return false;
-    if (in->form == SMP__TENSOR && in->merged == 0 && n == 3 && as_heads(in, 1, "NTW", &one))
+    if (in->form == SMP__TENSOR && in->merged == 0 && n == 3 && as_heads(in, 1, "N,T,W", &one))
         in = &one;
-    if (in->form != SMP__HEADS || n != strlen(in->axes) || in->deferred >= SMP__MOST_DEFERRED)
+    if (in->form != SMP__HEADS || in->deferred >= SMP__MOST_DEFERRED)
         return false;
     x = *in;
-    for (size_t d = 0; d < n; d++)
-        x.axes[d] = in->axes[perm[d]];
     x.deferred++;
-    if (!looks_like(im, &x, smp__onnx_out(im->model, node, 0)))
+    if (!smp__axes_permute(&x, perm, (int)n) ||
+        !smp__axes_fit(im, &x, smp__onnx_out(im->model, node, 0)))
         return false;
-    smp__bind(im, node, 0, &x);
+    smp__heads_bind(im, node, 0, &x);
     return true;
 }
 
@@ -121,15 +88,72 @@ bool smp__heads_expand(smp_import *im, const smp_onnx_node *node)
     if (!in || in->form != SMP__HEADS || in->q.repeat != 1 || in->deferred >= SMP__MOST_DEFERRED)
         return false;
     smp__bound x = *in;
-    char *one = strchr(x.axes, '1');
-    if (!one || out->n_dim != (int)strlen(x.axes))
+    char *one = x.axes;
+    int d = 0;
+    for (; *one && !(*one == '1' && d < out->n_dim && out->dim[d] > 1); one++)
+        d += *one == ',';
+    if (!*one)
         return false;
     *one = 'R';
-    x.q.repeat = out->dim[one - x.axes];
+    x.q.repeat = out->dim[d];
     x.deferred++;
-    if (!looks_like(im, &x, out))
+    if (!smp__axes_fit(im, &x, out))
         return false;
     smp__bind(im, node, 0, &x);
+    return true;
+}
+
+/* One of the parts that a projection packs, or of its heads: of all of them `split` makes tensors,
+ * once. */
+static const char *part_of(smp_import *im, const char *tensor, int64_t n, int64_t width, int64_t k)
+{
+    char key[64];
+    int64_t found;
+    snprintf(key, sizeof(key), "%p/%lld", (const void *)tensor, (long long)n);
+    if (!smp_map_get(im->parts, key, &found)) {
+        const char **part = SMP_ARENA_NEW(im->arena, const char *, n);
+        const char *name = smp__unique(im, tensor), *kept = smp_arena_strdup(im->arena, key);
+        smp_text out = {0}, sizes = {0};
+        for (int64_t i = 0; part && i < n; i++) {
+            part[i] = smp__unique(im, smp_arena_printf(im->arena, "%s.%lld", name, (long long)i));
+            smp_text_append(&out, "%s%s", i > 0 ? ", " : "", part[i]);
+            smp_text_append(&sizes, "%s%lld", i > 0 ? ", " : "", (long long)width);
+        }
+        if (!part || !kept || smp_map_set(im->parts, kept, (int64_t)(intptr_t)part) != SMP_OK)
+            im->status = SMP_ERR_NO_MEMORY;
+        smp_text_append(&im->ops,
+                        "  - {op: split, name: %s, in: %s, out: [%s], axis: 1, sizes: [%s]}\n",
+                        name, tensor, out.data ? out.data : "", sizes.data ? sizes.data : "");
+        im->n_op++;
+        smp_text_free(&out);
+        smp_text_free(&sizes);
+        found = (int64_t)(intptr_t)part;
+    }
+    return found ? ((const char **)(intptr_t)found)[k] : tensor;
+}
+
+bool smp__heads_select(smp_import *im, const smp_onnx_node *node, int output, int d, int64_t k,
+                       bool keeps)
+{
+    enum { MOST_PARTS = 64 };
+    const smp__bound *in = smp__peek(im, node, 0);
+    if (!in || in->form != SMP__HEADS || in->q.repeat != 1 || in->q.factor != 1 ||
+        in->deferred >= SMP__MOST_DEFERRED)
+        return false;
+    const bool parts = smp__axis_is(in, d, 'P');
+    if (!parts && (in->q.parts != 1 || !smp__axis_is(in, d, 'H')))
+        return false;
+    smp__bound x = *in;
+    int64_t *const n = parts ? &x.q.parts : &x.q.heads;
+    const int64_t width = parts ? x.q.heads * x.q.width : x.q.width;
+    k += k < 0 ? *n : 0;
+    if (k < 0 || k >= *n || *n > MOST_PARTS)
+        return false;
+    x.q.tensor = part_of(im, x.q.tensor, *n, width, k);
+    x.deferred++;
+    *n = 1;
+    smp__axes_without(&x, d, keeps);
+    smp__heads_bind(im, node, output, &x);
     return true;
 }
 
@@ -149,51 +173,6 @@ bool smp__heads_scaled(smp_import *im, const smp_onnx_node *node, int input, dou
     return true;
 }
 
-const char *smp__heads_tensor(smp_import *im, const char *near, const smp__bound *b,
-                              smp_shape *shape)
-{
-    static const char BASE[] = "THW";
-    const char *tensor = b->q.tensor;
-    char axes[64] = "";
-    if (b->q.repeat != 1) {
-        smp__refuse(im, "heads that are repeated");
-        return NULL;
-    }
-    near = near ? near : tensor;
-    if (b->q.factor != 1) {
-        smp_text number = {0};
-        smp_text_append_double(&number, b->q.factor);
-        tensor = smp__emit_one(im, "scale", smp__unique(im, near), tensor, ", factor: %s}",
-                               number.data ? number.data : "1");
-        smp_text_free(&number);
-    }
-    const smp_shape rows = {2, {b->q.length, b->q.heads * b->q.width}};
-    smp_shape split = {3, {b->q.length, b->q.heads, b->q.width}}, moved = {0};
-    bool moves = false;
-    *shape = (smp_shape){0};
-    const char *letters =
-        b->axes[0] == 'B' ? (strcmp(b->axes, "BTW") == 0 ? "HTW" : "HWT") : b->axes + 1;
-    const bool single_head = !strchr(letters, 'H');
-    for (const char *c = letters; *c; c++) {
-        shape->dim[shape->n_dim++] = size_of(im, b, *c);
-        const char *at = strchr(BASE, *c);
-        if (!at)
-            continue;
-        /* Without a letter for heads there is one of them, and two dimensions. */
-        const int from = (int)(at - BASE) - (single_head && *c == 'W');
-        moves |= from != moved.n_dim;
-        snprintf(axes + strlen(axes), sizeof(axes) - strlen(axes), "%s%d", *axes ? ", " : "", from);
-        moved.dim[moved.n_dim++] = size_of(im, b, *c);
-    }
-    if (single_head)
-        split = rows;
-    tensor = smp__reshaped(im, near, tensor, &rows, &split);
-    if (moves)
-        tensor =
-            smp__emit_one(im, "transpose", smp__unique(im, near), tensor, ", axes: [%s]}", axes);
-    return smp__reshaped(im, near, tensor, &moved, shape);
-}
-
 static const char *attention_name(smp_import *im, const smp_onnx_node *node)
 {
     const char *slash = strrchr(node->name, '/');
@@ -209,7 +188,7 @@ static const char *attention_name(smp_import *im, const smp_onnx_node *node)
 
 /* Softmax of the scores times values: attention. */
 static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *probs,
-                   const smp__bound *values)
+                   const smp__bound *values, const char *axes)
 {
     const smp__heads *q = &probs->q, *k = &probs->k, *v = &values->q;
     if (v->heads != k->heads || v->repeat != k->repeat || v->width != k->width ||
@@ -221,8 +200,10 @@ static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *
     smp_text_append(&rest, ", heads: %lld", (long long)q->heads);
     if (k->heads != q->heads)
         smp_text_append(&rest, ", kv_heads: %lld", (long long)k->heads);
-    if (probs->causal)
+    if (probs->open.causal)
         smp_text_append(&rest, ", causal: true");
+    if (probs->open.window > 0)
+        smp_text_append(&rest, ", window: %lld", (long long)probs->open.window);
     if (fabs(probs->scale * sqrt((double)q->width) - 1) > 1e-6) {
         smp_text_append(&rest, ", scale: ");
         smp_text_append_double(&rest, probs->scale);
@@ -237,13 +218,15 @@ static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *
                         (long long)probs->max_distance, smp__ties(im, &role, &tied, 1));
     }
     smp__bound out = *values;
-    out.q = (smp__heads){smp__emit(im, "attention", name, in, probs->mask ? 4 : 3, "%s}",
-                                   rest.data ? rest.data : ""),
-                         q->length,
-                         q->heads,
-                         q->width,
-                         1,
-                         1};
+    out.q = (smp__heads){.tensor = smp__emit(im, "attention", name, in, probs->mask ? 4 : 3, "%s}",
+                                             rest.data ? rest.data : ""),
+                         .length = q->length,
+                         .parts = 1,
+                         .heads = q->heads,
+                         .width = q->width,
+                         .repeat = 1,
+                         .factor = 1};
+    memcpy(out.axes, axes, strlen(axes) + 1);
     smp_text_free(&rest);
     out.deferred = 0;
     smp__bind(im, node, 0, &out);
@@ -252,23 +235,24 @@ static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *
 
 bool smp__heads_matmul(smp_import *im, const smp_onnx_node *node)
 {
-    static const char *const PAIRS[][2] = {{"NHTW", "NHWT"}, {"BTW", "BWT"}, {"NTW", "NWT"}};
+    static const char *const PAIRS[][2] = {
+        {"N,H,T,W", "N,H,W,T"}, {"NH,T,W", "NH,W,T"}, {"N,T,W", "N,W,T"}};
     const smp__bound *a = smp__peek(im, node, 0), *b = smp__peek(im, node, 1);
     smp__bound left, right;
     if (!a || !b)
         return false;
-    if (a->form == SMP__TENSOR && a->merged == 0 && as_heads(a, 1, "NTW", &left))
+    if (a->form == SMP__TENSOR && a->merged == 0 && as_heads(a, 1, "N,T,W", &left))
         a = &left;
-    if (b->form == SMP__TENSOR && b->merged == 0 && as_heads(b, 1, "NTW", &right))
+    if (b->form == SMP__TENSOR && b->merged == 0 && as_heads(b, 1, "N,T,W", &right))
         b = &right;
     if (b->form != SMP__HEADS || (a->form != SMP__HEADS && a->form != SMP__PROBS))
         return false;
     for (size_t k = 0; k < sizeof(PAIRS) / sizeof(PAIRS[0]); k++) {
-        if (strcmp(a->axes, PAIRS[k][0]) != 0)
+        if (!smp__axes_are(a, PAIRS[k][0]) || a->q.parts != 1 || b->q.parts != 1)
             continue;
         if (a->form == SMP__PROBS)
-            return strcmp(b->axes, PAIRS[k][0]) == 0 && attend(im, node, a, b);
-        if (strcmp(b->axes, PAIRS[k][1]) != 0 || a->q.repeat != 1 || a->q.width != b->q.width ||
+            return smp__axes_are(b, PAIRS[k][0]) && attend(im, node, a, b, PAIRS[k][0]);
+        if (!smp__axes_are(b, PAIRS[k][1]) || a->q.repeat != 1 || a->q.width != b->q.width ||
             a->q.heads != b->q.heads * b->q.repeat)
             return false;
         const double scale = a->q.factor * b->q.factor;

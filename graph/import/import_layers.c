@@ -40,8 +40,13 @@ static const smp_onnx_value *bias_behind(smp_import *im, const smp_onnx_node *no
 static bool linear(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *w, bool as_ours,
                    const smp_onnx_value *bias)
 {
-    smp__bound x;
-    if (!smp__tensor_in(im, node, 0, &x))
+    smp__bound x, seen = *smp__peek(im, node, 0);
+    /* Whatever the order of samples and positions. */
+    const bool is_seen = seen.form == SMP__HEADS && smp__axes_end_in_width(&seen) &&
+                         seen.q.heads == 1 && seen.q.repeat == 1 && seen.q.factor == 1;
+    if (is_seen)
+        x = (smp__bound){.tensor = seen.q.tensor, .shape = {2, {seen.q.length, seen.q.width}}};
+    else if (!smp__tensor_in(im, node, 0, &x))
         return false;
     const int64_t in = w->dim[as_ours ? 1 : 0], features = w->dim[as_ours ? 0 : 1];
     const int last = x.shape.n_dim - 1;
@@ -70,7 +75,14 @@ static bool linear(smp_import *im, const smp_onnx_node *node, const smp_onnx_val
     x.shape.dim[last] = features;
     if (next != node)
         im->done[next - im->model->node] = true;
-    smp__bind(im, next, 0, &x);
+    if (is_seen) {
+        seen.q.tensor = x.tensor;
+        seen.q.width = features;
+        seen.deferred = 0;
+        smp__heads_bind(im, next, 0, &seen);
+    } else {
+        smp__bind(im, next, 0, &x);
+    }
     return true;
 }
 
@@ -111,6 +123,8 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
     const int64_t axis = smp__onnx_int(node, "axis", 0);
     if (!table || !index)
         return smp__refuse(im, "an input is left out");
+    if (smp__mask_step(im, node))
+        return true;
     if (smp_onnx_constant(table)) {
         if (axis != 0 || !weight_in(im, node, 0, 2) || !smp__tensor_of(im, index, &x))
             return axis != 0 ? smp__refuse(im, "a table by another axis than 0") : false;
@@ -137,6 +151,10 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
     }
     if (!smp__onnx_scalar(index, &at))
         return smp__refuse(im, "neither a table nor one index");
+    int own;
+    if (at > -1e12 && at < 1e12 && smp__onnx_axis(axis, table->n_dim, &own) &&
+        smp__heads_select(im, node, 0, own, (int64_t)at, index->n_dim > 0))
+        return true;
     if (!smp__tensor_in(im, node, 0, &x))
         return false;
     const int d = smp__sample_axis(&x, axis, table->n_dim);
@@ -207,10 +225,20 @@ static bool normalised(smp_import *im, const smp_onnx_node *node, const char *ki
     for (int k = 1; k < node->n_out; k++)
         if (smp__onnx_out(im->model, node, k) && smp__onnx_out(im->model, node, k)->n_use > 0)
             return smp__refuse(im, "its statistics are read");
-    if (!smp__tensor_in(im, node, 0, &x))
+    const smp__bound heads = in ? *smp__bound_of(im, in) : (smp__bound){0};
+    const bool by_head = heads.form == SMP__HEADS && heads.q.factor == 1 && heads.q.repeat == 1 &&
+                         smp__axes_end_in_width(&heads);
+    const smp_shape rows = {2, {heads.q.length, heads.q.heads * heads.q.width}};
+    if (by_head) {
+        x = (smp__bound){.shape = {3, {heads.q.length, heads.q.heads, heads.q.width}}};
+        x.shape = heads.q.heads == 1 ? rows : x.shape;
+        x.tensor = smp__reshaped(im, heads.q.tensor, heads.q.tensor, &rows, &x.shape);
+    } else if (!smp__tensor_in(im, node, 0, &x)) {
         return false;
-    const int d = smp__sample_axis(&x, smp__onnx_int(node, "axis", -1), in->n_dim);
-    if (d < 0 || d != x.shape.n_dim - 1 || d < x.merged)
+    }
+    int d;
+    if (!smp__onnx_axis(smp__onnx_int(node, "axis", -1), in->n_dim, &d) || d != in->n_dim - 1 ||
+        (d = x.shape.n_dim - 1) < x.merged)
         return smp__refuse(im, "a norm over more than the last dimension");
     const int64_t n = x.shape.dim[d];
     if (!fits(im, weight, n) || !fits(im, bias, n) || !fraction(im, "epsilon", eps))
@@ -218,6 +246,11 @@ static bool normalised(smp_import *im, const smp_onnx_node *node, const char *ki
     const char *name = smp__op_name(im, node, weight);
     const char *ties = norm_weights(im, name, weight, bias, n, has_bias);
     x.tensor = smp__emit_one(im, kind, name, x.tensor, ", eps: %s%s}", smp__number(im, eps), ties);
+    if (by_head) {
+        const char *tensor = smp__reshaped(im, name, x.tensor, &x.shape, &rows);
+        x = heads;
+        x.q.tensor = tensor;
+    }
     smp__bind(im, node, 0, &x);
     return true;
 }

@@ -76,6 +76,23 @@ static bool transpose(smp_import *im, const smp_onnx_node *node)
     return true;
 }
 
+/* Input k, which may be a weight that is the same for all samples: a class token. */
+static bool part_of_concat(smp_import *im, const smp_onnx_node *node, int k, smp__bound *x)
+{
+    const smp_onnx_value *v = smp__onnx_in(im->model, node, k);
+    const int64_t n = v && v->n_dim > 1 ? smp__onnx_elements(v) / v->dim[0] : 0;
+    if (!v || !v->floats || n < 1 || !smp__sample_shape(im, v, &x->shape) ||
+        (!v->by_sample && !smp__trainable(im, v)) ||
+        !smp__onnx_work(im->model, smp__onnx_elements(v)))
+        return smp__tensor_in(im, node, k, x);
+    for (int64_t i = n; i < smp__onnx_elements(v); i++)
+        if (v->floats[i] != v->floats[i % n])
+            return smp__refuse(im, "input '%.60s' differs between samples", v->name);
+    *x = (smp__bound){.form = SMP__TENSOR, .shape = x->shape};
+    x->tensor = smp__parameter(im, node, v, &x->shape, v->floats);
+    return true;
+}
+
 static bool concat(smp_import *im, const smp_onnx_node *node)
 {
     enum { MOST = 32 };
@@ -89,7 +106,7 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
     int64_t size = 0;
     int axis = -1;
     for (int k = 0; k < node->n_in; k++) {
-        if (!smp__tensor_in(im, node, k, &x))
+        if (!part_of_concat(im, node, k, &x))
             return false;
         axis = smp__sample_axis(&x, smp__onnx_concat_axis(im->model, node), out->n_dim);
         if (axis < 0 || x.merged > 0 || (k > 0 && x.single != all.single))
@@ -112,6 +129,13 @@ static bool split(smp_import *im, const smp_onnx_node *node)
         return true;
     const smp_onnx_value *in = smp__onnx_in(im->model, node, 0);
     smp__bound x;
+    int cut, taken = 0;
+    if (in && smp__onnx_axis(smp__onnx_int(node, "axis", 0), in->n_dim, &cut) &&
+        in->dim[cut] == node->n_out)
+        while (taken < node->n_out && smp__heads_select(im, node, taken, cut, taken, true))
+            taken++;
+    if (taken == node->n_out)
+        return true;
     if (!in || !smp__tensor_in(im, node, 0, &x))
         return false;
     const int axis = smp__sample_axis(&x, smp__onnx_int(node, "axis", 0), in->n_dim);
@@ -156,6 +180,14 @@ static bool slice(smp_import *im, const smp_onnx_node *node)
     smp__bound x;
     if (!in || !smp__onnx_slices(im->model, node, begin, step, count))
         return smp__refuse(im, "its ranges are not known");
+    int cut = -1, n_cut = 0;
+    for (int d = 0; d < in->n_dim; d++)
+        if (count[d] != in->dim[d] || step[d] != 1) {
+            cut = d;
+            n_cut++;
+        }
+    if (n_cut == 1 && count[cut] == 1 && smp__heads_select(im, node, 0, cut, begin[cut], true))
+        return true;
     if (!smp__tensor_in(im, node, 0, &x))
         return false;
     for (int d = 0; d < in->n_dim; d++) {

@@ -158,11 +158,10 @@ static bool write_inputs(smp_import *im, const smp_onnx_node *node, smp_text *te
     return batched;
 }
 
-/* Names of a file may have any bytes. */
-static void write_comment(smp_import *im, const char *text)
+void smp__comment(smp_text *out, const char *text)
 {
     for (int i = 0; text[i] && i < 400; i++)
-        smp_text_append(&im->ops, "%c", text[i] >= ' ' && text[i] < 127 ? text[i] : '_');
+        smp_text_append(out, "%c", text[i] >= ' ' && text[i] < 127 ? text[i] : '_');
 }
 
 void smp__opaque(smp_import *im, const smp_onnx_node *node, const char *why)
@@ -182,9 +181,9 @@ void smp__opaque(smp_import *im, const smp_onnx_node *node, const char *why)
     write_weights(im, node, &weights);
     const double us = flops_of(im, node) / FLOPS_PER_US + bytes_of(im, node) / BYTES_PER_US;
     smp_text_append(&im->ops, "  # ");
-    write_comment(im, node->op);
+    smp__comment(&im->ops, node->op);
     smp_text_append(&im->ops, ": ");
-    write_comment(im, reason ? reason : "");
+    smp__comment(&im->ops, reason ? reason : "");
     smp_text_append(&im->ops,
                     "\n  - {op: opaque, name: %s, in: [%s], outputs: [%s], weights: [%s], cost: "
                     "{forward_us: %.3g}}\n",

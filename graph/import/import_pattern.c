@@ -186,8 +186,37 @@ static smp_status make_one(smp_onnx_model *model, const match *m, const struct p
     return SMP_OK;
 }
 
+/* What reads a cast to the type that its input has reads that. */
+static void drop_casts(smp_onnx_model *model)
+{
+    for (int32_t i = 0; i < model->n_node; i++) {
+        smp_onnx_node *node = &model->node[i];
+        for (int k = 0; k < node->n_in; k++) {
+            const int32_t from = node->in[k] >= 0 ? model->value[node->in[k]].producer : -1;
+            const smp_onnx_node *cast = from >= 0 ? &model->node[from] : NULL;
+            if (!cast || strcmp(cast->op, "Cast") != 0 || cast->n_in != 1 || cast->in[0] < 0 ||
+                model->value[cast->in[0]].type != model->value[node->in[k]].type ||
+                model->value[cast->in[0]].type == 0 ||
+                smp_onnx_constant(&model->value[node->in[k]]))
+                continue;
+            model->value[node->in[k]].n_use--;
+            node->in[k] = cast->in[0];
+            model->value[node->in[k]].n_use++;
+        }
+    }
+    for (int32_t i = model->n_node - 1; i >= 0; i--) {
+        smp_onnx_node *node = &model->node[i];
+        const smp_onnx_value *out = smp__onnx_out(model, node, 0);
+        if (node->live && strcmp(node->op, "Cast") == 0 && out && out->n_use == 0 && !out->output) {
+            node->live = false;
+            model->value[node->in[0]].n_use--;
+        }
+    }
+}
+
 smp_status smp__find_patterns(smp_onnx_model *model)
 {
+    drop_casts(model);
     for (int32_t i = model->n_node - 1; i >= 0; i--) {
         const smp_onnx_node *node = &model->node[i];
         for (size_t k = 0; k < sizeof(PATTERNS) / sizeof(PATTERNS[0]) && node->live; k++) {

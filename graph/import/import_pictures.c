@@ -62,6 +62,11 @@ static bool conv(smp_import *im, const smp_onnx_node *node)
                          *b = smp__onnx_in(im->model, node, 2);
     smp__bound x;
     window at;
+    if (im->options->loss && smp__onnx_batchnorm_folded(node) && im->status == SMP_OK)
+        im->status = smp_onnx_fail(im->model, node,
+                                   "the exporter folded a batch normalisation into it, and such a "
+                                   "network trains otherwise: export it by torch.onnx.export(.., "
+                                   "dynamo=False, training=TrainingMode.TRAINING)");
     if (!is_plane(im, node, &x))
         return false;
     if (!w || !w->floats || w->n_dim != 4 || (b && (!b->floats || b->n_dim != 1)))

@@ -9,8 +9,7 @@
 static bool heads_with_width_last(const smp__bound *b)
 {
     return b && b->form == SMP__HEADS && b->q.factor == 1 && b->q.repeat == 1 &&
-           b->axes[0] != '\0' && b->axes[strlen(b->axes) - 1] == 'W' && b->q.width % 2 == 0 &&
-           b->deferred < SMP__MOST_DEFERRED - 8;
+           smp__axes_end_in_width(b) && b->q.width % 2 == 0 && b->deferred < SMP__MOST_DEFERRED - 8;
 }
 
 static void bind_half(smp_import *im, const smp_onnx_node *node, int output,
@@ -90,19 +89,22 @@ bool smp__rotary_concat(smp_import *im, const smp_onnx_node *node)
 }
 
 /* A table [T][W] for the heads as they lie, its other dimensions 1. */
-static bool is_table(const smp_onnx_value *v, const smp__bound *heads)
+static bool is_table(const smp_onnx_value *v, const smp_onnx_value *like, const smp__bound *heads)
 {
-    const int n = (int)strlen(heads->axes), skip = n - v->n_dim;
+    const int skip = like->n_dim - v->n_dim;
+    bool position = false, width = false;
     if (!v->floats || skip < 0 || smp__onnx_elements(v) != heads->q.length * heads->q.width)
         return false;
     for (int d = 0; d < v->n_dim; d++) {
-        const char letter = heads->axes[d + skip];
-        const int64_t size = letter == 'T' ? heads->q.length : letter == 'W' ? heads->q.width : 1;
-        if (v->dim[d] != size)
+        const bool is_position = smp__axis_is(heads, d + skip, 'T');
+        const bool is_width = smp__axis_is(heads, d + skip, 'W');
+        if (v->dim[d] != (is_position || is_width ? like->dim[d + skip] : 1) ||
+            (is_position && width))
             return false;
+        position |= is_position;
+        width |= is_width;
     }
-    const char *position = strchr(heads->axes, 'T'), *width = strchr(heads->axes, 'W');
-    return position && width && position < width;
+    return position && width;
 }
 
 bool smp__rotary_mul(smp_import *im, const smp_onnx_node *node)
@@ -111,7 +113,7 @@ bool smp__rotary_mul(smp_import *im, const smp_onnx_node *node)
         const smp__bound *in = smp__peek(im, node, k);
         const smp_onnx_value *v = smp__onnx_in(im->model, node, 1 - k);
         if (!in || !v || (!heads_with_width_last(in) && in->form != SMP__TURNED) ||
-            !is_table(v, in))
+            !is_table(v, smp__onnx_in(im->model, node, k), in))
             continue;
         smp__bound x = *in;
         x.form = in->form == SMP__TURNED ? SMP__SINE : SMP__COSINE;

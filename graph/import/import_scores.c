@@ -22,42 +22,23 @@ static bool hides(double value)
 /* Element [i][j] of the last two dimensions of a constant in copy c of the others. */
 static double at(const smp_onnx_value *v, int64_t c, int64_t i, int64_t j)
 {
-    const int64_t columns = v->dim[v->n_dim - 1], rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
+    const int64_t columns = v->n_dim > 0 ? v->dim[v->n_dim - 1] : 1;
+    const int64_t rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
     const int64_t k = (c * rows + (rows == 1 ? 0 : i)) * columns + (columns == 1 ? 0 : j);
     return v->floats ? (double)v->floats[k] : (double)v->ints[k];
 }
 
 /* The copies of a constant's last two dimensions; 0: they do not go with queries and keys. */
-static int64_t copies(const smp_onnx_value *v, const smp__bound *s)
+static int64_t copies(const smp_onnx_value *v, int64_t queries, int64_t keys)
 {
-    if (v->n_dim < 1 || smp__onnx_elements(v) < 1)
+    if (smp__onnx_elements(v) < 1)
         return 0;
-    const int64_t columns = v->dim[v->n_dim - 1], rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
-    if (s->q.length > MOST_SCORES / s->k.length || (columns != 1 && columns != s->k.length) ||
-        (rows != 1 && rows != s->q.length))
+    const int64_t columns = v->n_dim > 0 ? v->dim[v->n_dim - 1] : 1;
+    const int64_t rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 1;
+    if (queries > MOST_SCORES / keys || (columns != 1 && columns != keys) ||
+        (rows != 1 && rows != queries))
         return 0;
     return smp__onnx_elements(v) / (rows * columns);
-}
-
-/* Are exactly the later keys hidden, or none? `hidden` is what a value has to be for that. */
-static bool reads_causal(smp_import *im, const smp_onnx_value *v, const smp__bound *s,
-                         bool (*hidden)(double), bool (*open)(double), bool *causal)
-{
-    const int64_t n = copies(v, s);
-    bool later = true, none = true;
-    if (n > MOST_SCORES || !smp__onnx_work(im->model, n * s->q.length * s->k.length))
-        return false;
-    for (int64_t c = 0; c < n; c++)
-        for (int64_t i = 0; i < s->q.length; i++)
-            for (int64_t j = 0; j < s->k.length; j++) {
-                const double x = at(v, c, i, j);
-                if (!hidden(x) && !open(x))
-                    return false;
-                later &= hidden(x) == (j > i);
-                none &= !hidden(x);
-            }
-    *causal = later && !none;
-    return n > 0 && (none || (later && s->q.length == s->k.length));
 }
 
 static bool is_zero(double x)
@@ -67,6 +48,41 @@ static bool is_zero(double x)
 static bool not_zero(double x)
 {
     return x != 0;
+}
+
+/* A constant of two numbers: two[1] stands where places are open, two[0] where they are not. One
+ * number alone is everywhere. */
+static bool reads_places(smp_import *im, const smp_onnx_value *v, int64_t queries, int64_t keys,
+                         smp__places *open, double two[2])
+{
+    const int64_t n = copies(v, queries, keys);
+    *open = (smp__places){0};
+    if (n < 1 || n > MOST_SCORES || !smp__onnx_work(im->model, n * queries * keys))
+        return false;
+    two[1] = at(v, 0, 0, 0); /* a query sees itself */
+    two[0] = at(v, 0, 0, keys - 1);
+    open->causal = two[0] != two[1];
+    for (int64_t j = 0; j < keys && open->window == 0; j++)
+        open->window = at(v, 0, queries - 1, j) == two[1] ? queries - j : 0;
+    open->window = open->window >= queries ? 0 : open->window;
+    for (int64_t c = 0; c < n; c++)
+        for (int64_t i = 0; i < queries; i++)
+            for (int64_t j = 0; j < keys; j++) {
+                const bool behind = open->causal && j > i;
+                const bool before = open->window > 0 && j <= i - open->window;
+                if (at(v, c, i, j) != two[behind || before ? 0 : 1])
+                    return false;
+            }
+    return open->causal ? queries == keys : open->window == 0;
+}
+
+/* Hides what `open` does not show; false: other places are hidden already. */
+static bool hide(smp__bound *scores, const smp__places *open)
+{
+    if (scores->open.causal && open->causal && scores->open.window != open->window)
+        return false;
+    scores->open = open->causal ? *open : scores->open;
+    return true;
 }
 
 /* The table [buckets][heads] that a constant [heads][T][T] spreads by distance, with later keys
@@ -103,10 +119,14 @@ static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
 {
     static const int64_t MOST[] = {128, 64, 32, 256, 512, 20, 16, 8};
     static const int64_t BUCKETS[] = {32, 8, 16, 64, 128};
-    const int64_t heads = s->q.heads;
-    if (v->stored < 0 || !v->floats || s->q.length != s->k.length || copies(v, s) != heads ||
-        smp__onnx_elements(v) != heads * s->q.length * s->k.length || s->bias_table)
+    const int64_t heads = s->q.heads, one = heads * s->q.length * s->k.length;
+    if (v->stored < 0 || !v->floats || s->q.length != s->k.length || s->bias_table ||
+        copies(v, s->q.length, s->k.length) % heads != 0 || smp__onnx_elements(v) < one ||
+        !smp__onnx_work(im->model, smp__onnx_elements(v)))
         return false;
+    for (int64_t i = one; i < smp__onnx_elements(v); i++) /* of further samples */
+        if (v->floats[i] != v->floats[i % one])
+            return false;
     const smp_onnx_value *table = &im->model->value[v->stored];
     const bool is_there = table->floats && table->n_dim == 2 && table->dim[1] == heads;
     const bool hidden = s->q.length > 1 && hides(at(v, 0, 0, s->k.length - 1));
@@ -117,7 +137,8 @@ static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
                                         .max_distance = MOST[k / 2],
                                         .causal = k % 2 == 1};
             if (how.buckets < 4 || how.buckets > MOST_BUCKETS ||
-                how.max_distance <= how.buckets / 2 || ((hidden || s->causal) && !how.causal) ||
+                how.max_distance <= how.buckets / 2 ||
+                ((hidden || s->open.causal) && !how.causal) ||
                 !smp__onnx_work(im->model, smp__onnx_elements(v)))
                 continue;
             float *made = smp__onnx_take(im->model, how.buckets * heads, sizeof(*made));
@@ -132,8 +153,37 @@ static bool learned_bias(smp_import *im, const smp_onnx_value *v, smp__bound *s)
             s->max_distance = how.max_distance;
             s->bias_causal = how.causal;
         }
-    s->causal |= s->bias_table && hidden;
+    s->open.causal |= s->bias_table && hidden;
     return s->bias_table != NULL;
+}
+
+/* Is it spread from a table, whatever that begins with? */
+static bool of_table(smp_import *im, const smp_onnx_value *v, smp__bound *s)
+{
+    return v->stored >= 0 && im->model->value[v->stored].n_dim == 2 && learned_bias(im, v, s);
+}
+
+/* Does a mask that is added, or chosen by, hide exactly the keys that do not count and the places
+ * that are not open? Then the scores take it over. */
+static bool hidden_by_mask(smp_import *im, const smp_onnx_value *v, const smp__bound *mask,
+                           bool (*hidden)(double), bool (*open)(double), smp__bound *scores)
+{
+    if (mask->form != SMP__MASK || mask->shape.dim[0] != scores->k.length || v->n_dim != 4 ||
+        v->dim[3] != scores->k.length || (scores->mask && scores->mask != mask->tensor) ||
+        !open(mask->value[1][1]) || !hidden(mask->value[1][0]) ||
+        (mask->open.causal && !(hidden(mask->value[0][0]) && hidden(mask->value[0][1]))))
+        return false;
+    scores->mask = mask->tensor;
+    return hide(scores, &mask->open) && (!mask->plus || learned_bias(im, mask->plus, scores));
+}
+
+static bool hidden_by(smp_import *im, const smp_onnx_value *v, bool (*hidden)(double),
+                      bool (*open)(double), smp__bound *s)
+{
+    smp__places places;
+    double two[2];
+    return reads_places(im, v, s->q.length, s->k.length, &places, two) && open(two[1]) &&
+           (!places.causal || hidden(two[0])) && hide(s, &places);
 }
 
 bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
@@ -141,23 +191,15 @@ bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
     for (int k = 0; k < 2; k++) {
         const smp__bound *in = smp__peek(im, node, k), *other = smp__peek(im, node, 1 - k);
         const smp_onnx_value *v = smp__onnx_in(im->model, node, 1 - k);
-        bool causal = false;
         if (!in || in->form != SMP__SCORES || !v || in->deferred >= SMP__MOST_DEFERRED)
             continue;
         smp__bound s = *in;
         s.deferred++;
         s.scores_closed = true;
-        if (smp_onnx_constant(v)) {
-            if (!learned_bias(im, v, &s) && !reads_causal(im, v, &s, hides, is_zero, &causal))
-                return false;
-            s.causal |= causal;
-        } else if (other->form == SMP__MASK && hides(other->base) &&
-                   fabs(other->base + other->slope) <= 1e-6 * fabs(other->base) && !s.mask &&
-                   other->shape.dim[0] == s.k.length) {
-            s.mask = other->tensor;
-        } else {
+        if (smp_onnx_constant(v) ? !of_table(im, v, &s) && !hidden_by(im, v, hides, is_zero, &s) &&
+                                       !learned_bias(im, v, &s)
+                                 : !hidden_by_mask(im, v, other, hides, is_zero, &s))
             return false;
-        }
         smp__bind(im, node, 0, &s);
         return true;
     }
@@ -173,7 +215,7 @@ bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node)
         !smp__onnx_axis(smp__onnx_int(node, "axis", im->model->opset < 13 ? 1 : -1), v->n_dim,
                         &axis) ||
         axis != v->n_dim - 1 || !(in->scale >= 1e-6 && in->scale <= 1e6) ||
-        (in->bias_table && in->bias_causal != in->causal))
+        (in->bias_table && in->bias_causal != in->open.causal))
         return false;
     smp__bound s = *in;
     s.form = SMP__PROBS;
@@ -190,7 +232,6 @@ bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
     for (int k = 1; k < 3; k++) {
         const smp__bound *in = smp__peek(im, node, k);
         double other;
-        bool causal = false;
         if (!condition || !in || !smp__onnx_scalar(smp__onnx_in(im->model, node, 3 - k), &other) ||
             in->deferred >= SMP__MOST_DEFERRED)
             continue;
@@ -203,17 +244,11 @@ bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
         }
         if (in->form != SMP__SCORES || !hides(other))
             continue;
-        if (smp_onnx_constant(condition)) {
-            if (!(k == 1 ? reads_causal(im, condition, &s, is_zero, not_zero, &causal)
-                         : reads_causal(im, condition, &s, not_zero, is_zero, &causal)))
-                return false;
-            s.causal |= causal;
-        } else if (by->form == SMP__MASK && !s.mask && by->shape.dim[0] == s.k.length &&
-                   by->base == (k == 1 ? 0 : 1) && by->slope == (k == 1 ? 1 : -1)) {
-            s.mask = by->tensor;
-        } else {
+        bool (*const hidden)(double) = k == 1 ? is_zero : not_zero;
+        bool (*const open)(double) = k == 1 ? not_zero : is_zero;
+        if (smp_onnx_constant(condition) ? !hidden_by(im, condition, hidden, open, &s)
+                                         : !hidden_by_mask(im, condition, by, hidden, open, &s))
             return false;
-        }
         smp__bind(im, node, 0, &s);
         return true;
     }
@@ -231,98 +266,153 @@ static bool as_mask(const smp__bound *in, smp__bound *out)
     if (in->form != SMP__TENSOR || !in->is_int || in->single || in->shape.n_dim != 1 ||
         in->merged > 0)
         return false;
-    *out = (smp__bound){.form = SMP__MASK, .tensor = in->tensor, .shape = in->shape, .slope = 1};
+    *out = (smp__bound){
+        .form = SMP__MASK, .tensor = in->tensor, .shape = in->shape, .value = {{0, 1}, {0, 1}}};
     return true;
 }
 
-/* Both values that a mask has, after a step with a constant. */
-static bool stepped(const char *op, bool mask_first, double c, const double in[2], double out[2])
+/* Are samples the first dimension, keys the last, and all others 1 or repeated? */
+static bool lies_as_scores(const smp_import *im, const smp_onnx_value *v, const smp__bound *mask)
 {
-    for (int k = 0; k < 2; k++) {
-        const double a = mask_first ? in[k] : c, b = mask_first ? c : in[k];
-        if (strcmp(op, "Sub") == 0)
-            out[k] = a - b;
-        else if (strcmp(op, "Mul") == 0)
-            out[k] = a * b;
-        else if (strcmp(op, "Add") == 0)
-            out[k] = a + b;
-        else if (strcmp(op, "Equal") == 0)
-            out[k] = a == b;
-        else if (strcmp(op, "Greater") == 0)
-            out[k] = a > b;
-        else if (strcmp(op, "And") == 0)
-            out[k] = a != 0 && b != 0;
-        else
+    const int64_t keys = mask->shape.dim[0];
+    return v && v->n_dim > 1 && v->dim[0] == im->model->batch && v->dim[v->n_dim - 1] == keys &&
+           (!mask->open.causal || (v->n_dim > 2 && v->dim[v->n_dim - 2] == keys));
+}
+
+/* All samples' keys in their order, once. */
+static bool only_keys(const smp_import *im, const smp_onnx_value *v, const smp__bound *mask)
+{
+    return v && !mask->open.causal &&
+           smp__onnx_elements(v) == im->model->batch * mask->shape.dim[0];
+}
+
+/* Picked by constants, each key at its own place: so exporters write an index of sample and key. */
+static bool picks_all(smp_import *im, const smp_onnx_node *node, const smp__bound *mask)
+{
+    const smp_onnx_value *from = smp__onnx_in(im->model, node, 0);
+    const smp_onnx_value *at = smp__onnx_in(im->model, node, 1);
+    const bool pairs = strcmp(node->op, "GatherND") == 0;
+    const int64_t keys = mask->shape.dim[0], n = im->model->batch * keys;
+    if (!at || !at->ints || !only_keys(im, from, mask) || from->dim[0] != (pairs ? n / keys : n) ||
+        smp__onnx_int(node, pairs ? "batch_dims" : "axis", 0) != 0 ||
+        smp__onnx_elements(at) != (pairs ? 2 * n : n) || (pairs && from->n_dim != 2) ||
+        !smp__onnx_work(im->model, 2 * n))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if ((pairs ? at->ints[2 * i] * keys + at->ints[2 * i + 1] : at->ints[i]) != i)
             return false;
+    return true;
+}
+
+static bool moves(const char *op)
+{
+    static const char *const MOVES[] = {"Cast",     "Expand",  "Flatten", "Gather",
+                                        "GatherND", "Reshape", "Squeeze", "Unsqueeze"};
+    for (size_t k = 0; k < sizeof(MOVES) / sizeof(MOVES[0]); k++)
+        if (strcmp(MOVES[k], op) == 0)
+            return true;
+    return false;
+}
+
+/* An input of integers stays one: it may be indices. */
+static bool mask_moved(smp_import *im, const smp_onnx_node *node, smp__bound *mask)
+{
+    const smp_onnx_value *from = smp__onnx_in(im->model, node, 0);
+    const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
+    const bool is_bool = to->type == ONNX__TENSOR_PROTO__DATA_TYPE__BOOL;
+    if (smp__peek(im, node, 0)->form == SMP__TENSOR && !is_bool &&
+        to->type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT &&
+        (strcmp(node->op, "Cast") == 0 || to->n_dim <= 2))
+        return false;
+    if (strncmp(node->op, "Gather", 6) == 0 && !picks_all(im, node, mask))
+        return false;
+    if (!only_keys(im, to, mask) &&
+        !(lies_as_scores(im, from, mask) && lies_as_scores(im, to, mask)))
+        return false;
+    for (int i = 0; i < 4 && is_bool; i++)
+        mask->value[i / 2][i % 2] = mask->value[i / 2][i % 2] != 0;
+    return true;
+}
+
+/* What an input of a step by element is, of places and keys. */
+static bool operand(smp_import *im, const smp_onnx_node *node, int k, const smp_onnx_value *to,
+                    smp__bound *mask, double value[2][2])
+{
+    const smp_onnx_value *v = smp__onnx_in(im->model, node, k);
+    smp__bound own;
+    smp__places open;
+    double two[2];
+    if (v && smp_onnx_constant(v)) {
+        if (!reads_places(im, v, to->n_dim > 1 ? to->dim[to->n_dim - 2] : 1, to->dim[to->n_dim - 1],
+                          &open, two))
+            return false;
+        for (int i = 0; i < 4; i++)
+            value[i / 2][i % 2] = two[i / 2];
+    } else if (v && as_mask(smp__peek(im, node, k), &own) && own.tensor == mask->tensor &&
+               lies_as_scores(im, v, &own) && v->n_dim == to->n_dim) {
+        open = own.open;
+        memcpy(value, own.value, sizeof(own.value));
+    } else {
+        return false;
     }
-    return true;
+    return hide(mask, &open);
 }
 
-static bool all_one_value(smp_import *im, const smp_onnx_value *v, double *value)
+/* Where(mask, what is learned, something that hides). */
+static bool mask_of_bias(smp_import *im, const smp_onnx_node *node, smp__bound *mask)
 {
-    const int64_t n = v ? smp__onnx_elements(v) : 0;
-    if (n < 1 || !smp_onnx_constant(v) || !smp__onnx_work(im->model, n))
+    const smp_onnx_value *v = smp__onnx_in(im->model, node, 1);
+    const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
+    double hidden;
+    if (node->n_in != 3 || strcmp(node->op, "Where") != 0 || !v || !v->floats || v->stored < 0 ||
+        v->n_dim != 4 || !smp__onnx_scalar(smp__onnx_in(im->model, node, 2), &hidden) ||
+        !lies_as_scores(im, to, mask))
         return false;
-    *value = v->floats ? (double)v->floats[0] : (double)v->ints[0];
-    for (int64_t i = 1; i < n; i++)
-        if ((v->floats ? (double)v->floats[i] : (double)v->ints[i]) != *value)
+    const bool places = mask->open.causal;
+    for (int i = 0; i < 4; i++) {
+        const bool shown = i == 3 || (i == 1 && !places);
+        if ((mask->value[i / 2][i % 2] != 0) != shown)
             return false;
+        mask->value[i / 2][i % 2] = shown ? 0 : hidden;
+    }
+    mask->plus = v;
     return true;
 }
 
-static bool where_of_mask(smp_import *im, const smp_onnx_node *node, double x[2])
+static bool mask_computed(smp_import *im, const smp_onnx_node *node, smp__bound *mask)
 {
-    double yes, no;
-    if (!all_one_value(im, smp__onnx_in(im->model, node, 1), &yes) ||
-        !all_one_value(im, smp__onnx_in(im->model, node, 2), &no))
+    const char *op = node->op;
+    const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
+    const bool inverts = strcmp(op, "Not") == 0, chooses = strcmp(op, "Where") == 0;
+    double in[3][2][2] = {{{0}}};
+    if (node->n_in != (inverts ? 1 : chooses ? 3 : 2) || !lies_as_scores(im, to, mask))
         return false;
-    for (int k = 0; k < 2; k++)
-        x[k] = x[k] != 0 ? yes : no;
-    return true;
-}
-
-/* Do the keys stay the last dimension? */
-static bool keys_last(const smp_import *im, const smp_onnx_node *node, const smp__bound *mask)
-{
-    const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
-    return out && out->n_dim > 1 && out->dim[out->n_dim - 1] == mask->shape.dim[0] &&
-           out->dim[0] == im->model->batch;
+    mask->open = (smp__places){0};
+    for (int k = 0; k < node->n_in; k++)
+        if (!operand(im, node, k, to, mask, in[k]))
+            return false;
+    for (int i = 0; i < 4; i++) {
+        const double a = in[0][i / 2][i % 2], b = in[1][i / 2][i % 2], c = in[2][i / 2][i % 2];
+        mask->value[i / 2][i % 2] = inverts   ? a == 0
+                                    : chooses ? (a != 0 ? b : c)
+                                              : smp__onnx_of_two(op, a, b);
+    }
+    return lies_as_scores(im, to, mask);
 }
 
 bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
 {
     smp__bound mask;
-    const bool first = as_mask(smp__peek(im, node, 0), &mask);
-    const bool moved = strcmp(node->op, "Unsqueeze") == 0 || strcmp(node->op, "Expand") == 0 ||
-                       strcmp(node->op, "Reshape") == 0;
-    if (!first && (node->n_in != 2 || moved || !as_mask(smp__peek(im, node, 1), &mask)))
-        return false;
     const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
-    double x[2] = {mask.base, mask.base + mask.slope}, c;
-    const bool was_input =
-        mask.form == SMP__MASK && smp__peek(im, node, first ? 0 : 1)->form == SMP__TENSOR;
-    if (!keys_last(im, node, &mask))
+    bool found = false;
+    for (int k = 0; k < node->n_in && !found; k++)
+        found = as_mask(smp__peek(im, node, k), &mask);
+    if (!found || !to || to->n_dim < 1)
         return false;
-    if (moved || strcmp(node->op, "Cast") == 0) {
-        /* An input of integers stays one: it may be indices. */
-        if (was_input && to->type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT &&
-            to->type != ONNX__TENSOR_PROTO__DATA_TYPE__BOOL && (!moved || to->n_dim == 2))
-            return false;
-        for (int k = 0; k < 2 && to->type == ONNX__TENSOR_PROTO__DATA_TYPE__BOOL; k++)
-            x[k] = x[k] != 0;
-    } else if (strcmp(node->op, "Not") == 0) {
-        x[0] = x[0] == 0;
-        x[1] = x[1] == 0;
-    } else if (strcmp(node->op, "Where") == 0) {
-        if (!where_of_mask(im, node, x))
-            return false;
-    } else if (node->n_in != 2 ||
-               !all_one_value(im, smp__onnx_in(im->model, node, first ? 1 : 0), &c) ||
-               !stepped(node->op, first, c, x, x)) {
+    if (mask.plus ||
+        (moves(node->op) ? !mask_moved(im, node, &mask)
+                         : !mask_of_bias(im, node, &mask) && !mask_computed(im, node, &mask)))
         return false;
-    }
-    mask.base = x[0];
-    mask.slope = x[1] - x[0];
     mask.deferred++;
     smp__bind(im, node, 0, &mask);
     return true;

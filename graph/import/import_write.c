@@ -217,20 +217,40 @@ static bool all_equal(const smp__weight *w)
     return true;
 }
 
-/* Exporters store equal weights once. Is this one parameter of several layers, or several that
- * began alike? Without a note of PyTorch's, ones and zeroes are taken for several. */
-static bool is_shared(smp_import *im, const smp__weight *w)
+/* The node if the weight's initializer is one of its inputs. */
+static const smp_onnx_node *reader_of(smp_import *im, const smp__weight *w)
 {
-    bool direct = false;
     for (int k = 0; im->node && k < im->node->n_in; k++) {
         const smp_onnx_value *v = smp__onnx_in(im->model, im->node, k);
-        direct |= v && v->stored == w->stored;
+        if (v && v->stored == w->stored)
+            return im->node;
     }
-    if (!direct) /* of a node before this one, which was put off */
-        return true;
-    if (smp__onnx_parameters(im->node) > 0)
-        return !smp__onnx_reads_another(im->node, im->model->value[w->stored].name);
-    return !all_equal(w);
+    return NULL;
+}
+
+/* Is node "/h.0/fc/Add" of the module whose weight "h.0.fc.bias" is? So is "/h.0/fc_1/Add", where
+ * it is called again. */
+static bool in_module(const smp_onnx_node *node, const char *weight)
+{
+    const char *role = strrchr(weight, '.'), *op = strrchr(node->name, '/');
+    if (node->name[0] != '/' || !role || op - node->name <= role - weight)
+        return false;
+    const char *c = node->name + 1;
+    for (; weight < role; c++, weight++)
+        if (*c != *weight && !(*c == '/' && *weight == '.'))
+            return false;
+    return c == op || (*c == '_' && c + 1 + strspn(c + 1, "0123456789") == op);
+}
+
+/* Exporters store equal weights once. Are these one parameter of several layers, or several that
+ * began alike? Where neither notes nor names say, ones and zeroes are taken for several. */
+static bool is_shared(smp_import *im, const smp__weight *a, const smp__weight *b)
+{
+    const bool noted = a->reader && b->reader && smp__onnx_parameters(a->reader) > 0 &&
+                       smp__onnx_parameters(b->reader) > 0;
+    if (a->stored != b->stored || (b->reader && noted))
+        return noted && smp__onnx_share_parameter(a->reader, b->reader);
+    return !b->reader || !all_equal(b) || in_module(b->reader, im->model->value[b->stored].name);
 }
 
 bool smp__lost_bias(smp_import *im, const char *name, int64_t n)
@@ -250,26 +270,29 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
                      .stored = value->stored};
     w.shape.n_dim = shape.n_dim;
     memcpy(w.shape.dim, shape.dim, sizeof(int64_t) * (size_t)shape.n_dim);
-    if (w.stored >= 0 && im->first_weight[w.stored] > 0) {
-        const smp__weight *first = &im->weight[im->first_weight[w.stored] - 1];
+    w.reader = reader_of(im, &w);
+    const smp__weight *like = NULL;
+    for (int32_t i = 0; i < im->n_weight && w.stored >= 0; i++) {
+        const smp__weight *other = &im->weight[i];
         const size_t length = strlen(name); /* an operator cannot be tied to itself */
-        const bool own = strncmp(first->name, name, length) == 0 && first->name[length] == '.' &&
-                         !strchr(first->name + length + 1, '.');
-        if (!own && same_weight(im, first, &w)) {
-            const bool shared = is_shared(im, &w);
-            smp_text_append(&im->notes, "# %s: %s %s\n", w.name,
-                            shared ? "tied to" : "a weight of its own, stored as", first->name);
-            if (shared)
-                return first->name;
-            w.stored = -1;
+        const bool own = strncmp(other->name, name, length) == 0 && other->name[length] == '.' &&
+                         !strchr(other->name + length + 1, '.');
+        const bool shared = !own && is_shared(im, other, &w);
+        if (own || (!shared && (like || other->stored != w.stored)) || !same_weight(im, other, &w))
+            continue;
+        if (shared) {
+            smp_text_append(&im->notes, "# %s: tied to %s\n", w.name, other->name);
+            return other->name;
         }
+        like = other;
     }
-    const smp__weight *same = same_matrix(im, &w);
+    if (like)
+        smp_text_append(&im->notes, "# %s: a weight of its own, stored as %s\n", w.name,
+                        like->name);
+    const smp__weight *same = like ? NULL : same_matrix(im, &w);
     if (same)
         return same->name;
     add(im, &w);
-    if (w.stored >= 0 && im->first_weight[w.stored] == 0)
-        im->first_weight[w.stored] = im->n_weight;
     return NULL;
 }
 

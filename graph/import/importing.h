@@ -14,7 +14,7 @@ typedef enum smp__form {
     SMP__SCORES,   /* q k^T of attention, scaled and masked so far */
     SMP__PROBS,    /* their softmax */
     SMP__NO_PROBS, /* where those are not a number */
-    SMP__MASK,     /* base + slope * (1 for a key that counts, else 0) */
+    SMP__MASK,     /* of an input of ones and zeroes by key, and places: `value` */
     SMP__HALF,     /* one half of each head's width */
     SMP__TURNED,   /* minus the second half of each head, then the first */
     SMP__COSINE,   /* heads times a table of cosines by position */
@@ -24,11 +24,17 @@ typedef enum smp__form {
 enum { SMP__MOST_DEFERRED = 32 };
 
 typedef struct smp__heads {
-    const char *tensor; /* [T, heads * width] */
-    int64_t length, heads, width;
+    const char *tensor; /* [T, parts * heads * width] */
+    int64_t length, parts, heads, width;
     int64_t repeat; /* each head stands for so many neighbours */
     double factor;  /* times this */
 } smp__heads;
+
+/* Which keys a query sees by its position alone. */
+typedef struct smp__places {
+    bool causal;    /* none behind it */
+    int64_t window; /* so many, with itself the last; 0: all before */
+} smp__places;
 
 typedef struct smp__bound {
     smp__form form;
@@ -40,19 +46,19 @@ typedef struct smp__bound {
     bool single;        /* no batch: the dimensions in ONNX are those of `shape` */
     bool is_int;
     bool opaque; /* its values are not known to be float32 or int32 */
-    /* HEADS and what follows from them. Letters are dimensions: N batch, T position, H head, W
-     * width, B batch times head, R neighbours that share a head, 1 none of these. */
-    char axes[8];
-    smp__heads q, k; /* HEADS, HALF ..: q */
-    double scale;    /* of SCORES */
-    bool causal;
+    /* HEADS and what follows from them: */
+    char axes[32];                 /* import_axes.c */
+    smp__heads q, k;               /* HEADS, HALF ..: q */
+    double scale;                  /* of SCORES */
+    smp__places open;              /* of SCORES and MASK */
     const char *mask;              /* int32 [keys] */
+    const smp_onnx_value *plus;    /* of MASK: what is added where it hides nothing; NULL: 0 */
     bool scores_closed;            /* something was added: they can no longer be scaled */
     int64_t buckets, max_distance; /* of a learned bias by distance */
     const float *bias_table;       /* [buckets][heads]; NULL: none */
     int32_t bias_stored;           /* initializer that it comes from */
     bool bias_causal;              /* has buckets for the past alone */
-    double base, slope;            /* of MASK */
+    double value[2][2];            /* of MASK: [is the place open?][does the key count?] */
     int half;                      /* of HALF: 0, 1; negated: 2 + ... */
     const float *table;            /* of COSINE and SINE: [length][width] */
 } smp__bound;
@@ -62,8 +68,9 @@ typedef struct smp__weight {
     smp_stored_shape shape;
     const float *values; /* NULL: all `fill` */
     float fill;
-    int64_t columns; /* of the transposed matrix in `values`; 0: as it is */
-    int32_t stored;  /* initializer that it is; -1: none */
+    int64_t columns;             /* of the transposed matrix in `values`; 0: as it is */
+    int32_t stored;              /* initializer that it is; -1: none */
+    const smp_onnx_node *reader; /* that has it as an input; NULL: one before it, or none */
 } smp__weight;
 
 struct smp_import {
@@ -78,9 +85,9 @@ struct smp_import {
     smp_map *names;    /* of operators, tensors and inputs */
     smp__weight *weight;
     int32_t n_weight;
-    int32_t *first_weight; /* [n_value] one more than that of an initializer; 0: none */
     size_t weight_capacity;
     smp_map *opaque_weights;
+    smp_map *parts;    /* of packed tensors */
     smp_map *matrices; /* weights by a hash of their values */
     smp_imported_output *output;
     int n_output, n_op, n_opaque;
@@ -146,6 +153,9 @@ bool smp__lost_bias(smp_import *im, const char *name, int64_t n);
 /* ", tie: {role: other}" for those of the roles that have one; "" for none. */
 const char *smp__ties(smp_import *im, const char *const *role, const char *const *tied, int n);
 
+/* A constant as an operator `parameter` with the shape of one sample. Returns its tensor. */
+const char *smp__parameter(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
+                           const smp_shape *shape, const float *values);
 /* May a constant become a weight that is trained? */
 bool smp__trainable(smp_import *im, const smp_onnx_value *value);
 
@@ -159,6 +169,8 @@ const char *smp__reshaped(smp_import *im, const char *near, const char *tensor,
                           const smp_shape *from, const smp_shape *to);
 
 /* import_opaque.c */
+/* Names of a file, which may have any bytes, in a comment. */
+void smp__comment(smp_text *out, const char *text);
 void smp__opaque(smp_import *im, const smp_onnx_node *node, const char *why);
 /* import_heads.c: each returns false, and leaves no reason, where what it is for is not there. */
 bool smp__heads_reshape(smp_import *im, const smp_onnx_node *node);
@@ -166,8 +178,25 @@ bool smp__heads_transpose(smp_import *im, const smp_onnx_node *node);
 bool smp__heads_expand(smp_import *im, const smp_onnx_node *node);
 bool smp__heads_matmul(smp_import *im, const smp_onnx_node *node);
 bool smp__heads_scaled(smp_import *im, const smp_onnx_node *node, int input, double factor);
-const char *smp__heads_tensor(smp_import *im, const char *near, const smp__bound *bound,
-                              smp_shape *shape);
+/* Takes element k of dimension d, which stays as 1 or goes. */
+bool smp__heads_select(smp_import *im, const smp_onnx_node *node, int output, int d, int64_t k,
+                       bool keeps);
+/* Binds what is seen as heads, or as a tensor where that is all it is. */
+void smp__heads_bind(smp_import *im, const smp_onnx_node *node, int k, const smp__bound *heads);
+/* import_axes.c */
+bool smp__axis_is(const smp__bound *heads, int d, char letter);
+bool smp__axes_are(const smp__bound *heads, const char *axes);
+/* Is the last dimension the width of a head, or of a position? */
+bool smp__axes_end_in_width(const smp__bound *heads);
+/* Do the dimensions have the sizes that the value has? */
+bool smp__axes_fit(const smp_import *im, const smp__bound *heads, const smp_onnx_value *value);
+/* By other dimensions, or in another order; false: they are no groups of letters. */
+bool smp__axes_reshape(const smp_import *im, smp__bound *heads, const smp_onnx_value *to);
+bool smp__axes_permute(smp__bound *heads, const int64_t *perm, int n);
+void smp__axes_without(smp__bound *heads, int d, bool keeps);
+bool smp__axes_plain(const smp__bound *heads, smp__bound *tensor);
+/* Writes it out as it lies; false, with the reason: no tensor of SMP can. */
+bool smp__axes_write(smp_import *im, const smp__bound *heads, smp__bound *tensor);
 /* import_scores.c */
 bool smp__scores_add(smp_import *im, const smp_onnx_node *node);
 bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node);
@@ -180,6 +209,8 @@ bool smp__rotary_negate(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_concat(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_mul(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_add(smp_import *im, const smp_onnx_node *node);
+/* import_indices.c: indices that are computed from inputs become inputs. */
+smp_status smp__take_indices(smp_import *im);
 /* import_pattern.c: nodes that stand for one operator become that one. */
 smp_status smp__find_patterns(smp_onnx_model *model);
 

@@ -81,11 +81,11 @@ void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *
     }
 }
 
-/* Keeps which initializer the input is of. */
-static void rearranged(const smp__fold *f, bool repeats)
+void smp__fold_rearranged(const smp__fold *f, bool repeats)
 {
     f->out->stored = f->in[0]->stored;
     f->out->repeats = f->in[0]->repeats || repeats;
+    f->out->by_sample = f->in[0]->by_sample && f->out->dim[0] == f->in[0]->dim[0];
 }
 
 /* The same values: no copy. */
@@ -95,7 +95,7 @@ static void same(smp__fold *f)
         return;
     f->out->floats = f->in[0]->floats;
     f->out->ints = f->in[0]->ints;
-    rearranged(f, false);
+    smp__fold_rearranged(f, false);
     if (strcmp(f->node->op, "Identity") == 0 && f->out->stored >= 0)
         f->out->stored = f->node->out[0]; /* an exporter's way to give equal weights two names */
 }
@@ -193,11 +193,20 @@ static void range(smp__fold *f)
 
 static void expand(smp__fold *f)
 {
-    int64_t step[SMP_ONNX_DIMS];
+    int64_t step[SMP_ONNX_DIMS] = {0};
     if (!smp__fold_make(f))
         return;
     smp__fold_broadcast_strides(f->in[0], f->out, step);
     gather_by(f, f->in[0], 0, step);
+    const smp_onnx_value *in = f->in[0], *out = f->out;
+    const bool ahead = in->n_dim == out->n_dim - 1; /* of the samples alone */
+    bool by_sample = ahead || (in->n_dim == out->n_dim && out->n_dim > 0 && in->dim[0] == 1);
+    for (int d = 1; d < out->n_dim && by_sample; d++)
+        by_sample = in->dim[d - ahead] == out->dim[d];
+    if (in->stored >= 0 && by_sample && out->dim[0] == f->m->batch) {
+        smp__fold_rearranged(f, true);
+        f->out->by_sample = !in->repeats || in->by_sample;
+    }
 }
 
 static void transpose(smp__fold *f)
@@ -211,7 +220,7 @@ static void transpose(smp__fold *f)
     for (int d = 0; d < f->out->n_dim; d++)
         step[d] = own[perm ? perm[d] : f->out->n_dim - 1 - d];
     gather_by(f, f->in[0], 0, step);
-    rearranged(f, false);
+    smp__fold_rearranged(f, false);
 }
 
 static void slice(smp__fold *f)
@@ -226,39 +235,7 @@ static void slice(smp__fold *f)
         step[d] = count[d] > 1 ? step[d] * own[d] : 0;
     }
     gather_by(f, f->in[0], at, step);
-    rearranged(f, false);
-}
-
-static void gather(smp__fold *f)
-{
-    int axis;
-    const smp_onnx_value *from = f->in[0], *at = f->in[1];
-    if (!smp__onnx_axis(smp__onnx_int(f->node, "axis", 0), from->n_dim, &axis) || !at->ints)
-        return;
-    const int64_t n_at = smp__onnx_elements(at), size = from->dim[axis];
-    bool *seen = from->stored >= 0 ? smp__onnx_take(f->m, size, sizeof(*seen)) : NULL;
-    bool repeats = !seen;
-    for (int64_t i = 0; i < n_at; i++) {
-        const int64_t row = at->ints[i] < 0 ? at->ints[i] + size : at->ints[i];
-        if (row < 0 || row >= size)
-            return;
-        repeats |= seen && seen[row];
-        if (seen)
-            seen[row] = true;
-    }
-    if (!smp__fold_make(f))
-        return;
-    int64_t own[SMP_ONNX_DIMS];
-    smp__fold_strides_of(from, own);
-    const int64_t inner = own[axis], outer = f->n / (inner * n_at);
-    int64_t to = 0;
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < n_at; i++) {
-            const int64_t row = at->ints[i] < 0 ? at->ints[i] + size : at->ints[i];
-            for (int64_t k = 0; k < inner; k++)
-                smp__fold_copy(f, to++, from, (o * size + row) * inner + k);
-        }
-    rearranged(f, repeats);
+    smp__fold_rearranged(f, false);
 }
 
 static void concat(smp__fold *f)
@@ -333,6 +310,7 @@ static const struct rule {
     {"Constant", constant, 1},
     {"ConstantOfShape", constant_of_shape, 0},
     {"Cos", smp__fold_unary, 0},
+    {"CumSum", smp__fold_cum_sum, 0},
     {"Div", smp__fold_binary, 0},
     {"Equal", smp__fold_binary, 0},
     {"Erf", smp__fold_unary, 0},
@@ -340,7 +318,9 @@ static const struct rule {
     {"Expand", expand, 0},
     {"Flatten", same, 0},
     {"Floor", smp__fold_unary, 0},
-    {"Gather", gather, 0},
+    {"Gather", smp__fold_gather, 0},
+    {"GatherElements", smp__fold_gather_elements, 0},
+    {"GatherND", smp__fold_gather_nd, 0},
     {"Greater", smp__fold_binary, 0},
     {"GreaterOrEqual", smp__fold_binary, 0},
     {"Identity", same, 0},
@@ -384,6 +364,21 @@ static int by_name(const void *key, const void *item)
     return strcmp(key, ((const struct rule *)item)->op);
 }
 
+/* Whatever is picked out of a constant of one value is that value. */
+static void pick_any(smp__fold *f)
+{
+    const smp_onnx_value *from = smp__onnx_in(f->m, f->node, 0);
+    const int64_t n = from && smp_onnx_constant(from) ? smp__onnx_elements(from) : 0;
+    if (n < 1 || !smp__onnx_work(f->m, n))
+        return;
+    for (int64_t i = 1; i < n; i++)
+        if (smp__fold_number(from, i) != smp__fold_number(from, 0))
+            return;
+    if (smp__fold_make(f))
+        for (int64_t i = 0; i < f->n; i++)
+            smp__fold_copy(f, i, from, 0);
+}
+
 smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
 {
     smp__fold f = {.m = model, .node = node, .out = smp__onnx_out(model, node, 0)};
@@ -397,7 +392,14 @@ smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
     int64_t elements = 0;
     for (int k = 0; k < node->n_in; k++) {
         const smp_onnx_value *v = smp__onnx_in(model, node, k);
-        if (!found->any && v && (!smp_onnx_constant(v) || smp__onnx_elements(v) < 1))
+        if (k == 1 && v && !smp_onnx_constant(v) && found->fold == smp__fold_gather_elements) {
+            f.n = smp__onnx_elements(f.out);
+            pick_any(&f);
+            return SMP_OK;
+        }
+        if (!found->any && v &&
+            (!smp_onnx_constant(v) ||
+             (smp__onnx_elements(v) < 1 && found->fold != constant_of_shape)))
             return SMP_OK;
         if (k < 3)
             f.in[k] = v;

@@ -26,12 +26,20 @@ void smp__fold_strides_of(const smp_onnx_value *v, int64_t stride[]);
 void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *out,
                                  int64_t stride[]);
 
+/* Keeps which initializer the first input is of. */
+void smp__fold_rearranged(const smp__fold *f, bool repeats);
+
+/* onnx_fold_gather.c */
+void smp__fold_gather(smp__fold *f);
+void smp__fold_gather_elements(smp__fold *f);
+void smp__fold_gather_nd(smp__fold *f);
 /* onnx_fold_arithmetic.c */
 void smp__fold_trilu(smp__fold *f);
 void smp__fold_where(smp__fold *f);
 void smp__fold_binary(smp__fold *f);
 void smp__fold_unary(smp__fold *f);
 void smp__fold_reduce(smp__fold *f);
+void smp__fold_cum_sum(smp__fold *f);
 void smp__fold_matmul(smp__fold *f);
 
 #endif

@@ -21,30 +21,7 @@ void smp__fold_trilu(smp__fold *f)
     }
 }
 
-void smp__fold_where(smp__fold *f)
-{
-    int64_t step[3][SMP_ONNX_DIMS], index[SMP_ONNX_DIMS] = {0}, at[3] = {0};
-    if (f->node->n_in != 3 || !smp__fold_make(f))
-        return;
-    for (int k = 0; k < 3; k++)
-        smp__fold_broadcast_strides(f->in[k], f->out, step[k]);
-    for (int64_t i = 0; i < f->n; i++) {
-        const int from = smp__fold_number(f->in[0], at[0]) != 0 ? 1 : 2;
-        smp__fold_copy(f, i, f->in[from], at[from]);
-        for (int d = f->out->n_dim - 1; d >= 0; d--) {
-            index[d]++;
-            for (int k = 0; k < 3; k++)
-                at[k] += step[k][d];
-            if (index[d] < f->out->dim[d])
-                break;
-            for (int k = 0; k < 3; k++)
-                at[k] -= step[k][d] * index[d];
-            index[d] = 0;
-        }
-    }
-}
-
-static double of_two(const char *op, double a, double b)
+double smp__onnx_of_two(const char *op, double a, double b)
 {
     switch (op[0]) {
     case 'A': /* Add, And */
@@ -96,20 +73,41 @@ static bool of_ints(const char *op, bool by_c, int64_t a, int64_t b, int64_t *ou
     return false;
 }
 
-/* A table to which a mask is added is still that table where nothing is hidden. */
-static void keep_stored(smp__fold *f)
+/* A table is still that table where a mask hides some of it. */
+static void keep_stored(smp__fold *f, const smp_onnx_value *table, const smp_onnx_value *mask)
 {
-    for (int k = 0; k < 2 && strcmp(f->node->op, "Add") == 0 && f->floats; k++) {
-        const smp_onnx_value *mask = f->in[1 - k];
-        const int64_t n = smp__onnx_elements(mask);
-        bool only_masks = f->in[k]->stored >= 0 && mask->stored < 0 && mask->floats;
-        for (int64_t i = 0; i < n && only_masks; i++)
-            only_masks = mask->floats[i] == 0 || mask->floats[i] <= -1e4f;
-        if (only_masks) {
-            f->out->stored = f->in[k]->stored;
-            f->out->repeats = f->in[k]->repeats || smp__onnx_elements(f->in[k]) < f->n;
+    const int64_t n = smp__onnx_elements(mask);
+    bool only_masks = f->floats && table->stored >= 0 && mask->stored < 0 && mask->floats;
+    for (int64_t i = 0; i < n && only_masks; i++)
+        only_masks = mask->floats[i] == 0 || mask->floats[i] <= -1e4f;
+    if (only_masks) {
+        f->out->stored = table->stored;
+        f->out->repeats = table->repeats || smp__onnx_elements(table) < f->n;
+    }
+}
+
+void smp__fold_where(smp__fold *f)
+{
+    int64_t step[3][SMP_ONNX_DIMS], index[SMP_ONNX_DIMS] = {0}, at[3] = {0};
+    if (f->node->n_in != 3 || !smp__fold_make(f))
+        return;
+    for (int k = 0; k < 3; k++)
+        smp__fold_broadcast_strides(f->in[k], f->out, step[k]);
+    for (int64_t i = 0; i < f->n; i++) {
+        const int from = smp__fold_number(f->in[0], at[0]) != 0 ? 1 : 2;
+        smp__fold_copy(f, i, f->in[from], at[from]);
+        for (int d = f->out->n_dim - 1; d >= 0; d--) {
+            index[d]++;
+            for (int k = 0; k < 3; k++)
+                at[k] += step[k][d];
+            if (index[d] < f->out->dim[d])
+                break;
+            for (int k = 0; k < 3; k++)
+                at[k] -= step[k][d] * index[d];
+            index[d] = 0;
         }
     }
+    keep_stored(f, f->in[1], f->in[2]);
 }
 
 void smp__fold_binary(smp__fold *f)
@@ -125,8 +123,8 @@ void smp__fold_binary(smp__fold *f)
         if (!exact ||
             !of_ints(f->node->op, by_c, f->in[0]->ints[at[0]], f->in[1]->ints[at[1]], &f->ints[i]))
             smp__fold_set(f, i,
-                          of_two(f->node->op, smp__fold_number(f->in[0], at[0]),
-                                 smp__fold_number(f->in[1], at[1])));
+                          smp__onnx_of_two(f->node->op, smp__fold_number(f->in[0], at[0]),
+                                           smp__fold_number(f->in[1], at[1])));
         for (int d = f->out->n_dim - 1; d >= 0; d--) {
             index[d]++;
             at[0] += step[0][d];
@@ -138,7 +136,8 @@ void smp__fold_binary(smp__fold *f)
             index[d] = 0;
         }
     }
-    keep_stored(f);
+    for (int k = 0; k < 2 && strcmp(f->node->op, "Add") == 0; k++)
+        keep_stored(f, f->in[k], f->in[1 - k]);
 }
 
 static double absolute(double x)
@@ -197,6 +196,31 @@ void smp__fold_reduce(smp__fold *f)
         all = product ? all * x : largest ? fmax(all, x) : all + x;
     }
     smp__fold_set(f, 0, all);
+}
+
+/* Running sums along a dimension, of all that stand before, or after, and of the element itself. */
+void smp__fold_cum_sum(smp__fold *f)
+{
+    double wanted;
+    int axis;
+    if (!smp__onnx_scalar(f->in[1], &wanted) ||
+        !smp__onnx_axis((int64_t)wanted, f->out->n_dim, &axis) || !smp__fold_make(f))
+        return;
+    const bool reverse = smp__onnx_int(f->node, "reverse", 0) != 0;
+    const bool exclusive = smp__onnx_int(f->node, "exclusive", 0) != 0;
+    int64_t own[SMP_ONNX_DIMS];
+    smp__fold_strides_of(f->out, own);
+    const int64_t size = f->out->dim[axis], stride = own[axis];
+    for (int64_t line = 0; line < f->n / size; line++) {
+        const int64_t begin = line / stride * stride * size + line % stride;
+        double sum = 0;
+        for (int64_t k = 0; k < size; k++) {
+            const int64_t at = begin + (reverse ? size - 1 - k : k) * stride;
+            const double x = smp__fold_number(f->in[0], at);
+            smp__fold_set(f, at, exclusive ? sum : sum + x);
+            sum += x;
+        }
+    }
 }
 
 /* Multiplies two matrices, or a stack of them by one: angles of positions. */

@@ -158,7 +158,7 @@ bool smp__onnx_work(smp_onnx_model *model, int64_t elements)
 
 void *smp__onnx_take(smp_onnx_model *model, int64_t elements, size_t size)
 {
-    int64_t most = MOST_FOLDED;
+    int64_t most = MOST_FOLDED + model->stored_bytes;
     if (model->stored_bytes < (MOST_FOLDED - SMALL_FOLDED) / FOLDED_BY_BYTE)
         most = SMALL_FOLDED + FOLDED_BY_BYTE * model->stored_bytes;
     if (elements < 0 || elements > most / (int64_t)size ||

@@ -26,6 +26,7 @@ typedef struct smp_onnx_value {
     const int64_t *ints;
     int32_t stored;   /* a constant: the initializer of which it is a rearrangement; -1: none */
     bool repeats;     /* ... that has some of its values several times */
+    bool by_sample;   /* ... but only as its first dimension, the batch, repeats all others */
     int32_t producer; /* node, or -1 */
     int32_t n_use;    /* nodes that read it, by slot */
     bool input;       /* of the model, without a value in the file */
@@ -113,6 +114,8 @@ bool smp__onnx_is_float(int type);
 int smp__onnx_type_bytes(int type);
 /* A constant of one element. */
 bool smp__onnx_scalar(const smp_onnx_value *value, double *out);
+/* What an operator of two inputs, or a comparison, makes of two numbers. */
+double smp__onnx_of_two(const char *op, double a, double b);
 /* May so many elements of constants be looked at once more? So that a small file cannot keep a
  * reader busy for hours. */
 bool smp__onnx_work(smp_onnx_model *model, int64_t elements);
@@ -130,6 +133,12 @@ smp__onnx_note smp__onnx_noted(const smp_onnx_node *node, const char *key);
 int smp__onnx_parameters(const smp_onnx_node *node);
 /* Did that read others, and not the parameter that is stored under this name? */
 bool smp__onnx_reads_another(const smp_onnx_node *node, const char *initializer);
+/* Does it read buffers, which are not trained, and no parameter? */
+bool smp__onnx_reads_buffer(const smp_onnx_node *node);
+/* Do both say that they read one and the same? */
+bool smp__onnx_share_parameter(const smp_onnx_node *a, const smp_onnx_node *b);
+/* Did the exporter rewrite a convolution and the batch normalisation behind it as this node? */
+bool smp__onnx_batchnorm_folded(const smp_onnx_node *node);
 /* Row of its table that an embedding does not train (padding_idx); -1: none, or not said. */
 int64_t smp__onnx_padding_row(const smp_onnx_node *node);
 /* The module that called it: "h.0.ln_1". */

@@ -134,6 +134,33 @@ bool smp__onnx_reads_another(const smp_onnx_node *node, const char *initializer)
     return any;
 }
 
+bool smp__onnx_reads_buffer(const smp_onnx_node *node)
+{
+    const char *at, *end;
+    return arguments(node, &at, &end) && behind(at, end, "%b_") && !behind(at, end, "%p_");
+}
+
+bool smp__onnx_share_parameter(const smp_onnx_node *a, const smp_onnx_node *b)
+{
+    const char *at, *end, *other, *other_end;
+    if (!arguments(a, &at, &end))
+        return false;
+    for (smp__onnx_note x; (x = parameter(&at, end)).text;) {
+        if (!arguments(b, &other, &other_end))
+            return false;
+        for (smp__onnx_note y; (y = parameter(&other, other_end)).text;)
+            if (x.length == y.length && memcmp(x.text, y.text, x.length) == 0)
+                return true;
+    }
+    return false;
+}
+
+bool smp__onnx_batchnorm_folded(const smp_onnx_node *node)
+{
+    const smp__onnx_note note = smp__onnx_noted(node, "pkg.onnxscript.rewriter.rule_name");
+    return behind(note.text, note.text + note.length, "FuseBatchNorm") != NULL;
+}
+
 int64_t smp__onnx_padding_row(const smp_onnx_node *node)
 {
     /* %embedding : .. aten.embedding.default](args = (%p_wte_weight, %x, 0), kwargs = {}) */

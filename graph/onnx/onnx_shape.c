@@ -261,6 +261,7 @@ static const rule RULES[] = {
     {"Floor", like_first},
     {"Gather", smp__shape_gather},
     {"GatherElements", like_second},
+    {"GatherND", smp__shape_gather_nd},
     {"Gelu", like_first},
     {"Gemm", gemm},
     {"GlobalAveragePool", global_pool},

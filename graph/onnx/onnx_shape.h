@@ -29,6 +29,7 @@ void smp__shape_slice(smp__infer *i);
 void smp__shape_squeeze(smp__infer *i);
 void smp__shape_unsqueeze(smp__infer *i);
 void smp__shape_gather(smp__infer *i);
+void smp__shape_gather_nd(smp__infer *i);
 void smp__shape_expand(smp__infer *i);
 void smp__shape_tile(smp__infer *i);
 void smp__shape_pad(smp__infer *i);

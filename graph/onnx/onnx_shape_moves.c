@@ -243,6 +243,22 @@ void smp__shape_gather(smp__infer *i)
 }
 
 /* Expand, and ConstantOfShape of its one input: a shape given by values. */
+void smp__shape_gather_nd(smp__infer *i)
+{
+    const smp_onnx_value *from = i->in[0], *at = i->in[1];
+    const int64_t skip = smp__onnx_int(i->node, "batch_dims", 0);
+    if (!from || !at || at->n_dim < 1 || skip < 0 || skip >= at->n_dim)
+        return;
+    const int64_t used = skip + at->dim[at->n_dim - 1];
+    if (used > from->n_dim || at->n_dim - 1 + from->n_dim - used > SMP_ONNX_DIMS)
+        return;
+    for (int d = 0; d < at->n_dim - 1; d++)
+        i->out->dim[d] = at->dim[d];
+    for (int64_t d = used; d < from->n_dim; d++)
+        i->out->dim[at->n_dim - 1 + d - used] = from->dim[d];
+    i->out->n_dim = at->n_dim - 1 + from->n_dim - (int)used;
+}
+
 void smp__shape_expand(smp__infer *i)
 {
     const bool of_shape = strcmp(i->node->op, "ConstantOfShape") == 0;

@@ -76,6 +76,51 @@ static void test_parameters(void **state)
     assert_int_equal(smp__onnx_padding_row(&n.node), -1);
 }
 
+static void test_shared(void **state)
+{
+    (void)state;
+    noted a, b;
+    start(&a);
+    start(&b);
+    note(&a, "pkg.torch.onnx.fx_node", "%e : [] = f(args = (%p_wte_weight, %x), kwargs = {})");
+    assert_false(smp__onnx_share_parameter(&a.node, &b.node));
+    assert_false(smp__onnx_share_parameter(&b.node, &a.node));
+    note(&b, "pkg.torch.onnx.fx_node",
+         "%l : [] = f(args = (%y, %p_wte, %p_wte_weight), kwargs = {})");
+    assert_true(smp__onnx_share_parameter(&a.node, &b.node));
+    assert_true(smp__onnx_share_parameter(&b.node, &a.node));
+    start(&b);
+    note(&b, "pkg.torch.onnx.fx_node", "%l : [] = f(args = (%y, %p_wte_weights), kwargs = {})");
+    assert_false(smp__onnx_share_parameter(&a.node, &b.node));
+}
+
+static void test_buffer(void **state)
+{
+    (void)state;
+    noted n;
+    start(&n);
+    assert_false(smp__onnx_reads_buffer(&n.node));
+    note(&n, "pkg.torch.onnx.fx_node", "%m : [] = f(args = (%x, %b_scale), kwargs = {})");
+    assert_true(smp__onnx_reads_buffer(&n.node));
+    start(&n);
+    note(&n, "pkg.torch.onnx.fx_node", "%m : [] = f(args = (%p_w, %b_scale), kwargs = {})");
+    assert_false(smp__onnx_reads_buffer(&n.node));
+}
+
+static void test_folded(void **state)
+{
+    (void)state;
+    noted n;
+    start(&n);
+    assert_false(smp__onnx_batchnorm_folded(&n.node));
+    note(&n, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromConv");
+    assert_false(smp__onnx_batchnorm_folded(&n.node));
+    start(&n);
+    note(&n, "pkg.onnxscript.rewriter.rule_name",
+         "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv");
+    assert_true(smp__onnx_batchnorm_folded(&n.node));
+}
+
 static void test_nothing_read(void **state)
 {
     (void)state;
@@ -154,9 +199,10 @@ static void test_cut_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parameters),  cmocka_unit_test(test_nothing_read),
-        cmocka_unit_test(test_padding_row), cmocka_unit_test(test_module),
-        cmocka_unit_test(test_cut_off),
+        cmocka_unit_test(test_parameters),   cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_buffer),       cmocka_unit_test(test_folded),
+        cmocka_unit_test(test_nothing_read), cmocka_unit_test(test_padding_row),
+        cmocka_unit_test(test_module),       cmocka_unit_test(test_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
