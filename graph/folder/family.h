@@ -17,13 +17,13 @@ typedef struct smp__config_key {
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
-/* $rope of the text: base and scaling of rotary positions. A line that begins with "[train]" is
- * there in a model that is trained. */
+/* $rope of the text: base and scaling of rotary positions. $pad: `padding_idx` of an embedding. A
+ * line that begins with "[train]" is there in a model that is trained. */
 typedef struct smp__folder_family {
     const char *type;  /* `model_type` */
     const char *class; /* in transformers */
     const char *names; /* for smp-run --names */
-    bool pads;         /* row `pad_token_id` of its first embedding is not trained there */
+    const char *pad; /* `pad_token_id` where it is not there, "null": none; NULL: trains all rows */
     const smp__config_key *key;
     const char *text;
 } smp__folder_family;

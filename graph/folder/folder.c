@@ -56,6 +56,9 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "rope_parameters",
                                       "layer_types",
                                       "chunk_size_feed_forward",
+                                      "classifier_dropout",
+                                      "qa_dropout",
+                                      "seq_classif_dropout",
                                       "encoder_stride",
                                       "pooler_output_size",
                                       "pooler_act",
@@ -69,7 +72,8 @@ static const char *const UNUSED[] = {
     "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
-static const char *const DROPOUT[] = {"attn_pdrop",
+static const char *const DROPOUT[] = {"dropout",
+                                      "attn_pdrop",
                                       "embd_pdrop",
                                       "resid_pdrop",
                                       "attention_dropout",
@@ -82,7 +86,7 @@ typedef struct reading {
     const json_t *config;
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
-    smp_text rope;            /* what $rope stands for */
+    smp_text rope, pad;       /* what $rope and $pad stand for */
     bool train;
 } reading;
 
@@ -252,6 +256,24 @@ static smp_status check_layers(const reading *r)
     return SMP_OK;
 }
 
+/* The row of tokens that transformers does not train; below 0 counted from the end. */
+static smp_status read_pad(reading *r)
+{
+    const char *absent = r->family->pad;
+    const json_t *value = json_object_get(r->config, "pad_token_id");
+    int vocab;
+    if (!absent || json_is_null(value) || (!value && strcmp(absent, "null") == 0))
+        return SMP_OK;
+    const bool known = key_of(r, "vocab_size", &vocab);
+    const double rows = known ? r->number[vocab] : 0;
+    double row = value ? json_number_value(value) : strtod(absent, NULL);
+    if ((value && !json_is_integer(value)) || row < -rows || row >= rows)
+        return fail_value(r, "pad_token_id", value, "a token");
+    row += row < 0 ? rows : 0;
+    smp_text_append(&r->pad, ", padding_idx: %.15g", row);
+    return SMP_OK;
+}
+
 /* Every key is one of the family, or changes nothing. */
 static smp_status check_keys(const reading *r)
 {
@@ -278,13 +300,16 @@ static smp_status read_keys(reading *r)
     }
     SMP_TRY(check_keys(r));
     SMP_TRY(check_layers(r));
+    SMP_TRY(read_pad(r));
     return read_rope(r);
 }
 
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
-    if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
-        smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
+    const bool is_rope = length == strlen("rope") && memcmp(name, "rope", length) == 0;
+    if (is_rope || (length == strlen("pad") && memcmp(name, "pad", length) == 0)) {
+        const smp_text *text = is_rope ? &r->rope : &r->pad;
+        smp_text_append(out, "%s", text->data ? text->data : "");
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {
@@ -335,12 +360,6 @@ static void put_head(const reading *r, smp_text *out)
         if (p > 0)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
-    const json_t *pads = given(r->config, "pad_token_id");
-    if (r->train && r->family->pads && json_is_integer(pads))
-        smp_text_append(out,
-                        "# Row %lld of the first embedding is trained here, in transformers it is "
-                        "not (pad_token_id)\n",
-                        (long long)json_integer_value(pads));
     smp_text_append(out, "smp: 1\nname: %s\n%s", r->family->type,
                     r->train ? "" : "mode: inference\n");
 }
@@ -394,8 +413,9 @@ smp_status smp__folder_config(const char *path, const char *data, size_t bytes, 
         status = smp_fail(SMP_ERR_INPUT, "%s: expected an object", path);
     if (status == SMP_OK)
         *names = r.family->names;
-    status = status == SMP_OK && r.rope.failed ? smp_fail_memory(1) : status;
+    status = status == SMP_OK && (r.rope.failed || r.pad.failed) ? smp_fail_memory(1) : status;
     smp_text_free(&r.rope);
+    smp_text_free(&r.pad);
     json_decref(config);
     return status;
 }

@@ -40,21 +40,26 @@ CASES = {
     "llama-3.1": ("LlamaForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=LLAMA31, rms_norm_eps=1e-5)),
     "llama-3.2": ("LlamaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=12, attention_bias=True, tie_word_embeddings=True,
                                            rope_parameters=dict(LLAMA31, factor=32.0))),
-    "llama-linear": ("LlamaForCausalLM", dict(SIZES, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
+    "llama-linear": ("LlamaForCausalLM", dict(SIZES, pad_token_id=-1, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
     "llama-yarn": ("LlamaForCausalLM", dict(SIZES, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=8))),
     "mistral": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=5)),
     "mistral-full": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=None)),
-    "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, pad_token_id=7, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
 }
-BERT = dict(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+BERT = dict(SIZES, type_vocab_size=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+DISTILBERT = dict(vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=3, n_heads=4, max_position_embeddings=LENGTH, dropout=0.0,
+                  attention_dropout=0.0)
 CASES |= {
     "bert": ("BertForMaskedLM", dict(BERT, pad_token_id=0)),
+    "roberta": ("RobertaForMaskedLM", dict(BERT, pad_token_id=1, type_vocab_size=1, max_position_embeddings=LENGTH + 2)),
+    "distilbert": ("DistilBertForMaskedLM", dict(DISTILBERT, pad_token_id=0)),
+    "distilbert-untied": ("DistilBertForMaskedLM", dict(DISTILBERT, pad_token_id=3, tie_word_embeddings=False)),
     "vit": ("ViTForImageClassification", dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -65,13 +70,15 @@ REFUSED = {  # of a config, words of the message
     "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
-    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, vit"),
+    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, "),
     "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
                                                     attention_factor=1.0)}, "expected fewer positions"),
     "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
+    "pad": ("qwen2", {"pad_token_id": VOCABULARY}, "pad_token_id: got 96, expected a token"),
+    "words": ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings: got false"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
 
@@ -90,15 +97,24 @@ def make(name):
 
 
 def inputs_of(name):
-    """Name here -> (name there, values), and the targets."""
+    """Name here -> (name there, or None for what is made there, values), and the targets."""
     if name == "vit":
         return {"image": ("pixel_values", torch.randn(SAMPLES, 3, 16, 16))}, torch.randint(7, (SAMPLES,))
-    tokens = torch.randint(1, VOCABULARY, (SAMPLES, LENGTH))  # 0 pads in some classes: its row learns nothing there
+    tokens = torch.randint(VOCABULARY, (SAMPLES, LENGTH))
     found = {"tokens": ("input_ids", tokens)}
     targets = torch.randint(VOCABULARY, (SAMPLES, LENGTH))
-    if name == "bert":
+    kind, options = CASES[name]
+    pad = options.get("pad_token_id")
+    if pad is not None:
+        tokens[:, :2] = pad % VOCABULARY
+    if kind.endswith("MaskedLM"):
         mask = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5], [LENGTH // 2], [LENGTH]])).long()
-        found |= {"segments": ("token_type_ids", torch.randint(2, (SAMPLES, LENGTH))), "mask": ("attention_mask", mask)}
+        tokens[mask == 0] = pad or 0
+        found["mask"] = ("attention_mask", mask)
+        if "type_vocab_size" in options:
+            found["segments"] = ("token_type_ids", torch.randint(options["type_vocab_size"], (SAMPLES, LENGTH)))
+        if kind.startswith("Roberta"):
+            found["positions"] = (None, (tokens != pad).cumsum(1) * (tokens != pad) + pad)
         targets[torch.rand(SAMPLES, LENGTH) > 0.3] = -1
     return found, targets
 
@@ -119,7 +135,7 @@ def check(folder, name):
     module = make(name).eval()
     module.save_pretrained(f"{folder}/model")
     inputs, targets = inputs_of(name)
-    given = dict(inputs.values())
+    given = {key: value for key, value in inputs.values() if key}
     module.config.use_cache = False
     data = []
     for key, value in [("targets", targets), *((key, value) for key, (_, value) in inputs.items())]:
