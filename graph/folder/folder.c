@@ -1,6 +1,7 @@
 /* config.json of a folder, key by key, into the text of its family. */
 #include "graph/folder/family.h"
 #include "graph/folder/folder.h"
+#include "graph/safetensors/weights_file.h"
 #include "graph/safetensors/weights_format.h"
 
 #include <math.h>
@@ -57,6 +58,18 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "layer_types",
                                       "chunk_size_feed_forward",
                                       "classifier_dropout",
+                                      "classif_dropout",
+                                      "decoder_start_token_id",
+                                      "forced_bos_token_id",
+                                      "forced_eos_token_id",
+                                      "early_stopping",
+                                      "num_beams",
+                                      "no_repeat_ngram_size",
+                                      "init_std",
+                                      "initializer_factor",
+                                      "dense_act_fn",
+                                      "is_gated_act",
+                                      "output_past",
                                       "qa_dropout",
                                       "seq_classif_dropout",
                                       "encoder_stride",
@@ -73,6 +86,10 @@ static const char *const UNUSED[] = {
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
 static const char *const DROPOUT[] = {"dropout",
+                                      "dropout_rate",
+                                      "activation_dropout",
+                                      "encoder_layerdrop",
+                                      "decoder_layerdrop",
                                       "attn_pdrop",
                                       "embd_pdrop",
                                       "resid_pdrop",
@@ -82,7 +99,7 @@ static const char *const DROPOUT[] = {"dropout",
                                       NULL};
 
 typedef struct reading {
-    const char *path; /* of config.json */
+    const char *path, *folder; /* of config.json; where weights are, NULL: nowhere */
     const json_t *config;
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
@@ -134,15 +151,74 @@ static bool number_of(const json_t *value, double *out)
            (json_is_number(value) && isfinite(*out));
 }
 
+/* Which of the known values it is; `only` is one, or a list of them. */
+static smp_status read_known(reading *r, const smp__config_key *key, int index)
+{
+    const json_t *value = given(r->config, key->name);
+    json_t *known = json_loads(key->only, JSON_DECODE_ANY, NULL);
+    bool found = !value || json_equal(value, known);
+    r->number[index] = !value && key->absent ? strtod(key->absent, NULL) : 0;
+    for (size_t i = 0; i < json_array_size(known) && !found; i++)
+        if ((found = json_equal(value, json_array_get(known, i))))
+            r->number[index] = (double)i;
+    json_decref(known);
+    return found ? SMP_OK : fail_value(r, key->name, value, key->only);
+}
+
+static bool has_weights(const char *folder)
+{
+    static const char *const NAMES[] = {"model.safetensors", "model.safetensors.index.json"};
+    struct stat about;
+    bool found = false;
+    for (int i = 0; i < 2 && folder && !found; i++) {
+        smp_text path = {0};
+        smp_text_append(&path, "%s/%s", folder, NAMES[i]);
+        found = path.data && stat(path.data, &about) == 0;
+        smp_text_free(&path);
+    }
+    return found;
+}
+
+/* Has it values that are not 0? A tensor that is not there has none. */
+static smp_status look_at(smp_weights_file *file, const char *name, double *out)
+{
+    float values[1024];
+    const int32_t tensor = smp_weights_file_find(file, name);
+    const int64_t n = tensor < 0 ? 0 : file->tensor[tensor].elements;
+    if (n > 0 && !file->tensor[tensor].dtype->to_float)
+        return smp_fail(SMP_ERR_INPUT, "%s: tensor %s: expected floats", file->path, name);
+    *out = 0;
+    for (int64_t at = 0, some = 1024; at < n && *out == 0; at += some) {
+        some = n - at < some ? n - at : some;
+        SMP_TRY(smp_weights_file_read(file, tensor, at, some, values));
+        for (int64_t i = 0; i < some; i++)
+            *out = values[i] != 0 ? 1 : *out;
+    }
+    return SMP_OK;
+}
+
+static smp_status read_tensor(reading *r, const smp__config_key *key, int index)
+{
+    smp_weights_file *file = NULL;
+    r->number[index] = strtod(key->absent, NULL);
+    if (!has_weights(r->folder))
+        return SMP_OK;
+    SMP_TRY(smp_weights_file_open(r->folder, &file));
+    smp_status status = look_at(file, key->name + 1, &r->number[index]);
+    if (status == SMP_OK && key->only && r->number[index] != 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: tensor %s: SMP has none, expected zeroes", file->path,
+                          key->name + 1);
+    smp_weights_file_close(file);
+    return status;
+}
+
 static smp_status read_key(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
-    if (key->only) {
-        json_t *wanted = json_loads(key->only, JSON_DECODE_ANY, NULL);
-        const bool same = !value || json_equal(value, wanted);
-        json_decref(wanted);
-        return same ? SMP_OK : fail_value(r, key->name, value, key->only);
-    }
+    if (key->name[0] == '@')
+        return read_tensor(r, key, index);
+    if (key->only)
+        return read_known(r, key, index);
     int other;
     const bool is_null = json_is_null(json_object_get(r->config, key->name));
     if (is_null && key->unless) /* none */
@@ -322,20 +398,39 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         for (; *shown; shown++)
             if (*shown == '#')
                 smp_text_append(out, "%.15g", r->number[i]);
+            else if (*shown == '~')
+                smp_text_append(out, "%.17g", 1 / sqrt(r->number[i]));
             else
                 smp_text_append_bytes(out, shown, 1);
     }
 }
 
+/* "[name]" and "[!name]" before a line, which then begins at *line: is it there? */
+static bool stands(const reading *r, const char **line)
+{
+    bool all = true;
+    while (**line == '[') {
+        const char *name = *line + 1 + ((*line)[1] == '!'), *end = strchr(name, ']');
+        const size_t length = (size_t)(end - name);
+        bool is = r->train && length == strlen("train") && memcmp(name, "train", length) == 0;
+        for (int i = 0; r->family->key[i].name; i++) {
+            const char *as = r->family->key[i].as;
+            if (as && strlen(as) == length && memcmp(as, name, length) == 0)
+                is = r->number[i] != 0;
+        }
+        all = all && is != ((*line)[1] == '!');
+        *line = end + 1;
+    }
+    return all;
+}
+
 static void put_text(const reading *r, smp_text *out)
 {
-    static const char TRAIN[] = "[train]";
     const char *at = r->family->text;
     while (*at) {
         const char *end = strchr(at, '\n') + 1;
-        const bool of_training = strncmp(at, TRAIN, strlen(TRAIN)) == 0;
-        at = of_training ? at + strlen(TRAIN) : at;
-        for (; at < end && (r->train || !of_training); at++) {
+        const bool is_there = stands(r, &at);
+        for (; at < end && is_there; at++) {
             if (*at != '$') {
                 smp_text_append_bytes(out, at, 1);
                 continue;
@@ -395,12 +490,12 @@ static smp_status read_config(reading *r, smp_text *out)
     return out->failed ? smp_fail_memory(out->length) : SMP_OK;
 }
 
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names)
+smp_status smp__folder_config(const char *path, const char *folder, const char *data, size_t bytes,
+                              bool train, smp_text *text, const char **names)
 {
     json_error_t error;
     json_t *config = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
-    reading r = {.path = path, .config = config, .train = train};
+    reading r = {.path = path, .folder = folder, .config = config, .train = train};
     smp_status status;
     if (!config && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
         return smp_fail_memory(bytes);
@@ -429,16 +524,16 @@ smp_status smp_folder_import(const char *path, bool train, smp_text *text, const
     smp_status status =
         where.failed ? smp_fail_memory(1) : smp_file_read(where.data, MOST_CONFIG, &data, &bytes);
     if (status == SMP_OK)
-        status = smp__folder_config(where.data, data, bytes, train, text, names);
+        status = smp__folder_config(where.data, path, data, bytes, train, text, names);
     free(data);
     smp_text_free(&where);
     return status;
 }
 #else
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names)
+smp_status smp__folder_config(const char *path, const char *folder, const char *data, size_t bytes,
+                              bool train, smp_text *text, const char **names)
 {
-    (void)data, (void)bytes;
+    (void)folder, (void)data, (void)bytes;
     return smp_folder_import(path, train, text, names);
 }
 

@@ -50,16 +50,22 @@ CASES = {
 BERT = dict(SIZES, type_vocab_size=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 DISTILBERT = dict(vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=3, n_heads=4, max_position_embeddings=LENGTH, dropout=0.0,
                   attention_dropout=0.0)
+T5 = dict(vocab_size=VOCABULARY, d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=1, num_heads=4, n_positions=LENGTH,
+          relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=0)
 CASES |= {
     "bert": ("BertForMaskedLM", dict(BERT, pad_token_id=0)),
     "roberta": ("RobertaForMaskedLM", dict(BERT, pad_token_id=1, type_vocab_size=1, max_position_embeddings=LENGTH + 2)),
     "distilbert": ("DistilBertForMaskedLM", dict(DISTILBERT, pad_token_id=0)),
     "distilbert-untied": ("DistilBertForMaskedLM", dict(DISTILBERT, pad_token_id=3, tie_word_embeddings=False)),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5-gated": ("T5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5-own": ("T5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "vit": ("ViTForImageClassification", dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "t5", "vit")
+SET = {"T5": ["--set", "U=10"], "Bart": ["--set", "U=10"], "ResNet": ["--set", "size=32"]}  # what no config says
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -79,6 +85,7 @@ REFUSED = {  # of a config, words of the message
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "pad": ("qwen2", {"pad_token_id": VOCABULARY}, "pad_token_id: got 96, expected a token"),
     "words": ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings: got false"),
+    "gate": ("t5", {"feed_forward_proj": "gated-silu"}, 'feed_forward_proj: got "gated-silu", expected ["relu", "gated-gelu"]'),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
 
@@ -90,6 +97,8 @@ def make(name):
     config._attn_implementation = "eager"
     torch.manual_seed(5)
     module = kind(config)
+    if name.endswith("-own"):
+        module.lm_head.weight = torch.nn.Parameter(torch.randn_like(module.lm_head.weight) * 0.1)
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(torch.randn_like(weight) * 0.05)
@@ -107,15 +116,18 @@ def inputs_of(name):
     pad = options.get("pad_token_id")
     if pad is not None:
         tokens[:, :2] = pad % VOCABULARY
+    mask = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5], [LENGTH // 2], [LENGTH]])).long()
     if kind.endswith("MaskedLM"):
-        mask = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 5], [LENGTH // 2], [LENGTH]])).long()
-        tokens[mask == 0] = pad or 0
+        tokens[mask == 0] = pad
         found["mask"] = ("attention_mask", mask)
         if "type_vocab_size" in options:
             found["segments"] = ("token_type_ids", torch.randint(options["type_vocab_size"], (SAMPLES, LENGTH)))
         if kind.startswith("Roberta"):
             found["positions"] = (None, (tokens != pad).cumsum(1) * (tokens != pad) + pad)
         targets[torch.rand(SAMPLES, LENGTH) > 0.3] = -1
+    if kind.endswith("ConditionalGeneration"):
+        found |= {"mask": ("attention_mask", mask), "decoder_tokens": ("decoder_input_ids", tokens[:, 3:13])}
+        targets = targets[:, :10].contiguous()
     return found, targets
 
 
@@ -143,8 +155,9 @@ def check(folder, name):
         data += ["--data", f"{key}={key}.npy"]
     said = run(folder, "smp-import", "model", "-o", "model.yaml", "--loss", "cross_entropy")
     names = re.search(r"--names (\S+)", said)[1]
+    sizes = [word for kind, words in SET.items() if CASES[name][0].startswith(kind) for word in words]
     run(folder, "smp-partition", "model.yaml", "-o", "plan.yaml", "-n", "2", "--stages", "2", "--microbatch-size", "2",
-        "--microbatches", "2")
+        "--microbatches", "2", *sizes)
     common = ["plan.yaml", *data, "--no-shuffle", "--weights", "model", "--names", names]
     with torch.no_grad():
         expected = module(**given).logits.numpy()
