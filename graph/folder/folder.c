@@ -64,6 +64,12 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "forced_eos_token_id",
                                       "early_stopping",
                                       "num_beams",
+                                      "length_penalty",
+                                      "max_length",
+                                      "min_length",
+                                      "prefix",
+                                      "force_bos_token_to_be_generated",
+                                      "_num_labels",
                                       "no_repeat_ngram_size",
                                       "init_std",
                                       "initializer_factor",
@@ -79,10 +85,22 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       NULL};
 
 /* Their value is false, or they are of a row. */
-static const char *const UNUSED[] = {
-    "is_decoder",         "is_encoder_decoder",     "add_cross_attention", "tie_encoder_decoder",
-    "torchscript",        "use_bfloat16",           "attention_bias",      "mlp_bias",
-    "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
+static const char *const UNUSED[] = {"is_decoder",
+                                     "is_encoder_decoder",
+                                     "add_cross_attention",
+                                     "tie_encoder_decoder",
+                                     "torchscript",
+                                     "use_bfloat16",
+                                     "attention_bias",
+                                     "mlp_bias",
+                                     "use_sliding_window",
+                                     "gradient_checkpointing",
+                                     "use_mask_token",
+                                     "add_bias_logits",
+                                     "add_final_layer_norm",
+                                     "normalize_before",
+                                     "static_position_embeddings",
+                                     NULL};
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
 static const char *const DROPOUT[] = {"dropout",

@@ -52,6 +52,8 @@ DISTILBERT = dict(vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=3, n_he
                   attention_dropout=0.0)
 T5 = dict(vocab_size=VOCABULARY, d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=1, num_heads=4, n_positions=LENGTH,
           relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=0)
+BART = dict(vocab_size=VOCABULARY, d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, decoder_layers=1,
+            decoder_attention_heads=2, decoder_ffn_dim=40, max_position_embeddings=LENGTH, dropout=0.0)
 CASES |= {
     "bert": ("BertForMaskedLM", dict(BERT, pad_token_id=0)),
     "roberta": ("RobertaForMaskedLM", dict(BERT, pad_token_id=1, type_vocab_size=1, max_position_embeddings=LENGTH + 2)),
@@ -60,11 +62,12 @@ CASES |= {
     "t5": ("T5ForConditionalGeneration", T5),
     "t5-gated": ("T5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "t5-own": ("T5ForConditionalGeneration", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "bart": ("BartForConditionalGeneration", BART),
     "vit": ("ViTForImageClassification", dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "t5", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "t5", "bart", "vit")
 SET = {"T5": ["--set", "U=10"], "Bart": ["--set", "U=10"], "ResNet": ["--set", "size=32"]}  # what no config says
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
@@ -86,6 +89,7 @@ REFUSED = {  # of a config, words of the message
     "pad": ("qwen2", {"pad_token_id": VOCABULARY}, "pad_token_id: got 96, expected a token"),
     "words": ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings: got false"),
     "gate": ("t5", {"feed_forward_proj": "gated-silu"}, 'feed_forward_proj: got "gated-silu", expected ["relu", "gated-gelu"]'),
+    "scaled": ("bart", {"scale_embedding": True}, "scale_embedding: got true"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
 }
 
@@ -126,7 +130,7 @@ def inputs_of(name):
             found["positions"] = (None, (tokens != pad).cumsum(1) * (tokens != pad) + pad)
         targets[torch.rand(SAMPLES, LENGTH) > 0.3] = -1
     if kind.endswith("ConditionalGeneration"):
-        found |= {"mask": ("attention_mask", mask), "decoder_tokens": ("decoder_input_ids", tokens[:, 3:13])}
+        found |= {"mask": ("attention_mask", mask), "decoder_tokens": ("decoder_input_ids", tokens[:, 1:11])}
         targets = targets[:, :10].contiguous()
     return found, targets
 
@@ -195,9 +199,20 @@ def check_refused(folder):
         require(words in said, f"{name}: said '{said}', expected '{words}'")
 
 
+def check_bias(folder):
+    """BART's logits have a bias that is no weight: SMP has none, so it is to be zeroes."""
+    module = make("bart")
+    for value, code in ((0.0, 0), (0.5, 2)):
+        module.final_logits_bias[0, -1] = value
+        module.save_pretrained(f"{folder}/biased")
+        said = run(folder, "smp-import", "biased", code=code)
+        require(code == 0 or "tensor final_logits_bias: SMP has none" in said, f"bias {value}: said '{said}'")
+
+
 cases = sys.argv[1:] or (CASES if os.environ.get("SMP_TEST_LONG") else ORDINARY)
 for case in cases:
     with tempfile.TemporaryDirectory() as scratch:
         check(scratch, case)
 with tempfile.TemporaryDirectory() as scratch:
     check_refused(scratch)
+    check_bias(scratch)
