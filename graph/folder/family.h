@@ -14,7 +14,8 @@ typedef struct smp__config_key {
                            which the number counts from 0; NULL: any number */
     const char *as;     /* $as stands for it in the family's text; NULL: for nothing */
     const char *absent; /* its value where it is not there, or the name of an earlier key that says
-                           it; NULL: it has to be there, unless `only` is known */
+                           it; NULL: it has to be there, unless `only` is known. A list: the key has
+                           one, its number is how many, and $as without `when` is the list */
     const char *when;   /* what $as is if it is not 0, with # for the number and ~ for 1 / its
                            root; NULL: the number */
     const char *unless; /* if it is 0 */

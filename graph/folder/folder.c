@@ -73,6 +73,9 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "no_repeat_ngram_size",
                                       "init_std",
                                       "initializer_factor",
+                                      "out_features",
+                                      "out_indices",
+                                      "stage_names",
                                       "dense_act_fn",
                                       "is_gated_act",
                                       "output_past",
@@ -183,6 +186,40 @@ static smp_status read_known(reading *r, const smp__config_key *key, int index)
     return found ? SMP_OK : fail_value(r, key->name, value, key->only);
 }
 
+static bool is_list(const smp__config_key *key)
+{
+    return key->absent && key->absent[0] == '[';
+}
+
+/* Of whole numbers above 0. */
+static smp_status read_list(reading *r, const smp__config_key *key, int index)
+{
+    static const char EXPECTED[] = "a list of whole numbers from 1 on";
+    const json_t *value = given(r->config, key->name);
+    json_t *absent = json_loads(key->absent, JSON_DECODE_ANY, NULL);
+    const size_t n = json_array_size(value ? value : absent);
+    json_decref(absent);
+    if (n == 0)
+        return fail_value(r, key->name, value, EXPECTED);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_int_t item = json_integer_value(json_array_get(value, i));
+        if (item < 1 || item > INT32_MAX)
+            return fail_value(r, key->name, value, EXPECTED);
+    }
+    r->number[index] = (double)n;
+    return SMP_OK;
+}
+
+static void put_list(const reading *r, const smp__config_key *key, smp_text *out)
+{
+    const json_t *value = given(r->config, key->name);
+    smp_text_append(out, "%s", value ? "[" : key->absent);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        smp_text_append(out, "%s%lld", i > 0 ? ", " : "",
+                        (long long)json_integer_value(json_array_get(value, i)));
+    smp_text_append(out, "%s", value ? "]" : "");
+}
+
 static bool has_weights(const char *folder)
 {
     static const char *const NAMES[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -237,6 +274,8 @@ static smp_status read_key(reading *r, const smp__config_key *key, int index)
         return read_tensor(r, key, index);
     if (key->only)
         return read_known(r, key, index);
+    if (is_list(key))
+        return read_list(r, key, index);
     int other;
     const bool is_null = json_is_null(json_object_get(r->config, key->name));
     if (is_null && key->unless) /* none */
@@ -410,9 +449,12 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         const smp__config_key *key = &r->family->key[i];
         if (!key->as || strlen(key->as) != length || memcmp(key->as, name, length) != 0)
             continue;
-        const char *shown = r->number[i] == 0 && key->unless ? key->unless
-                            : key->when                      ? key->when
-                                                             : "#";
+        if (is_list(key) && !key->when)
+            put_list(r, key, out);
+        const char *shown = is_list(key) && !key->when         ? ""
+                            : r->number[i] == 0 && key->unless ? key->unless
+                            : key->when                        ? key->when
+                                                               : "#";
         for (; *shown; shown++)
             if (*shown == '#')
                 smp_text_append(out, "%.15g", r->number[i]);
