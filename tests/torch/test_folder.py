@@ -169,6 +169,8 @@ def losses_there(module, given, targets, rate):
 def check(folder, name):
     module = make(name).eval()
     module.save_pretrained(f"{folder}/model")
+    with open(f"{folder}/model/vocab.txt", "w", encoding="utf-8") as file:
+        file.write("[PAD]\n")
     inputs, targets = inputs_of(name)
     given = {key: value for key, value in inputs.values() if key}
     module.config.use_cache = False
@@ -188,14 +190,14 @@ def check(folder, name):
     run(folder, "smp-run", *common, "--steps", "0", "--predict", "logits.npy", ranks=2)
     off = (numpy.abs(numpy.load(f"{folder}/logits.npy") - expected) / numpy.maximum(1, numpy.abs(expected))).max()
     out = run(folder, "smp-run", *common, "--steps", str(STEPS), "--json", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
-              "--clip", "0", "--lr", str(rate), "--export-weights", "model.safetensors", ranks=2)
+              "--clip", "0", "--lr", str(rate), "--export-weights", "new/", ranks=2)
     ours = [float(x) for x in re.findall(r'"loss": ?([0-9.]+)', out)]
     theirs = losses_there(module, given, targets, rate)
     apart = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
     with torch.no_grad():
         after = module(**given).logits
-        os.replace(f"{folder}/model.safetensors", f"{folder}/model/model.safetensors")
-        loaded = type(module).from_pretrained(f"{folder}/model").eval()(**given).logits
+        require(os.path.exists(f"{folder}/new/vocab.txt"), f"{name}: the tokenizer")
+        loaded = type(module).from_pretrained(f"{folder}/new").eval()(**given).logits
     back = ((loaded - after).abs() / after.abs().clamp(min=1)).max().item()
     print(f"{name}: logits differ by {off:.2g}, losses of {STEPS} steps by {apart:.2g}, logits of what is loaded again by {back:.2g}",
           flush=True)
