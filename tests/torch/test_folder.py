@@ -51,7 +51,8 @@ BERT = dict(SIZES, type_vocab_size=2, hidden_dropout_prob=0.0, attention_probs_d
 DISTILBERT = dict(vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=3, n_heads=4, max_position_embeddings=LENGTH, dropout=0.0,
                   attention_dropout=0.0)
 T5 = dict(vocab_size=VOCABULARY, d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=1, num_heads=4, n_positions=LENGTH,
-          relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=0)
+          relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=0,
+          initializer_factor=0.5)
 BART = dict(vocab_size=VOCABULARY, d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, decoder_layers=1,
             decoder_attention_heads=2, decoder_ffn_dim=40, max_position_embeddings=LENGTH, dropout=0.0)
 RESNET = dict(embedding_size=8, hidden_sizes=[8, 16, 24], depths=[2, 1, 1], layer_type="basic", num_labels=7)
