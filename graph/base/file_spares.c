@@ -76,8 +76,16 @@ static smp_status is_indexed(const char *output, const char *index, bool *found)
 static bool is_weights_within(const struct stat *directory, const char *input)
 {
     char folder[PATH_MAX];
-    return S_ISDIR(directory->st_mode) && is_same(directory, folder_of(input, folder)) &&
-           (ends_with(input, ".safetensors") || ends_with(input, ".index.json"));
+    const bool weights = ends_with(input, ".safetensors") || ends_with(input, ".index.json");
+    return S_ISDIR(directory->st_mode) &&
+           is_same(directory, weights ? folder_of(input, folder) : input);
+}
+
+/* If an input is a directory, weights are read from it. */
+static bool is_weights_of(const char *output, const struct stat *directory)
+{
+    char folder[PATH_MAX];
+    return ends_with(output, ".safetensors") && is_same(directory, folder_of(output, folder));
 }
 
 static smp_status is_input(const char *output, const struct stat *written, const char *input,
@@ -90,7 +98,7 @@ static smp_status is_input(const char *output, const struct stat *written, const
     if (is_weights_within(written, input))
         *found = true;
     else if (S_ISREG(written->st_mode) && S_ISDIR(read.st_mode))
-        *found = lies_below(output, input);
+        *found = lies_below(output, input) || is_weights_of(output, &read);
     else if (S_ISREG(written->st_mode) && is_same(&read, output))
         *found = true;
     else if (S_ISREG(written->st_mode) && ends_with(input, ".index.json"))

@@ -52,8 +52,8 @@ uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes);
 smp_status smp_file_open(const char *path, int *fd, int64_t *bytes);
 /* SMP_ERR_INPUT if `output`, which is there and about to be written, is the file `input` under any
  * name, matches the pattern `input`, lies in a folder of the directory `input`, or is named by
- * `input`, an index of weights; or a directory for weights in which the file of weights `input`
- * lies. Either may be NULL. In file_spares.c. */
+ * `input`, an index of weights; or is weights in the directory `input`; or a directory, that of
+ * `input` or of the file of weights `input`. Either may be NULL. In file_spares.c. */
 smp_status smp_file_spares(const char *output, const char *input);
 /* Creates a file that was not there, to write; of a link nothing is followed. For all that is
  * temporary. directory: what `path` begins at, AT_FDCWD for the current one. A descriptor, or -1

@@ -27,5 +27,5 @@ static const char GPT2_TEXT[] =
         ", causal: true",
         "tanh") "  - {op: layernorm, name: ln_f, in: x, out: x, eps: $eps}\n" HEAD;
 
-const smp__folder_family smp__family_gpt2 = {"gpt2", "GPT2LMHeadModel", "hf-gpt2", false,
+const smp__folder_family smp__family_gpt2 = {"gpt2", "GPT2LMHeadModel", "hf-gpt2", NULL,
                                              GPT2,   GPT2_TEXT};

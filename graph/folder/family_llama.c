@@ -72,9 +72,9 @@ static const smp__config_key QWEN2[] = {
     "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n" HEAD
 
 const smp__folder_family smp__family_llama = {
-    "llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "$bias", "")};
+    "llama", "LlamaForCausalLM", "hf-llama", "null", LLAMA, DECODER("$bias", "$bias", "")};
 const smp__folder_family smp__family_mistral = {"mistral",  "MistralForCausalLM",
-                                                "hf-llama", true,
+                                                "hf-llama", "null",
                                                 MISTRAL,    DECODER(NO_BIAS, NO_BIAS, "$window")};
-const smp__folder_family smp__family_qwen2 = {"qwen2", "Qwen2ForCausalLM",      "hf-llama", true,
+const smp__folder_family smp__family_qwen2 = {"qwen2", "Qwen2ForCausalLM",      "hf-llama", "null",
                                               QWEN2,   DECODER("", NO_BIAS, "")};

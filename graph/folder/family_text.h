@@ -12,7 +12,7 @@
     "  tokens: {dtype: int32, shape: [T]}\n"                                                       \
     "[train]  targets: {dtype: int32, shape: [T]}\n"                                               \
     "ops:\n"                                                                                       \
-    "  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}\n"
+    "  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d$pad}\n"
 
 #define TIED ", weight: wte.weight", ""
 

@@ -34,4 +34,4 @@ static const char VIT_TEXT[] =
                    "[train]loss: loss\n";
 
 const smp__folder_family smp__family_vit = {
-    "vit", "ViTForImageClassification", "hf-vit", false, VIT, VIT_TEXT};
+    "vit", "ViTForImageClassification", "hf-vit", NULL, VIT, VIT_TEXT};

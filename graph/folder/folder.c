@@ -1,6 +1,7 @@
 /* config.json of a folder, key by key, into the text of its family. */
 #include "graph/folder/family.h"
 #include "graph/folder/folder.h"
+#include "graph/safetensors/weights_file.h"
 #include "graph/safetensors/weights_format.h"
 
 #include <math.h>
@@ -56,6 +57,31 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "rope_parameters",
                                       "layer_types",
                                       "chunk_size_feed_forward",
+                                      "classifier_dropout",
+                                      "classif_dropout",
+                                      "decoder_start_token_id",
+                                      "forced_bos_token_id",
+                                      "forced_eos_token_id",
+                                      "early_stopping",
+                                      "num_beams",
+                                      "length_penalty",
+                                      "max_length",
+                                      "min_length",
+                                      "prefix",
+                                      "force_bos_token_to_be_generated",
+                                      "_num_labels",
+                                      "no_repeat_ngram_size",
+                                      "init_std",
+                                      "initializer_factor",
+                                      "out_features",
+                                      "out_indices",
+                                      "stage_names",
+                                      "dense_act_fn",
+                                      "is_gated_act",
+                                      "output_past",
+                                      "tie_weights_",
+                                      "qa_dropout",
+                                      "seq_classif_dropout",
                                       "encoder_stride",
                                       "pooler_output_size",
                                       "pooler_act",
@@ -63,13 +89,30 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       NULL};
 
 /* Their value is false, or they are of a row. */
-static const char *const UNUSED[] = {
-    "is_decoder",         "is_encoder_decoder",     "add_cross_attention", "tie_encoder_decoder",
-    "torchscript",        "use_bfloat16",           "attention_bias",      "mlp_bias",
-    "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
+static const char *const UNUSED[] = {"is_decoder",
+                                     "is_encoder_decoder",
+                                     "add_cross_attention",
+                                     "tie_encoder_decoder",
+                                     "torchscript",
+                                     "use_bfloat16",
+                                     "attention_bias",
+                                     "mlp_bias",
+                                     "use_sliding_window",
+                                     "gradient_checkpointing",
+                                     "use_mask_token",
+                                     "add_bias_logits",
+                                     "add_final_layer_norm",
+                                     "normalize_before",
+                                     "static_position_embeddings",
+                                     NULL};
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
-static const char *const DROPOUT[] = {"attn_pdrop",
+static const char *const DROPOUT[] = {"dropout",
+                                      "dropout_rate",
+                                      "activation_dropout",
+                                      "encoder_layerdrop",
+                                      "decoder_layerdrop",
+                                      "attn_pdrop",
                                       "embd_pdrop",
                                       "resid_pdrop",
                                       "attention_dropout",
@@ -78,11 +121,11 @@ static const char *const DROPOUT[] = {"attn_pdrop",
                                       NULL};
 
 typedef struct reading {
-    const char *path; /* of config.json */
+    const char *path, *folder; /* of config.json; where weights are, NULL: nowhere */
     const json_t *config;
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
-    smp_text rope;            /* what $rope stands for */
+    smp_text rope, pad;       /* what $rope and $pad stand for */
     bool train;
 } reading;
 
@@ -130,15 +173,110 @@ static bool number_of(const json_t *value, double *out)
            (json_is_number(value) && isfinite(*out));
 }
 
+/* Which of the known values it is; `only` is one, or a list of them. */
+static smp_status read_known(reading *r, const smp__config_key *key, int index)
+{
+    const json_t *value = given(r->config, key->name);
+    json_t *known = json_loads(key->only, JSON_DECODE_ANY, NULL);
+    bool found = !value || json_equal(value, known);
+    r->number[index] = !value && key->absent ? strtod(key->absent, NULL) : 0;
+    for (size_t i = 0; i < json_array_size(known) && !found; i++)
+        if ((found = json_equal(value, json_array_get(known, i))))
+            r->number[index] = (double)i;
+    json_decref(known);
+    return found ? SMP_OK : fail_value(r, key->name, value, key->only);
+}
+
+static bool is_list(const smp__config_key *key)
+{
+    return key->absent && key->absent[0] == '[';
+}
+
+/* Of whole numbers above 0. */
+static smp_status read_list(reading *r, const smp__config_key *key, int index)
+{
+    static const char EXPECTED[] = "a list of whole numbers from 1 on";
+    const json_t *value = given(r->config, key->name);
+    json_t *absent = json_loads(key->absent, JSON_DECODE_ANY, NULL);
+    const size_t n = json_array_size(value ? value : absent);
+    json_decref(absent);
+    if (n == 0)
+        return fail_value(r, key->name, value, EXPECTED);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_int_t item = json_integer_value(json_array_get(value, i));
+        if (item < 1 || item > INT32_MAX)
+            return fail_value(r, key->name, value, EXPECTED);
+    }
+    r->number[index] = (double)n;
+    return SMP_OK;
+}
+
+static void put_list(const reading *r, const smp__config_key *key, smp_text *out)
+{
+    const json_t *value = given(r->config, key->name);
+    smp_text_append(out, "%s", value ? "[" : key->absent);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        smp_text_append(out, "%s%lld", i > 0 ? ", " : "",
+                        (long long)json_integer_value(json_array_get(value, i)));
+    smp_text_append(out, "%s", value ? "]" : "");
+}
+
+static bool has_weights(const char *folder)
+{
+    static const char *const NAMES[] = {"model.safetensors", "model.safetensors.index.json"};
+    struct stat about;
+    bool found = false;
+    for (int i = 0; i < 2 && folder && !found; i++) {
+        smp_text path = {0};
+        smp_text_append(&path, "%s/%s", folder, NAMES[i]);
+        found = path.data && stat(path.data, &about) == 0;
+        smp_text_free(&path);
+    }
+    return found;
+}
+
+/* Has it values that are not 0? A tensor that is not there has none. */
+static smp_status look_at(smp_weights_file *file, const char *name, double *out)
+{
+    float values[1024];
+    const int32_t tensor = smp_weights_file_find(file, name);
+    const int64_t n = tensor < 0 ? 0 : file->tensor[tensor].elements;
+    if (n > 0 && !file->tensor[tensor].dtype->to_float)
+        return smp_fail(SMP_ERR_INPUT, "%s: tensor %s: expected floats", file->path, name);
+    *out = 0;
+    for (int64_t at = 0, some = 1024; at < n && *out == 0; at += some) {
+        some = n - at < some ? n - at : some;
+        SMP_TRY(smp_weights_file_read(file, tensor, at, some, values));
+        for (int64_t i = 0; i < some; i++)
+            *out = values[i] != 0 ? 1 : *out;
+    }
+    return SMP_OK;
+}
+
+static smp_status read_tensor(reading *r, const smp__config_key *key, int index)
+{
+    smp_weights_file *file = NULL;
+    r->number[index] = strtod(key->absent, NULL);
+    if (!has_weights(r->folder))
+        return SMP_OK;
+    SMP_TRY(smp_weights_file_open(r->folder, &file));
+    smp_status status = look_at(file, key->name + 1, &r->number[index]);
+    if (status == SMP_OK && key->only && r->number[index] != 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: tensor %s: SMP has none, expected zeroes", file->path,
+                          key->name + 1);
+    smp_weights_file_close(file);
+    return status;
+}
+
 static smp_status read_key(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
-    if (key->only) {
-        json_t *wanted = json_loads(key->only, JSON_DECODE_ANY, NULL);
-        const bool same = !value || json_equal(value, wanted);
-        json_decref(wanted);
-        return same ? SMP_OK : fail_value(r, key->name, value, key->only);
-    }
+    if (key->name[0] == '@')
+        return read_tensor(r, key, index);
+    if (key->only)
+        return read_known(r, key, index);
+    if (is_list(key))
+        return read_list(r, key, index);
     int other;
     const bool is_null = json_is_null(json_object_get(r->config, key->name));
     if (is_null && key->unless) /* none */
@@ -252,6 +390,24 @@ static smp_status check_layers(const reading *r)
     return SMP_OK;
 }
 
+/* The row of tokens that transformers does not train; below 0 counted from the end. */
+static smp_status read_pad(reading *r)
+{
+    const char *absent = r->family->pad;
+    const json_t *value = json_object_get(r->config, "pad_token_id");
+    int vocab;
+    if (!absent || json_is_null(value) || (!value && strcmp(absent, "null") == 0))
+        return SMP_OK;
+    const bool known = key_of(r, "vocab_size", &vocab);
+    const double rows = known ? r->number[vocab] : 0;
+    double row = value ? json_number_value(value) : strtod(absent, NULL);
+    if ((value && !json_is_integer(value)) || row < -rows || row >= rows)
+        return fail_value(r, "pad_token_id", value, "a token");
+    row += row < 0 ? rows : 0;
+    smp_text_append(&r->pad, ", padding_idx: %.15g", row);
+    return SMP_OK;
+}
+
 /* Every key is one of the family, or changes nothing. */
 static smp_status check_keys(const reading *r)
 {
@@ -278,39 +434,64 @@ static smp_status read_keys(reading *r)
     }
     SMP_TRY(check_keys(r));
     SMP_TRY(check_layers(r));
+    SMP_TRY(read_pad(r));
     return read_rope(r);
 }
 
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
-    if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
-        smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
+    const bool is_rope = length == strlen("rope") && memcmp(name, "rope", length) == 0;
+    if (is_rope || (length == strlen("pad") && memcmp(name, "pad", length) == 0)) {
+        const smp_text *text = is_rope ? &r->rope : &r->pad;
+        smp_text_append(out, "%s", text->data ? text->data : "");
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {
         const smp__config_key *key = &r->family->key[i];
         if (!key->as || strlen(key->as) != length || memcmp(key->as, name, length) != 0)
             continue;
-        const char *shown = r->number[i] == 0 && key->unless ? key->unless
-                            : key->when                      ? key->when
-                                                             : "#";
+        if (is_list(key) && !key->when)
+            put_list(r, key, out);
+        const char *shown = is_list(key) && !key->when         ? ""
+                            : r->number[i] == 0 && key->unless ? key->unless
+                            : key->when                        ? key->when
+                                                               : "#";
         for (; *shown; shown++)
             if (*shown == '#')
                 smp_text_append(out, "%.15g", r->number[i]);
+            else if (*shown == '~')
+                smp_text_append(out, "%.17g", 1 / sqrt(r->number[i]));
             else
                 smp_text_append_bytes(out, shown, 1);
     }
 }
 
+/* "[name]" and "[!name]" before a line, which then begins at *line: is it there? */
+static bool stands(const reading *r, const char **line)
+{
+    bool all = true;
+    while (**line == '[') {
+        const char *name = *line + 1 + ((*line)[1] == '!'), *end = strchr(name, ']');
+        const size_t length = (size_t)(end - name);
+        bool is = r->train && length == strlen("train") && memcmp(name, "train", length) == 0;
+        for (int i = 0; r->family->key[i].name; i++) {
+            const char *as = r->family->key[i].as;
+            if (as && strlen(as) == length && memcmp(as, name, length) == 0)
+                is = r->number[i] != 0;
+        }
+        all = all && is != ((*line)[1] == '!');
+        *line = end + 1;
+    }
+    return all;
+}
+
 static void put_text(const reading *r, smp_text *out)
 {
-    static const char TRAIN[] = "[train]";
     const char *at = r->family->text;
     while (*at) {
         const char *end = strchr(at, '\n') + 1;
-        const bool of_training = strncmp(at, TRAIN, strlen(TRAIN)) == 0;
-        at = of_training ? at + strlen(TRAIN) : at;
-        for (; at < end && (r->train || !of_training); at++) {
+        const bool is_there = stands(r, &at);
+        for (; at < end && is_there; at++) {
             if (*at != '$') {
                 smp_text_append_bytes(out, at, 1);
                 continue;
@@ -335,12 +516,6 @@ static void put_head(const reading *r, smp_text *out)
         if (p > 0)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
-    const json_t *pads = given(r->config, "pad_token_id");
-    if (r->train && r->family->pads && json_is_integer(pads))
-        smp_text_append(out,
-                        "# Row %lld of the first embedding is trained here, in transformers it is "
-                        "not (pad_token_id)\n",
-                        (long long)json_integer_value(pads));
     smp_text_append(out, "smp: 1\nname: %s\n%s", r->family->type,
                     r->train ? "" : "mode: inference\n");
 }
@@ -376,12 +551,12 @@ static smp_status read_config(reading *r, smp_text *out)
     return out->failed ? smp_fail_memory(out->length) : SMP_OK;
 }
 
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names)
+smp_status smp__folder_config(const char *path, const char *folder, const char *data, size_t bytes,
+                              bool train, smp_text *text, const char **names)
 {
     json_error_t error;
     json_t *config = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
-    reading r = {.path = path, .config = config, .train = train};
+    reading r = {.path = path, .folder = folder, .config = config, .train = train};
     smp_status status;
     if (!config && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
         return smp_fail_memory(bytes);
@@ -394,8 +569,9 @@ smp_status smp__folder_config(const char *path, const char *data, size_t bytes, 
         status = smp_fail(SMP_ERR_INPUT, "%s: expected an object", path);
     if (status == SMP_OK)
         *names = r.family->names;
-    status = status == SMP_OK && r.rope.failed ? smp_fail_memory(1) : status;
+    status = status == SMP_OK && (r.rope.failed || r.pad.failed) ? smp_fail_memory(1) : status;
     smp_text_free(&r.rope);
+    smp_text_free(&r.pad);
     json_decref(config);
     return status;
 }
@@ -409,16 +585,16 @@ smp_status smp_folder_import(const char *path, bool train, smp_text *text, const
     smp_status status =
         where.failed ? smp_fail_memory(1) : smp_file_read(where.data, MOST_CONFIG, &data, &bytes);
     if (status == SMP_OK)
-        status = smp__folder_config(where.data, data, bytes, train, text, names);
+        status = smp__folder_config(where.data, path, data, bytes, train, text, names);
     free(data);
     smp_text_free(&where);
     return status;
 }
 #else
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names)
+smp_status smp__folder_config(const char *path, const char *folder, const char *data, size_t bytes,
+                              bool train, smp_text *text, const char **names)
 {
-    (void)data, (void)bytes;
+    (void)folder, (void)data, (void)bytes;
     return smp_folder_import(path, train, text, names);
 }
 

@@ -15,8 +15,8 @@ bool smp_folder_is_one(const char *path);
  * SMP_ERR_INPUT names the key that asks for what is not known, and what is known. Without Jansson
  * all folders are refused. text: smp_text_free. */
 smp_status smp_folder_import(const char *path, bool train, smp_text *text, const char **names);
-/* The same of a config.json that `path` names in messages. */
-smp_status smp__folder_config(const char *path, const char *data, size_t bytes, bool train,
-                              smp_text *text, const char **names);
+/* The same of a config.json that `path` names in messages. folder: of its weights, or NULL. */
+smp_status smp__folder_config(const char *path, const char *folder, const char *data, size_t bytes,
+                              bool train, smp_text *text, const char **names);
 
 #endif

@@ -135,15 +135,16 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
             smp__add_weight(im, name, "weight", (smp_shape){2, {table->dim[0], table->dim[1]}},
                             table, table->floats, false);
         const int64_t row = smp__onnx_padding_row(node);
-        if (row >= 0 && im->options->loss)
-            smp_text_append(&im->notes,
-                            "# %s: row %lld is trained here, in PyTorch it is not (padding_idx)\n",
-                            name, (long long)row);
+        const char *padding =
+            row >= 0 && row < table->dim[0]
+                ? smp_arena_printf(im->arena, ", padding_idx: %lld", (long long)row)
+                : "";
         if (x.shape.n_dim == SMP_MAX_DIMS)
             return smp__refuse(im, "its indices have too many dimensions");
-        x.tensor = smp__emit_one(im, "embedding", name, x.tensor, ", rows: %lld, features: %lld%s}",
-                                 (long long)table->dim[0], (long long)table->dim[1],
-                                 smp__ties(im, WEIGHT_BIAS, &tied, 1));
+        x.tensor =
+            smp__emit_one(im, "embedding", name, x.tensor, ", rows: %lld, features: %lld%s%s}",
+                          (long long)table->dim[0], (long long)table->dim[1], padding,
+                          smp__ties(im, WEIGHT_BIAS, &tied, 1));
         x.shape.dim[x.shape.n_dim++] = table->dim[1];
         x.is_int = false;
         smp__bind(im, node, 0, &x);

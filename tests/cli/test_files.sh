@@ -64,6 +64,8 @@ index=(--weights hf/model.safetensors.index.json)
 expect_bad 'hf/model-00002-of-00002.safetensors: it is read, too' smp-run gpt.yaml --data text.txt "${index[@]}" \
     --export-weights hf/model-00002-of-00002.safetensors
 expect_bad 'hf/: it is read, too' smp-run gpt.yaml --data text.txt "${index[@]}" --export-weights hf/
+expect_bad 'hf/: it is read, too' smp-run gpt.yaml --data text.txt --weights hf --export-weights hf/
+expect_bad 'hf/other.safetensors: it is read, too' smp-run gpt.yaml --data text.txt --weights hf --export-weights hf/other.safetensors
 expect_bad 'hf/model-00001-of-00002.safetensors: it is read, too' smp-export gpt.yaml "${index[@]}" \
     --onnx hf/model-00001-of-00002.safetensors
 mkdir kept

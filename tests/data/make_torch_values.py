@@ -311,6 +311,8 @@ def main():
          [rand(2, 9, scale=1000), torch.randint(0, 2, (2, 9)).double()])
     case("cross_entropy_smoothed", 2, "cross_entropy, label_smoothing: 0.1",
          lambda x, t: cross_entropy(x, t, 0.1), [rand(2, 3, 8, scale=3), targets])
+    case("embedding_padding", 2, "embedding, rows: 5, features: 3, padding_idx: 4",
+         lambda x, w: F.embedding(x, w, padding_idx=4), [ids], [rand(5, 3)])
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ def balance(op, logits):
 
 
 KINDS = {
-    "embedding": lambda op, x, w: F.embedding(x[0], w[0]),
+    "embedding": lambda op, x, w: F.embedding(x[0], w[0], padding_idx=row if (row := op.get("padding_idx", -1)) >= 0 else None),
     "position_embedding": lambda op, x, w: x[0] + w[0],
     "rope": lambda op, x, w: rope(op, x[0]),
     "linear": lambda op, x, w: F.linear(x[0], *w),

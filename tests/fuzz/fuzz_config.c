@@ -10,8 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         smp_text text = {0};
         const char *names = NULL;
         smp_graph *graph = NULL;
-        if (fuzz_taken(smp__folder_config("config.json", (const char *)data, size, train, &text,
-                                          &names))) {
+        if (fuzz_taken(smp__folder_config("config.json", NULL, (const char *)data, size, train,
+                                          &text, &names))) {
             FUZZ_REQUIRE(names && text.data && !strchr(text.data, '$'));
             if (fuzz_taken(smp_graph_parse("model.yaml", text.data, text.length, &graph)))
                 smp_graph_destroy(graph);

@@ -234,7 +234,9 @@ static const smp_option rows[] = {
     {"export-weights", .kind = SMP_OPTION_TEXT, .at = AT(train.weights),
      .value = "FILE.safetensors|DIR/",
      .help = "write all weights to one file after the last step, or to several in DIR and "
-             "their index; those of a checkpoint with --checkpoint DIR --resume --steps 0"},
+             "their index, beside config.json and tokenizer of a Hugging Face folder that "
+             "--weights and --names read; those of a checkpoint with --checkpoint DIR --resume "
+             "--steps 0"},
     {"export-size", .kind = SMP_OPTION_TEXT, .at = AT(export_size), .value = "BYTES",
      .help = "of those in DIR (default 5GB)"},
     {"predict", .kind = SMP_OPTION_TEXT, .at = AT(train.predict), .value = "FILE.npy",

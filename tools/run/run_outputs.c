@@ -1,8 +1,9 @@
-/* Looks at what a run will write before its first step: exec/run_outputs.h. */
+/* What a run writes: looked at before its first step, and completed after its last one. */
 #include "tools/run/run_outputs.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -96,4 +97,53 @@ smp_status smp__outputs_check(const smp__trainer *t)
     if (check_folder(o->weights, "the weights") != SMP_OK)
         return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
     return check_folder(o->report, "the report");
+}
+
+static smp_status copy_file(const char *from, const char *to)
+{
+    enum { MOST = 1 << 28 };
+    char *data = NULL;
+    size_t bytes = 0;
+    smp_status status = smp_file_read(from, MOST, &data, &bytes);
+    if (status == SMP_OK)
+        status = smp_file_write(to, data, bytes);
+    free(data);
+    return status;
+}
+
+smp_status smp__folder_complete(const smp__trainer *t)
+{
+    static const char *const NAMES[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "vocab.txt",
+                                        "merges.txt",
+                                        "spiece.model",
+                                        "sentencepiece.bpe.model",
+                                        "chat_template.jinja",
+                                        "preprocessor_config.json",
+                                        "processor_config.json"};
+    const smp_train_options *o = t->options;
+    const size_t length = strlen(o->weights);
+    const bool folder = length > 0 && o->weights[length - 1] == '/';
+    smp_status status = SMP_OK;
+    if (!t->prints || !folder || !o->given || !o->weights_as.names)
+        return SMP_OK;
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]) && status == SMP_OK; i++) {
+        smp_text from = {0}, to = {0};
+        smp_text_append(&from, "%s/%s", o->given, NAMES[i]);
+        smp_text_append(&to, "%s%s", o->weights, NAMES[i]);
+        if (from.failed || to.failed)
+            status = smp_fail_memory(1);
+        else if (access(from.data, F_OK) == 0)
+            status = copy_file(from.data, to.data);
+        smp_text_free(&from);
+        smp_text_free(&to);
+    }
+    return status;
 }

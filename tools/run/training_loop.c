@@ -270,8 +270,10 @@ static smp_status run_steps(smp__trainer *t)
         return end_unsaved(t);
     if (o->predict)
         SMP_TRY(smp__prediction_write(t));
-    if (o->weights)
+    if (o->weights) {
         SMP_TRY(smp_export_weights_as(t->job, o->weights, &o->weights_as));
+        SMP_TRY(smp_agree(t->job, smp__folder_complete(t)));
+    }
     if (o->trace)
         SMP_TRY(smp_trace_write(t->job, o->trace));
     SMP_TRY(smp__watch_end(t));

@@ -3,6 +3,9 @@
  * The weight gradient adds rows of dout into the accumulator in the order of positions, so a row
  * that occurs twice has one order of summation. O(T * features).
  *
+ * Row `padding_idx` of the whole table takes no gradient here, as in PyTorch; other uses of a tied
+ * weight may give it one.
+ *
  * Of several devices that each have a part of the rows (split by `rows`), each makes zeroes of the
  * rows of others. */
 #include "graph/ops/embedding/embedding.h"
@@ -16,6 +19,7 @@ static const smp_attr_desc ATTRS[] = {
     [SMP__EMBEDDING_ROWS] = {"rows", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [SMP__EMBEDDING_FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [SMP__EMBEDDING_INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
+    [SMP__EMBEDDING_PADDING] = {"padding_idx", SMP_ATTR_INT, false, -1, -1, INT32_MAX, NULL},
     {0},
 };
 
@@ -25,13 +29,18 @@ static smp_status infer(smp_infer *infer)
     if (in->dtype != SMP_I32)
         return smp_infer_fail(infer, "input '%s' is float, expected int32 row numbers", in->name);
     SMP_TRY(smp_infer_dims(infer, 0, 0, SMP_MAX_DIMS - 1));
+    const int64_t rows = infer->attr[SMP__EMBEDDING_ROWS].i;
+    const int64_t padding = infer->attr[SMP__EMBEDDING_PADDING].i;
+    if (padding >= rows)
+        return smp_infer_fail(infer, "padding_idx: got %lld, expected a row from 0 to %lld",
+                              (long long)padding, (long long)rows - 1);
     infer->out_dtype = SMP_F32;
     infer->out_shape = in->shape;
     infer->out_shape.dim[infer->out_shape.n_dim++] = infer->attr[SMP__EMBEDDING_FEATURES].i;
     infer->n_param = 1;
     infer->param[0] = (smp_param_decl){
         .role = "weight",
-        .shape = {2, {infer->attr[SMP__EMBEDDING_ROWS].i, infer->attr[SMP__EMBEDDING_FEATURES].i}},
+        .shape = {2, {rows, infer->attr[SMP__EMBEDDING_FEATURES].i}},
         .init = SMP_INIT_NORMAL,
         .init_scale = (float)infer->attr[SMP__EMBEDDING_INIT_STD].f,
     };
@@ -110,10 +119,11 @@ static smp_status backward_weight(const smp_op_call *call)
     const int32_t *index = call->in[0];
     int64_t count = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     int64_t features = call->op->attr[SMP__EMBEDDING_FEATURES].i;
+    const int64_t padding = call->op->attr[SMP__EMBEDDING_PADDING].i;
     const smp__own_rows rows = smp__embedding_rows(call->graph, call->op);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
-        if (row >= 0 && row < rows.count)
+        if (row >= 0 && row < rows.count && index[i] != padding)
             smp__accumulate(call->dparam[0] + row * features, call->dout[0] + i * features,
                             features);
     }

@@ -58,7 +58,7 @@ __device__ __forceinline__ void embedding_add_run(float (&sum)[W], const T *dout
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     embedding_gradient(const int32_t *index, const int32_t *order, const T *dout, float *dweight,
-                       int64_t n, smp__own_rows rows, int64_t features)
+                       int64_t n, smp__own_rows rows, int64_t padding, int64_t features)
 // index, order (n), dout (n, features), dweight (rows.count, features) +=, features a multiple of W
 {
     const int64_t tiles = (features + SMP_WARP * W - 1) / (SMP_WARP * W);
@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         const int64_t column = (item - place * tiles) * SMP_WARP * W + lane * W;
         const bool inside = column < features;
         const int64_t at_row = index[order[place]], row = at_row - rows.first;
-        if (row < 0 || row >= rows.count || (place > 0 && index[order[place - 1]] == at_row))
+        if (row < 0 || row >= rows.count || at_row == padding ||
+            (place > 0 && index[order[place - 1]] == at_row))
             continue;
         float sum[W] = {0};
         if (inside)
@@ -114,7 +115,8 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
         width > 1 ? embedding_gradient<smp_pack<T>::N, T> : embedding_gradient<1, T>;
     SMP_TRY(smp_order(cuda, index, n, rows.all, call->workspace, &order));
     SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP), SMP_BLOCK, 0, cuda->stream, index, order,
-               (const T *)call->dout[0], call->dparam[0], n, rows, features);
+               (const T *)call->dout[0], call->dparam[0], n, rows,
+               call->op->attr[SMP__EMBEDDING_PADDING].i, features);
     return smp__cuda_launched("embedding");
 }
 

@@ -8,7 +8,12 @@
 extern "C" {
 #endif
 
-enum { SMP__EMBEDDING_ROWS, SMP__EMBEDDING_FEATURES, SMP__EMBEDDING_INIT_STD };
+enum {
+    SMP__EMBEDDING_ROWS,
+    SMP__EMBEDDING_FEATURES,
+    SMP__EMBEDDING_INIT_STD,
+    SMP__EMBEDDING_PADDING
+};
 
 /* The rows of an embedding's table that this device has, and how many there are in all. */
 typedef struct smp__own_rows {

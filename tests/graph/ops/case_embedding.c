@@ -25,7 +25,7 @@ static reference_flops flops(const reference_call *c)
 
 static const large_case LARGE[] = {
     {2, 2, "a: int32 [700]", "rows: 300, features: 64"},
-    {2, 2, "a: int32 [700]", "rows: 4, features: 300"},
+    {2, 2, "a: int32 [700]", "rows: 4, features: 300, padding_idx: 2"},
     {3, 2, "a: int32 [600]", "rows: 70000, features: 5"},
     {1, 2, "a: int32 [33]", "rows: 1, features: 1032"},
     {0},

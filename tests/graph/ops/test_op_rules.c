@@ -33,6 +33,8 @@ static void test_op_rules_refuse_bad_models(void **state)
     static const char *const cases[][2] = {
         {"op: embedding, in: x, rows: 3, features: 2", "int32"},
         {"op: embedding, in: ids, rows: 0, features: 2", "rows"},
+        {"op: embedding, in: ids, rows: 3, features: 2, padding_idx: 3",
+         "padding_idx: got 3, expected a row from 0 to 2"},
         {"op: position_embedding, in: v", "dimension"},
         {"op: position_embedding, in: ids", "dimension"},
         {"op: linear, in: ids, features: 3", "float"},
