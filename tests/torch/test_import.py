@@ -236,7 +236,7 @@ def check(folder, name, way, opset=None):
 
 
 def check_outputs(folder, path):
-    """What a user runs: it agrees, and it finds a file whose weights are another model's."""
+    """What a user runs."""
     command = [sys.executable, f"{TREE}/examples/check-onnx.py", path, "--bin", PROGRAMS]
     good = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     if good.returncode != 0 or "agree" not in good.stdout:
