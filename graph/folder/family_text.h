@@ -43,4 +43,80 @@
         "hidden_act", "\"gelu\"", NULL, NULL, NULL, NULL                                           \
     }
 
+/* With what a config means that lacks these keys, NULL: it may not. */
+#define SIZES(vocab_size, positions, kv_heads)                                                     \
+    {"vocab_size", NULL, "vocab", vocab_size, NULL, NULL},                                         \
+        {"hidden_size", NULL, "d", NULL, NULL, NULL},                                              \
+        {"intermediate_size", NULL, "hidden", NULL, NULL, NULL},                                   \
+        {"num_hidden_layers", NULL, "layers", NULL, NULL, NULL},                                   \
+        {"num_attention_heads", NULL, "heads", NULL, NULL, NULL},                                  \
+        {"num_key_value_heads", NULL, "kv_heads", kv_heads, NULL, NULL},                           \
+        {"head_dim", NULL, "width", "0", "#", "d / heads"},                                        \
+        {"max_position_embeddings", NULL, "T", positions, NULL, NULL},                             \
+        {"rms_norm_eps", NULL, "eps", "1e-06", NULL, NULL},                                        \
+        {"tie_word_embeddings", NULL, "tied", "0", TIED},                                          \
+        {"hidden_act", "\"silu\"", NULL, NULL, NULL, NULL},                                        \
+    {                                                                                              \
+        "is_causal", "true", NULL, NULL, NULL, NULL                                                \
+    }
+
+#define NO_BIAS ", bias: false"
+
+/* A block of a decoder: what its layers are made of; of LLaMA and its kin. */
+#define LET                                                                                        \
+    "let: {T: $T, d: $d, heads: $heads, kv_heads: $kv_heads, width: $width, layers: $layers, "     \
+    "vocab: $vocab, hidden: $hidden"
+
+#define LAYERS                                                                                     \
+    "  - repeat: layers\n"                                                                         \
+    "    as: i\n"                                                                                  \
+    "    ops:\n"                                                                                   \
+    "      - {op: rmsnorm, name: \"h{i}.norm_1\", in: x, out: a, eps: $eps}\n"
+
+#define QKV(bias)                                                                                  \
+    "      - {op: linear, name: \"h{i}.q\", in: a, out: q, features: heads * width" bias "}\n"     \
+    "      - {op: linear, name: \"h{i}.k\", in: a, out: k, features: kv_heads * width" bias "}\n"  \
+    "      - {op: linear, name: \"h{i}.v\", in: a, out: v, features: kv_heads * width" bias "}\n"
+
+/* Every head of q or k by itself, by one weight. */
+#define HEAD_NORM(x, heads)                                                                        \
+    "      - {op: reshape, name: \"h{i}." x "_heads\", in: " x ", out: " x ", shape: [T, " heads   \
+    ", width]}\n"                                                                                  \
+    "      - {op: rmsnorm, name: \"h{i}." x "_norm\", in: " x ", out: " x ", eps: $eps}\n"         \
+    "      - {op: reshape, name: \"h{i}." x "_rows\", in: " x ", out: " x ", shape: [T, " heads    \
+    " * width]}\n"
+
+#define QK_NORM HEAD_NORM("q", "heads") HEAD_NORM("k", "kv_heads")
+
+#define ROPE                                                                                       \
+    "      - {op: rope, name: \"h{i}.q_rope\", in: q, out: q, heads: heads$rope}\n"                \
+    "      - {op: rope, name: \"h{i}.k_rope\", in: k, out: k, heads: kv_heads$rope}\n"
+
+#define ATTEND(more, o_bias)                                                                       \
+    "      - {op: attention, name: \"h{i}.attn\", in: [q, k, v], out: a, heads: heads, kv_heads: " \
+    "kv_heads, causal: true" more "}\n"                                                            \
+    "      - {op: linear, name: \"h{i}.o\", in: a, out: a, features: d" o_bias "}\n"
+
+#define BETWEEN                                                                                    \
+    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"                                \
+    "      - {op: rmsnorm, name: \"h{i}.norm_2\", in: x, out: m, eps: $eps}\n"
+
+#define GATE_UP                                                                                    \
+    "      - {op: linear, name: \"h{i}.gate\", in: m, out: g, features: hidden, bias: false}\n"    \
+    "      - {op: linear, name: \"h{i}.up\", in: m, out: u, features: hidden, bias: false}\n"
+
+#define DOWN(act)                                                                                  \
+    "      - {op: " act ", name: \"h{i}.act\", in: g, out: g}\n"                                   \
+    "      - {op: mul, name: \"h{i}.gated\", in: [g, u], out: m}\n"                                \
+    "      - {op: linear, name: \"h{i}.down\", in: m, out: m, features: d, bias: false}\n"
+
+#define END                                                                                        \
+    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
+    "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n" HEAD
+
+#define DECODER(qkv_bias, qk_norm, o_bias, window)                                                 \
+    LET "}\n" INPUTS LAYERS QKV(qkv_bias)                                                          \
+    qk_norm ROPE ATTEND(window, o_bias)                                                            \
+    BETWEEN GATE_UP DOWN("silu") END
+
 #endif

@@ -19,7 +19,7 @@ bool smp_folder_is_one(const char *path)
 #ifdef SMP_HAVE_JANSSON
 #include <jansson.h>
 
-enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 24, MOST_VALUE = 256 };
+enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 40, MOST_VALUE = 256 };
 
 /* They change nothing of the network, or only how it is started or asked. */
 static const char *const IGNORED[] = {"_name_or_path",
@@ -60,6 +60,7 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "pooler_output_size",
                                       "pooler_act",
                                       "n_ctx",
+                                      "auto_map",
                                       NULL};
 
 /* Their value is false, or they are of a row. */
@@ -135,7 +136,9 @@ static smp_status read_key(reading *r, const smp__config_key *key, int index)
     const json_t *value = given(r->config, key->name);
     if (key->only) {
         json_t *wanted = json_loads(key->only, JSON_DECODE_ANY, NULL);
-        const bool same = !value || json_equal(value, wanted);
+        const bool same = !value || json_equal(value, wanted) ||
+                          (json_is_number(value) && json_is_number(wanted) &&
+                           json_number_value(value) == json_number_value(wanted));
         json_decref(wanted);
         return same ? SMP_OK : fail_value(r, key->name, value, key->only);
     }

@@ -46,6 +46,10 @@ CASES = {
     "mistral": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=5)),
     "mistral-full": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=None)),
     "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "qwen3": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=2, head_dim=12)),
+    "qwen3-bias": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, attention_bias=True, tie_word_embeddings=True)),
+    "phi3": ("Phi3ForCausalLM", dict(SIZES, num_key_value_heads=2, bos_token_id=0, eos_token_id=0, sliding_window=7)),
+    "phi3-full": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0)),
 }
 BERT = dict(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CASES |= {
@@ -54,7 +58,7 @@ CASES |= {
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "bert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -65,11 +69,12 @@ REFUSED = {  # of a config, words of the message
     "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
-    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, vit"),
+    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, bert, vit"),
     "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
                                                     attention_factor=1.0)}, "expected fewer positions"),
+    "partial-phi3": ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor: got 0.75"),
     "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
