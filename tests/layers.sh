@@ -106,7 +106,7 @@ report 'SMP_HAVE_CUDA outside of graph/base/built.h' < <(
     grep -ln 'SMP_HAVE_CUDA' "${sources[@]}" | grep -vE '^(graph/base/built\.h$|tests/)' || true)
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
-library 'jansson\.h' '^graph/(safetensors|import)/' 'Jansson'
+library 'jansson\.h' '^graph/(safetensors|import|folder)/' 'Jansson'
 library '(protobuf-c/|onnx\.pb-c)' '^(graph/onnx/|tests/)' 'protobuf-c'
 library '(png|jpeglib)\.h' '^(exec/data/|tests/exec/data/)' 'libpng or libjpeg'
 library 'yaml\.h>' '^graph/yaml/' 'libyaml'

@@ -17,7 +17,8 @@ typedef struct smp__config_key {
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
-/* $rope of the text: base and scaling of rotary positions. A line that begins with "[train]" is
+/* $rope of the text: base and scaling of rotary positions; $sparse: 1 for a layer that is a mixture
+ * of experts, else 0, by `mlp_only_layers` and `decoder_sparse_step`. A line that begins with "[train]" is
  * there in a model that is trained. */
 typedef struct smp__folder_family {
     const char *type;  /* `model_type` */

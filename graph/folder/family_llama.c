@@ -52,7 +52,8 @@ static const smp__config_key PHI3[] = {
         "width, kv_heads * width, kv_heads * width]}\n" ROPE ATTEND("$window", NO_BIAS) BETWEEN    \
         "      - {op: linear, name: \"h{i}.gate_up\", in: m, out: m, features: 2 * hidden, bias: " \
         "false}\n"                                                                                 \
-        "      - {op: split, name: \"h{i}.gate_up_split\", in: m, out: [g, u]}\n" DOWN("silu") END
+        "      - {op: split, name: \"h{i}.gate_up_split\", in: m, out: [g, u]}\n" DOWN(IN, "silu") \
+            END
 
 const smp__folder_family smp__family_llama = {
     "llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "", "$bias", "")};

@@ -101,14 +101,17 @@
     "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"                                \
     "      - {op: rmsnorm, name: \"h{i}.norm_2\", in: x, out: m, eps: $eps}\n"
 
-#define GATE_UP                                                                                    \
-    "      - {op: linear, name: \"h{i}.gate\", in: m, out: g, features: hidden, bias: false}\n"    \
-    "      - {op: linear, name: \"h{i}.up\", in: m, out: u, features: hidden, bias: false}\n"
+/* in: how far the lines stand from the left. */
+#define GATE_UP(in)                                                                                \
+    in "- {op: linear, name: \"h{i}.gate\", in: m, out: g, features: hidden, bias: false}\n" in    \
+       "- {op: linear, name: \"h{i}.up\", in: m, out: u, features: hidden, bias: false}\n"
 
-#define DOWN(act)                                                                                  \
-    "      - {op: " act ", name: \"h{i}.act\", in: g, out: g}\n"                                   \
-    "      - {op: mul, name: \"h{i}.gated\", in: [g, u], out: m}\n"                                \
-    "      - {op: linear, name: \"h{i}.down\", in: m, out: m, features: d, bias: false}\n"
+#define DOWN(in, act)                                                                              \
+    in "- {op: " act ", name: \"h{i}.act\", in: g, out: g}\n" in                                   \
+       "- {op: mul, name: \"h{i}.gated\", in: [g, u], out: m}\n" in                                \
+       "- {op: linear, name: \"h{i}.down\", in: m, out: m, features: d, bias: false}\n"
+
+#define IN "      "
 
 #define END                                                                                        \
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
@@ -117,6 +120,6 @@
 #define DECODER(qkv_bias, qk_norm, o_bias, window)                                                 \
     LET "}\n" INPUTS LAYERS QKV(qkv_bias)                                                          \
     qk_norm ROPE ATTEND(window, o_bias)                                                            \
-    BETWEEN GATE_UP DOWN("silu") END
+    BETWEEN GATE_UP(IN) DOWN(IN, "silu") END
 
 #endif

@@ -19,7 +19,7 @@ bool smp_folder_is_one(const char *path)
 #ifdef SMP_HAVE_JANSSON
 #include <jansson.h>
 
-enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 40, MOST_VALUE = 256 };
+enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 40, MOST_VALUE = 256, MOST_LAYERS = 4096 };
 
 /* They change nothing of the network, or only how it is started or asked. */
 static const char *const IGNORED[] = {"_name_or_path",
@@ -69,6 +69,9 @@ static const char *const UNUSED[] = {
     "torchscript",        "use_bfloat16",           "attention_bias",      "mlp_bias",
     "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
 
+/* Which layers are mixtures of experts. */
+static const char *const SPARSE[] = {"mlp_only_layers", "decoder_sparse_step", NULL};
+
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
 static const char *const DROPOUT[] = {"attn_pdrop",
                                       "embd_pdrop",
@@ -84,6 +87,7 @@ typedef struct reading {
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
     smp_text rope;            /* what $rope stands for */
+    int n_layer;              /* of a list of them; else 0 */
     bool train;
 } reading;
 
@@ -205,7 +209,9 @@ static smp_status read_rope(reading *r)
     const json_t *type = given(rope, "rope_type");
     type = type ? type : given(rope, "type");
     const char *kind = type ? json_string_value(type) : "default";
-    double base = 10000, factor = 1, original = 0, low = 0, high = 0, magnitude = 0;
+    int index;
+    double base = key_of(r, "rope_theta", &index) ? r->number[index] : 10000, factor = 1,
+           original = 0, low = 0, high = 0, magnitude = 0;
     if (!kind || (rope && !json_is_object(rope)))
         return fail_value(r, "rope_type", type ? type : rope, "its name");
     SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
@@ -255,6 +261,43 @@ static smp_status check_layers(const reading *r)
     return SMP_OK;
 }
 
+/* Is layer `index` a mixture, in a family with `$sparse`? */
+static bool is_sparse(const reading *r, json_int_t index)
+{
+    const json_t *step = given(r->config, "decoder_sparse_step"), *layer;
+    size_t i;
+    json_array_foreach(given(r->config, "mlp_only_layers"), i,
+                       layer) if (json_integer_value(layer) == index) return false;
+    return !step || (index + 1) % json_integer_value(step) == 0;
+}
+
+static smp_status check_sparse(const reading *r)
+{
+    const json_t *step = given(r->config, "decoder_sparse_step"), *layer;
+    const json_t *dense = given(r->config, "mlp_only_layers");
+    size_t i;
+    if (step && json_integer_value(step) < 1)
+        return fail_value(r, "decoder_sparse_step", step, "a whole number above 0");
+    if (dense && !json_is_array(dense))
+        return fail_value(r, "mlp_only_layers", dense, "numbers of layers");
+    json_array_foreach(dense, i, layer) if (!json_is_integer(layer)) return fail_value(
+        r, "mlp_only_layers", dense, "numbers of layers");
+    return SMP_OK;
+}
+
+/* How many there are, of a family that has a list of them. */
+static smp_status count_layers(reading *r)
+{
+    static const char NAME[] = "num_hidden_layers";
+    int index;
+    if (!strstr(r->family->text, "$sparse") || !key_of(r, NAME, &index))
+        return SMP_OK;
+    if (r->number[index] > MOST_LAYERS)
+        return fail_value(r, NAME, given(r->config, NAME), "at most 4096 layers");
+    r->n_layer = (int)r->number[index];
+    return SMP_OK;
+}
+
 /* Every key is one of the family, or changes nothing. */
 static smp_status check_keys(const reading *r)
 {
@@ -264,7 +307,8 @@ static smp_status check_keys(const reading *r)
     {
         int index;
         if (json_is_null(value) || (json_is_false(value) && listed(UNUSED, name)) ||
-            key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name))
+            key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name) ||
+            (listed(SPARSE, name) && strstr(r->family->text, "$sparse")))
             continue;
         return fail_value(r, name, value, "nothing: SMP does not know what it asks for");
     }
@@ -281,6 +325,8 @@ static smp_status read_keys(reading *r)
     }
     SMP_TRY(check_keys(r));
     SMP_TRY(check_layers(r));
+    SMP_TRY(check_sparse(r));
+    SMP_TRY(count_layers(r));
     return read_rope(r);
 }
 
@@ -288,6 +334,11 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
 {
     if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
         smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
+        return;
+    }
+    if (length == strlen("sparse") && memcmp(name, "sparse", length) == 0) {
+        for (int i = 0; i < r->n_layer; i++)
+            smp_text_append(out, "%s%d", i > 0 ? ", " : "", is_sparse(r, i));
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {

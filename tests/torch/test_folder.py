@@ -50,6 +50,12 @@ CASES = {
     "qwen3-bias": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, attention_bias=True, tie_word_embeddings=True)),
     "phi3": ("Phi3ForCausalLM", dict(SIZES, num_key_value_heads=2, bos_token_id=0, eos_token_id=0, sliding_window=7)),
     "phi3-full": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0)),
+    "mixtral": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=3, sliding_window=7)),
+    "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
+                                              moe_intermediate_size=20, mlp_only_layers=[1])),
+    "qwen3-moe-norm": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, head_dim=12,
+                                                   moe_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=2)),
 }
 BERT = dict(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CASES |= {
@@ -58,7 +64,7 @@ CASES |= {
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "bert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen3-moe", "bert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -69,12 +75,16 @@ REFUSED = {  # of a config, words of the message
     "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
-    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, bert, vit"),
+    "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, mixtral, " \
+             "qwen3_moe, bert, vit"),
     "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
                                                     attention_factor=1.0)}, "expected fewer positions"),
     "partial-phi3": ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor: got 0.75"),
+    "balance": ("mixtral", {"output_router_logits": True}, "output_router_logits: got true, expected false"),
+    "jitter": ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise: got 0.1"),
+    "sparse": ("qwen3-moe", {"decoder_sparse_step": 0}, "decoder_sparse_step: got 0"),
     "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
@@ -122,7 +132,7 @@ def losses_there(module, given, targets):
 
 def check(folder, name):
     module = make(name).eval()
-    module.save_pretrained(f"{folder}/model")
+    module.save_pretrained(f"{folder}/model", save_original_format=not name.endswith("-stacked"))
     inputs, targets = inputs_of(name)
     given = dict(inputs.values())
     module.config.use_cache = False
