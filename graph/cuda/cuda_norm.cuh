@@ -50,18 +50,18 @@ template <typename T, bool CENTERED> struct smp_norm {
     T *din;
     const T *plus;
     int64_t rows, columns;
-    float eps;
+    float eps, offset; // of the weights
 };
 
-/* N weights that belong to one pack; `from` NULL: zeros. */
+/* N weights that belong to one pack, and the offset; `from` NULL: zeros. */
 template <int N> struct smp_pack_weights {
     float v[N] = {};
-    __device__ __forceinline__ smp_pack_weights(const float *from, int64_t at)
+    __device__ __forceinline__ smp_pack_weights(const float *from, int64_t at, float offset = 0)
     {
         for (int q = 0; from && q < N; q += smp_pack<float>::N) {
             const smp_pack<float> four = smp_load16(from + at + q);
             for (int k = 0; k < smp_pack<float>::N; k++)
-                v[q + k] = four.v[k];
+                v[q + k] = offset == 0 ? four.v[k] : four.v[k] + offset;
         }
     }
 };
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             if (p >= packs)
                 break;
             smp_hold(x[i]);
-            const smp_pack_weights<N> w(a.weight, p * N), b(a.bias, p * N);
+            const smp_pack_weights<N> w(a.weight, p * N, a.offset), b(a.bias, p * N);
             for (int k = 0; k < N; k++)
                 x[i].v[k] =
                     smp_from<T>(smp_normalized<CENTERED>(smp_float(x[i].v[k]), s, w.v[k], b.v[k]));
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
                 continue;
             x[i] = smp_load16(a.in + r * columns + p * N);
             dy[i] = smp_load16(a.dout + r * columns + p * N);
-            const smp_pack_weights<N> w(a.weight, p * N);
+            const smp_pack_weights<N> w(a.weight, p * N, a.offset);
             for (int k = 0; k < N; k++)
                 smp_norm_share(sum, dot, smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]), w.v[k]);
         }
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
                 break;
             smp_hold(x[i]);
             smp_hold(dy[i]);
-            const smp_pack_weights<N> w(a.weight, p * N);
+            const smp_pack_weights<N> w(a.weight, p * N, a.offset);
             for (int k = 0; k < N; k++) {
                 const float value = smp_float(x[i].v[k]), dout = smp_float(dy[i].v[k]);
                 if (WEIGHTS)
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_forward_any(smp_norm<T, CE
             a.stats[r] = s;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
             a.out[r * a.columns + c] = smp_from<T>(smp_normalized<CENTERED>(
-                smp_float(x[c]), s, a.weight[c], CENTERED ? a.bias[c] : 0.0f));
+                smp_float(x[c]), s, a.weight[c] + a.offset, CENTERED ? a.bias[c] : 0.0f));
     }
 }
 
@@ -288,12 +288,12 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_backward_any(smp_norm<T, C
         const smp_norm_stats<CENTERED> s = a.stats[r];
         float sum = 0, dot = 0;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
-            smp_norm_share(sum, dot, smp_float(x[c]), s, smp_float(dy[c]), a.weight[c]);
+            smp_norm_share(sum, dot, smp_float(x[c]), s, smp_float(dy[c]), a.weight[c] + a.offset);
         const float mean_g = smp_row_mean<CENTERED, ONE_WARP>(sum, a.columns, scratch);
         const float mean_gx = smp_row_sum<ONE_WARP>(dot, scratch) * s.rstd / (float)a.columns;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-            const T gradient = smp_from<T>(smp_norm_gradient(smp_float(x[c]), s, smp_float(dy[c]),
-                                                             a.weight[c], mean_g, mean_gx));
+            const T gradient = smp_from<T>(smp_norm_gradient(
+                smp_float(x[c]), s, smp_float(dy[c]), a.weight[c] + a.offset, mean_g, mean_gx));
             const int64_t at = r * a.columns + c;
             a.din[at] =
                 a.plus ? smp_from<T>(smp_float(a.plus[at]) + smp_float(gradient)) : gradient;
@@ -356,7 +356,7 @@ static __global__ void __launch_bounds__(SMP_TILE_LANES *SMP_FOLD_ROWS)
 }
 
 /* Host side: a call of an operator with input, output, weight and bias in slots 0 and 1, stats as
- * aux; attribute 0 is eps. */
+ * aux; attribute 0 is eps, and without CENTERED attribute 1 the offset. */
 template <typename T, bool CENTERED>
 static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
 {
@@ -373,6 +373,7 @@ static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
     a.columns = in->shape.dim[in->shape.n_dim - 1];
     a.rows = in->elements / a.columns * call->batch;
     a.eps = (float)call->op->attr[0].f;
+    a.offset = CENTERED ? 0.0f : (float)call->op->attr[1].i;
     return a;
 }
 

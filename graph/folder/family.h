@@ -9,17 +9,19 @@
  * not there. */
 typedef struct smp__config_key {
     const char *name;
-    const char *only;   /* the one value that is known, as JSON; NULL: any number */
+    const char *only;   /* the one value that is known, as JSON, or an array of such; NULL: any
+                           number */
     const char *as;     /* $as stands for it in the family's text; NULL: for nothing */
     const char *absent; /* its value where it is not there, or the name of an earlier key that says
                            it; NULL: it has to be there, unless `only` is known */
-    const char *when;   /* what $as is if it is not 0, with # for the number; NULL: the number */
+    const char *when;   /* what $as is if it is not 0, with # for the number and #^-0.5 for a power
+                           of it; NULL: the number */
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
 /* $rope of the text: base and scaling of rotary positions; $sparse: 1 for a layer that is a mixture
- * of experts, else 0, by `mlp_only_layers` and `decoder_sparse_step`. A line that begins with "[train]" is
- * there in a model that is trained. */
+ * of experts, else 0, by `mlp_only_layers` and `decoder_sparse_step`. A line that begins with
+ * "[train]" is there in a model that is trained. */
 typedef struct smp__folder_family {
     const char *type;  /* `model_type` */
     const char *class; /* in transformers */

@@ -53,7 +53,7 @@ static const smp__config_key PHI3[] = {
         "      - {op: linear, name: \"h{i}.gate_up\", in: m, out: m, features: 2 * hidden, bias: " \
         "false}\n"                                                                                 \
         "      - {op: split, name: \"h{i}.gate_up_split\", in: m, out: [g, u]}\n" DOWN(IN, "silu") \
-            END
+            END HEAD
 
 const smp__folder_family smp__family_llama = {
     "llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "", "$bias", "")};

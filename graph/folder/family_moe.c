@@ -60,7 +60,7 @@ const smp__folder_family smp__family_mixtral = {
     true,
     MIXTRAL,
     LET "}\n" INPUTS LAYERS QKV(NO_BIAS) ROPE ATTEND("$window", NO_BIAS)
-        BETWEEN MIXTURE(IN, "hidden", "chosen") END};
+        BETWEEN MIXTURE(IN, "hidden", "chosen") END HEAD};
 const smp__folder_family smp__family_qwen3_moe = {
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
@@ -70,4 +70,4 @@ const smp__folder_family smp__family_qwen3_moe = {
     LET ", sparse: [$sparse]}\n" INPUTS LAYERS QKV("$bias") QK_NORM ROPE ATTEND("", "$bias")
         BETWEEN IN "- when: \"sparse[i]\"\n" IN "  ops:\n" MIXTURE(DEEPER, "$moe_hidden", "$gates")
             IN "- when: \"sparse[i] == 0\"\n" IN "  ops:\n" GATE_UP(DEEPER) DOWN(DEEPER, "silu")
-                END};
+                END HEAD};

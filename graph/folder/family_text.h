@@ -2,8 +2,11 @@
 #ifndef SMP_GRAPH_FOLDER_FAMILY_TEXT_H
 #define SMP_GRAPH_FOLDER_FAMILY_TEXT_H
 
-#define HEAD                                                                                       \
-    "  - {op: linear, name: lm_head, in: x, out: logits, features: vocab, bias: false$tied}\n"     \
+#define HEAD HEAD_AND("")
+/* more: lines after the logits. */
+#define HEAD_AND(more)                                                                             \
+    "  - {op: linear, name: lm_head, in: x, out: logits, features: vocab, bias: false$tied}" more  \
+    "\n"                                                                                           \
     "[train]  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"               \
     "[train]loss: loss\n"
 
@@ -115,11 +118,11 @@
 
 #define END                                                                                        \
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
-    "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n" HEAD
+    "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n"
 
 #define DECODER(qkv_bias, qk_norm, o_bias, window)                                                 \
     LET "}\n" INPUTS LAYERS QKV(qkv_bias)                                                          \
     qk_norm ROPE ATTEND(window, o_bias)                                                            \
-    BETWEEN GATE_UP(IN) DOWN(IN, "silu") END
+    BETWEEN GATE_UP(IN) DOWN(IN, "silu") END HEAD
 
 #endif

@@ -135,14 +135,27 @@ static bool number_of(const json_t *value, double *out)
            (json_is_number(value) && isfinite(*out));
 }
 
+static bool same_value(const json_t *a, const json_t *b)
+{
+    return json_equal(a, b) ||
+           (json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b));
+}
+
+/* The value, or one of an array of them. */
+static bool is_wanted(const json_t *value, const json_t *wanted)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(wanted, i, one) if (same_value(value, one)) return true;
+    return same_value(value, wanted);
+}
+
 static smp_status read_key(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
     if (key->only) {
         json_t *wanted = json_loads(key->only, JSON_DECODE_ANY, NULL);
-        const bool same = !value || json_equal(value, wanted) ||
-                          (json_is_number(value) && json_is_number(wanted) &&
-                           json_number_value(value) == json_number_value(wanted));
+        const bool same = !value || is_wanted(value, wanted);
         json_decref(wanted);
         return same ? SMP_OK : fail_value(r, key->name, value, key->only);
     }
@@ -330,6 +343,19 @@ static smp_status read_keys(reading *r)
     return read_rope(r);
 }
 
+static void put_phrase(const char *phrase, double number, smp_text *out)
+{
+    while (*phrase) {
+        char *end = NULL;
+        if (*phrase != '#')
+            smp_text_append_bytes(out, phrase++, 1);
+        else if (phrase[1] != '^')
+            smp_text_append(out, "%.15g", number), phrase++;
+        else
+            smp_text_append(out, "%.17g", pow(number, strtod(phrase + 2, &end))), phrase = end;
+    }
+}
+
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
     if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
@@ -348,11 +374,7 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         const char *shown = r->number[i] == 0 && key->unless ? key->unless
                             : key->when                      ? key->when
                                                              : "#";
-        for (; *shown; shown++)
-            if (*shown == '#')
-                smp_text_append(out, "%.15g", r->number[i]);
-            else
-                smp_text_append_bytes(out, shown, 1);
+        put_phrase(shown, r->number[i], out);
     }
 }
 

@@ -311,6 +311,8 @@ def main():
          [rand(2, 9, scale=1000), torch.randint(0, 2, (2, 9)).double()])
     case("cross_entropy_smoothed", 2, "cross_entropy, label_smoothing: 0.1",
          lambda x, t: cross_entropy(x, t, 0.1), [rand(2, 3, 8, scale=3), targets])
+    case("rmsnorm_offset", 2, "rmsnorm, offset: 1", lambda x, w: F.rms_norm(x, (9,), 1 + w, 1e-5),
+         [rand(2, 3, 9)], [rand(9)])
 
 
 if __name__ == "__main__":

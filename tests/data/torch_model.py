@@ -247,7 +247,8 @@ KINDS = {
         x[0], w[0], w[1] if len(w) > 1 else None, pair(op.get("stride", 1)),
         pair(op.get("padding", 0)), pair(op.get("dilation", 1)), op.get("groups", 1)),
     "layernorm": lambda op, x, w: F.layer_norm(x[0], x[0].shape[-1:], *w, op.get("eps", 1e-5)),
-    "rmsnorm": lambda op, x, w: F.rms_norm(x[0], x[0].shape[-1:], *w, op.get("eps", 1e-5)),
+    "rmsnorm": lambda op, x, w: F.rms_norm(
+        x[0], x[0].shape[-1:], w[0] + op.get("offset", 0), op.get("eps", 1e-5)),
     "groupnorm": lambda op, x, w: F.group_norm(x[0], op.get("groups", 1), *w, op.get("eps", 1e-5)),
     "gelu": lambda op, x, w: F.gelu(
         x[0], approximate="tanh" if op.get("approximate", "tanh") == "tanh" else "none"),

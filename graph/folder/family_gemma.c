@@ -1,0 +1,43 @@
+/* Gemma 1: LLaMA and its kin with weights of norms that count from 1, gelu in silu's place, and an
+ * embedding that is scaled. */
+#include <stddef.h>
+
+#include "graph/folder/family.h"
+#include "graph/folder/family_text.h"
+
+#define GEMMA(heads, kv_heads)                                                                     \
+    {"vocab_size", NULL, "vocab", "256000", NULL, NULL},                                           \
+        {"hidden_size", NULL, "d", NULL, NULL, NULL},                                              \
+        {"hidden_size", NULL, "root", NULL, "#^0.5", NULL},                                        \
+        {"intermediate_size", NULL, "hidden", NULL, NULL, NULL},                                   \
+        {"num_hidden_layers", NULL, "layers", NULL, NULL, NULL},                                   \
+        {"num_attention_heads", NULL, "heads", heads, NULL, NULL},                                 \
+        {"num_key_value_heads", NULL, "kv_heads", kv_heads, NULL, NULL},                           \
+        {"head_dim", NULL, "width", "256", NULL, NULL},                                            \
+        {"max_position_embeddings", NULL, "T", "8192", NULL, NULL},                                \
+        {"rms_norm_eps", NULL, "eps", "1e-06", "#, offset: 1", "0, offset: 1"},                    \
+        {"tie_word_embeddings", NULL, "tied", "1", TIED},                                          \
+        {"attention_bias", NULL, "bias", "0", "", NO_BIAS},                                        \
+        {"use_bidirectional_attention", "false", NULL, NULL, NULL, NULL},                          \
+    {                                                                                              \
+        "hidden_activation", "\"gelu_pytorch_tanh\"", NULL, NULL, NULL, NULL                       \
+    }
+
+/* "gelu" means the same there. */
+static const smp__config_key GEMMA1[] = {
+    GEMMA("16", "16"),
+    {"hidden_act", "[\"gelu_pytorch_tanh\", \"gelu\"]", NULL, NULL, NULL, NULL},
+    {0},
+};
+
+#define SCALED "  - {op: scale, name: wte.scale, in: x, out: x, factor: $root}\n"
+#define GELU "gelu, approximate: tanh"
+
+const smp__folder_family smp__family_gemma = {"gemma",
+                                              "GemmaForCausalLM",
+                                              "hf-llama",
+                                              true,
+                                              GEMMA1,
+                                              LET "}\n" INPUTS SCALED LAYERS QKV("$bias")
+                                                  ROPE ATTEND("", "$bias") BETWEEN GATE_UP(IN)
+                                                      DOWN(IN, GELU) END HEAD};
