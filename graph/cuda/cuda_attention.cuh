@@ -35,7 +35,7 @@ template <typename T> struct attention_args {
     int group;  /* heads that read one key head */
     int tiles;  /* blocks per head, or per key head if its keys are what a block works on */
     bool causal;
-    float scale;
+    float scale, softcap; // 0: none
 };
 
 /* Which tile, heads and sample this block works on: the tiles of a head are neighbours, so they
@@ -68,8 +68,8 @@ struct attention_place {
  * do what attention_score says; a query may then see no key at all, and gets zeros. */
 template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
 {
-    return args.mask || args.bias || args.window < args.queries || args.window < args.keys ||
-           (args.causal && args.window < args.before + args.queries);
+    return args.mask || args.bias || args.softcap > 0 || args.window < args.queries ||
+           args.window < args.keys || (args.causal && args.window < args.before + args.queries);
 }
 
 /* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
@@ -85,7 +85,16 @@ __device__ __forceinline__ float attention_score(const attention_args<T> &args, 
     const int64_t distances = (int64_t)args.queries + args.keys - 1;
     const float bias =
         args.bias ? args.bias[head * distances + key - query + args.queries - 1] : 0.0f;
+    if (args.softcap > 0)
+        return args.softcap * tanhf(product * args.scale / args.softcap);
     return fmaf(product, args.scale, bias);
+}
+
+/* What a capped score changes by if the score before changes by 1; 0 where it is -infinity. */
+__device__ __forceinline__ float attention_slope(float score, float softcap)
+{
+    const float share = score / softcap;
+    return 1 - fminf(share * share, 1.0f);
 }
 
 /* Rows of a tile of W values are W + 16 bytes apart: eight rows, read 16 bytes each, meet every

@@ -201,18 +201,20 @@ template <typename T, int W> struct query_sums {
 };
 
 /* s = P and dp = dS from s = scores and dp = dP. lse, delta: of the rows, [MT][2], or, if KEYS, of
- * this lane's columns, at [8 n + e % 2]. */
+ * this lane's columns, at [8 n + e % 2]. softcap: of the scores; 0: none. */
 template <int MT, int N, bool KEYS>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float (&dp)[MT][N / 8][4],
-                                                const float *lse, const float *delta, float scale2)
+                                                const float *lse, const float *delta, float scale2,
+                                                float softcap)
 {
     SMP_UNROLL
     for (int n = 0; n < N / 8; n++)
         for (int m = 0; m < MT; m++)
             for (int e = 0; e < 4; e++) {
                 const int at = KEYS ? 8 * n + e % 2 : 2 * m + e / 2;
+                const float slope = softcap > 0 ? attention_slope(s[m][n][e], softcap) : 1;
                 s[m][n][e] = smp_exp2(fmaf(s[m][n][e], scale2, -ATTENTION_LOG2_E * lse[at]));
-                dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - delta[at]);
+                dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - delta[at]) * slope;
             }
 }
 
@@ -280,7 +282,8 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
             attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
                                         args.causal, before);
         score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
-                                     KEYS ? pass.delta + slot * N + lanes_column : delta, scale2);
+                                     KEYS ? pass.delta + slot * N + lanes_column : delta, scale2,
+                                     EXTRA ? args.softcap : 0.0f);
         if (KEYS)
             attention_nn<T, MT, N, C, LD>(out1, s, b1 + from);
         attention_nn<T, MT, N, C, LD>(out0, dp, b0 + from);

@@ -243,6 +243,8 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                 const int at = (y + SIDE * i) * (R + 4) + x + SIDE * j;
                 p[at] = value;
                 ds[at] = value * (dp[i][j] - delta);
+                if (EXTRA && args.softcap > 0)
+                    ds[at] *= attention_slope(score, args.softcap);
             }
         __syncthreads();
         if (KEYS)

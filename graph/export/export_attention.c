@@ -157,6 +157,11 @@ void smp__export_attention(smp__node_out *x)
         head[i] = heads_of(x, &at, part[i], i, grouped);
     const char *q = SMP__NODE(x, "Mul", head[SMP__Q], smp__node_number(x, (double)at.scale));
     const char *scores = SMP__NODE(x, "MatMul", q, head[SMP__K]);
+    if (at.softcap > 0) {
+        const char *share = SMP__NODE(x, "Div", scores, smp__node_number(x, (double)at.softcap));
+        scores = SMP__NODE(x, "Mul", SMP__NODE(x, "Tanh", share),
+                           smp__node_number(x, (double)at.softcap));
+    }
     const char *bias = bias_of(x, &at, grouped), *sees = near_keys(x, &at);
     const char *mask = at.mask >= 0 ? masked_keys(x, &at, grouped) : NULL;
     if (bias)

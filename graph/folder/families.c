@@ -6,7 +6,8 @@
 
 #define SMP_FAMILIES(X)                                                                            \
     X(gpt2)                                                                                        \
-    X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(mixtral) X(qwen3_moe) X(gemma) X(bert) X(vit)
+    X(llama)                                                                                       \
+    X(mistral) X(qwen2) X(qwen3) X(phi3) X(mixtral) X(qwen3_moe) X(gemma) X(gemma2) X(bert) X(vit)
 
 #define DECLARED(name) extern const smp__folder_family smp__family_##name;
 SMP_FAMILIES(DECLARED)

@@ -1,5 +1,6 @@
-/* Gemma 1: LLaMA and its kin with weights of norms that count from 1, gelu in silu's place, and an
- * embedding that is scaled. */
+/* Gemma 1 and 2: LLaMA and its kin with weights of norms that count from 1, gelu in silu's place,
+ * and an embedding that is scaled. Gemma 2 has norms after attention and after the rest of a layer
+ * besides, caps scores and logits, and looks at a window in every other layer. */
 #include <stddef.h>
 
 #include "graph/folder/family.h"
@@ -30,6 +31,22 @@ static const smp__config_key GEMMA1[] = {
     {0},
 };
 
+/* Of the logits. */
+#define CAPPED                                                                                     \
+    "\n  - {op: scale, name: head.share, in: logits, out: logits, factor: #^-1}\n"                 \
+    "  - {op: tanh, name: head.tanh, in: logits, out: logits}\n"                                   \
+    "  - {op: scale, name: head.cap, in: logits, out: logits, factor: #}"
+
+static const smp__config_key GEMMA2[] = {
+    GEMMA("8", "4"),
+    {"hidden_act", "\"gelu_pytorch_tanh\"", NULL, NULL, NULL, NULL},
+    {"query_pre_attn_scalar", NULL, "scale", "256", "#^-0.5", NULL},
+    {"attn_logit_softcapping", NULL, "cap", "50", ", softcap: #", ""},
+    {"final_logit_softcapping", NULL, "head_cap", "30", CAPPED, ""},
+    {"sliding_window", NULL, "window", "4096", NULL, NULL},
+    {0},
+};
+
 #define SCALED "  - {op: scale, name: wte.scale, in: x, out: x, factor: $root}\n"
 #define GELU "gelu, approximate: tanh"
 
@@ -41,3 +58,16 @@ const smp__folder_family smp__family_gemma = {"gemma",
                                               LET "}\n" INPUTS SCALED LAYERS QKV("$bias")
                                                   ROPE ATTEND("", "$bias") BETWEEN GATE_UP(IN)
                                                       DOWN(IN, GELU) END HEAD};
+
+#define NORM(name, x)                                                                              \
+    "      - {op: rmsnorm, name: \"h{i}." name "\", in: " x ", out: " x ", eps: $eps}\n"
+
+const smp__folder_family smp__family_gemma2 = {
+    "gemma2",
+    "Gemma2ForCausalLM",
+    "hf-gemma2",
+    true,
+    GEMMA2,
+    LET ", windows: [$windows]}\n" INPUTS SCALED LAYERS QKV("$bias")
+        ROPE ATTEND(", window: \"windows[i]\", scale: $scale$cap", "$bias") NORM("post_1", "a")
+            BETWEEN GATE_UP(IN) DOWN(IN, GELU) NORM("post_2", "m") END HEAD_AND("$head_cap")};

@@ -258,6 +258,35 @@ static smp_status read_rope(reading *r)
     return SMP_OK;
 }
 
+/* Of a family whose layers differ. */
+static smp_status check_types(const reading *r, const json_t *types)
+{
+    const json_t *one;
+    size_t i;
+    if (types && json_array_size(types) != (size_t)r->n_layer)
+        return fail_value(r, "layer_types", types, "a list of one for each layer");
+    json_array_foreach(types, i, one)
+    {
+        const char *type = json_string_value(one);
+        if (!type ||
+            (strcmp(type, "sliding_attention") != 0 && strcmp(type, "full_attention") != 0))
+            return fail_value(r, "layer_types", one, "sliding_attention or full_attention");
+    }
+    return SMP_OK;
+}
+
+/* How many keys a query of layer `index` sees. Without types every other one has a window. */
+static double window_of(const reading *r, int index)
+{
+    const json_t *types = given(r->config, "layer_types");
+    const char *type = json_string_value(json_array_get(types, (size_t)index));
+    const bool sliding = types ? strcmp(type, "sliding_attention") == 0 : index % 2 == 0;
+    int window, positions;
+    key_of(r, "sliding_window", &window);
+    key_of(r, "max_position_embeddings", &positions);
+    return r->number[sliding ? window : positions];
+}
+
 /* All layers attend alike, to what the other keys say. */
 static smp_status check_layers(const reading *r)
 {
@@ -265,6 +294,8 @@ static smp_status check_layers(const reading *r)
     int index;
     const bool window = !key_of(r, "use_sliding_window", &index) &&
                         key_of(r, "sliding_window", &index) && r->number[index] > 0;
+    if (strstr(r->family->text, "$windows"))
+        return check_types(r, types);
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const char *wanted = window ? "sliding_attention" : "full_attention";
@@ -303,7 +334,8 @@ static smp_status count_layers(reading *r)
 {
     static const char NAME[] = "num_hidden_layers";
     int index;
-    if (!strstr(r->family->text, "$sparse") || !key_of(r, NAME, &index))
+    if (!(strstr(r->family->text, "$sparse") || strstr(r->family->text, "$windows")) ||
+        !key_of(r, NAME, &index))
         return SMP_OK;
     if (r->number[index] > MOST_LAYERS)
         return fail_value(r, NAME, given(r->config, NAME), "at most 4096 layers");
@@ -337,9 +369,9 @@ static smp_status read_keys(reading *r)
         SMP_TRY(read_key(r, key, index));
     }
     SMP_TRY(check_keys(r));
+    SMP_TRY(count_layers(r));
     SMP_TRY(check_layers(r));
     SMP_TRY(check_sparse(r));
-    SMP_TRY(count_layers(r));
     return read_rope(r);
 }
 
@@ -362,9 +394,11 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
         return;
     }
-    if (length == strlen("sparse") && memcmp(name, "sparse", length) == 0) {
+    const bool sparse = length == strlen("sparse") && memcmp(name, "sparse", length) == 0;
+    if (sparse || (length == strlen("windows") && memcmp(name, "windows", length) == 0)) {
         for (int i = 0; i < r->n_layer; i++)
-            smp_text_append(out, "%s%d", i > 0 ? ", " : "", is_sparse(r, i));
+            smp_text_append(out, "%s%.15g", i > 0 ? ", " : "",
+                            sparse ? (double)is_sparse(r, i) : window_of(r, i));
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {

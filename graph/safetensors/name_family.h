@@ -22,6 +22,7 @@ void smp_name_families_put(smp_text *text);
 smp_status smp_name_rules_open(smp_name_rules *rules, const char *map, const char *family);
 
 extern const smp_name_family smp__names_gpt2, smp__names_llama, smp__names_mixtral,
-    smp__names_qwen_moe, smp__names_bert, smp__names_t5, smp__names_vit, smp__names_resnet;
+    smp__names_gemma2, smp__names_qwen_moe, smp__names_bert, smp__names_t5, smp__names_vit,
+    smp__names_resnet;
 
 #endif

@@ -37,6 +37,12 @@
 
 const smp_name_family smp__names_llama = {"hf-llama", "LLaMA and its kin", RULES};
 
+const smp_name_family smp__names_gemma2 = {
+    "hf-gemma2", "Gemma 2",
+    "h{i}.post_1.weight = " LAYER "post_attention_layernorm.weight\n"
+    "h{i}.norm_2.weight = " LAYER "pre_feedforward_layernorm.weight\n"
+    "h{i}.post_2.weight = " LAYER "post_feedforward_layernorm.weight\n" RULES};
+
 const smp_name_family smp__names_mixtral = {
     "hf-mixtral", "Mixtral",
     RULES EXPERTS("block_sparse_moe", "w1", "w3",

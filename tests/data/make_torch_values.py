@@ -146,6 +146,13 @@ def attention(q, k, v, n, causal, counts=None, window=None, bias=0, scale=None):
     return out.transpose(1, 2).reshape(q.shape)
 
 
+def capped(q, k, v, n, cap):
+    scores = heads(q, n) @ heads(k, n).transpose(2, 3) / (q.shape[2] // n) ** 0.5
+    seen = torch.ones(scores.shape[2:], dtype=torch.bool).tril()
+    scores = (cap * torch.tanh(scores / cap)).masked_fill(~seen, float("-inf"))
+    return (scores.softmax(3) @ heads(v, n)).transpose(1, 2).reshape(q.shape)
+
+
 def grouped(q, k, v, n, kv_heads, causal):
     """Key heads that several heads read, once for each of them."""
     k, v = (heads(x, kv_heads).repeat_interleave(n // kv_heads, 1).transpose(1, 2).flatten(2)
@@ -313,6 +320,8 @@ def main():
          lambda x, t: cross_entropy(x, t, 0.1), [rand(2, 3, 8, scale=3), targets])
     case("rmsnorm_offset", 2, "rmsnorm, offset: 1", lambda x, w: F.rms_norm(x, (9,), 1 + w, 1e-5),
          [rand(2, 3, 9)], [rand(9)])
+    case("attention_softcap", 2, "attention, heads: 2, causal: true, softcap: 1.5",
+         lambda q, k, v: capped(q, k, v, 2, 1.5), [rand(2, 5, 6, scale=2) for _ in range(3)])
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ CASES = {
     "gemma": ("GemmaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=12)),
     "gemma-untied": ("GemmaForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, hidden_act="gelu", attention_bias=True,
                                               tie_word_embeddings=False, rms_norm_eps=1e-4)),
+    "gemma2": ("Gemma2ForCausalLM", dict(SIZES, num_key_value_heads=2, head_dim=12, query_pre_attn_scalar=10, sliding_window=7,
+                                         attn_logit_softcapping=2.0, final_logit_softcapping=1.5)),
+    "gemma2-plain": ("Gemma2ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, query_pre_attn_scalar=8, sliding_window=5,
+                                               num_hidden_layers=2, attn_logit_softcapping=None, final_logit_softcapping=None,
+                                               layer_types=["full_attention", "sliding_attention"])),
     "mixtral": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=3, sliding_window=7)),
     "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
     "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
@@ -67,7 +72,7 @@ CASES |= {
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen3-moe", "bert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen3-moe", "gemma2", "bert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -79,7 +84,7 @@ REFUSED = {  # of a config, words of the message
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
     "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, mixtral, " \
-             "qwen3_moe, gemma, bert, vit"),
+             "qwen3_moe, gemma, gemma2, bert, vit"),
     "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
@@ -90,6 +95,8 @@ REFUSED = {  # of a config, words of the message
     "sparse": ("qwen3-moe", {"decoder_sparse_step": 0}, "decoder_sparse_step: got 0"),
     "gemma-act": ("gemma", {"hidden_activation": "relu"}, 'hidden_activation: got "relu"'),
     "both-ways": ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: got true"),
+    "types": ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types: got"),
+    "chunked": ("gemma2", {"layer_types": ["chunked_attention"] * 3}, 'layer_types: got "chunked_attention"'),
     "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),

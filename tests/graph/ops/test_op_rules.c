@@ -78,6 +78,8 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: attention, in: x, heads: 2, buckets: 32, max_distance: 8", "more than the 8"},
         {"op: attention, in: x, heads: 2, buckets: 32, alibi: true", "expected one of them"},
         {"op: attention, in: x, heads: 2, weight: a.b", "expected buckets"},
+        {"op: attention, in: x, heads: 2, softcap: 5, alibi: true", "neither alibi nor buckets"},
+        {"op: ring_attention, in: x, heads: 2, softcap: 5", "capped scores are attention's"},
         {"op: attention, in: [x, two], heads: 1", "mask 'two' [2], expected [4]"},
         {"op: attention, in: v, heads: 1", "dimension"},
         {"op: attention, in: [x, x, x], heads: 3, kv_heads: 2", "does not divide the 3 heads"},

@@ -81,6 +81,10 @@ static const op_case CASES[] = {
      QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true, "
          "window: 3, alibi: true}\n",
      "[t, d]"},
+    {ROWS_IN,
+     QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true, "
+         "softcap: 0.5}\n",
+     "[t, d]"},
     {ROWS_IN ", z: {dtype: float32, shape: [2 * t, d]}, m: {dtype: int32, shape: [2 * t]}",
      "  - {op: linear, name: q, in: x, out: q, features: d}\n"
      "  - {op: linear, name: k, in: z, out: k, features: d, bias: false}\n"
