@@ -65,15 +65,17 @@ struct attention_place {
 };
 
 /* Is there more to a score than the product, its scale and causality? Kernels of their own (EXTRA)
- * do what attention_score says; a query may then see no key at all, and gets zeros. */
+ * do what attention_score says; a query may then see no key at all, and gets zeros. Capped scores
+ * have others, since a tanh takes registers. */
+enum { ATTENTION_PLAIN, ATTENTION_EXTRA, ATTENTION_CAPPED };
 template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
 {
-    return args.mask || args.bias || args.softcap > 0 || args.window < args.queries ||
-           args.window < args.keys || (args.causal && args.window < args.before + args.queries);
+    return args.mask || args.bias || args.window < args.queries || args.window < args.keys ||
+           (args.causal && args.window < args.before + args.queries);
 }
 
 /* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
-template <typename T>
+template <int EXTRA = ATTENTION_EXTRA, typename T>
 __device__ __forceinline__ float attention_score(const attention_args<T> &args, int64_t sample,
                                                  int head, int query, int key, float product)
 {
@@ -82,11 +84,11 @@ __device__ __forceinline__ float attention_score(const attention_args<T> &args, 
         (args.causal && key > position) ||
         (args.mask && args.mask[sample * args.mask_keys + key] == 0))
         return -INFINITY;
+    if (EXTRA == ATTENTION_CAPPED)
+        return args.softcap * tanhf(product * args.scale / args.softcap);
     const int64_t distances = (int64_t)args.queries + args.keys - 1;
     const float bias =
         args.bias ? args.bias[head * distances + key - query + args.queries - 1] : 0.0f;
-    if (args.softcap > 0)
-        return args.softcap * tanhf(product * args.scale / args.softcap);
     return fmaf(product, args.scale, bias);
 }
 
