@@ -189,6 +189,8 @@ static const char *turns(smp__node_out *x, int64_t rows, int64_t pairs, double b
         x, "%s %" PRId64 " %" PRId64 " base %.17g %d %.17g %.17g %.17g %.17g %.17g",
         sines ? "sines" : "cosines", rows, pairs, base, (int)s.kind, s.factor, s.original, s.slow,
         s.fast, s.magnitude);
+    for (int64_t i = 0; s.kind == SMP__ROPE_LONG && i < pairs; i++)
+        key = smp__node_text_of(x, "%s %.17g", key, s.by_pair[i]);
     const char *name = smp__node_table(x, key, (smp_shape){3, {rows, 1, pairs}}, false, &fill);
     for (int64_t t = 0; fill && t < rows; t++)
         for (int64_t i = 0; i < pairs; i++) {

@@ -198,6 +198,8 @@ static smp_status check_rope(const reading *r, const json_t *rope)
                                         "beta_fast",
                                         "beta_slow",
                                         "attention_factor",
+                                        "short_factor",
+                                        "long_factor",
                                         NULL};
     const char *name;
     json_t *value;
@@ -210,6 +212,35 @@ static smp_status check_rope(const reading *r, const json_t *rope)
             continue;
         return fail_value(r, name, value, "nothing, of the positions (rope)");
     }
+    return SMP_OK;
+}
+
+/* As transformers does: by the ratio of positions now and first, and short factors for texts that
+ * are not longer than those first ones. */
+static smp_status read_longrope(reading *r, const json_t *rope)
+{
+    static const char ORIGINAL[] = "original_max_position_embeddings";
+    const double positions = json_number_value(given(r->config, "max_position_embeddings"));
+    double original = 0, factor = 0, magnitude = 0;
+    SMP_TRY(parameter(r, r->config, ORIGINAL, positions, &original));
+    SMP_TRY(parameter(r, rope, ORIGINAL, original, &original));
+    SMP_TRY(parameter(r, rope, "factor", positions / original, &factor));
+    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
+    SMP_TRY(parameter(r, rope, "attention_factor", usual, &magnitude));
+    const char *name = positions > original ? "long_factor" : "short_factor";
+    const json_t *factors = given(rope, name), *one;
+    size_t i;
+    if (!json_is_array(factors))
+        return fail_value(r, name, factors, "a list of numbers");
+    smp_text_append(&r->rope, ", scaling: longrope, attention_factor: %.17g, factors: [",
+                    magnitude);
+    json_array_foreach(factors, i, one)
+    {
+        if (!json_is_number(one))
+            return fail_value(r, name, factors, "a list of numbers");
+        smp_text_append(&r->rope, "%s%.17g", i > 0 ? ", " : "", json_number_value(one));
+    }
+    smp_text_append(&r->rope, "]");
     return SMP_OK;
 }
 
@@ -234,9 +265,13 @@ static smp_status read_rope(reading *r)
         SMP_TRY(check_rope(r, rope));
     if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0) /* longer texts alone */
         return SMP_OK;
+    /* its other names: those of the first configs of Phi-3 */
+    if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0 || given(rope, "long_factor"))
+        return read_longrope(r, rope);
     const bool llama = strcmp(kind, "llama3") == 0;
     if (!llama && strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0)
-        return fail_value(r, "rope_type", type, "default, linear, dynamic, llama3 or yarn");
+        return fail_value(r, "rope_type", type,
+                          "default, linear, dynamic, llama3, yarn or longrope");
     SMP_TRY(parameter(r, rope, "factor", 0, &factor));
     smp_text_append(&r->rope, ", scaling: %s, factor: %.17g", kind, factor);
     if (strcmp(kind, "linear") == 0)

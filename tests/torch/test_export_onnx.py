@@ -152,6 +152,7 @@ OPERATORS = [
     (X23, "{op: layernorm, in: x, out: y, eps: 0.1}"),
     (X23, "{op: rmsnorm, in: x, out: y, eps: 0.1}"),
     (X23, "{op: rmsnorm, in: x, out: y, offset: 1}"),
+    (X23, "{op: rope, in: x, out: y, heads: 3, scaling: longrope, factors: [1.5, 4], attention_factor: 1.2}"),
     (PACKED, "{op: attention, in: x, out: y, heads: 3, causal: true, softcap: 0.5}"),
     (X23, "{op: dropout, in: x, out: y, p: 0.5}"),
     (X23, "{op: scale, in: x, out: y, factor: -0.3}"),

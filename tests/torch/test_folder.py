@@ -30,6 +30,8 @@ SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hi
              max_position_embeddings=LENGTH, pad_token_id=None)
 LLAMA31 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                original_max_position_embeddings=16)
+LONG = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 1.5, 4.0, 9.0],
+            original_max_position_embeddings=8)
 CASES = {
     "gpt2": ("GPT2LMHeadModel", dict(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=3, n_head=4, bos_token_id=0,
                                      eos_token_id=0, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)),
@@ -58,6 +60,10 @@ CASES = {
     "gemma2-plain": ("Gemma2ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, query_pre_attn_scalar=8, sliding_window=5,
                                                num_hidden_layers=2, attn_logit_softcapping=None, final_logit_softcapping=None,
                                                layer_types=["full_attention", "sliding_attention"])),
+    "phi3-long": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=LONG,
+                                          original_max_position_embeddings=8)),
+    "phi3-short": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=dict(
+        LONG, original_max_position_embeddings=LENGTH, attention_factor=1.25), original_max_position_embeddings=LENGTH)),
     "mixtral": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=3, sliding_window=7)),
     "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
     "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
@@ -76,8 +82,9 @@ ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "mixtral",
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
-    "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}},
-                 "expected default, linear, dynamic, llama3 or yarn"),
+    "proportional": ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "factor": 2.0}},
+                     "expected default, linear, dynamic, llama3, yarn or longrope"),
+    "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "short_factor: got"),
     "partial": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
                 "partial_rotary_factor: got 0.5"),
     "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),

@@ -79,6 +79,8 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: attention, in: x, heads: 2, buckets: 32, alibi: true", "expected one of them"},
         {"op: attention, in: x, heads: 2, weight: a.b", "expected buckets"},
         {"op: attention, in: x, heads: 2, softcap: 5, alibi: true", "neither alibi nor buckets"},
+        {"op: rope, in: x, heads: 1, scaling: longrope, factors: [1, 2]", "each of 3 pairs"},
+        {"op: rope, in: x, heads: 1, factors: [1, 2, 3]", "longrope alone"},
         {"op: ring_attention, in: x, heads: 2, softcap: 5", "capped scores are attention's"},
         {"op: attention, in: [x, two], heads: 1", "mask 'two' [2], expected [4]"},
         {"op: attention, in: v, heads: 1", "dimension"},
