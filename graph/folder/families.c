@@ -7,7 +7,8 @@
 #define SMP_FAMILIES(X)                                                                            \
     X(gpt2)                                                                                        \
     X(llama)                                                                                       \
-    X(mistral) X(qwen2) X(qwen3) X(phi3) X(mixtral) X(qwen3_moe) X(gemma) X(gemma2) X(bert) X(vit)
+    X(mistral)                                                                                     \
+    X(qwen2) X(qwen3) X(phi3) X(mixtral) X(qwen2_moe) X(qwen3_moe) X(gemma) X(gemma2) X(bert) X(vit)
 
 #define DECLARED(name) extern const smp__folder_family smp__family_##name;
 SMP_FAMILIES(DECLARED)

@@ -51,5 +51,9 @@ const smp_name_family smp__names_mixtral = {
 
 const smp_name_family smp__names_qwen_moe = {
     "hf-qwen-moe", "Qwen's mixtures of experts",
-    RULES EXPERTS("mlp", "gate_proj", "up_proj", "down_proj") "h{i}.router.weight = " LAYER
-                                                              "mlp.gate.weight\n"};
+    RULES EXPERTS("mlp", "gate_proj", "up_proj",
+                  "down_proj") "h{i}.shared.gate.* = " LAYER "mlp.shared_expert.gate_proj.*\n"
+                               "h{i}.shared.up.* = " LAYER "mlp.shared_expert.up_proj.*\n"
+                               "h{i}.shared.down.* = " LAYER "mlp.shared_expert.down_proj.*\n"
+                               "h{i}.shared_gate.* = " LAYER "mlp.shared_expert_gate.*\n"
+                               "h{i}.router.weight = " LAYER "mlp.gate.weight\n"};

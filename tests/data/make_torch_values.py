@@ -322,6 +322,7 @@ def main():
          [rand(2, 3, 9)], [rand(9)])
     case("attention_softcap", 2, "attention, heads: 2, causal: true, softcap: 1.5",
          lambda q, k, v: capped(q, k, v, 2, 1.5), [rand(2, 5, 6, scale=2) for _ in range(3)])
+    case("mul_rows", 2, "mul_rows", torch.mul, [rand(2, 3, 4), rand(2, 3, 1)])
 
 
 if __name__ == "__main__":

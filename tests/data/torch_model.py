@@ -260,6 +260,7 @@ KINDS = {
     "add": lambda op, x, w: sum(x[1:], x[0]),
     "sub": lambda op, x, w: x[0] - x[1],
     "mul": lambda op, x, w: x[0] * x[1],
+    "mul_rows": lambda op, x, w: x[0] * x[1],
     "scale": lambda op, x, w: x[0] * op.attr["factor"],
     "attention": attention,
     "flatten": lambda op, x, w: x[0].flatten(1),

@@ -170,6 +170,7 @@ OPERATORS = [
     ("  x: {dtype: float32, shape: [6, 12]}\n  z: {dtype: float32, shape: [6, 12], split: false}\n", "{op: sub, in: [x, z], out: y}"),
     ("  x: {dtype: float32, shape: [6, 12]}\n  z: {dtype: float32, shape: [6, 12], split: false}\n",
      "{op: sub, in: [x, z], out: d}\n  - {op: gelu, in: d, out: y}"),
+    (X23 + "  z: {dtype: float32, shape: [6, 1]}\n", "{op: mul_rows, in: [x, z], out: y}"),
     (X23, "{op: bias, in: x, out: y}"),
     (X23, "{op: bias, in: x, out: y, axis: 0}"),
     (X23, "{op: sum, in: x, out: y, axis: 0}"),

@@ -68,6 +68,8 @@ CASES = {
     "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
     "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
                                               moe_intermediate_size=20, mlp_only_layers=[1])),
+    "qwen2-moe": ("Qwen2MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2,
+                                              moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2)),
     "qwen3-moe-norm": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, head_dim=12,
                                                    moe_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=2)),
 }
@@ -91,7 +93,7 @@ REFUSED = {  # of a config, words of the message
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
     "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, mixtral, " \
-             "qwen3_moe, gemma, gemma2, bert, vit"),
+             "qwen2_moe, qwen3_moe, gemma, gemma2, bert, vit"),
     "causal": ("llama", {"is_causal": False}, "is_causal: got false, expected true"),
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,

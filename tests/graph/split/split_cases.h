@@ -62,6 +62,10 @@ static const op_case CASES[] = {
     {ROWS_IN, PAIR "  - {op: add, name: op, in: [a, b, x, a, b, x], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: sub, name: op, in: [a, b], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: mul, name: op, in: [a, b], out: y}\n", "[t, d]"},
+    {ROWS_IN,
+     "  - {op: linear, name: s, in: x, out: s, features: 1}\n" FROM_H
+     "  - {op: mul_rows, name: op, in: [h, s], out: y}\n",
+     "[t, d]"},
     {ROWS_IN, QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true}\n",
      "[t, d]"},
     {ROWS_IN ", m: {dtype: int32, shape: [t]}",
