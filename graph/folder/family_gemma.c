@@ -44,6 +44,7 @@ static const smp__config_key GEMMA2[] = {
     {"attn_logit_softcapping", NULL, "cap", "50", ", softcap: #", ""},
     {"final_logit_softcapping", NULL, "head_cap", "30", CAPPED, ""},
     {"sliding_window", NULL, "window", "4096", NULL, NULL},
+    {"sliding_window_size", "4096", NULL, NULL, NULL, NULL}, /* beside it, in the first configs */
     {0},
 };
 

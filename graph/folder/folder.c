@@ -61,6 +61,7 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "pooler_act",
                                       "n_ctx",
                                       "auto_map",
+                                      "cache_implementation",
                                       NULL};
 
 /* Their value is false, or they are of a row. */
@@ -310,16 +311,12 @@ static smp_status check_types(const reading *r, const json_t *types)
     return SMP_OK;
 }
 
-/* How many keys a query of layer `index` sees. Without types every other one has a window. */
-static double window_of(const reading *r, int index)
+/* Does layer `index` look at a window? Without types every other one does. */
+static bool is_sliding(const reading *r, int index)
 {
     const json_t *types = given(r->config, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)index));
-    const bool sliding = types ? strcmp(type, "sliding_attention") == 0 : index % 2 == 0;
-    int window, positions;
-    key_of(r, "sliding_window", &window);
-    key_of(r, "max_position_embeddings", &positions);
-    return r->number[sliding ? window : positions];
+    return types ? strcmp(type, "sliding_attention") == 0 : index % 2 == 0;
 }
 
 /* All layers attend alike, to what the other keys say. */
@@ -429,11 +426,19 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         smp_text_append(out, "%s", r->rope.data ? r->rope.data : "");
         return;
     }
-    const bool sparse = length == strlen("sparse") && memcmp(name, "sparse", length) == 0;
-    if (sparse || (length == strlen("windows") && memcmp(name, "windows", length) == 0)) {
+    if (length == strlen("sparse") && memcmp(name, "sparse", length) == 0) {
         for (int i = 0; i < r->n_layer; i++)
-            smp_text_append(out, "%s%.15g", i > 0 ? ", " : "",
-                            sparse ? (double)is_sparse(r, i) : window_of(r, i));
+            smp_text_append(out, "%s%d", i > 0 ? ", " : "", is_sparse(r, i));
+        return;
+    }
+    if (length == strlen("windows") && memcmp(name, "windows", length) == 0) {
+        int window;
+        key_of(r, "sliding_window", &window);
+        for (int i = 0; i < r->n_layer; i++)
+            if (is_sliding(r, i))
+                smp_text_append(out, "%s%.15g", i > 0 ? ", " : "", r->number[window]);
+            else
+                smp_text_append(out, "%sT", i > 0 ? ", " : "");
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {

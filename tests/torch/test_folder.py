@@ -80,7 +80,7 @@ CASES |= {
                                               image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0.0,
                                               attention_probs_dropout_prob=0.0)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen3-moe", "gemma2", "bert", "vit")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "phi3-long", "mixtral", "qwen3-moe", "gemma2", "bert", "vit")
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
