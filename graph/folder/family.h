@@ -20,8 +20,8 @@ typedef struct smp__config_key {
 } smp__config_key;
 
 /* $rope of the text: base and scaling of rotary positions; $sparse: 1 for a layer that is a mixture
- * of experts, else 0, by `mlp_only_layers` and `decoder_sparse_step`; $windows: of each layer, by
- * `layer_types`. A line that begins with
+ * of experts, else 0, by `mlp_only_layers` and `decoder_sparse_step`; $windows and
+ * $layer_window: of each layer, by `layer_types`. A line that begins with
  * "[train]" is there in a model that is trained. */
 typedef struct smp__folder_family {
     const char *type;  /* `model_type` */

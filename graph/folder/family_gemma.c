@@ -69,6 +69,6 @@ const smp__folder_family smp__family_gemma2 = {
     "hf-gemma2",
     true,
     GEMMA2,
-    LET ", windows: [$windows]}\n" INPUTS SCALED LAYERS QKV("$bias")
-        ROPE ATTEND(", window: \"windows[i]\", scale: $scale$cap", "$bias") NORM("post_1", "a")
+    LET "$windows}\n" INPUTS SCALED LAYERS QKV("$bias")
+        ROPE ATTEND("$layer_window, scale: $scale$cap", "$bias") NORM("post_1", "a")
             BETWEEN GATE_UP(IN) DOWN(IN, GELU) NORM("post_2", "m") END HEAD_AND("$head_cap")};

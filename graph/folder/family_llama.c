@@ -21,8 +21,8 @@ static const smp__config_key MISTRAL[] = {
 /* Biases of q, k and v. */
 static const smp__config_key QWEN2[] = {
     SIZES(NULL, NULL, NULL),
-    {"use_sliding_window", "false", NULL, NULL, NULL, NULL},
-    {"sliding_window", NULL, "window", "0", NULL, ""}, /* which is then unused */
+    {"use_sliding_window", NULL, NULL, "0", NULL, NULL},
+    {"sliding_window", NULL, NULL, "4096", NULL, ""},
     {0},
 };
 
@@ -30,8 +30,8 @@ static const smp__config_key QWEN2[] = {
 static const smp__config_key QWEN3[] = {
     SIZES("151936", "32768", "32"),
     {"attention_bias", NULL, "bias", "0", "", NO_BIAS},
-    {"use_sliding_window", "false", NULL, NULL, NULL, NULL},
-    {"sliding_window", NULL, "window", "0", NULL, ""}, /* which is then unused */
+    {"use_sliding_window", NULL, NULL, "0", NULL, NULL},
+    {"sliding_window", NULL, NULL, "4096", NULL, ""},
     {0},
 };
 
@@ -56,14 +56,18 @@ static const smp__config_key PHI3[] = {
             END HEAD
 
 const smp__folder_family smp__family_llama = {
-    "llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "", "$bias", "")};
+    "llama", "LlamaForCausalLM", "hf-llama", true, LLAMA, DECODER("$bias", "", "$bias", "", "")};
 const smp__folder_family smp__family_mistral = {
     "mistral",  "MistralForCausalLM",
     "hf-llama", true,
-    MISTRAL,    DECODER(NO_BIAS, "", NO_BIAS, "$window")};
+    MISTRAL,    DECODER(NO_BIAS, "", NO_BIAS, "", "$window")};
 const smp__folder_family smp__family_qwen2 = {
-    "qwen2", "Qwen2ForCausalLM", "hf-llama", true, QWEN2, DECODER("", "", NO_BIAS, "")};
+    "qwen2",    "Qwen2ForCausalLM",
+    "hf-llama", true,
+    QWEN2,      DECODER("", "", NO_BIAS, "$windows", "$layer_window")};
 const smp__folder_family smp__family_qwen3 = {
-    "qwen3", "Qwen3ForCausalLM", "hf-llama", true, QWEN3, DECODER("$bias", QK_NORM, "$bias", "")};
+    "qwen3",    "Qwen3ForCausalLM",
+    "hf-llama", true,
+    QWEN3,      DECODER("$bias", QK_NORM, "$bias", "$windows", "$layer_window")};
 const smp__folder_family smp__family_phi3 = {"phi3", "Phi3ForCausalLM", "hf-llama", true,
                                              PHI3,   PHI3_TEXT};

@@ -120,8 +120,8 @@
     "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"                                \
     "  - {op: rmsnorm, name: norm, in: x, out: x, eps: $eps}\n"
 
-#define DECODER(qkv_bias, qk_norm, o_bias, window)                                                 \
-    LET "}\n" INPUTS LAYERS QKV(qkv_bias)                                                          \
+#define DECODER(qkv_bias, qk_norm, o_bias, windows, window)                                        \
+    LET windows "}\n" INPUTS LAYERS QKV(qkv_bias)                                                  \
     qk_norm ROPE ATTEND(window, o_bias)                                                            \
     BETWEEN GATE_UP(IN) DOWN(IN, "silu") END HEAD
 

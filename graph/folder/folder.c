@@ -70,6 +70,9 @@ static const char *const UNUSED[] = {
     "torchscript",        "use_bfloat16",           "attention_bias",      "mlp_bias",
     "use_sliding_window", "gradient_checkpointing", "use_mask_token",      NULL};
 
+/* In the text of a family whose layers differ. */
+static const char WINDOWS[] = "$windows";
+
 /* Which layers are mixtures of experts. */
 static const char *const SPARSE[] = {"mlp_only_layers", "decoder_sparse_step", NULL};
 
@@ -89,6 +92,7 @@ typedef struct reading {
     double number[MOST_KEYS]; /* of its keys */
     smp_text rope;            /* what $rope stands for */
     int n_layer;              /* of a list of them; else 0 */
+    bool slides;              /* some of them look at a window */
     bool train;
 } reading;
 
@@ -294,39 +298,51 @@ static smp_status read_rope(reading *r)
     return SMP_OK;
 }
 
+/* Does layer `index` look at a window? Without types every other one does, or, where windows are
+ * used or not, those from a layer on. */
+static bool is_sliding(const reading *r, int index)
+{
+    const json_t *types = given(r->config, "layer_types");
+    const json_t *first = given(r->config, "max_window_layers");
+    int used;
+    if (types)
+        return strcmp(json_string_value(json_array_get(types, (size_t)index)),
+                      "sliding_attention") == 0;
+    if (!key_of(r, "use_sliding_window", &used))
+        return index % 2 == 0;
+    return r->number[used] > 0 && index >= (first ? json_number_value(first) : 28);
+}
+
 /* Of a family whose layers differ. */
-static smp_status check_types(const reading *r, const json_t *types)
+static smp_status check_types(reading *r, const json_t *types)
 {
     const json_t *one;
     size_t i;
+    int used;
+    const bool full = key_of(r, "use_sliding_window", &used) && r->number[used] == 0;
     if (types && json_array_size(types) != (size_t)r->n_layer)
         return fail_value(r, "layer_types", types, "a list of one for each layer");
     json_array_foreach(types, i, one)
     {
         const char *type = json_string_value(one);
-        if (!type ||
-            (strcmp(type, "sliding_attention") != 0 && strcmp(type, "full_attention") != 0))
-            return fail_value(r, "layer_types", one, "sliding_attention or full_attention");
+        if (!type || (strcmp(type, "full_attention") != 0 &&
+                      (full || strcmp(type, "sliding_attention") != 0)))
+            return fail_value(r, "layer_types", one,
+                              full ? "full_attention" : "sliding_attention or full_attention");
     }
+    for (int layer = 0; layer < r->n_layer; layer++)
+        r->slides |= is_sliding(r, layer);
     return SMP_OK;
 }
 
-/* Does layer `index` look at a window? Without types every other one does. */
-static bool is_sliding(const reading *r, int index)
-{
-    const json_t *types = given(r->config, "layer_types");
-    const char *type = json_string_value(json_array_get(types, (size_t)index));
-    return types ? strcmp(type, "sliding_attention") == 0 : index % 2 == 0;
-}
-
 /* All layers attend alike, to what the other keys say. */
-static smp_status check_layers(const reading *r)
+static smp_status check_layers(reading *r)
 {
     const json_t *types = given(r->config, "layer_types");
     int index;
     const bool window = !key_of(r, "use_sliding_window", &index) &&
                         key_of(r, "sliding_window", &index) && r->number[index] > 0;
-    if (strstr(r->family->text, "$windows"))
+    if (strstr(r->family->text, WINDOWS))
         return check_types(r, types);
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
@@ -366,7 +382,7 @@ static smp_status count_layers(reading *r)
 {
     static const char NAME[] = "num_hidden_layers";
     int index;
-    if (!(strstr(r->family->text, "$sparse") || strstr(r->family->text, "$windows")) ||
+    if (!(strstr(r->family->text, "$sparse") || strstr(r->family->text, WINDOWS)) ||
         !key_of(r, NAME, &index))
         return SMP_OK;
     if (r->number[index] > MOST_LAYERS)
@@ -420,6 +436,19 @@ static void put_phrase(const char *phrase, double number, smp_text *out)
     }
 }
 
+/* A list that layers look up; nothing if all see everything. */
+static void put_windows(const reading *r, smp_text *out)
+{
+    int window;
+    key_of(r, "sliding_window", &window);
+    for (int i = 0; r->slides && i < r->n_layer; i++)
+        if (is_sliding(r, i))
+            smp_text_append(out, "%s%.15g", i > 0 ? ", " : ", windows: [", r->number[window]);
+        else
+            smp_text_append(out, "%sT", i > 0 ? ", " : ", windows: [");
+    smp_text_append(out, "%s", r->slides ? "]" : "");
+}
+
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
     if (length == strlen("rope") && memcmp(name, "rope", length) == 0) {
@@ -432,13 +461,11 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         return;
     }
     if (length == strlen("windows") && memcmp(name, "windows", length) == 0) {
-        int window;
-        key_of(r, "sliding_window", &window);
-        for (int i = 0; i < r->n_layer; i++)
-            if (is_sliding(r, i))
-                smp_text_append(out, "%s%.15g", i > 0 ? ", " : "", r->number[window]);
-            else
-                smp_text_append(out, "%sT", i > 0 ? ", " : "");
+        put_windows(r, out);
+        return;
+    }
+    if (length == strlen("layer_window") && memcmp(name, "layer_window", length) == 0) {
+        smp_text_append(out, "%s", r->slides ? ", window: \"windows[i]\"" : "");
         return;
     }
     for (int i = 0; r->family->key[i].name; i++) {

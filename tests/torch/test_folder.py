@@ -50,6 +50,8 @@ CASES = {
     "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "qwen3": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=2, head_dim=12)),
     "qwen3-bias": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, attention_bias=True, tie_word_embeddings=True)),
+    "qwen2-window": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, use_sliding_window=True, sliding_window=5,
+                                              max_window_layers=1)),
     "phi3": ("Phi3ForCausalLM", dict(SIZES, num_key_value_heads=2, bos_token_id=0, eos_token_id=0, sliding_window=7)),
     "phi3-full": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0)),
     "gemma": ("GemmaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=12)),
@@ -89,7 +91,7 @@ REFUSED = {  # of a config, words of the message
     "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "short_factor: got"),
     "partial": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
                 "partial_rotary_factor: got 0.5"),
-    "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
+    "unheard": ("qwen3-moe", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
     "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, qwen3, phi3, mixtral, " \
