@@ -73,7 +73,8 @@ CASES = {
     "qwen2-moe": ("Qwen2MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2,
                                               moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2)),
     "qwen3-moe-norm": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, head_dim=12,
-                                                   moe_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=2)),
+                                                   num_hidden_layers=2, moe_intermediate_size=20, norm_topk_prob=True,
+                                                   decoder_sparse_step=2)),
 }
 BERT = dict(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CASES |= {
