@@ -25,6 +25,12 @@ static void append_attr(smp_text *key, const smp_attr_desc *desc, const smp_attr
         for (int64_t i = 0; i < value->list.count; i++)
             smp_text_append(key, "%lld,", (long long)value->list.items[i]);
         break;
+    case SMP_ATTR_FLOAT_LIST:
+        for (int64_t i = 0; i < value->floats.count; i++) {
+            smp_text_append_double(key, value->floats.items[i]);
+            smp_text_append(key, ",");
+        }
+        break;
     }
 }
 

@@ -43,14 +43,15 @@ static const smp_option_table table = {
     .argument = "model",
     .usage = "smp-import MODEL.onnx -o model.yaml [options]\n"
              "       smp-import DIR -o model.yaml [options]",
-    .about = "A folder of Hugging Face's, as save_pretrained writes it: its config.json becomes a "
-             "model (GPT-2, LLaMA, Mistral, Qwen2, BERT, RoBERTa, DistilBERT, T5, BART, ViT, "
-             "ResNet), whose weights smp-run reads from the folder. What a config asks for and SMP "
-             "lacks is refused by name.\n\n"
-             "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
-             "dimension of its first input is the batch, which the model file does not "
-             "say. What SMP lacks becomes opaque: it is planned with estimated costs of "
-             "one sample, and cannot be run; the reason stands beside it.",
+    .about =
+        "A folder of Hugging Face's, as save_pretrained writes it: its config.json becomes a "
+        "model (GPT-2, LLaMA, Mistral, Qwen, Phi-3, Gemma, mixtures, BERT, RoBERTa, DistilBERT, "
+        "T5, BART, ViT, ResNet), whose weights smp-run reads from the folder. What a config "
+        "asks for and SMP lacks is refused by name.\n\n"
+        "Writes an ONNX model (operator sets 1 to 21) as a model of SMP. The first "
+        "dimension of its first input is the batch, which the model file does not "
+        "say. What SMP lacks becomes opaque: it is planned with estimated costs of "
+        "one sample, and cannot be run; the reason stands beside it.",
     .exits = "exit codes: 0 done, 1 failed, 2 wrong usage or bad input",
     .row = rows,
 };

@@ -35,7 +35,7 @@ template <typename T> struct attention_args {
     int group;  /* heads that read one key head */
     int tiles;  /* blocks per head, or per key head if its keys are what a block works on */
     bool causal;
-    float scale;
+    float scale, softcap; // 0: none
 };
 
 /* Which tile, heads and sample this block works on: the tiles of a head are neighbours, so they
@@ -65,7 +65,9 @@ struct attention_place {
 };
 
 /* Is there more to a score than the product, its scale and causality? Kernels of their own (EXTRA)
- * do what attention_score says; a query may then see no key at all, and gets zeros. */
+ * do what attention_score says; a query may then see no key at all, and gets zeros. Capped scores
+ * have others, since a tanh takes registers. */
+enum { ATTENTION_PLAIN, ATTENTION_EXTRA, ATTENTION_CAPPED };
 template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
 {
     return args.mask || args.bias || args.window < args.queries || args.window < args.keys ||
@@ -73,7 +75,7 @@ template <typename T> static inline bool attention_has_extra(const attention_arg
 }
 
 /* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
-template <typename T>
+template <int EXTRA = ATTENTION_EXTRA, typename T>
 __device__ __forceinline__ float attention_score(const attention_args<T> &args, int64_t sample,
                                                  int head, int query, int key, float product)
 {
@@ -82,10 +84,19 @@ __device__ __forceinline__ float attention_score(const attention_args<T> &args, 
         (args.causal && key > position) ||
         (args.mask && args.mask[sample * args.mask_keys + key] == 0))
         return -INFINITY;
+    if (EXTRA == ATTENTION_CAPPED)
+        return args.softcap * tanhf(product * args.scale / args.softcap);
     const int64_t distances = (int64_t)args.queries + args.keys - 1;
     const float bias =
         args.bias ? args.bias[head * distances + key - query + args.queries - 1] : 0.0f;
     return fmaf(product, args.scale, bias);
+}
+
+/* What a capped score changes by if the score before changes by 1; 0 where it is -infinity. */
+__device__ __forceinline__ float attention_slope(float score, float softcap)
+{
+    const float share = score / softcap;
+    return 1 - fminf(share * share, 1.0f);
 }
 
 /* Rows of a tile of W values are W + 16 bytes apart: eight rows, read 16 bytes each, meet every

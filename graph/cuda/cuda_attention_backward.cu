@@ -201,22 +201,24 @@ template <typename T, int W> struct query_sums {
 };
 
 /* s = P and dp = dS from s = scores and dp = dP. lse, delta: of the rows, [MT][2], or, if KEYS, of
- * this lane's columns, at [8 n + e % 2]. */
-template <int MT, int N, bool KEYS>
+ * this lane's columns, at [8 n + e % 2]. CAPPED: by softcap. */
+template <int MT, int N, bool KEYS, bool CAPPED>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float (&dp)[MT][N / 8][4],
-                                                const float *lse, const float *delta, float scale2)
+                                                const float *lse, const float *delta, float scale2,
+                                                float softcap)
 {
     SMP_UNROLL
     for (int n = 0; n < N / 8; n++)
         for (int m = 0; m < MT; m++)
             for (int e = 0; e < 4; e++) {
                 const int at = KEYS ? 8 * n + e % 2 : 2 * m + e / 2;
+                const float slope = CAPPED ? attention_slope(s[m][n][e], softcap) : 1;
                 s[m][n][e] = smp_exp2(fmaf(s[m][n][e], scale2, -ATTENTION_LOG2_E * lse[at]));
-                dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - delta[at]);
+                dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - delta[at]) * slope;
             }
 }
 
-template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL, bool DQ>
+template <typename T, int W, bool KEYS, int EXTRA, bool SMALL, bool DQ>
 __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
     attention_backward_kernel(attention_args<T> args)
 {
@@ -273,14 +275,15 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
         attention_nt<T, MT, N, W, LD>(s, a0 + mine * LD, b0);
         attention_nt<T, MT, N, W, LD>(dp, a1 + mine * LD, b1);
         if (EXTRA)
-            attention_scores<T, MT, N, KEYS>(s, args, place.sample, head, first + mine + lane / 4,
-                                             start + lanes_column);
+            attention_scores<T, MT, N, KEYS, EXTRA>(s, args, place.sample, head,
+                                                    first + mine + lane / 4, start + lanes_column);
         else if (start + N > other || (args.causal && (KEYS ? before + start < first + M - 1
                                                             : start + N > before + first + 1)))
             attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
                                         args.causal, before);
-        score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
-                                     KEYS ? pass.delta + slot * N + lanes_column : delta, scale2);
+        score_gradients<MT, N, KEYS, EXTRA == ATTENTION_CAPPED>(
+            s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
+            KEYS ? pass.delta + slot * N + lanes_column : delta, scale2, args.softcap);
         if (KEYS)
             attention_nn<T, MT, N, C, LD>(out1, s, b1 + from);
         attention_nn<T, MT, N, C, LD>(out0, dp, b0 + from);
@@ -321,7 +324,7 @@ __global__ void __launch_bounds__(shape<T, W, KEYS, SMALL>::THREADS)
                                      grad[1].stride, rows, columns, args.width);
 }
 
-template <typename T, int W, bool KEYS, bool EXTRA, bool SMALL>
+template <typename T, int W, bool KEYS, int EXTRA, bool SMALL>
 smp_status launch(const smp_cuda *cuda, const attention_args<T> &args, const char *name)
 {
     typedef shape<T, W, KEYS, SMALL> of;
@@ -340,12 +343,12 @@ smp_status launch_whole(const smp_cuda *cuda, const attention_args<T> &args)
         1 + (int64_t)args.batch * args.heads * ((args.queries + of::N - 1) / of::N);
     SMP_TRY(
         SMP_CUDA(cudaMemsetAsync, args.turns, 0, (size_t)turns * sizeof *args.turns, cuda->stream));
-    return attention_launch(attention_backward_kernel<T, W, true, false, false, true>,
+    return attention_launch(attention_backward_kernel<T, W, true, ATTENTION_PLAIN, false, true>,
                             "attention, dQ, dK and dV", cuda, args, args.heads / args.group,
                             args.keys, of::M, 1, of::THREADS, query_sums<T, W>::BYTES);
 }
 
-template <typename T, int W, bool EXTRA, bool SMALL = false>
+template <typename T, int W, int EXTRA, bool SMALL = false>
 smp_status backward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
     const bool keys = args.dk.at || args.dv.at;
@@ -359,14 +362,17 @@ smp_status backward_of(const smp_cuda *cuda, const attention_args<T> &args)
     return SMP_OK;
 }
 
-/* On a GPU with little shared memory; one kernel for two widths and every kind. Where there is no
- * window the longest hides nothing. */
+/* On a GPU with little shared memory; one kernel for two widths and every kind but capped scores.
+ * Where there is no window the longest hides nothing. */
 template <typename T> smp_status backward_small(const smp_cuda *cuda, attention_args<T> args)
 {
+    if (args.softcap > 0)
+        return args.width <= 128 ? backward_of<T, 128, ATTENTION_CAPPED, true>(cuda, args)
+                                 : backward_of<T, 256, ATTENTION_CAPPED, true>(cuda, args);
     if (!attention_has_extra(args))
         args.window = ATTENTION_MAX_ROWS;
-    return args.width <= 128 ? backward_of<T, 128, true, true>(cuda, args)
-                             : backward_of<T, 256, true, true>(cuda, args);
+    return args.width <= 128 ? backward_of<T, 128, ATTENTION_EXTRA, true>(cuda, args)
+                             : backward_of<T, 256, ATTENTION_EXTRA, true>(cuda, args);
 }
 
 } // namespace
@@ -378,16 +384,19 @@ smp_status attention_backward(const smp_cuda *cuda, const attention_args<T> &arg
     static_assert(shape<T, 64, true, false>::FITS_ALL, "has no smaller variant");
     if (width > 64 && cuda->shared_bytes < (int)shape<T, 128, true, false>::BYTES)
         return backward_small(cuda, args);
+    if (args.softcap > 0)
+        return width <= 128 ? backward_of<T, 128, ATTENTION_CAPPED>(cuda, args)
+                            : backward_of<T, 256, ATTENTION_CAPPED>(cuda, args);
     if (attention_has_extra(args))
-        return width <= 64    ? backward_of<T, 64, true>(cuda, args)
-               : width <= 128 ? backward_of<T, 128, true>(cuda, args)
-                              : backward_of<T, 256, true>(cuda, args);
-    return width <= 32    ? backward_of<T, 32, false>(cuda, args)
-           : width <= 64  ? backward_of<T, 64, false>(cuda, args)
-           : width <= 96  ? backward_of<T, 96, false>(cuda, args)
-           : width <= 112 ? backward_of<T, 112, false>(cuda, args)
-           : width <= 128 ? backward_of<T, 128, false>(cuda, args)
-                          : backward_of<T, 256, false>(cuda, args);
+        return width <= 64    ? backward_of<T, 64, ATTENTION_EXTRA>(cuda, args)
+               : width <= 128 ? backward_of<T, 128, ATTENTION_EXTRA>(cuda, args)
+                              : backward_of<T, 256, ATTENTION_EXTRA>(cuda, args);
+    return width <= 32    ? backward_of<T, 32, ATTENTION_PLAIN>(cuda, args)
+           : width <= 64  ? backward_of<T, 64, ATTENTION_PLAIN>(cuda, args)
+           : width <= 96  ? backward_of<T, 96, ATTENTION_PLAIN>(cuda, args)
+           : width <= 112 ? backward_of<T, 112, ATTENTION_PLAIN>(cuda, args)
+           : width <= 128 ? backward_of<T, 128, ATTENTION_PLAIN>(cuda, args)
+                          : backward_of<T, 256, ATTENTION_PLAIN>(cuda, args);
 }
 
 template smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args);

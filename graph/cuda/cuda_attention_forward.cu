@@ -24,7 +24,7 @@ template <int MT> struct softmax {
 };
 
 /* Scores to exponentials in place; rescales acc. */
-template <int MT, int N, int C, bool EXTRA>
+template <int MT, int N, int C, int EXTRA>
 __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&acc)[MT][C / 8][4],
                                              softmax<MT> &rows, float scale2)
 {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&a
         }
 }
 
-template <typename T, int W, bool EXTRA>
+template <typename T, int W, int EXTRA>
 __global__ void __launch_bounds__(shape<T, W>::THREADS)
     attention_forward_kernel(attention_args<T> args)
 {
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(shape<T, W>::THREADS)
             tile::template load<N, THREADS>(k, keys, args.k.stride, key + N, args.keys, args.width);
         smp_cp_async_commit();
         if (EXTRA)
-            attention_scores<T, MT, N, false>(s, args, place.sample, place.first, row,
-                                              key + lane % 4 * 2);
+            attention_scores<T, MT, N, false, EXTRA>(s, args, place.sample, place.first, row,
+                                                     key + lane % 4 * 2);
         else if (key + N > args.keys || (args.causal && key + N > args.before + first + 1))
             attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal,
                                          args.before);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(shape<T, W>::THREADS)
                                      args.out.stride, args.queries - mine, args.width, args.width);
 }
 
-template <typename T, int W, bool EXTRA>
+template <typename T, int W, int EXTRA>
 smp_status forward_of(const smp_cuda *cuda, const attention_args<T> &args)
 {
     return attention_launch(attention_forward_kernel<T, W, EXTRA>, "attention", cuda, args,
@@ -143,16 +143,19 @@ template <typename T>
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<T> &args)
 {
     const int width = args.width;
+    if (args.softcap > 0)
+        return width <= 128 ? forward_of<T, 128, ATTENTION_CAPPED>(cuda, args)
+                            : forward_of<T, 256, ATTENTION_CAPPED>(cuda, args);
     if (attention_has_extra(args))
-        return width <= 64    ? forward_of<T, 64, true>(cuda, args)
-               : width <= 128 ? forward_of<T, 128, true>(cuda, args)
-                              : forward_of<T, 256, true>(cuda, args);
-    return width <= 32    ? forward_of<T, 32, false>(cuda, args)
-           : width <= 64  ? forward_of<T, 64, false>(cuda, args)
-           : width <= 96  ? forward_of<T, 96, false>(cuda, args)
-           : width <= 112 ? forward_of<T, 112, false>(cuda, args)
-           : width <= 128 ? forward_of<T, 128, false>(cuda, args)
-                          : forward_of<T, 256, false>(cuda, args);
+        return width <= 64    ? forward_of<T, 64, ATTENTION_EXTRA>(cuda, args)
+               : width <= 128 ? forward_of<T, 128, ATTENTION_EXTRA>(cuda, args)
+                              : forward_of<T, 256, ATTENTION_EXTRA>(cuda, args);
+    return width <= 32    ? forward_of<T, 32, ATTENTION_PLAIN>(cuda, args)
+           : width <= 64  ? forward_of<T, 64, ATTENTION_PLAIN>(cuda, args)
+           : width <= 96  ? forward_of<T, 96, ATTENTION_PLAIN>(cuda, args)
+           : width <= 112 ? forward_of<T, 112, ATTENTION_PLAIN>(cuda, args)
+           : width <= 128 ? forward_of<T, 128, ATTENTION_PLAIN>(cuda, args)
+                          : forward_of<T, 256, ATTENTION_PLAIN>(cuda, args);
 }
 
 template smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);

@@ -93,7 +93,7 @@ constexpr size_t forward_bytes = sizeof(float) *
                                  (2 * forward_rows<W> * attention_tile<float, W>::LD +
                                   forward_rows<W> * (forward_rows<W> + 4));
 
-template <int W, bool EXTRA>
+template <int W, int EXTRA>
 __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_args<float> args)
 {
     typedef attention_tile<float, W> tile;
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
             for (int j = 0; j < I; j++) {
                 const int column = key + x + SIDE * j;
                 if (EXTRA)
-                    s[i][j] =
-                        attention_score(args, place.sample, place.first, row, column, s[i][j]);
+                    s[i][j] = attention_score<EXTRA>(args, place.sample, place.first, row, column,
+                                                     s[i][j]);
                 else
                     s[i][j] = column < seen ? s[i][j] * args.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
@@ -186,7 +186,7 @@ static_assert(forward_bytes<128> <= SMP_CUDA_SHARED_LEAST &&
  *   KEYS:      a = K, V;  b = Q, dO;  dV += P dO, dK += dS Q
  *   otherwise: a = Q, dO; b = K, V;   dQ += dS K
  * P and dS are computed with the block's own rows as rows. */
-template <int W, bool KEYS, bool EXTRA>
+template <int W, bool KEYS, int EXTRA>
 __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_args<float> args)
 {
     typedef attention_tile<float, W> tile;
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                             (!args.causal || key <= before + query);
                 float score = s[i][j] * args.scale;
                 if (EXTRA) {
-                    score = attention_score(args, place.sample, head, query, key, s[i][j]);
+                    score = attention_score<EXTRA>(args, place.sample, head, query, key, s[i][j]);
                     seen = score != -INFINITY;
                 }
                 const float lse = seen ? args.lse[statistics + query] : 0;
@@ -243,6 +243,8 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                 const int at = (y + SIDE * i) * (R + 4) + x + SIDE * j;
                 p[at] = value;
                 ds[at] = value * (dp[i][j] - delta);
+                if (EXTRA == ATTENTION_CAPPED)
+                    ds[at] *= attention_slope(score, args.softcap);
             }
         __syncthreads();
         if (KEYS)
@@ -263,14 +265,14 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                     first, own, args.width);
 }
 
-template <int W, bool EXTRA>
+template <int W, int EXTRA>
 smp_status forward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
     return attention_launch(attention_forward_kernel<W, EXTRA>, "attention", cuda, args, args.heads,
                             args.queries, forward_rows<W>, 1, THREADS, forward_bytes<W>);
 }
 
-template <int W, bool EXTRA>
+template <int W, int EXTRA>
 smp_status backward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
     if (args.dk.at || args.dv.at)
@@ -284,17 +286,18 @@ smp_status backward_of(const smp_cuda *cuda, const attention_args<float> &args)
     return SMP_OK;
 }
 
-template <bool EXTRA> smp_status forward_as(const smp_cuda *cuda, const attention_args<float> &args)
+template <int EXTRA> smp_status forward_as(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return args.width <= 64    ? forward_of<64, EXTRA>(cuda, args)
+    constexpr int LEAST = EXTRA == ATTENTION_CAPPED ? 128 : 64;
+    return args.width <= LEAST ? forward_of<LEAST, EXTRA>(cuda, args)
            : args.width <= 128 ? forward_of<128, EXTRA>(cuda, args)
                                : forward_of<256, EXTRA>(cuda, args);
 }
 
-template <bool EXTRA>
-smp_status backward_as(const smp_cuda *cuda, const attention_args<float> &args)
+template <int EXTRA> smp_status backward_as(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return args.width <= 64    ? backward_of<64, EXTRA>(cuda, args)
+    constexpr int LEAST = EXTRA == ATTENTION_CAPPED ? 128 : 64;
+    return args.width <= LEAST ? backward_of<LEAST, EXTRA>(cuda, args)
            : args.width <= 128 ? backward_of<128, EXTRA>(cuda, args)
                                : backward_of<256, EXTRA>(cuda, args);
 }
@@ -303,11 +306,14 @@ smp_status backward_as(const smp_cuda *cuda, const attention_args<float> &args)
 
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return attention_has_extra(args) ? forward_as<true>(cuda, args) : forward_as<false>(cuda, args);
+    return args.softcap > 0            ? forward_as<ATTENTION_CAPPED>(cuda, args)
+           : attention_has_extra(args) ? forward_as<ATTENTION_EXTRA>(cuda, args)
+                                       : forward_as<ATTENTION_PLAIN>(cuda, args);
 }
 
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return attention_has_extra(args) ? backward_as<true>(cuda, args)
-                                     : backward_as<false>(cuda, args);
+    return args.softcap > 0            ? backward_as<ATTENTION_CAPPED>(cuda, args)
+           : attention_has_extra(args) ? backward_as<ATTENTION_EXTRA>(cuda, args)
+                                       : backward_as<ATTENTION_PLAIN>(cuda, args);
 }

@@ -85,7 +85,7 @@ __device__ __forceinline__ void attention_hide(float (&s)[MT][N / 8][4], int row
 }
 
 /* What attention_score makes of products. row, column, KEYS: as above. */
-template <typename T, int MT, int N, bool KEYS>
+template <typename T, int MT, int N, bool KEYS, int EXTRA>
 __device__ __forceinline__ void attention_scores(float (&s)[MT][N / 8][4],
                                                  const attention_args<T> &args, int64_t sample,
                                                  int head, int row, int column)
@@ -95,8 +95,8 @@ __device__ __forceinline__ void attention_scores(float (&s)[MT][N / 8][4],
         for (int n = 0; n < N / 8; n++)
             for (int e = 0; e < 4; e++) {
                 const int r = row + m * 16 + e / 2 * 8, c = column + n * 8 + e % 2;
-                s[m][n][e] =
-                    attention_score(args, sample, head, KEYS ? c : r, KEYS ? r : c, s[m][n][e]);
+                s[m][n][e] = attention_score<EXTRA>(args, sample, head, KEYS ? c : r, KEYS ? r : c,
+                                                    s[m][n][e]);
             }
 }
 

@@ -50,7 +50,11 @@ template <typename T, bool CENTERED> struct smp_norm {
     T *din;
     const T *plus;
     int64_t rows, columns;
-    float eps;
+    float eps, offset;
+    __device__ __forceinline__ float moved(float weight) const
+    {
+        return CENTERED ? weight : weight + offset;
+    }
 };
 
 /* N weights that belong to one pack; `from` NULL: zeros. */
@@ -160,8 +164,8 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             smp_hold(x[i]);
             const smp_pack_weights<N> w(a.weight, p * N), b(a.bias, p * N);
             for (int k = 0; k < N; k++)
-                x[i].v[k] =
-                    smp_from<T>(smp_normalized<CENTERED>(smp_float(x[i].v[k]), s, w.v[k], b.v[k]));
+                x[i].v[k] = smp_from<T>(
+                    smp_normalized<CENTERED>(smp_float(x[i].v[k]), s, a.moved(w.v[k]), b.v[k]));
             smp_store(a.out + r * columns + p * N, x[i]);
         }
     }
@@ -215,7 +219,8 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             dy[i] = smp_load16(a.dout + r * columns + p * N);
             const smp_pack_weights<N> w(a.weight, p * N);
             for (int k = 0; k < N; k++)
-                smp_norm_share(sum, dot, smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]), w.v[k]);
+                smp_norm_share(sum, dot, smp_float(x[i].v[k]), s, smp_float(dy[i].v[k]),
+                               a.moved(w.v[k]));
         }
         const float mean_g = smp_row_mean<CENTERED, ONE_WARP>(sum, columns, own_scratch);
         const float mean_gx = smp_row_sum<ONE_WARP>(dot, own_scratch) * s.rstd / (float)columns;
@@ -230,7 +235,8 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
                 const float value = smp_float(x[i].v[k]), dout = smp_float(dy[i].v[k]);
                 if (WEIGHTS)
                     smp_norm_add<CENTERED>(total[WEIGHTS ? i : 0][k], value, s, dout);
-                x[i].v[k] = smp_from<T>(smp_norm_gradient(value, s, dout, w.v[k], mean_g, mean_gx));
+                x[i].v[k] = smp_from<T>(
+                    smp_norm_gradient(value, s, dout, a.moved(w.v[k]), mean_g, mean_gx));
             }
             if (a.plus) { /* rounded as if in two passes */
                 const smp_pack<T, N> more = smp_load16(a.plus + r * columns + p * N);
@@ -275,7 +281,7 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_forward_any(smp_norm<T, CE
             a.stats[r] = s;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
             a.out[r * a.columns + c] = smp_from<T>(smp_normalized<CENTERED>(
-                smp_float(x[c]), s, a.weight[c], CENTERED ? a.bias[c] : 0.0f));
+                smp_float(x[c]), s, a.moved(a.weight[c]), CENTERED ? a.bias[c] : 0.0f));
     }
 }
 
@@ -288,12 +294,12 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_backward_any(smp_norm<T, C
         const smp_norm_stats<CENTERED> s = a.stats[r];
         float sum = 0, dot = 0;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
-            smp_norm_share(sum, dot, smp_float(x[c]), s, smp_float(dy[c]), a.weight[c]);
+            smp_norm_share(sum, dot, smp_float(x[c]), s, smp_float(dy[c]), a.moved(a.weight[c]));
         const float mean_g = smp_row_mean<CENTERED, ONE_WARP>(sum, a.columns, scratch);
         const float mean_gx = smp_row_sum<ONE_WARP>(dot, scratch) * s.rstd / (float)a.columns;
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-            const T gradient = smp_from<T>(smp_norm_gradient(smp_float(x[c]), s, smp_float(dy[c]),
-                                                             a.weight[c], mean_g, mean_gx));
+            const T gradient = smp_from<T>(smp_norm_gradient(
+                smp_float(x[c]), s, smp_float(dy[c]), a.moved(a.weight[c]), mean_g, mean_gx));
             const int64_t at = r * a.columns + c;
             a.din[at] =
                 a.plus ? smp_from<T>(smp_float(a.plus[at]) + smp_float(gradient)) : gradient;
@@ -356,7 +362,7 @@ static __global__ void __launch_bounds__(SMP_TILE_LANES *SMP_FOLD_ROWS)
 }
 
 /* Host side: a call of an operator with input, output, weight and bias in slots 0 and 1, stats as
- * aux; attribute 0 is eps. */
+ * aux; attribute 0 is eps, and without CENTERED attribute 1 the offset. */
 template <typename T, bool CENTERED>
 static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
 {
@@ -373,6 +379,7 @@ static smp_norm<T, CENTERED> smp_norm_of(const smp_op_call *call)
     a.columns = in->shape.dim[in->shape.n_dim - 1];
     a.rows = in->elements / a.columns * call->batch;
     a.eps = (float)call->op->attr[0].f;
+    a.offset = CENTERED ? 0.0f : (float)call->op->attr[1].i;
     return a;
 }
 

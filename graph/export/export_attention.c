@@ -157,6 +157,11 @@ void smp__export_attention(smp__node_out *x)
         head[i] = heads_of(x, &at, part[i], i, grouped);
     const char *q = SMP__NODE(x, "Mul", head[SMP__Q], smp__node_number(x, (double)at.scale));
     const char *scores = SMP__NODE(x, "MatMul", q, head[SMP__K]);
+    if (at.softcap > 0) {
+        const char *share = SMP__NODE(x, "Div", scores, smp__node_number(x, (double)at.softcap));
+        scores = SMP__NODE(x, "Mul", SMP__NODE(x, "Tanh", share),
+                           smp__node_number(x, (double)at.softcap));
+    }
     const char *bias = bias_of(x, &at, grouped), *sees = near_keys(x, &at);
     const char *mask = at.mask >= 0 ? masked_keys(x, &at, grouped) : NULL;
     if (bias)
@@ -184,6 +189,8 @@ static const char *turns(smp__node_out *x, int64_t rows, int64_t pairs, double b
         x, "%s %" PRId64 " %" PRId64 " base %.17g %d %.17g %.17g %.17g %.17g %.17g",
         sines ? "sines" : "cosines", rows, pairs, base, (int)s.kind, s.factor, s.original, s.slow,
         s.fast, s.magnitude);
+    for (int64_t i = 0; s.kind == SMP__ROPE_LONG && i < pairs; i++)
+        key = smp__node_text_of(x, "%s %.17g", key, s.by_pair[i]);
     const char *name = smp__node_table(x, key, (smp_shape){3, {rows, 1, pairs}}, false, &fill);
     for (int64_t t = 0; fill && t < rows; t++)
         for (int64_t i = 0; i < pairs; i++) {

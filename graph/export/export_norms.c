@@ -18,7 +18,10 @@ void smp__export_rmsnorm(smp__node_out *x)
     const char *eps = smp__node_number(x, smp__node_attr(x, "eps")->f);
     const char *root = SMP__NODE(x, "Sqrt", SMP__NODE(x, "Add", mean, eps));
     const char *normal = SMP__NODE(x, "Div", in, root);
-    smp__node_is(x, SMP__NODE(x, "Mul", normal, smp__node_weight(x, 0)));
+    const char *weight = smp__node_weight(x, 0);
+    if (smp__node_attr(x, "offset")->i)
+        weight = SMP__NODE(x, "Add", weight, smp__node_number(x, 1));
+    smp__node_is(x, SMP__NODE(x, "Mul", normal, weight));
 }
 
 /* [size], all of them `value`. */

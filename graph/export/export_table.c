@@ -100,6 +100,7 @@ exports[] = {
     {"add", add},
     {"sub", sub},
     {"mul", mul},
+    {"mul_rows", mul},
     {"scale", scale},
     {"dropout", same},
     {"flatten", smp__export_reshape},

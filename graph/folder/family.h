@@ -16,14 +16,16 @@ typedef struct smp__config_key {
     const char *absent; /* its value where it is not there, or the name of an earlier key that says
                            it; NULL: it has to be there, unless `only` is known. A list: the key has
                            one, its number is how many, and $as without `when` is the list */
-    const char *when;   /* what $as is if it is not 0, with # for the number and ~ for 1 / its
-                           root; NULL: the number */
+    const char *when;   /* what $as is if it is not 0, with # for the number and #^-0.5 for a power
+                           of it; NULL: the number */
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
-/* $rope of the text: base and scaling of rotary positions. $pad: `padding_idx` of an embedding. A
- * line that begins with "[train]" is there in a model that is trained, one with "[as]" or "[!as]"
- * where the number of that key is not 0, or is. */
+/* $rope of the text: base and scaling of rotary positions; $pad: `padding_idx` of an embedding;
+ * $sparse: 1 for a layer that is a mixture of experts, else 0, by `mlp_only_layers` and
+ * `decoder_sparse_step`; $windows and $layer_window: of each layer, by `layer_types`. A line that
+ * begins with "[train]" is there in a model that is trained, one with "[as]" or "[!as]" where the
+ * number of that key is not 0, or is. */
 typedef struct smp__folder_family {
     const char *type;  /* `model_type` */
     const char *class; /* in transformers */

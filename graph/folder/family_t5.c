@@ -8,7 +8,7 @@
 static const smp__config_key T5[] = {
     {"vocab_size", NULL, "vocab", "32128", NULL, NULL},
     {"d_model", NULL, "d", "512", NULL, NULL},
-    {"d_model", NULL, "root", "512", "~", NULL},
+    {"d_model", NULL, "root", "512", "#^-0.5", NULL},
     {"d_kv", NULL, "width", "64", NULL, NULL},
     {"d_ff", NULL, "hidden", "2048", NULL, NULL},
     {"num_layers", NULL, "layers", "6", NULL, NULL},

@@ -20,7 +20,7 @@ bool smp_folder_is_one(const char *path)
 #ifdef SMP_HAVE_JANSSON
 #include <jansson.h>
 
-enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 24, MOST_VALUE = 256 };
+enum { MOST_CONFIG = 1 << 20, MOST_KEYS = 40, MOST_VALUE = 256, MOST_LAYERS = 4096 };
 
 /* They change nothing of the network, or only how it is started or asked. */
 static const char *const IGNORED[] = {"_name_or_path",
@@ -86,6 +86,8 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "pooler_output_size",
                                       "pooler_act",
                                       "n_ctx",
+                                      "auto_map",
+                                      "cache_implementation",
                                       NULL};
 
 /* Their value is false, or they are of a row. */
@@ -105,6 +107,12 @@ static const char *const UNUSED[] = {"is_decoder",
                                      "normalize_before",
                                      "static_position_embeddings",
                                      NULL};
+
+/* In the text of a family whose layers differ. */
+static const char WINDOWS[] = "$windows";
+
+/* Which layers are mixtures of experts. */
+static const char *const SPARSE[] = {"mlp_only_layers", "decoder_sparse_step", NULL};
 
 /* Left out, with a remark: SMP's dropout has other random numbers, and none of scores. */
 static const char *const DROPOUT[] = {"dropout",
@@ -126,6 +134,8 @@ typedef struct reading {
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
     smp_text rope, pad;       /* what $rope and $pad stand for */
+    int n_layer;              /* of a list of them; else 0 */
+    bool slides;              /* some of them look at a window */
     bool train;
 } reading;
 
@@ -173,15 +183,21 @@ static bool number_of(const json_t *value, double *out)
            (json_is_number(value) && isfinite(*out));
 }
 
+static bool same_value(const json_t *a, const json_t *b)
+{
+    return json_equal(a, b) ||
+           (json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b));
+}
+
 /* Which of the known values it is; `only` is one, or a list of them. */
 static smp_status read_known(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
     json_t *known = json_loads(key->only, JSON_DECODE_ANY, NULL);
-    bool found = !value || json_equal(value, known);
+    bool found = !value || same_value(value, known);
     r->number[index] = !value && key->absent ? strtod(key->absent, NULL) : 0;
     for (size_t i = 0; i < json_array_size(known) && !found; i++)
-        if ((found = json_equal(value, json_array_get(known, i))))
+        if ((found = same_value(value, json_array_get(known, i))))
             r->number[index] = (double)i;
     json_decref(known);
     return found ? SMP_OK : fail_value(r, key->name, value, key->only);
@@ -316,6 +332,8 @@ static smp_status check_rope(const reading *r, const json_t *rope)
                                         "beta_fast",
                                         "beta_slow",
                                         "attention_factor",
+                                        "short_factor",
+                                        "long_factor",
                                         NULL};
     const char *name;
     json_t *value;
@@ -331,6 +349,35 @@ static smp_status check_rope(const reading *r, const json_t *rope)
     return SMP_OK;
 }
 
+/* As transformers does: by the ratio of positions now and first, and short factors for texts that
+ * are not longer than those first ones. */
+static smp_status read_longrope(reading *r, const json_t *rope)
+{
+    static const char ORIGINAL[] = "original_max_position_embeddings";
+    const double positions = json_number_value(given(r->config, "max_position_embeddings"));
+    double original = 0, factor = 0, magnitude = 0;
+    SMP_TRY(parameter(r, r->config, ORIGINAL, positions, &original));
+    SMP_TRY(parameter(r, rope, ORIGINAL, original, &original));
+    SMP_TRY(parameter(r, rope, "factor", positions / original, &factor));
+    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
+    SMP_TRY(parameter(r, rope, "attention_factor", usual, &magnitude));
+    const char *name = positions > original ? "long_factor" : "short_factor";
+    const json_t *factors = given(rope, name), *one;
+    size_t i;
+    if (!json_is_array(factors))
+        return fail_value(r, name, factors, "a list of numbers");
+    smp_text_append(&r->rope, ", scaling: longrope, attention_factor: %.17g, factors: [",
+                    magnitude);
+    json_array_foreach(factors, i, one)
+    {
+        if (!json_is_number(one))
+            return fail_value(r, name, factors, "a list of numbers");
+        smp_text_append(&r->rope, "%s%.17g", i > 0 ? ", " : "", json_number_value(one));
+    }
+    smp_text_append(&r->rope, "]");
+    return SMP_OK;
+}
+
 /* Base and scaling of rotary positions: `rope_parameters` since transformers 5, which takes the
  * older `rope_scaling` where it is given, beside `rope_theta`. */
 static smp_status read_rope(reading *r)
@@ -340,7 +387,9 @@ static smp_status read_rope(reading *r)
     const json_t *type = given(rope, "rope_type");
     type = type ? type : given(rope, "type");
     const char *kind = type ? json_string_value(type) : "default";
-    double base = 10000, factor = 1, original = 0, low = 0, high = 0, magnitude = 0;
+    int index;
+    double base = key_of(r, "rope_theta", &index) ? r->number[index] : 10000, factor = 1,
+           original = 0, low = 0, high = 0, magnitude = 0;
     if (!kind || (rope && !json_is_object(rope)))
         return fail_value(r, "rope_type", type ? type : rope, "its name");
     SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
@@ -350,9 +399,13 @@ static smp_status read_rope(reading *r)
         SMP_TRY(check_rope(r, rope));
     if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0) /* longer texts alone */
         return SMP_OK;
+    /* its other names: those of the first configs of Phi-3 */
+    if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0 || given(rope, "long_factor"))
+        return read_longrope(r, rope);
     const bool llama = strcmp(kind, "llama3") == 0;
     if (!llama && strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0)
-        return fail_value(r, "rope_type", type, "default, linear, dynamic, llama3 or yarn");
+        return fail_value(r, "rope_type", type,
+                          "default, linear, dynamic, llama3, yarn or longrope");
     SMP_TRY(parameter(r, rope, "factor", 0, &factor));
     smp_text_append(&r->rope, ", scaling: %s, factor: %.17g", kind, factor);
     if (strcmp(kind, "linear") == 0)
@@ -374,13 +427,52 @@ static smp_status read_rope(reading *r)
     return SMP_OK;
 }
 
+/* Does layer `index` look at a window? Without types every other one does, or, where windows are
+ * used or not, those from a layer on. */
+static bool is_sliding(const reading *r, int index)
+{
+    const json_t *types = given(r->config, "layer_types");
+    const json_t *first = given(r->config, "max_window_layers");
+    int used;
+    if (types)
+        return strcmp(json_string_value(json_array_get(types, (size_t)index)),
+                      "sliding_attention") == 0;
+    if (!key_of(r, "use_sliding_window", &used))
+        return index % 2 == 0;
+    return r->number[used] > 0 && index >= (first ? json_number_value(first) : 28);
+}
+
+/* Of a family whose layers differ. */
+static smp_status check_types(reading *r, const json_t *types)
+{
+    const json_t *one;
+    size_t i;
+    int used;
+    const bool full = key_of(r, "use_sliding_window", &used) && r->number[used] == 0;
+    if (types && json_array_size(types) != (size_t)r->n_layer)
+        return fail_value(r, "layer_types", types, "a list of one for each layer");
+    json_array_foreach(types, i, one)
+    {
+        const char *type = json_string_value(one);
+        if (!type || (strcmp(type, "full_attention") != 0 &&
+                      (full || strcmp(type, "sliding_attention") != 0)))
+            return fail_value(r, "layer_types", one,
+                              full ? "full_attention" : "sliding_attention or full_attention");
+    }
+    for (int layer = 0; layer < r->n_layer; layer++)
+        r->slides |= is_sliding(r, layer);
+    return SMP_OK;
+}
+
 /* All layers attend alike, to what the other keys say. */
-static smp_status check_layers(const reading *r)
+static smp_status check_layers(reading *r)
 {
     const json_t *types = given(r->config, "layer_types");
     int index;
     const bool window = !key_of(r, "use_sliding_window", &index) &&
                         key_of(r, "sliding_window", &index) && r->number[index] > 0;
+    if (strstr(r->family->text, WINDOWS))
+        return check_types(r, types);
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const char *wanted = window ? "sliding_attention" : "full_attention";
@@ -408,6 +500,44 @@ static smp_status read_pad(reading *r)
     return SMP_OK;
 }
 
+/* Is layer `index` a mixture, in a family with `$sparse`? */
+static bool is_sparse(const reading *r, json_int_t index)
+{
+    const json_t *step = given(r->config, "decoder_sparse_step"), *layer;
+    size_t i;
+    json_array_foreach(given(r->config, "mlp_only_layers"), i,
+                       layer) if (json_integer_value(layer) == index) return false;
+    return !step || (index + 1) % json_integer_value(step) == 0;
+}
+
+static smp_status check_sparse(const reading *r)
+{
+    const json_t *step = given(r->config, "decoder_sparse_step"), *layer;
+    const json_t *dense = given(r->config, "mlp_only_layers");
+    size_t i;
+    if (step && json_integer_value(step) < 1)
+        return fail_value(r, "decoder_sparse_step", step, "a whole number above 0");
+    if (dense && !json_is_array(dense))
+        return fail_value(r, "mlp_only_layers", dense, "numbers of layers");
+    json_array_foreach(dense, i, layer) if (!json_is_integer(layer)) return fail_value(
+        r, "mlp_only_layers", dense, "numbers of layers");
+    return SMP_OK;
+}
+
+/* How many there are, of a family that has a list of them. */
+static smp_status count_layers(reading *r)
+{
+    static const char NAME[] = "num_hidden_layers";
+    int index;
+    if (!(strstr(r->family->text, "$sparse") || strstr(r->family->text, WINDOWS)) ||
+        !key_of(r, NAME, &index))
+        return SMP_OK;
+    if (r->number[index] > MOST_LAYERS)
+        return fail_value(r, NAME, given(r->config, NAME), "at most 4096 layers");
+    r->n_layer = (int)r->number[index];
+    return SMP_OK;
+}
+
 /* Every key is one of the family, or changes nothing. */
 static smp_status check_keys(const reading *r)
 {
@@ -417,7 +547,8 @@ static smp_status check_keys(const reading *r)
     {
         int index;
         if (json_is_null(value) || (json_is_false(value) && listed(UNUSED, name)) ||
-            key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name))
+            key_of(r, name, &index) || listed(IGNORED, name) || listed(DROPOUT, name) ||
+            (listed(SPARSE, name) && strstr(r->family->text, "$sparse")))
             continue;
         return fail_value(r, name, value, "nothing: SMP does not know what it asks for");
     }
@@ -433,9 +564,37 @@ static smp_status read_keys(reading *r)
         SMP_TRY(read_key(r, key, index));
     }
     SMP_TRY(check_keys(r));
+    SMP_TRY(count_layers(r));
     SMP_TRY(check_layers(r));
     SMP_TRY(read_pad(r));
+    SMP_TRY(check_sparse(r));
     return read_rope(r);
+}
+
+static void put_phrase(const char *phrase, double number, smp_text *out)
+{
+    while (*phrase) {
+        char *end = NULL;
+        if (*phrase != '#')
+            smp_text_append_bytes(out, phrase++, 1);
+        else if (phrase[1] != '^')
+            smp_text_append(out, "%.15g", number), phrase++;
+        else
+            smp_text_append(out, "%.17g", pow(number, strtod(phrase + 2, &end))), phrase = end;
+    }
+}
+
+/* A list that layers look up; nothing if all see everything. */
+static void put_windows(const reading *r, smp_text *out)
+{
+    int window;
+    key_of(r, "sliding_window", &window);
+    for (int i = 0; r->slides && i < r->n_layer; i++)
+        if (is_sliding(r, i))
+            smp_text_append(out, "%s%.15g", i > 0 ? ", " : ", windows: [", r->number[window]);
+        else
+            smp_text_append(out, "%sT", i > 0 ? ", " : ", windows: [");
+    smp_text_append(out, "%s", r->slides ? "]" : "");
 }
 
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
@@ -446,23 +605,30 @@ static void put_value(const reading *r, const char *name, size_t length, smp_tex
         smp_text_append(out, "%s", text->data ? text->data : "");
         return;
     }
+    if (length == strlen("sparse") && memcmp(name, "sparse", length) == 0) {
+        for (int i = 0; i < r->n_layer; i++)
+            smp_text_append(out, "%s%d", i > 0 ? ", " : "", is_sparse(r, i));
+        return;
+    }
+    if (length == strlen("windows") && memcmp(name, "windows", length) == 0) {
+        put_windows(r, out);
+        return;
+    }
+    if (length == strlen("layer_window") && memcmp(name, "layer_window", length) == 0) {
+        smp_text_append(out, "%s", r->slides ? ", window: \"windows[i]\"" : "");
+        return;
+    }
     for (int i = 0; r->family->key[i].name; i++) {
         const smp__config_key *key = &r->family->key[i];
         if (!key->as || strlen(key->as) != length || memcmp(key->as, name, length) != 0)
             continue;
         if (is_list(key) && !key->when)
             put_list(r, key, out);
-        const char *shown = is_list(key) && !key->when         ? ""
-                            : r->number[i] == 0 && key->unless ? key->unless
-                            : key->when                        ? key->when
-                                                               : "#";
-        for (; *shown; shown++)
-            if (*shown == '#')
-                smp_text_append(out, "%.15g", r->number[i]);
-            else if (*shown == '~')
-                smp_text_append(out, "%.17g", 1 / sqrt(r->number[i]));
-            else
-                smp_text_append_bytes(out, shown, 1);
+        else
+            put_phrase(r->number[i] == 0 && key->unless ? key->unless
+                       : key->when                      ? key->when
+                                                        : "#",
+                       r->number[i], out);
     }
 }
 

@@ -24,6 +24,7 @@ typedef struct smp__attention {
     bool causal;    /* position t sees keys 0 .. t, otherwise all */
     int64_t buckets, max_distance; /* of a bias that is learned; buckets 0: none */
     float scale;                   /* 1 / sqrt(width) unless the model says */
+    float softcap; /* scores s are softcap tanh(s / softcap); 0: as they are. No bias then */
 } smp__attention;
 
 /* For functions that kernels call too. */
@@ -89,8 +90,9 @@ static inline bool smp__attention_is_biased(const smp__attention *at)
 /* Is a score nothing but the product and its scale, of all keys or those up to the query? */
 static inline bool smp__attention_is_plain(const smp__attention *at)
 {
-    return at->mask < 0 && !smp__attention_is_biased(at) && at->window >= at->queries &&
-           at->window >= at->keys && (!at->causal || at->window >= at->before + at->queries);
+    return at->mask < 0 && !smp__attention_is_biased(at) && at->softcap == 0 &&
+           at->window >= at->queries && at->window >= at->keys &&
+           (!at->causal || at->window >= at->before + at->queries);
 }
 
 /* Backward in 16 bits on a GPU makes dQ beside dK and dV where it has so many floats of workspace:

@@ -85,6 +85,10 @@ typedef union smp_attr_value {
         const int64_t *items;
         int64_t count;
     } list; /* list of ints */
+    struct {
+        const double *items;
+        int64_t count;
+    } floats;
 } smp_attr_value;
 
 /* `cost:` of an op, per micro-batch; NaN / -1 where a key is absent. Bytes are there only where

@@ -208,9 +208,19 @@ static bool is_default(const smp_attr_desc *desc, const smp_attr_value *value)
     case SMP_ATTR_INT_LIST:
     case SMP_ATTR_INTS:
         return value->list.count == 0;
+    case SMP_ATTR_FLOAT_LIST:
+        return value->floats.count == 0;
     default:
         return value->i == (int64_t)desc->default_value;
     }
+}
+
+static uint64_t hash_float(uint64_t h, double value)
+{
+    const double f = value + 0.0; /* -0 and 0 are the same number */
+    int64_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return hash_int(h, bits);
 }
 
 /* Attributes enter by name and only where they differ from the default, so that a kind can gain an
@@ -226,13 +236,14 @@ static uint64_t hash_attrs(uint64_t h, const smp_graph *g, const smp_op *op)
             continue;
         h = hash_text(h, desc[a].name);
         switch (desc[a].type) {
-        case SMP_ATTR_FLOAT: {
-            double f = value->f + 0.0; /* -0 and 0 are the same number */
-            int64_t bits;
-            memcpy(&bits, &f, sizeof bits);
-            h = hash_int(h, bits);
+        case SMP_ATTR_FLOAT:
+            h = hash_float(h, value->f);
             break;
-        }
+        case SMP_ATTR_FLOAT_LIST:
+            h = hash_int(h, value->floats.count);
+            for (int64_t i = 0; i < value->floats.count; i++)
+                h = hash_float(h, value->floats.items[i]);
+            break;
         case SMP_ATTR_CHOICE:
             h = hash_text(h, desc[a].choices[value->i]);
             break;

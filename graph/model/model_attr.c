@@ -72,6 +72,20 @@ static smp_status read_float(const smp_yaml_node *node, const smp_attr_desc *des
                            out);
 }
 
+static smp_status read_floats(smp__model *m, const smp_yaml_node *node, const smp_attr_desc *desc,
+                              const char *op, smp_attr_value *out)
+{
+    const int n = smp_yaml_list_size(node);
+    double *items = smp_arena_alloc_aligned(m->store->graph.arena, (size_t)n, sizeof *items, 8);
+    if (!items)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        SMP_TRY(read_float(smp_yaml_list_at(node, i), desc, op, &items[i]));
+    out->floats.items = items;
+    out->floats.count = n;
+    return SMP_OK;
+}
+
 static smp_status read_bool(const smp_yaml_node *node, const smp_attr_desc *desc, const char *op,
                             int64_t *out)
 {
@@ -119,6 +133,8 @@ static smp_status read_value(smp__model *m, const smp__op_template *t, int a, co
     case SMP_ATTR_INT_LIST:
     case SMP_ATTR_INTS:
         return read_list(m, node, desc, op, out);
+    case SMP_ATTR_FLOAT_LIST:
+        return read_floats(m, node, desc, op, out);
     }
     return smp_fail(SMP_ERR_FAILED, "op kind '%s': attribute '%s' has no type", t->kind->name,
                     desc->name);

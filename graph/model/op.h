@@ -28,7 +28,8 @@ typedef enum smp_attr_type {
     SMP_ATTR_CHOICE, /* one of `choices`; value: its index */
     SMP_ATTR_STRING,
     SMP_ATTR_INT_LIST, /* list of expressions */
-    SMP_ATTR_INTS      /* one expression, or a list of them; a list either way */
+    SMP_ATTR_INTS,     /* one expression, or a list of them; a list either way */
+    SMP_ATTR_FLOAT_LIST
 } smp_attr_type;
 
 typedef struct smp_attr_desc {
@@ -42,7 +43,8 @@ typedef struct smp_attr_desc {
 
 static inline bool smp_attr_is_list(const smp_attr_desc *desc)
 {
-    return desc->type == SMP_ATTR_INT_LIST || desc->type == SMP_ATTR_INTS;
+    return desc->type == SMP_ATTR_INT_LIST || desc->type == SMP_ATTR_INTS ||
+           desc->type == SMP_ATTR_FLOAT_LIST;
 }
 
 /* A weight that `infer` declares. */

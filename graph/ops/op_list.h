@@ -28,6 +28,7 @@
     CUDA(add)                                                                                      \
     CUDA(sub)                                                                                      \
     CUDA(mul)                                                                                      \
+    CUDA(mul_rows)                                                                                 \
     CUDA(scale)                                                                                    \
     CUDA(dropout)                                                                                  \
     CUDA(flatten)                                                                                  \

@@ -6,11 +6,19 @@
 #include "graph/base/text.h"
 
 static const smp_name_family *const families[] = {
-    &smp__names_gpt2,       &smp__names_llama,
-    &smp__names_bert,       &smp__names_roberta,
-    &smp__names_distilbert, &smp__names_t5,
-    &smp__names_bart,       &smp__names_vit,
-    &smp__names_resnet,     NULL,
+    &smp__names_gpt2,
+    &smp__names_llama,
+    &smp__names_gemma2,
+    &smp__names_mixtral,
+    &smp__names_qwen_moe,
+    &smp__names_bert,
+    &smp__names_roberta,
+    &smp__names_distilbert,
+    &smp__names_t5,
+    &smp__names_bart,
+    &smp__names_vit,
+    &smp__names_resnet,
+    NULL,
 };
 enum { N_FAMILY = sizeof families / sizeof families[0] - 1 };
 

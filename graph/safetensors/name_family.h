@@ -21,7 +21,8 @@ void smp_name_families_put(smp_text *text);
  * families. *rules starts zeroed; smp_name_rules_free, also after an error. */
 smp_status smp_name_rules_open(smp_name_rules *rules, const char *map, const char *family);
 
-extern const smp_name_family smp__names_gpt2, smp__names_llama, smp__names_bert, smp__names_t5,
-    smp__names_vit, smp__names_resnet, smp__names_roberta, smp__names_distilbert, smp__names_bart;
+extern const smp_name_family smp__names_gpt2, smp__names_llama, smp__names_mixtral,
+    smp__names_gemma2, smp__names_qwen_moe, smp__names_bert, smp__names_roberta,
+    smp__names_distilbert, smp__names_t5, smp__names_bart, smp__names_vit, smp__names_resnet;
 
 #endif

@@ -77,6 +77,16 @@ bool smp_name_rule_fits(const smp_name_rule *rule, const char *weight, smp_rule_
     return fits(rule->weight, weight, match);
 }
 
+void smp_rule_match_item(smp_rule_match *match, int64_t item)
+{
+    static const char NAME[] = "#";
+    const bool first =
+        match->n_number == 0 || strcmp(match->number[match->n_number - 1].name, NAME);
+    match->n_number += first;
+    strcpy(match->number[match->n_number - 1].name, NAME);
+    match->number[match->n_number - 1].value = item;
+}
+
 /* A place in braces, filled in; returns where it ends. */
 static const char *fill_in(const char *place, const smp_rule_match *match, smp_text *text)
 {

@@ -170,9 +170,16 @@ static bool is_offset(const char *c)
            (digits > 0 && digits < 10 && (digits == 1 || c[1] != '0') && c[1 + digits] == '}');
 }
 
-/* What a name of the right side has in braces, the left side has, too. */
-static smp_status check_places(line *l, const smp_name_rule *rule)
+/* What a name of the right side has in braces, the left side has, too; but for the number of an
+ * item. */
+static smp_status check_places(line *l, smp_name_rule *rule)
 {
+    for (int i = 0; i < rule->n_tensor; i++) {
+        const bool each = strstr(rule->tensor[i].name, "{#}");
+        if (i > 0 && each != rule->each)
+            return fail_here(l, l->begin, "`{#}` stands in all tensors of a rule, or in none");
+        rule->each = each;
+    }
     for (int i = 0; i < rule->n_tensor; i++) {
         int texts = 0, known = 0;
         for (const char *c = rule->weight; *c; c++)
@@ -182,6 +189,8 @@ static smp_status check_places(line *l, const smp_name_rule *rule)
             size_t n = *c == '{' ? strcspn(c + 1, "}+-") : 0;
             texts += *c == '*';
             if (*c != '{')
+                continue;
+            if (strncmp(c, "{#}", 3) == 0)
                 continue;
             if (n == 0 || n > 15 || !strchr(c, '}'))
                 return fail_here(l, l->begin, "a '{' without a name and '}' after it");
@@ -206,7 +215,7 @@ static smp_status check_weight(line *l, const char *weight)
         const size_t n = *c == '{' ? strcspn(c + 1, "}") : 0;
         texts += *c == '*';
         numbers += *c == '{';
-        if (*c == '{' && (n == 0 || n > 15 || c[n + 1] != '}' || strcspn(c + 1, "{+-*") < n))
+        if (*c == '{' && (n == 0 || n > 15 || c[n + 1] != '}' || strcspn(c + 1, "{+-*#") < n))
             return fail_here(l, l->begin, "a '{' without a name and '}' after it");
     }
     if (texts > SMP_RULE_TEXTS || numbers > SMP_RULE_NUMBERS)

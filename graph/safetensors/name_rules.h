@@ -7,6 +7,8 @@
  * any text. TENSOR is a name of the file, in which `{i}`, `{i+1}` and `{i-1}` are filled in, and
  * `*` in turn with what it stood for. Names with spaces stand in double quotes, with \" and \\.
  * Tensors joined by `+` are stacked along the first dimension: q, k and v make qkv.
+ * `{#}` is 0, 1, .. in turn: then the tensors make one item of the weight's first dimension after
+ * the other, as the weights of a layer's experts, and what follows is of an item.
  *
  *   transposed   a matrix whose rows are the weight's columns
  *   part K/N     of the tensor, cut along its first dimension (when transposed) into N parts of one
@@ -38,6 +40,7 @@ typedef struct smp_rule_tensor {
 
 typedef struct smp_name_rule {
     const char *weight; /* pattern */
+    bool each;          /* of the tensors' names all have `{#}` */
     int n_tensor;
     smp_rule_tensor tensor[SMP_RULE_TENSORS];
 } smp_name_rule;
@@ -62,13 +65,15 @@ typedef struct smp_rule_match {
     struct {
         char name[16];
         int64_t value;
-    } number[SMP_RULE_NUMBERS];
+    } number[SMP_RULE_NUMBERS + 1]; /* and `#` */
     struct {
         const char *begin; /* in the name */
         int length;
     } text[SMP_RULE_TEXTS];
 } smp_rule_match;
 bool smp_name_rule_fits(const smp_name_rule *rule, const char *weight, smp_rule_match *match);
+/* Puts the item, from 0, in the place of `{#}`. */
+void smp_rule_match_item(smp_rule_match *match, int64_t item);
 /* The tensor's name, filled in; in the arena, NULL without memory. */
 const char *smp_rule_tensor_name(const smp_rule_tensor *tensor, const smp_rule_match *match,
                                  smp_arena *arena);

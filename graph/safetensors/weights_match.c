@@ -47,10 +47,22 @@ bool smp__shaped(const char *text, const smp_stored_shape *weight, smp_stored_sh
     return unknown > 0 || left == 1;
 }
 
+smp_rule_items smp__rule_items(const smp_name_rule *rule, const smp_stored_shape *weight)
+{
+    smp_rule_items items = {1, *weight};
+    if (!rule->each || weight->n_dim == 0)
+        return items;
+    items.n = weight->dim[0];
+    items.shape.n_dim--;
+    memmove(items.shape.dim, weight->dim + 1, (size_t)items.shape.n_dim * sizeof weight->dim[0]);
+    return items;
+}
+
 /* A weight that is being matched. */
 typedef struct matching {
     const smp_weights_file *file;
     const smp_matched_weight *weight;
+    smp_stored_shape shape; /* of what the tensors make: it, or an item */
     smp_weight_sources *sources;
     bool *used;       /* [file->n_tensor] */
     smp_arena *arena; /* for names */
@@ -77,18 +89,18 @@ static smp_status find_view(const matching *m, const smp_rule_tensor *rule,
                         "%s: tensor '%s' is of %s, weight '%s' takes F32, F16, BF16 "
                         "or F64",
                         m->file->path, t->name, t->dtype->name, m->weight->name);
-    if (rule && rule->shaped) {
-        if (!smp__shaped(rule->shaped, &m->weight->shape, &shaped) ||
+    if (rule->shaped) {
+        if (!smp__shaped(rule->shaped, &m->shape, &shaped) ||
             !smp_stored_shape_equal(&shaped, &t->shape))
             return fail_shape(m, t, " in the shape of the rule");
-        *view = m->weight->shape;
+        *view = m->shape;
     }
-    if (rule && rule->transposed) {
+    if (rule->transposed) {
         if (view->n_dim != 2)
             return fail_shape(m, t, " is no matrix, and transposed");
         *view = (smp_stored_shape){2, {t->shape.dim[1], t->shape.dim[0]}};
     }
-    if (rule && rule->parts > 1) {
+    if (rule->parts > 1) {
         if (view->n_dim == 0 || view->dim[0] % rule->parts != 0)
             return fail_shape(m, t, " in parts");
         view->dim[0] /= rule->parts;
@@ -97,13 +109,14 @@ static smp_status find_view(const matching *m, const smp_rule_tensor *rule,
     return SMP_OK;
 }
 
-static smp_status add_source(const matching *m, const smp_rule_tensor *rule, int32_t tensor,
-                             bool last)
+/* last: of those that make the item with that number. */
+static smp_status add_source(const matching *m, const smp_rule_tensor *rule, int64_t item,
+                             int32_t tensor, bool last)
 {
     const smp_stored_tensor *t = &m->file->tensor[tensor];
-    const smp_stored_shape *shape = &m->weight->shape;
+    const smp_stored_shape *shape = &m->shape;
     smp_weight_sources *s = m->sources;
-    smp_weight_source source = {.tensor = tensor, .transposed = rule && rule->transposed};
+    smp_weight_source source = {.tensor = tensor, .transposed = rule->transposed};
     smp_stored_shape view, rest = *shape;
     int64_t elements = 0, whole = 0;
     SMP_TRY(find_view(m, rule, t, &view, &source.first));
@@ -113,27 +126,51 @@ static smp_status add_source(const matching *m, const smp_rule_tensor *rule, int
     source.end = source.begin + elements;
     if (shape->n_dim > 0 && view.n_dim > 0)
         rest.dim[0] = view.dim[0]; /* all but the first have to be equal */
+    whole *= item + 1;
     if (!smp_stored_shape_equal(&rest, &view) || source.end > whole ||
         (last && source.end != whole))
-        return fail_shape(m, t, rule && rule->transposed ? ", transposed," : "");
+        return fail_shape(m, t, rule->transposed ? ", transposed," : "");
     s->source[s->n++] = source;
     m->used[tensor] = true;
     return SMP_OK;
 }
 
-/* tensor: [rule's]. Are all of them there? else *missing is the first that is not. */
-static smp_status find_tensors(const matching *m, const smp_name_rule *rule,
-                               const smp_rule_match *match, int32_t *tensor, const char **missing)
+/* tensor: [items * rule's]. Are all of them there? else *missing is the first that is not. */
+static smp_status find_tensors(const matching *m, const smp_name_rule *rule, smp_rule_match *match,
+                               int64_t items, int32_t *tensor, const char **missing)
 {
     const char *lacks = NULL;
-    for (int i = 0; i < rule->n_tensor && !lacks; i++) {
-        const char *name = smp_rule_tensor_name(&rule->tensor[i], match, m->arena);
+    for (int64_t k = 0; k < items * rule->n_tensor && !lacks; k++) {
+        if (rule->each)
+            smp_rule_match_item(match, k / rule->n_tensor);
+        const char *name = smp_rule_tensor_name(&rule->tensor[k % rule->n_tensor], match, m->arena);
         if (!name)
             return SMP_ERR_NO_MEMORY;
-        tensor[i] = smp_weights_file_find(m->file, name);
-        lacks = tensor[i] < 0 ? name : NULL;
+        tensor[k] = smp_weights_file_find(m->file, name);
+        lacks = tensor[k] < 0 ? name : NULL;
     }
     *missing = lacks;
+    return SMP_OK;
+}
+
+/* All sources of the weight, or none and *missing. */
+static smp_status match_rule(matching *m, const smp_name_rule *rule, smp_rule_match *match,
+                             const char **missing)
+{
+    const smp_rule_items items = smp__rule_items(rule, &m->weight->shape);
+    const int64_t each = rule->n_tensor, n = items.n * each;
+    int32_t *tensor = SMP_ARENA_NEW(m->arena, int32_t, (size_t)n);
+    if (!tensor)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(find_tensors(m, rule, match, items.n, tensor, missing));
+    if (*missing)
+        return SMP_OK;
+    m->shape = items.shape;
+    m->sources->source = SMP_ARENA_NEW(m->file->arena, smp_weight_source, (size_t)n);
+    if (!m->sources->source)
+        return SMP_ERR_NO_MEMORY;
+    for (int64_t k = 0; k < n; k++)
+        SMP_TRY(add_source(m, &rule->tensor[k % each], k / each, tensor[k], k % each == each - 1));
     return SMP_OK;
 }
 
@@ -152,27 +189,23 @@ static smp_status fail_missing(const matching *m, const char *missing)
                     near ? "'?" : "");
 }
 
-static smp_status match_weight(const matching *m, const smp_name_rules *rules)
+static smp_status match_weight(matching *m, const smp_name_rules *rules)
 {
-    int32_t tensor[SMP_RULE_TENSORS];
     const char *first = NULL, *missing = NULL;
-    smp_rule_match match;
+    smp_rule_match match = {0};
+    const smp_name_rule itself = {.n_tensor = 1, .tensor = {{.name = m->weight->name, .parts = 1}}};
     m->sources->n = 0;
     for (int i = 0; i < rules->n; i++) {
         const smp_name_rule *rule = &rules->rule[i];
         if (!smp_name_rule_fits(rule, m->weight->name, &match))
             continue;
-        SMP_TRY(find_tensors(m, rule, &match, tensor, &missing));
-        for (int k = 0; !missing && k < rule->n_tensor; k++)
-            SMP_TRY(add_source(m, &rule->tensor[k], tensor[k], k == rule->n_tensor - 1));
+        SMP_TRY(match_rule(m, rule, &match, &missing));
         if (!missing)
             return SMP_OK;
         first = first ? first : missing;
     }
-    tensor[0] = smp_weights_file_find(m->file, m->weight->name);
-    if (tensor[0] < 0)
-        return fail_missing(m, first ? first : m->weight->name);
-    return add_source(m, NULL, tensor[0], true);
+    SMP_TRY(match_rule(m, &itself, &match, &missing));
+    return missing ? fail_missing(m, first ? first : missing) : SMP_OK;
 }
 
 static bool wanted(const char *name, const char *const *only, int n_only)

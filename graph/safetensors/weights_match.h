@@ -21,8 +21,8 @@ typedef struct smp_weight_source {
 } smp_weight_source;
 
 typedef struct smp_weight_sources {
-    int n; /* 0: the weight is not wanted */
-    smp_weight_source source[SMP_RULE_TENSORS];
+    int32_t n;                 /* 0: the weight is not wanted */
+    smp_weight_source *source; /* [n], of the file's arena */
 } smp_weight_sources;
 
 /* Fills in sources[n_weight]. only: patterns of the weights that are wanted; without one all of
@@ -65,7 +65,14 @@ smp_status smp_weights_written(const smp_name_rules *rules, const smp_matched_we
                                int32_t n_weight, smp_arena *arena, smp_written_source **out,
                                int32_t *n);
 
-/* Shared with weights_written.c: what `shaped` says of a weight; false: nothing that has as many
+/* Shared with weights_written.c. What tensors of a rule make: the weight, or, so many times, an
+ * item of its first dimension. */
+typedef struct smp_rule_items {
+    int64_t n;
+    smp_stored_shape shape;
+} smp_rule_items;
+smp_rule_items smp__rule_items(const smp_name_rule *rule, const smp_stored_shape *weight);
+/* What `shaped` says of a weight; false: nothing that has as many
  * elements. */
 bool smp__shaped(const char *text, const smp_stored_shape *weight, smp_stored_shape *out);
 

@@ -14,7 +14,9 @@ typedef struct writing {
     int32_t n;
     size_t capacity;
     const smp_matched_weight *weight;
-    int32_t number; /* of the weight */
+    int32_t number;         /* of the weight */
+    smp_stored_shape shape; /* of what is written: the weight, or an item */
+    int64_t first;          /* its first element in the weight */
     int32_t n_unnamed;
 } writing;
 
@@ -104,7 +106,7 @@ static bool find_rows(const smp_name_rule *rule, const smp_stored_shape *weight,
 static smp_status add_part(writing *w, const char *name, const smp_rule_tensor *rule,
                            row_range rows)
 {
-    smp_stored_shape shape = w->weight[w->number].shape;
+    smp_stored_shape shape = w->shape;
     smp_written_source *t = NULL;
     int64_t elements = 0;
     smp_stored_elements(&shape, &elements);
@@ -123,32 +125,51 @@ static smp_status add_part(writing *w, const char *name, const smp_rule_tensor *
     if (piece->weight >= 0)
         return smp_fail(SMP_ERR_INPUT, "weights '%s' and '%s' both become tensor '%s'",
                         w->weight[piece->weight].name, w->weight[w->number].name, name);
-    *piece = (smp_written_piece){w->number, of_row * rows.begin, of_row * rows.end};
+    *piece = (smp_written_piece){w->number, w->first + of_row * rows.begin,
+                                 w->first + of_row * rows.end};
     t->n_piece++;
+    return SMP_OK;
+}
+
+static row_range all_rows(const smp_stored_shape *shape)
+{
+    return (row_range){0, shape->n_dim > 0 ? shape->dim[0] : 1};
+}
+
+static smp_status add_by_rule(writing *w, const smp_name_rule *rule, smp_rule_match *match)
+{
+    const smp_rule_items items = smp__rule_items(rule, &w->shape);
+    int64_t elements = 0;
+    w->shape = items.shape;
+    smp_stored_elements(&w->shape, &elements);
+    for (int64_t item = 0; item < items.n; item++, w->first += elements) {
+        row_range rows = all_rows(&w->shape);
+        if (rule->each)
+            smp_rule_match_item(match, item);
+        for (int k = 0; k < rule->n_tensor; k++) {
+            const char *name = smp_rule_tensor_name(&rule->tensor[k], match, w->arena);
+            if (!name)
+                return SMP_ERR_NO_MEMORY;
+            if (rule->n_tensor > 1 && !find_rows(rule, &w->shape, k, &rows))
+                return fail_rule(w, name, "its rows do not fall into the parts of the rule");
+            SMP_TRY(add_part(w, name, &rule->tensor[k], rows));
+        }
+    }
     return SMP_OK;
 }
 
 static smp_status add_weight(writing *w, const smp_name_rules *rules)
 {
-    const smp_stored_shape *shape = &w->weight[w->number].shape;
-    row_range rows = {0, shape->n_dim > 0 ? shape->dim[0] : 1};
     smp_rule_match match;
+    w->shape = w->weight[w->number].shape;
+    w->first = 0;
     for (int i = 0; i < rules->n; i++) {
         const smp_name_rule *rule = &rules->rule[i];
-        if (!smp_name_rule_fits(rule, w->weight[w->number].name, &match))
-            continue;
-        for (int k = 0; k < rule->n_tensor; k++) {
-            const char *name = smp_rule_tensor_name(&rule->tensor[k], &match, w->arena);
-            if (!name)
-                return SMP_ERR_NO_MEMORY;
-            if (rule->n_tensor > 1 && !find_rows(rule, shape, k, &rows))
-                return fail_rule(w, name, "its rows do not fall into the parts of the rule");
-            SMP_TRY(add_part(w, name, &rule->tensor[k], rows));
-        }
-        return SMP_OK;
+        if (smp_name_rule_fits(rule, w->weight[w->number].name, &match))
+            return add_by_rule(w, rule, &match);
     }
     w->n_unnamed++;
-    return add_part(w, w->weight[w->number].name, NULL, rows);
+    return add_part(w, w->weight[w->number].name, NULL, all_rows(&w->shape));
 }
 
 static bool is_named(const smp_name_rules *rules, const char *weight)

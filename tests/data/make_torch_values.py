@@ -134,15 +134,19 @@ def t5_bias(weight, rows, both, max_distance):
     return weight[first + torch.where(distance < single, distance, wide)].permute(2, 0, 1)
 
 
-def attention(q, k, v, n, causal, counts=None, window=None, bias=0, scale=None):
-    """counts: (batch, keys), 0 where a key is padding; bias: added to the scores."""
+def attention(q, k, v, n, causal, counts=None, window=None, bias=0, scale=None, cap=0):
+    """counts: (batch, keys), 0 where a key is padding; bias: added to the scores; cap: of them."""
     q = q if scale is None else q * scale * (q.shape[2] // n) ** 0.5
     seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
     seen = seen.tril() if causal else seen
     seen = seen if counts is None else seen & (counts != 0)[:, None, None, :]
     seen = seen if window is None else seen.triu(1 - window)
     mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf")) + bias
-    out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
+    if cap:
+        scores = heads(q, n) @ heads(k, n).transpose(2, 3) / (q.shape[2] // n) ** 0.5
+        out = (cap * torch.tanh(scores / cap) + mask).softmax(3) @ heads(v, n)
+    else:
+        out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
     return out.transpose(1, 2).reshape(q.shape)
 
 
@@ -313,6 +317,11 @@ def main():
          lambda x, t: cross_entropy(x, t, 0.1), [rand(2, 3, 8, scale=3), targets])
     case("embedding_padding", 2, "embedding, rows: 5, features: 3, padding_idx: 4",
          lambda x, w: F.embedding(x, w, padding_idx=4), [ids], [rand(5, 3)])
+    case("rmsnorm_offset", 2, "rmsnorm, offset: 1", lambda x, w: F.rms_norm(x, (9,), 1 + w, 1e-5),
+         [rand(2, 3, 9)], [rand(9)])
+    case("attention_softcap", 2, "attention, heads: 2, causal: true, softcap: 1.5",
+         lambda q, k, v: attention(q, k, v, 2, True, cap=1.5), [rand(2, 5, 6, scale=2) for _ in range(3)])
+    case("mul_rows", 2, "mul_rows", torch.mul, [rand(2, 3, 4), rand(2, 3, 1)])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import yaml
 import make_torch_values as ops
 
 COMMON = {"op", "name", "in", "out", "stage", "group", "cost", "weight", "tie", "when"}
-WORDS = {"approximate", "gates"}  # attributes that are words, not expressions
+WORDS = {"approximate", "gates", "scaling"}  # attributes that are words, not expressions
 
 
 class Op:
@@ -120,7 +120,7 @@ def attention(op, inputs, weights):
         k, v = (ops.heads(x, kv_heads).repeat_interleave(heads // kv_heads, 1)
                 .transpose(1, 2).flatten(2) for x in (k, v))
     rows, causal, scale = q.shape[1], get("causal", False), get("scale", None)
-    if counts is None and not {"window", "alibi", "buckets"} & op.attr.keys():
+    if counts is None and not {"window", "alibi", "buckets", "softcap"} & op.attr.keys():
         out = F.scaled_dot_product_attention(*(ops.heads(x, heads) for x in (q, k, v)),
                                              is_causal=causal, scale=scale)
         return out.transpose(1, 2).reshape(q.shape)
@@ -129,7 +129,8 @@ def attention(op, inputs, weights):
         bias = ops.alibi(heads, rows).to(q.dtype)
     elif "buckets" in op.attr:
         bias = ops.t5_bias(weights[0], rows, not causal, get("max_distance", 128))
-    return ops.attention(q, k, v, heads, causal, counts, op.attr.get("window"), bias, scale)
+    return ops.attention(q, k, v, heads, causal, counts, op.attr.get("window"), bias, scale,
+                         get("softcap", 0))
 
 
 def rope_frequencies(op, width):
@@ -151,6 +152,8 @@ def rope_frequencies(op, width):
         ramp = ((torch.arange(width // 2).double() - low) / (high - low or 0.001)).clamp(0, 1)
         magnitude = op.get("attention_factor", 0) or (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
         return plain / factor * ramp + plain * (1 - ramp), magnitude
+    if kind == "longrope":
+        return plain / torch.tensor(op.attr["factors"]).double(), op.get("attention_factor", 0) or 1.0
     return plain, 1.0
 
 
@@ -247,7 +250,8 @@ KINDS = {
         x[0], w[0], w[1] if len(w) > 1 else None, pair(op.get("stride", 1)),
         pair(op.get("padding", 0)), pair(op.get("dilation", 1)), op.get("groups", 1)),
     "layernorm": lambda op, x, w: F.layer_norm(x[0], x[0].shape[-1:], *w, op.get("eps", 1e-5)),
-    "rmsnorm": lambda op, x, w: F.rms_norm(x[0], x[0].shape[-1:], *w, op.get("eps", 1e-5)),
+    "rmsnorm": lambda op, x, w: F.rms_norm(
+        x[0], x[0].shape[-1:], w[0] + op.get("offset", 0), op.get("eps", 1e-5)),
     "groupnorm": lambda op, x, w: F.group_norm(x[0], op.get("groups", 1), *w, op.get("eps", 1e-5)),
     "gelu": lambda op, x, w: F.gelu(
         x[0], approximate="tanh" if op.get("approximate", "tanh") == "tanh" else "none"),
@@ -259,6 +263,7 @@ KINDS = {
     "add": lambda op, x, w: sum(x[1:], x[0]),
     "sub": lambda op, x, w: x[0] - x[1],
     "mul": lambda op, x, w: x[0] * x[1],
+    "mul_rows": lambda op, x, w: x[0] * x[1],
     "scale": lambda op, x, w: x[0] * op.attr["factor"],
     "attention": attention,
     "flatten": lambda op, x, w: x[0].flatten(1),

@@ -30,6 +30,8 @@ SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hi
              max_position_embeddings=LENGTH, pad_token_id=None)
 LLAMA31 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                original_max_position_embeddings=16)
+LONG = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 1.5, 4.0, 9.0],
+            original_max_position_embeddings=8)
 CASES = {
     "gpt2": ("GPT2LMHeadModel", dict(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=3, n_head=4, bos_token_id=0,
                                      eos_token_id=0, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)),
@@ -46,6 +48,35 @@ CASES = {
     "mistral": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=5)),
     "mistral-full": ("MistralForCausalLM", dict(SIZES, num_key_value_heads=2, sliding_window=None)),
     "qwen2": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, pad_token_id=7, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "qwen3": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=2, head_dim=12)),
+    "qwen3-bias": ("Qwen3ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, attention_bias=True,
+                                            tie_word_embeddings=True)),
+    "qwen2-window": ("Qwen2ForCausalLM", dict(SIZES, num_key_value_heads=2, use_sliding_window=True, sliding_window=5,
+                                              max_window_layers=1)),
+    "phi3": ("Phi3ForCausalLM", dict(SIZES, num_key_value_heads=2, bos_token_id=0, eos_token_id=0, sliding_window=7)),
+    "phi3-full": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0)),
+    "gemma": ("GemmaForCausalLM", dict(SIZES, num_key_value_heads=1, head_dim=12)),
+    "gemma-untied": ("GemmaForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, hidden_act="gelu", attention_bias=True,
+                                              tie_word_embeddings=False, rms_norm_eps=1e-4)),
+    "gemma2": ("Gemma2ForCausalLM", dict(SIZES, num_key_value_heads=2, head_dim=12, query_pre_attn_scalar=10, sliding_window=7,
+                                         attn_logit_softcapping=2.0, final_logit_softcapping=1.5)),
+    "gemma2-plain": ("Gemma2ForCausalLM", dict(SIZES, num_key_value_heads=4, head_dim=8, query_pre_attn_scalar=8,
+                                               sliding_window=5, num_hidden_layers=2, attn_logit_softcapping=None, final_logit_softcapping=None,
+                                               layer_types=["full_attention", "sliding_attention"])),
+    "phi3-long": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=LONG,
+                                          original_max_position_embeddings=8)),
+    "phi3-short": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=dict(
+        LONG, original_max_position_embeddings=LENGTH, attention_factor=1.25), original_max_position_embeddings=LENGTH)),
+    "mixtral": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=3, sliding_window=7)),
+    "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
+                                              moe_intermediate_size=20, mlp_only_layers=[1])),
+    "qwen2-moe": ("Qwen2MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2,
+                                              moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                                              decoder_sparse_step=2)),
+    "qwen3-moe-norm": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2,
+                                                   head_dim=12, num_hidden_layers=2, moe_intermediate_size=20, norm_topk_prob=True,
+                                                   decoder_sparse_step=2)),
 }
 BERT = dict(SIZES, type_vocab_size=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 DISTILBERT = dict(vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=3, n_heads=4, max_position_embeddings=LENGTH, dropout=0.0,
@@ -75,16 +106,18 @@ CASES |= {
     "resnet-first": ("ResNetForImageClassification", dict(RESNET, layer_type="bottleneck", embedding_size=12, downsample_in_first_stage=True,
                                                           downsample_in_bottleneck=True)),
 }
-ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "bert", "roberta", "distilbert", "t5", "bart", "vit", "resnet")
+ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "phi3-long", "mixtral", "qwen3-moe", "gemma2", "bert", "roberta", "t5", "bart",
+            "vit", "resnet")
 SET = {"T5": ["--set", "U=10"], "Bart": ["--set", "U=10"], "ResNet": ["--set", "size=64"]}  # what no config says
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
-    "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}},
-                 "expected default, linear, dynamic, llama3 or yarn"),
+    "proportional": ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "factor": 2.0}},
+                     "expected default, linear, dynamic, llama3, yarn or longrope"),
+    "longrope": ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "short_factor: got"),
     "partial": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
                 "partial_rotary_factor: got 0.5"),
-    "unheard": ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got true"),
+    "unheard": ("qwen3-moe", {"use_sliding_window": True}, "use_sliding_window: got true"),
     "unknown": ("llama", {"query_norm": "rms"}, 'query_norm: got "rms"'),
     "class": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
     "type": ("llama", {"model_type": "mamba"}, "model_type: got mamba, expected one of gpt2, llama, mistral, qwen2, bert, "),
@@ -92,6 +125,14 @@ REFUSED = {  # of a config, words of the message
     "false": ("llama", {"query_norm": False}, "query_norm: got false"),
     "positions": ("llama", {"rope_parameters": dict(LLAMA31, rope_type="yarn", original_max_position_embeddings=1e300,
                                                     attention_factor=1.0)}, "expected fewer positions"),
+    "partial-phi3": ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor: got 0.75"),
+    "balance": ("mixtral", {"output_router_logits": True}, "output_router_logits: got true, expected false"),
+    "jitter": ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise: got 0.1"),
+    "sparse": ("qwen3-moe", {"decoder_sparse_step": 0}, "decoder_sparse_step: got 0"),
+    "gemma-act": ("gemma", {"hidden_activation": "relu"}, 'hidden_activation: got "relu"'),
+    "both-ways": ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: got true"),
+    "types": ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types: got"),
+    "chunked": ("gemma2", {"layer_types": ["chunked_attention"] * 3}, 'layer_types: got "chunked_attention"'),
     "window": ("mistral", {"sliding_window": "absent"}, "has no sliding_window"),
     "sizes": ("llama", {"hidden_size": None}, "has no hidden_size"),
     "pad": ("qwen2", {"pad_token_id": VOCABULARY}, "pad_token_id: got 96, expected a token"),
@@ -169,7 +210,7 @@ def losses_there(module, given, targets, rate):
 
 def check(folder, name):
     module = make(name).eval()
-    module.save_pretrained(f"{folder}/model")
+    module.save_pretrained(f"{folder}/model", save_original_format=not name.endswith("-stacked"))
     with open(f"{folder}/model/vocab.txt", "w", encoding="utf-8") as file:
         file.write("[PAD]\n")
     inputs, targets = inputs_of(name)

@@ -8,12 +8,14 @@
  *
  * alibi adds a bias to the scores that falls with the distance between query and key, to either
  * side; buckets one that is learned, a weight [buckets, heads] (T5), which layers may share. window
- * hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral).
+ * hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral). softcap keeps
+ * scores s between -c and c, as c tanh(s / c) (Gemma 2).
  *
  * Per sample and head, with w = d / heads and blocks of queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
- * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
+ * (Q, K scaled by 1 / sqrt(w); of capped scores S, made again, dS is times 1 - tanh^2(S / c)). The
+ * GEMMs read q, k, v in place through their row strides. A causal
  * block only looks at the keys up to its last row, and from the window of its first row on; the
  * rest of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
  * that backward need not know of masks. The learned bias gets the sums of dS over equal distances,
@@ -44,6 +46,7 @@ const smp_attr_desc smp__attention_attrs[] = {
     [SMP__DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     [SMP__AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     [SMP__BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
+    [SMP__SOFTCAP] = {"softcap", SMP_ATTR_FLOAT, false, 0, 1e-3, 1e6, NULL}, /* 0: none */
     {0},
 };
 
@@ -77,6 +80,7 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .alibi = op->attr[SMP__ALIBI].i,
         .buckets = op->attr[SMP__BUCKETS].i,
         .max_distance = op->attr[SMP__MAX_DISTANCE].i,
+        .softcap = (float)op->attr[SMP__SOFTCAP].f,
     };
     const int64_t parts = query_parts_of(op->attr),
                   all = parts > 1 ? parts * at.queries : at.queries;
@@ -178,6 +182,10 @@ smp_status smp__infer_attention(smp_infer *infer, int64_t query_parts, int64_t k
     if (infer->attr[SMP__WINDOW].i > 0 && !infer->attr[SMP__CAUSAL].i)
         return smp_infer_fail(infer, "window: %lld, expected causal: true besides",
                               (long long)infer->attr[SMP__WINDOW].i);
+    if (infer->attr[SMP__SOFTCAP].f > 0 &&
+        (infer->attr[SMP__ALIBI].i || infer->attr[SMP__BUCKETS].i > 0))
+        return smp_infer_fail(infer, "softcap: %g, expected neither alibi nor buckets besides",
+                              infer->attr[SMP__SOFTCAP].f);
     if (packed && d % 3 != 0)
         return smp_infer_fail(infer,
                               "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
@@ -210,19 +218,20 @@ static smp_status infer(smp_infer *infer)
 }
 
 /* Biases of a head or their gradients lie after the block of dP; forward, which has none, makes
- * them in its place. */
+ * them in its place. So do, of capped scores, those of the block. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     layout at = smp__attention_of(graph, op);
     int64_t rows = smp__attention_block(&at, 0);
     int64_t distances = at.buckets > 0 ? at.queries + at.keys - 1 : 0;
+    const int64_t blocks = at.softcap > 0 ? 2 : 1;
     *needs = (smp_op_needs){
         .input_grad_in = op->n_in <= 2 ? 1u : 7u,
         .input_grad_aux = true,
         .weight_grad_in = at.buckets > 0 ? 1u << at.input[V] : 0,
         .weight_grad_aux = at.buckets > 0,
         .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
-        .workspace_bytes = (rows * at.keys + distances) * (int64_t)sizeof(float),
+        .workspace_bytes = (blocks * rows * at.keys + distances) * (int64_t)sizeof(float),
     };
     if (smp__in(graph, op, 0)->dtype == SMP_BF16)
         smp__attention_half_needs(&at, batch, needs);
@@ -282,8 +291,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     smp__work_blocks(graph, blocks * (double)batch * (double)at.heads, work);
     int terms = (at.mask >= 0) + smp__attention_is_biased(&at);
-    work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms);
-    work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
+    const double capped = at.softcap > 0;
+    work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms + capped * 22);
+    work->backward_input_flops =
+        scores * (8.0 * (double)at.width + 5 + capped * (2.0 * (double)at.width + 26));
     work->backward_weight_flops = at.buckets > 0 ? scores * (2.0 * (double)at.width + 6) : 0;
     work->kind = SMP_OP_ATTENTION;
     work->product = (smp_op_product){batch * at.heads, at.queries, at.keys, at.width};
@@ -364,6 +375,22 @@ static smp_status score_gradient(const layout *at, const float *v, const float *
     return SMP_OK;
 }
 
+/* dS of capped scores, of the block, becomes that of the products: with the scores made again. */
+static smp_status uncap_block(const layout *at, const float *const part[3], int64_t begin,
+                              int64_t rows, float *ds)
+{
+    const int64_t low = smp__attention_first(at, begin);
+    const int64_t keys = smp__attention_end(at, begin + rows) - low;
+    float *scores = ds + smp__attention_block(at, 0) * at->keys;
+    SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, at->scale,
+                          part[Q] + begin * at->stride[Q], at->stride[Q],
+                          part[K] + low * at->stride[K], at->stride[K], 0, scores, keys));
+    for (int64_t row = 0; row < rows; row++)
+        smp__attention_cap_gradient(ds + row * at->keys + low, scores + row * keys, at->softcap,
+                                    keys);
+    return SMP_OK;
+}
+
 static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
 {
     for (int64_t i = 0; rows && i < n; i++)
@@ -398,6 +425,8 @@ static smp_status head_backward(const layout *at, const float *const part[3], bo
         if (!grad[Q] && !grad[K])
             continue;
         SMP_TRY(score_gradient(at, part[V], p, dout, begin, rows, ds));
+        if (at->softcap > 0)
+            SMP_TRY(uncap_block(at, part, begin, rows, ds));
         if (grad[Q])
             SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, at->scale, ds + low,
                                   at->keys, part[K] + low * at->stride[K], at->stride[K], 0,
@@ -484,18 +513,23 @@ static bool allows_queries(const smp_graph *graph, const smp_op *op, smp_split_c
 }
 
 /* In backward_weight, which may be put off, nothing travels; the learned bias would need that. */
+static bool has_ring(const smp_op *op)
+{
+    return op->attr[SMP__BUCKETS].i == 0 && !(op->attr[SMP__SOFTCAP].f > 0);
+}
+
 static bool allows_ring(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                         int devices)
 {
     (void)graph, (void)choice, (void)devices;
-    return op->n_in > 2 && op->attr[SMP__BUCKETS].i == 0;
+    return op->n_in > 2 && has_ring(op);
 }
 
 static bool allows_packed_ring(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                                int devices)
 {
     (void)graph, (void)choice, (void)devices;
-    return op->n_in <= 2 && op->attr[SMP__BUCKETS].i == 0;
+    return op->n_in <= 2 && has_ring(op);
 }
 
 /* Where all positions see as many keys it has nothing to even out. */
@@ -541,7 +575,7 @@ static const smp_split_rule SPLITS[] = {
 const smp_op_kind smp__op_attention = {
     .name = "attention",
     .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with "
-               "fewer heads of keys and values, masks, windows, ALiBi or T5's bias",
+               "fewer heads of keys and values, masks, windows, ALiBi, T5's bias, capped scores",
     .sample = "inputs:\n"
               "  qkv: {dtype: float32, shape: [4, 12]}\n"
               "ops:\n"

@@ -115,6 +115,7 @@ static attention_args<T> attention_args_of(const smp_op_call *call, const smp__a
     args.batch = (int)call->batch;
     args.causal = at.causal;
     args.scale = at.scale;
+    args.softcap = at.softcap;
     args.window = (int)at.window;
     return args;
 }

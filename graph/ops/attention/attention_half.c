@@ -30,7 +30,7 @@ typedef struct attention16 {
 
 /* The workspace: byte offsets. */
 typedef struct places {
-    int64_t scores, rounded, row, bias, dk, dv, end;
+    int64_t scores, rounded, capped, row, bias, dk, dv, end;
 } places;
 
 static int64_t chunk_samples(const smp__attention *at, int64_t batch)
@@ -59,6 +59,7 @@ static places places_of(const smp__attention *at, int64_t batch)
     places p = {0};
     p.scores = take_bytes(&p.end, scores * 4);
     p.rounded = take_bytes(&p.end, scores * 2);
+    p.capped = take_bytes(&p.end, at->softcap > 0 ? scores * 4 : 0);
     p.row = take_bytes(&p.end, at->keys * 4);
     p.bias = take_bytes(&p.end, at->heads * distances * 4);
     p.dk = take_bytes(&p.end, grads * 4);
@@ -284,6 +285,9 @@ static float *row_gradient(const run *r, int64_t sample, int64_t h, int64_t row,
 static void score_row(const run *r, int64_t sample, int64_t h, int64_t row, int64_t place)
 {
     float *ds = row_gradient(r, sample, h, row, place);
+    if (r->a->at.softcap > 0)
+        smp__attention_cap_gradient(ds, scratch(r, r->place.capped) + place, r->a->at.softcap,
+                                    r->b->keys);
     smp__to_bf16((uint16_t *)scratch(r, r->place.rounded) + place, ds, r->b->keys);
 }
 
@@ -305,6 +309,9 @@ static smp_status backward_block(const run *r)
     if (!dq && !dk)
         return SMP_OK;
     SMP_TRY(multiply_dp(r));
+    if (r->a->at.softcap > 0) /* the scores once more */
+        SMP_TRY(
+            multiply(r, SCORES, part_of(r, in, Q), part_of(r, in, K), scratch(r, r->place.capped)));
     for_each_row(r, score_row);
     if (dq)
         SMP_TRY(multiply(r, DQ, ds, part_of(r, in, K), dq));

@@ -49,6 +49,47 @@ SMP_VECTOR static void hide(float *restrict scores, const int32_t *restrict mask
     }
 }
 
+/* cap tanh(x / cap), with e = exp(-2 |x / cap|): near 0, where (1 - e) / (1 + e) would lose digits,
+ * by its series. */
+SMP_VECTOR static void cap_values(float *restrict x, const float *restrict e, float cap, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float u = x[i] / cap, square = u * u;
+        const float terms = -17.0f / 315 + square * (62.0f / 2835);
+        const float near = u + u * square * (-1.0f / 3 + square * (2.0f / 15 + square * terms));
+        const float far = (1 - e[i]) / (1 + e[i]);
+        x[i] = cap * (square < 0.0625f ? near : u < 0 ? -far : far);
+    }
+}
+
+void smp__attention_cap(float *scores, float cap, int64_t n)
+{
+    enum { BLOCK = 256 };
+    float e[BLOCK];
+    for (int64_t begin = 0; begin < n; begin += BLOCK) {
+        const int64_t each = n - begin < BLOCK ? n - begin : BLOCK;
+        memcpy(e, scores + begin, (size_t)each * sizeof *e);
+        smp__scale(e, 2 / cap, each);
+        smp__exp_magnitude(e, e, each);
+        cap_values(scores + begin, e, cap, each);
+    }
+}
+
+SMP_VECTOR static void weigh_by_slope(float *restrict ds, const float *restrict capped, float cap,
+                                      int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float share = capped[i] / cap;
+        ds[i] *= 1 - share * share;
+    }
+}
+
+void smp__attention_cap_gradient(float *ds, float *scores, float cap, int64_t n)
+{
+    smp__attention_cap(scores, cap, n);
+    weigh_by_slope(ds, scores, cap, n);
+}
+
 /* bias, mask: of these n keys, or NULL. */
 static void softmax_row(float *p, const float *bias, const int32_t *mask, int64_t n)
 {
@@ -77,6 +118,8 @@ void smp__attention_softmax(const smp__attention *at, const smp__attention_terms
 {
     const int64_t from = smp__attention_first(at, t), to = smp__attention_end(at, t + 1);
     const float *bias = terms->bias ? terms->bias + at->queries - 1 - t + from : NULL;
+    if (at->softcap > 0)
+        smp__attention_cap(row + from - low, at->softcap, to - from);
     softmax_row(row + from - low, bias, terms->mask ? terms->mask + from : NULL, to - from);
     clear_sides(row, from, to, low, high);
 }

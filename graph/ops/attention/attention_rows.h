@@ -20,7 +20,8 @@ enum {
     SMP__SCALE,
     SMP__DEVICES,
     SMP__AXIS,
-    SMP__BLOCKS
+    SMP__BLOCKS,
+    SMP__SOFTCAP
 };
 extern const smp_attr_desc smp__attention_attrs[];
 /* query_parts, key_parts: devices that each have a part of the queries, of the keys. */
@@ -67,6 +68,11 @@ smp_status smp__attention_check_mask(const smp_op_call *call, const smp__attenti
 /* The bias of head h: Tq + Tk - 1 values. */
 void smp__attention_fill_bias(const smp_op_call *call, const smp__attention *at, int64_t h,
                               float *bias);
+
+/* Scores s become cap tanh(s / cap). */
+void smp__attention_cap(float *scores, float cap, int64_t n);
+/* ds, the gradient of capped scores, becomes that of the scores before, which are overwritten. */
+void smp__attention_cap_gradient(float *ds, float *scores, float cap, int64_t n);
 
 /* Scores of query t become probabilities, in place: zeros where it must not look, and everywhere if
  * no key counts. row: of the keys low .. high-1. */

@@ -36,6 +36,8 @@ static smp_status infer(smp_infer *infer)
     const int64_t devices = attr[SMP__DEVICES].i, blocks = attr[SMP__BLOCKS].i;
     if (attr[SMP__BUCKETS].i > 0)
         return smp_infer_fail(infer, "buckets: a learned bias is attention's");
+    if (attr[SMP__SOFTCAP].f > 0)
+        return smp_infer_fail(infer, "softcap: capped scores are attention's");
     if (attr[SMP__AXIS].i != 0 || blocks > 2)
         return smp_infer_fail(infer, "axis %lld, blocks %lld: expected positions, in 1 or 2 blocks",
                               (long long)attr[SMP__AXIS].i, (long long)blocks);

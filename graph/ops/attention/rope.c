@@ -19,7 +19,7 @@
 
 #include "graph/math/vector.h"
 
-static const char *const SCALINGS[] = {"none", "linear", "llama3", "yarn", NULL};
+static const char *const SCALINGS[] = {"none", "linear", "llama3", "yarn", "longrope", NULL};
 
 static const smp_attr_desc ATTRS[] = {
     [SMP__ROPE_HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
@@ -38,6 +38,7 @@ static const smp_attr_desc ATTRS[] = {
     [SMP__ROPE_FAST] = {"beta_fast", SMP_ATTR_FLOAT, false, 32, 1e-6, 1e6, NULL},
     [SMP__ROPE_MAGNITUDE] = {"attention_factor", SMP_ATTR_FLOAT, false, 0, 0, 1e6,
                              NULL}, /* 0: of the factor */
+    [SMP__ROPE_FACTORS] = {"factors", SMP_ATTR_FLOAT_LIST, false, 0, 1e-6, 1e6, NULL},
     {0},
 };
 
@@ -92,17 +93,28 @@ smp__rope_scaling smp__rope_scaling_of(const smp_attr_value *attr, int64_t width
         s.slow = s.slow == s.fast ? s.fast + 0.001 : s.slow;
         s.magnitude = given > 0 ? given : s.factor > 1 ? 0.1 * log(s.factor) + 1 : 1;
     }
+    if (s.kind == SMP__ROPE_LONG) {
+        const double given = attr[SMP__ROPE_MAGNITUDE].f;
+        s.magnitude = given > 0 ? given : 1;
+        memcpy(s.by_pair, attr[SMP__ROPE_FACTORS].floats.items,
+               (size_t)attr[SMP__ROPE_FACTORS].floats.count * sizeof *s.by_pair);
+    }
     return s;
 }
 
-static smp_status check_scaling(const smp_infer *infer)
+static smp_status check_scaling(const smp_infer *infer, int64_t pairs)
 {
     const smp_attr_value *attr = infer->attr;
-    const int64_t kind = attr[SMP__ROPE_SCALING].i;
+    const int64_t kind = attr[SMP__ROPE_SCALING].i, factors = attr[SMP__ROPE_FACTORS].floats.count;
+    if (factors != (kind == SMP__ROPE_LONG ? pairs : 0) || factors > SMP__ROPE_MOST_FACTORS)
+        return smp_infer_fail(infer,
+                              "factors: got %lld, expected one for each of %lld pairs, at most %d, "
+                              "with scaling: longrope alone",
+                              (long long)factors, (long long)pairs, SMP__ROPE_MOST_FACTORS);
     if (kind == SMP__ROPE_PLAIN && attr[SMP__ROPE_FACTOR].f != 1)
         return smp_infer_fail(infer, "factor: %g, but no scaling: expected linear, llama3 or yarn",
                               attr[SMP__ROPE_FACTOR].f);
-    if (kind >= SMP__ROPE_LLAMA3 && attr[SMP__ROPE_ORIGINAL].i == 0)
+    if ((kind == SMP__ROPE_LLAMA3 || kind == SMP__ROPE_YARN) && attr[SMP__ROPE_ORIGINAL].i == 0)
         return smp_infer_fail(infer, "scaling: %s: expected original_positions", SCALINGS[kind]);
     if (kind == SMP__ROPE_LLAMA3 && !(attr[SMP__ROPE_HIGH].f > attr[SMP__ROPE_LOW].f))
         return smp_infer_fail(infer, "high_freq_factor: %g, expected more than low_freq_factor, %g",
@@ -122,7 +134,7 @@ static smp_status infer(smp_infer *infer)
         return smp_infer_fail(infer,
                               "heads: %lld of %lld features: expected heads of an even number",
                               (long long)heads, (long long)columns);
-    SMP_TRY(check_scaling(infer));
+    SMP_TRY(check_scaling(infer, columns / heads / 2));
     if (infer->attr[SMP__ROPE_ROTATED].i > heads)
         return smp_infer_fail(infer, "rotated: %lld, but there are %lld heads",
                               (long long)infer->attr[SMP__ROPE_ROTATED].i, (long long)heads);

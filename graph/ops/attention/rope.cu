@@ -11,8 +11,8 @@ struct rope_positions {
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     rope_turn(const T *x, T *y, int64_t rows, rope_positions of, int64_t pairs, int64_t heads,
-              int64_t rotated, bool interleaved, double base, smp__rope_scaling scaling,
-              double direction)
+              int64_t rotated, bool interleaved, double base,
+              const __grid_constant__ smp__rope_scaling scaling, double direction)
 // x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is
 // r % n of the positions
 {

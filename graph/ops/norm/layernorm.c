@@ -17,6 +17,11 @@ typedef struct row_stats {
     float mean, rstd;
 } row_stats;
 
+static const smp_attr_desc ATTRS[] = {
+    [SMP__ROW_NORM_EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
+    {0},
+};
+
 static smp_status infer(smp_infer *infer)
 {
     return smp__infer_row_norm(infer, true);
@@ -148,7 +153,7 @@ const smp_op_kind smp__op_layernorm = {
               "  - {op: layernorm, name: op, in: x, out: y, eps: 1e-6}\n",
     .min_in = 1,
     .max_in = 1,
-    .attrs = smp__row_norm_attrs,
+    .attrs = ATTRS,
     .infer = infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,

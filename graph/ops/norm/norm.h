@@ -21,9 +21,8 @@ enum { SMP__BATCHNORM_WEIGHT, SMP__BATCHNORM_BIAS, SMP__BATCHNORM_MEAN, SMP__BAT
 double smp__running_share(const smp_op_call *call, double momentum);
 
 /* The attributes of layernorm and rmsnorm, which normalise the rows of the last dimension of input
- * 0. */
-enum { SMP__ROW_NORM_EPS };
-extern const smp_attr_desc smp__row_norm_attrs[];
+ * 0; the offset is rmsnorm's. */
+enum { SMP__ROW_NORM_EPS, SMP__RMSNORM_OFFSET };
 
 /* An output like the input; a weight, and maybe a bias. */
 smp_status smp__infer_row_norm(smp_infer *infer, bool has_bias);

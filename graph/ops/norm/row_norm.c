@@ -1,10 +1,5 @@
-/* Rows normalised and weighed: attributes, weights, memory (graph/ops/norm/norm.h). */
+/* Rows normalised and weighed: weights, memory (graph/ops/norm/norm.h). */
 #include "graph/ops/norm/norm.h"
-
-const smp_attr_desc smp__row_norm_attrs[] = {
-    [SMP__ROW_NORM_EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
-    {0},
-};
 
 smp_status smp__infer_row_norm(smp_infer *infer, bool has_bias)
 {

@@ -16,13 +16,15 @@ static void matrix(model_text *m, const char *name, int rows, int columns)
 
 static void write_bias(model_text *m, uint64_t *rng, bool causal)
 {
-    int kind = (int)random_int(rng, 0, ATTENTION_LEARNS ? 2 : 1),
+    int kind = (int)random_int(rng, 0, ATTENTION_LEARNS ? 3 : 1),
         buckets = (int)random_int(rng, causal ? 2 : 4, 20);
     if (kind == 0)
         model_write(m, ", alibi: true");
     if (kind == 2)
         model_write(m, ", buckets: %d, max_distance: %d", buckets,
                     (int)random_int(rng, buckets / 2 + 1, 30));
+    if (kind == 3)
+        model_write(m, ", softcap: %d", (int)random_int(rng, 1, 3));
     if (random_int(rng, 0, 3) == 0)
         model_write(m, ", scale: 0.3");
 }
@@ -65,8 +67,8 @@ typedef struct sizes {
     const double *mask;                                    /* of all samples; NULL: none */
     int64_t queries, keys, heads, kv_heads, width, window; /* window 0: none */
     int64_t buckets, max_distance;
-    double scale;
-    const double *weight; /* (buckets, heads) */
+    double scale, softcap; /* 0: none */
+    const double *weight;  /* (buckets, heads) */
 } sizes;
 
 static sizes sizes_of(const reference_call *c)
@@ -85,6 +87,7 @@ static sizes sizes_of(const reference_call *c)
     s.heads = ref_attr(c, "heads")->i;
     s.kv_heads = ref_attr(c, "kv_heads")->i > 0 ? ref_attr(c, "kv_heads")->i : s.heads;
     s.width = ref_last(c, 0) / (packed ? 3 : 1) / s.heads;
+    s.softcap = ref_attr(c, "softcap")->f;
     s.scale = ref_attr(c, "scale")->f > 0 ? ref_attr(c, "scale")->f : 1 / sqrt((double)s.width);
     return s;
 }
@@ -147,6 +150,8 @@ static void probabilities(const reference_call *c, const sizes *s, int64_t b, in
         for (int64_t x = 0; x < s->width; x++)
             p[k] += qkv(c, s, 0, b, q, h, x) * qkv(c, s, 1, b, k, h, x);
         p[k] *= s->scale;
+        if (s->softcap > 0)
+            p[k] = s->softcap * tanh(p[k] / s->softcap);
         if (s->weight)
             p[k] += s->weight[bucket(s, q, k) * s->heads + h];
         if (s->alibi)

@@ -4,15 +4,17 @@
 #include "tests/graph/ops/attention_cases.h"
 
 /* A score is a product of rows, an exponential, and weighs a row; a mask or a bias is added to it.
- * Backward has four such products (dV, dP, dQ, dK), a learned bias's dP again. */
+ * Backward has four such products (dV, dP, dQ, dK), a learned bias's dP again. A cap is a function
+ * and two products; backward makes the score and that again, and has four more. */
 static reference_flops flops(const reference_call *c)
 {
     const sizes s = sizes_of(c);
-    const double scores = scores_made(c), width = (double)s.width;
+    const double scores = scores_made(c), width = (double)s.width, capped = s.softcap > 0;
     const int terms = (c->op->n_in % 2 == 0) + (s.alibi || s.buckets > 0);
-    return (reference_flops){scores * (2 * width + REF_FUNCTION + 2 * width + terms),
-                             scores * (4 * 2 * width + 5),
-                             s.buckets > 0 ? scores * (2 * width + 6) : 0};
+    return (reference_flops){
+        scores * (2 * width + REF_FUNCTION + 2 * width + terms + capped * (REF_FUNCTION + 2)),
+        scores * (4 * 2 * width + 5 + capped * (2 * width + REF_FUNCTION + 6)),
+        s.buckets > 0 ? scores * (2 * width + 6) : 0};
 }
 
 static const large_case LARGE[] = {
@@ -38,6 +40,9 @@ static const large_case LARGE[] = {
     {2, 1.5, "a: float32 [96, 72]; b: float32 [96, 36]; c: float32 [96, 36]",
      "in: [a, b, c], heads: 2, kv_heads: 1, causal: true, buckets: 8, max_distance: 50, window: "
      "70"},
+    {2, 3, "a: float32 [130, 384]", "heads: 2, causal: true, softcap: 2, window: 70"},
+    {1, 3, "a: float32 [75, 72]; b: float32 [75, 36]; c: float32 [75, 36]",
+     "in: [a, b, c], heads: 2, kv_heads: 1, softcap: 5"},
     {0},
 };
 

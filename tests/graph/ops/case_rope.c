@@ -12,6 +12,7 @@ static void make(model_text *m, uint64_t *rng, int round)
     m->batch = is_long ? 1 : m->batch;
     snprintf(shape, sizeof shape, "[%d, %d]", (int)random_int(rng, 1, is_long ? 3000 : 30),
              columns);
+    const bool longer = round % 7 == 6 && columns / heads / 2 <= SMP__ROPE_MOST_FACTORS;
     model_input(m, "a", "float32", shape);
     model_write(m, "ops:\n  - {op: rope, name: op, in: a, out: y, heads: %d%s", heads,
                 round % 3 == 2 ? ", base: 500" : "");
@@ -19,7 +20,12 @@ static void make(model_text *m, uint64_t *rng, int round)
         model_write(m, ", rotated: %d", (int)random_int(rng, 1, heads));
     if (round % 5 > 2)
         model_write(m, ", interleaved: true");
-    if (round % 6 == 3)
+    for (int i = 0; longer && i < columns / heads / 2; i++)
+        model_write(m, "%s%.6g", i > 0 ? ", " : ", scaling: longrope, factors: [",
+                    random_unit(rng) * 3 + 0.5);
+    if (longer)
+        model_write(m, "]%s", round % 2 == 0 ? ", attention_factor: 1.2" : "");
+    else if (round % 6 == 3)
         model_write(m, ", scaling: linear, factor: 2.5");
     else if (round % 6 == 4)
         model_write(m, ", scaling: llama3, factor: 8, original_positions: %d, low_freq_factor: 1.5",
@@ -37,6 +43,11 @@ static double frequency(const reference_call *c, int64_t pair, int64_t width, do
     const double plain = pow(base, -2.0 * (double)pair / (double)width), pi = acos(-1);
     const double original = (double)ref_attr(c, "original_positions")->i;
     const int64_t kind = ref_attr(c, "scaling")->i;
+    if (kind == SMP__ROPE_LONG) {
+        const double given = ref_attr(c, "attention_factor")->f;
+        *magnitude = given > 0 ? given : 1;
+        return plain / ref_attr(c, "factors")->floats.items[pair];
+    }
     if (kind == SMP__ROPE_LINEAR)
         return plain / factor;
     if (kind == SMP__ROPE_LLAMA3) {

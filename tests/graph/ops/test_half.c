@@ -245,18 +245,22 @@ static void test_half_like_fp32(void **state)
 /* As many samples at a time as stay in the cache: three of these. */
 static void test_half_attention_in_chunks(void **state)
 {
-    model_text m = {.batch = 6, .magnitude = 1.5};
-    uint64_t rng = 1;
     (void)state;
     skip_without_bf16();
-    model_write(&m, "smp: 1\nname: m\ninputs:\n"
+    for (int capped = 0; capped <= 1; capped++) {
+        model_text m = {.batch = 6, .magnitude = 1.5};
+        uint64_t rng = 1;
+        model_write(&m,
+                    "smp: 1\nname: m\ninputs:\n"
                     "  q: {dtype: float32, shape: [200, 12]}\n"
                     "  k: {dtype: float32, shape: [200, 6]}\n"
                     "  v: {dtype: float32, shape: [200, 6]}\n"
                     "  m: {dtype: int32, shape: [200]}\n"
                     "ops:\n  - {op: attention, name: op, in: [q, k, v, m], out: y, heads: 6,\n"
-                    "     kv_heads: 3, causal: true, window: 150, buckets: 8}\n");
-    check_model(&m, &rng);
+                    "     kv_heads: 3, causal: true, window: 150, %s}\n",
+                    capped ? "softcap: 0.5" : "buckets: 8");
+        check_model(&m, &rng);
+    }
 }
 
 static void test_half_rounds_to_even_and_keeps_nan(void **state)

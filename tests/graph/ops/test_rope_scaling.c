@@ -88,7 +88,7 @@ static void test_frequencies(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof(CASE) / sizeof(CASE[0]); k++) {
         const scaled *c = &CASE[k];
-        smp_attr_value attr[SMP__ROPE_MAGNITUDE + 1] = {{0}};
+        smp_attr_value attr[SMP__ROPE_FACTORS + 1] = {{0}};
         attr[SMP__ROPE_SCALING].i = c->kind;
         attr[SMP__ROPE_BASE].f = c->base;
         attr[SMP__ROPE_FACTOR].f = c->factor;

@@ -54,6 +54,35 @@ static void test_weights_written_stacks(void **state)
                 (int64_t[]){8, 13, 16});
 }
 
+/* Of every item, which are matrices of WIDE columns, a tensor or two. */
+static void test_weights_written_items(void **state)
+{
+    (void)state;
+    static const smp_matched_weight weight[] = {{"h7.up", {3, {12, 4, WIDE}}},
+                                                {"h7.down", {3, {12, WIDE, 4}}}};
+    smp_arena *arena = smp_arena_create();
+    smp_name_rules rules = {0};
+    smp_written_source *t = NULL;
+    int32_t n = 0;
+    assert_int_equal(smp_name_rules_add(&rules, "map",
+                                        "h{i}.up = l{i}.{#}.a rows 3 + l{i}.{#}.b\n"
+                                        "h{i}.down = l{i}.{#}.c transposed\n"),
+                     SMP_OK);
+    assert_int_equal(smp_weights_written(&rules, weight, 2, arena, &t, &n), SMP_OK);
+    assert_int_equal(n, 36);
+    assert_string_equal(t[22].name, "l7.11.a");
+    assert_string_equal(t[23].name, "l7.11.b");
+    assert_string_equal(t[35].name, "l7.11.c");
+    assert_int_equal(t[22].shape.dim[0], 3);
+    assert_int_equal(t[22].piece[0].begin, 11 * 4 * WIDE);
+    assert_int_equal(t[23].piece[0].begin, 11 * 4 * WIDE + 3 * WIDE);
+    assert_int_equal(t[23].piece[0].end, 12 * 4 * WIDE);
+    assert_int_equal(t[35].shape.dim[0], 4);
+    assert_int_equal(t[35].shape.dim[1], WIDE);
+    smp_name_rules_free(&rules);
+    smp_arena_destroy(arena);
+}
+
 static void expect_refused(const char *rule, int64_t rows, const char *why)
 {
     smp_arena *arena = smp_arena_create();
@@ -75,6 +104,8 @@ static void test_weights_written_refuses(void **state)
     expect_refused("h{i}.qkv.weight = q rows d1", 16, "`rows` goes with tensors that are stacked");
     expect_refused("h{i}.qkv.weight = q rows d0 + k", 16, "rows: expected a number or d1 to d5");
     expect_refused("h{i}.qkv.weight = q rows + k", 16, "rows: expected a number or d1 to d5");
+    expect_refused("h{i}.qkv.weight = q.{#} + k", 16, "`{#}` stands in all tensors of a rule");
+    expect_refused("h{#}.qkv.weight = q.{#}", 16, "a '{' without a name");
     expect_refused("h{i}.qkv.weight = q.{i+x} + k", 16, "expected {NAME}, {NAME+N} or {NAME-N}");
 }
 
@@ -113,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_written_stacks),
+        cmocka_unit_test(test_weights_written_items),
         cmocka_unit_test(test_weights_written_refuses),
         cmocka_unit_test(test_weights_written_of_a_family_have_its_names),
     };

@@ -63,6 +63,10 @@ static const op_case CASES[] = {
     {ROWS_IN, PAIR "  - {op: add, name: op, in: [a, b, x, a, b, x], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: sub, name: op, in: [a, b], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: mul, name: op, in: [a, b], out: y}\n", "[t, d]"},
+    {ROWS_IN,
+     "  - {op: linear, name: s, in: x, out: s, features: 1}\n" FROM_H
+     "  - {op: mul_rows, name: op, in: [h, s], out: y}\n",
+     "[t, d]"},
     {ROWS_IN, QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true}\n",
      "[t, d]"},
     {ROWS_IN ", m: {dtype: int32, shape: [t]}",
@@ -81,6 +85,10 @@ static const op_case CASES[] = {
     {ROWS_IN,
      QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true, "
          "window: 3, alibi: true}\n",
+     "[t, d]"},
+    {ROWS_IN,
+     QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true, "
+         "softcap: 0.5}\n",
      "[t, d]"},
     {ROWS_IN ", z: {dtype: float32, shape: [2 * t, d]}, m: {dtype: int32, shape: [2 * t]}",
      "  - {op: linear, name: q, in: x, out: q, features: d}\n"
