@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
 
+from .modes import modes_now, without_autocast
 from .plan import Plan, read_plan
 from .self_check import check_stages
 from .sharding import Tie, shard_stages
@@ -83,6 +84,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
     gradients are those of the mean over the batch, losses those of the micro-batches."""
 
     def __init__(self, stages, cut, loss_fn, ties, replicas):
+        self._ambient = cut.trace.ambient
         self._ties = ties
         self._replicas = replicas  # process group, or None
         self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
@@ -106,12 +108,16 @@ class PlanSchedule(_PipelineScheduleRuntime):
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
 
     def step(self, *args, **kwargs):
+        if modes_now().casts != self._ambient.casts:
+            raise ValueError(f"step() in {modes_now()}, of a module that was traced in {self._ambient}: call build() or parallelize() "
+                             "under the same torch.autocast")
         reduced = self.parameters() if self._replicas else [weight for tie in self._ties for weight in tie.weights]
         before = [p.grad for p in reduced]
         for p in reduced:
             p.grad = None
         kwargs.setdefault("return_outputs", self._joins_outputs)
-        output = super().step(*args, **kwargs)
+        with without_autocast():  # forwards have their modes
+            output = super().step(*args, **kwargs)
         for tie in self._ties:
             tie.add_up()
         if self._replicas:
@@ -152,7 +158,8 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
     if check:
-        check_stages(module, cut, args, kwargs, lambda output: shaped(trace, output), process_group)
+        with without_autocast():
+            check_stages(module, cut, args, kwargs, lambda output: shaped(trace, output), process_group)
     groups = _Groups(plan, process_group)
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)
@@ -165,7 +172,7 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     else:
         averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
     ties = [tie for name, group in ties if (tie := _tie_of(cut, stages, name, group))]
-    loss = loss_fn and (lambda output, target: loss_fn(shaped(trace, output), target))
+    loss = loss_fn and trace.under_ambient(lambda output, target: loss_fn(shaped(trace, output), target))
     return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None)
 
 

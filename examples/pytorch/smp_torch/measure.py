@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from .trace import map_nodes, run_node, tensors_of, writes_in_schema
+from .trace import map_nodes, tensors_of, writes_in_schema
 
 
 class Cost:
@@ -62,7 +62,7 @@ def _measure(trace, args, kwargs, loss, budget_s):
     output = trace.out_spec.unflatten([run.leaf(n) if isinstance(n, torch.fx.Node) else n for n in trace.output])
     m.loss = _time_loss(loss, output, budget_s)
     _Passes(run).measure(m.costs, 0.6 * budget_s)
-    m.ratio = _scale(trace.module, args, kwargs, loss, m, budget_s)
+    m.ratio = _scale(trace, args, kwargs, loss, m, budget_s)
     return m
 
 
@@ -98,7 +98,7 @@ class _Run:
             elif node.op == "get_attr":
                 self.values[node] = getattr(trace.graph_module, node.target)
             elif node in trace.constant:
-                self.values[node] = run_node(node, self.values)
+                self.values[node] = trace.run_node(node, self.values)
 
     def _placeholder(self, node, flat):
         trace = self.trace
@@ -135,7 +135,7 @@ class _Run:
         probe = {**value_of, **{n: value_of[n].detach().clone() for n in sources}}
         versions = {n: probe[n]._version for n in sources}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            run_node(op.node, probe)
+            self.trace.run_node(op.node, probe)
         return [n for n in sources if probe[n]._version != versions[n]]
 
     def _forward_once(self, op, value_of, writes):
@@ -154,11 +154,11 @@ class _Run:
             return tensor
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            out = run_node(op.node, fresh)
+            out = self.trace.run_node(op.node, fresh)
         real = out
         if writes:  # once more on the tensors themselves, whose storages others share
             with torch.no_grad():
-                real = run_node(op.node, {n: self.values[n] for n in op.node.all_input_nodes})
+                real = self.trace.run_node(op.node, {n: self.values[n] for n in op.node.all_input_nodes})
         self._set(op.node, out, real)
         for part in op.outputs:
             if part is not op.node:
@@ -249,7 +249,7 @@ class _Passes:
                         n.name in self.trace.parameter)
             return str(value)
 
-        return str((op.node.target, map_nodes((op.node.args, op.node.kwargs), describe)))
+        return str((op.node.target, self.trace.modes[op.node][:2], map_nodes((op.node.args, op.node.kwargs), describe)))
 
     def _note(self, op, part, start):
         us = 1e6 * (time.perf_counter() - start)
@@ -274,7 +274,7 @@ class _Passes:
         value_of = {n: reads.get(n, values[n]) for n in node.all_input_nodes}
         value_of = with_copies(value_of, writes)
         start = time.perf_counter()
-        out = run_node(node, value_of)
+        out = self.trace.run_node(node, value_of)
         self._note(op, "forward", start)
         for n in writes:
             values[n] = value_of[n].detach()
@@ -318,15 +318,16 @@ def _time_loss(loss, output, budget_s):
     return cost
 
 
-def _scale(module, args, kwargs, loss, m, budget_s):
+def _scale(trace, args, kwargs, loss, m, budget_s):
     """All times become those of the whole, which runs operators without a clock between them."""
+    module, whole_module = trace.module, trace.under_ambient(trace.module)
     buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
     times = []
     end = time.perf_counter() + 0.3 * budget_s
     with torch.enable_grad():
         while len(times) < 2 or (time.perf_counter() < end and len(times) < 20):
             start = time.perf_counter()
-            value = loss(module(*args, **(kwargs or {})))
+            value = loss(whole_module(*args, **(kwargs or {})))
             middle = time.perf_counter()
             value.backward()
             times.append((middle - start, time.perf_counter() - middle))

@@ -12,6 +12,7 @@ from torch import nn
 from .building import LOSS
 from .files import model_text, profile_text
 from .measure import measure, median_us
+from .modes import without_autocast
 from .split_cost import split_cost
 from .trace import Trace, tensors_of
 
@@ -63,8 +64,10 @@ def profile(module: nn.Module, args: tuple, loss_fn: Callable, path: str, *, tar
     args, target = _split_target(module, tuple(args), target)
     loss = _bind_loss(loss_fn, target)
     trace = Trace(module, args, kwargs)
-    m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
-    split = split_cost(trace, m, loss, 0.2 * budget_s)
+    loss = trace.under_ambient(loss)
+    with without_autocast():
+        m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
+        split = split_cost(trace, m, loss, 0.2 * budget_s)
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
+from .modes import Modes, kept_modes, set_modes
 from .trace import TENSOR, map_nodes
 
 
@@ -124,6 +125,20 @@ class _Segment:
 def _generate(stage, trace, ops, reads, makes):
     graph = fx.Graph()
     copy = {name: graph.placeholder(name) for name in reads}
+    now, region, grad = Modes(), 0, None
+
+    def switch(modes):
+        """Before an operator in other modes than the last one's."""
+        nonlocal now, region, grad
+        if modes == now:
+            return
+        if grad is None:  # of who calls: an evaluation has none anywhere
+            grad = graph.call_function(torch.is_grad_enabled)
+        if modes.region != region and modes.region:
+            graph.call_function(torch.clear_autocast_cache)
+            region = modes.region
+        graph.call_function(set_modes, (modes.casts, grad if modes.grad else False))
+        now = modes
 
     def fetch(node):
         """A parameter, a buffer or a constant of the program: an attribute of the stage."""
@@ -147,6 +162,7 @@ def _generate(stage, trace, ops, reads, makes):
         for source in node.all_input_nodes:
             if source.name not in copy:
                 fetch(source)
+        switch(trace.modes[node])
         args, kwargs = map_nodes((node.args, node.kwargs), lambda n: copy[n.name])
         copy[node.name] = graph.create_node("call_function", node.target, args, kwargs, name=node.name)
 
@@ -157,4 +173,11 @@ def _generate(stage, trace, ops, reads, makes):
     code = graph.python_code("self")
     scope = dict(code.globals)
     exec(compile(code.src, "<smp_torch stage>", "exec"), scope)  # how torch.fx makes a module of a graph, too
-    return scope["forward"]
+    function = scope["forward"]
+    if grad is None:
+        return function
+
+    def forward(*args):
+        with kept_modes():
+            return function(*args)
+    return forward
