@@ -60,7 +60,7 @@ def regions():
 
 
 def llama():
-    """Types follow those of what comes in. Traced, transformers repeats keys and values, which attention does itself otherwise."""
+    """Types follow those of what comes in. Traced, transformers repeats keys and values, else attention does."""
     module = of_transformers(*DECODERS["llama"])
     example = torch.randint(3, VOCABULARY, (SIZE, LENGTH))
 
@@ -88,7 +88,7 @@ def recomputed():
 CASES = {  # name: model, whether in an autocast, words for smp-partition, how far gradients may be apart
     "regions": (regions, False, ["--chunks", "2", "--cut-at", "layers"], 0),
     "regions in a region": (regions, True, ["--chunks", "2", "--cut-at", "layers", "--pipeline", "zero-bubble"], 0),
-    "cut in regions": (regions, False, ["--chunks", "2", "--partitioner", "equal-parameters"], 0.01),  # a weight is cast in two stages
+    "cut in regions": (regions, False, ["--chunks", "2", "--partitioner", "equal-parameters"], 0.01),  # casts a weight twice
     "checkpoint": (recomputed, True, ["--recompute", "all", "--cut-at", "layers"], 0),
     "llama": (llama, True, [], 0.01),
     "llama recomputed": (llama, True, ["--recompute", "all"], 0.01),

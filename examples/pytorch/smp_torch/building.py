@@ -87,6 +87,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
         self._ambient = cut.trace.ambient
         self._ties = ties
         self._replicas = replicas  # process group, or None
+        self._scaler = None
         self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
         super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False,
                          max_active_stages=cut.plan.most_gathered)
@@ -96,21 +97,25 @@ class PlanSchedule(_PipelineScheduleRuntime):
         self._prepare_schedule_with_comms(self.pipeline_order)
 
     def _compute_loss(self, output, target, loss_kwargs=None):
-        return super()._compute_loss(output, target, loss_kwargs) / self._n_microbatches
+        loss = super()._compute_loss(output, target, loss_kwargs) / self._n_microbatches
+        return self._scaler.scale(loss) if self._scaler else loss
 
     def _update_losses(self, stages, losses):
         super()._update_losses(stages, losses)
         if losses:
-            losses[:] = [loss * self._n_microbatches for loss in losses]
+            scale = self._scaler.get_scale() if self._scaler else 1.0
+            losses[:] = [loss * (self._n_microbatches / scale) for loss in losses]
 
     def parameters(self):
         """The weights of this process, each once."""
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
 
-    def step(self, *args, **kwargs):
+    def step(self, *args, scaler=None, **kwargs):
+        """scaler: a GradScaler, which scales the loss that goes backward; not the losses that are returned."""
+        self._scaler = scaler
         if modes_now().casts != self._ambient.casts:
-            raise ValueError(f"step() in {modes_now()}, of a module that was traced in {self._ambient}: call build() or parallelize() "
-                             "under the same torch.autocast")
+            raise ValueError(f"step() in {modes_now()}, of a module that was traced in {self._ambient}: call build() or "
+                             "parallelize() under the same torch.autocast")
         reduced = self.parameters() if self._replicas else [weight for tie in self._ties for weight in tie.weights]
         before = [p.grad for p in reduced]
         for p in reduced:

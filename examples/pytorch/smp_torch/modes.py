@@ -2,7 +2,7 @@
 
 torch.export makes one operator of a region of either, and forgets a no_grad inside an autocast (2.15). Here the graph stays flat,
 with the calls that enter and leave regions, and from these each operator gets its modes. Modes are whole: they do not depend on
-those around a call. PyTorch keeps what weights are cast to until the outermost region ends, so that ends here where it does there.
+those around a call. PyTorch keeps what weights are cast to until the outermost region ends; that ends here where it does there.
 """
 
 import contextlib

@@ -18,6 +18,18 @@ from .planner import best_plan
 from .profiling import profile
 
 
+class GradScaler(torch.amp.GradScaler):
+    """PyTorch's; collective: gradients that overflow in one process count in all, so that these skip steps together and have one
+    scale."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        for own in found.values():
+            found_inf += own.to(found_inf.device)
+        dist.all_reduce(found_inf, op=dist.ReduceOp.MAX)
+        return {found_inf.device: found_inf}
+
+
 class Parallel:
     """A module that is split over the processes.
 
@@ -40,16 +52,22 @@ class Parallel:
         before = {name for rank in ranks[:ranks.index(dist.get_rank())] for name in names[rank]}
         self._counted = [p for name, p in self._weights.items() if name not in before]  # of several stages, once
 
-    def step(self, batch, target: torch.Tensor | None = None) -> torch.Tensor:
+    def step(self, batch, target: torch.Tensor | None = None, scaler: GradScaler | None = None) -> torch.Tensor:
         """Collective. Forward and backward of a batch of this replica, as many samples as the example has times the plan's
-        micro-batches; gradients are added to those there are. batch: as the example was given. Returns the mean loss over all
-        replicas, in every process."""
+        micro-batches; gradients are added to those there are. batch: as the example was given. scaler: scales the loss that goes
+        backward. Returns the mean loss over all replicas, in every process."""
         args, kwargs = _arguments(batch)
         self._check(args, kwargs, target)
         losses = []
         given = {}
+        if scaler is not None:
+            if not isinstance(scaler, GradScaler):
+                raise TypeError(f"step() got a {type(scaler).__module__}.{type(scaler).__name__}, which knows the overflows of its own "
+                                "process alone: take smp_torch.GradScaler")
+            scaler.scale(torch.zeros((), device=self.stages[0].device))  # makes its scale where no loss is
+            given["scaler"] = scaler
         if self._last:
-            given = {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
+            given |= {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
         if self._first:
             self.schedule.step(*args, **kwargs, **given, return_outputs=False)
         else:
