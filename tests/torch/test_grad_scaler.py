@@ -1,5 +1,6 @@
-"""smp_torch.GradScaler: on two and four processes a training loop with fp16, unscaled and clipped gradients and a batch that
-overflows in the first stage of one replica has, step by step, the losses, norms, scales and weights of one process with PyTorch's."""
+"""smp_torch.GradScaler: on two and four processes a training loop with fp16, unscaled and clipped gradients and a batch
+that overflows in the first stage of one replica has, step by step, the losses, norms, scales and weights of one process with
+PyTorch's."""
 
 import json
 import sys

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
 
+from .drawing import number_draws
 from .modes import modes_now, without_autocast
 from .plan import Plan, read_plan
 from .self_check import check_stages
@@ -40,6 +41,7 @@ class Cut:
         self.ops = [[op for op in trace.ops if stage_of[op.name] == s] for s in range(self.n)]
         self._find_crossing(stage_of)
         self.values = trace.fake_values()
+        self.draws = number_draws(trace, self.values)
         self.kept = touches_change(trace, self.values) | {op for op in trace.ops if op.mutates_buffer}
 
     def _find_crossing(self, stage_of):
@@ -66,7 +68,7 @@ class Cut:
         received = self.trace.inputs if stage == 0 else self.sent[stage - 1]
         return StageModule(self.trace, self.ops[stage], [n.name for n in received],
                            [] if is_last else [n.name for n in self.sent[stage]],
-                           self.trace.output if is_last else None, self.recomputed(stage), stage == 0)
+                           self.trace.output if is_last else None, self.recomputed(stage), stage == 0, self.draws)
 
     def recomputed(self, stage):
         """Operators made again in the backward: not those that would change something twice, or read what was changed
@@ -110,9 +112,12 @@ class PlanSchedule(_PipelineScheduleRuntime):
         """The weights of this process, each once."""
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
 
-    def step(self, *args, scaler=None, **kwargs):
-        """scaler: a GradScaler, which scales the loss that goes backward; not the losses that are returned."""
+    def step(self, *args, scaler=None, seed=None, **kwargs):
+        """scaler: a GradScaler, which scales the loss that goes backward; not the losses that are returned.
+        seed: of random numbers (drawing.py); the generators are afterwards as they were."""
         self._scaler = scaler
+        for stage in self._stages:
+            stage.seed = seed
         if modes_now().casts != self._ambient.casts:
             raise ValueError(f"step() in {modes_now()}, of a module that was traced in {self._ambient}: call build() or "
                              "parallelize() under the same torch.autocast")
@@ -121,7 +126,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
         for p in reduced:
             p.grad = None
         kwargs.setdefault("return_outputs", self._joins_outputs)
-        with without_autocast():  # forwards have their modes
+        with without_autocast(), torch.random.fork_rng(enabled=seed is not None):  # forwards have their own modes
             output = super().step(*args, **kwargs)
         for tie in self._ties:
             tie.add_up()
@@ -249,8 +254,8 @@ def _make_stages(cut, groups, device):
             continue
         received = cut.trace.inputs if s == 0 else cut.sent[s - 1]
         stages.append(SplitStage(
-            cut.module(s).to(device), s, cut.n, torch.device(device), input_args=tuple(like(n) for n in received),
-            output_args=tuple(like(n) for n in cut.sent[s]), group=groups.pipeline))
+            cut.module(s).to(device), groups.replica * cut.plan.microbatches, s, cut.n, torch.device(device),
+            input_args=tuple(like(n) for n in received), output_args=tuple(like(n) for n in cut.sent[s]), group=groups.pipeline))
     return stages
 
 

@@ -52,20 +52,24 @@ class Parallel:
         before = {name for rank in ranks[:ranks.index(dist.get_rank())] for name in names[rank]}
         self._counted = [p for name, p in self._weights.items() if name not in before]  # of several stages, once
 
-    def step(self, batch, target: torch.Tensor | None = None, scaler: GradScaler | None = None) -> torch.Tensor:
+    def step(self, batch, target: torch.Tensor | None = None, scaler: GradScaler | None = None,
+             seed: int | None = None) -> torch.Tensor:
         """Collective. Forward and backward of a batch of this replica, as many samples as the example has times the plan's
-        micro-batches; gradients are added to those there are. batch: as the example was given. scaler: scales the loss that goes
-        backward. Returns the mean loss over all replicas, in every process."""
+        micro-batches; gradients are added to those there are. Returns the mean loss over all replicas, in every process.
+
+        batch: as the example was given.
+        scaler: scales the loss that goes backward.
+        seed: another one in each step; dropout then draws the same numbers on any number of processes. Without, each process
+            draws from its own generator."""
         args, kwargs = _arguments(batch)
         self._check(args, kwargs, target)
         losses = []
-        given = {}
+        given = {"scaler": scaler, "seed": seed}
         if scaler is not None:
             if not isinstance(scaler, GradScaler):
-                raise TypeError(f"step() got a {type(scaler).__module__}.{type(scaler).__name__}, which knows the overflows of its own "
-                                "process alone: take smp_torch.GradScaler")
+                raise TypeError(f"step() got a {type(scaler).__module__}.{type(scaler).__name__}, which knows the overflows of "
+                                "its own process alone: take smp_torch.GradScaler")
             scaler.scale(torch.zeros((), device=self.stages[0].device))  # makes its scale where no loss is
-            given["scaler"] = scaler
         if self._last:
             given |= {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
         if self._first:
