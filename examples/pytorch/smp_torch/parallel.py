@@ -101,6 +101,10 @@ class Parallel:
         """By their names in the module."""
         return list(self._weights.items())
 
+    def zero_grad(self) -> None:
+        for p in self.schedule.parameters():
+            p.grad = None
+
     def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Collective. As torch.nn.utils.clip_grad_norm_ of the whole module; returns its norm."""
         squares = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
