@@ -76,7 +76,7 @@ class PipelineTrainer(Trainer):
         if checkpoint is not None:
             plan, optimizer, scheduler = torch.load(f"{checkpoint}/training-{self.args.process_index}.pt")
             if plan != self.parallel.plan.data:
-                raise ValueError(f"{checkpoint} was made with another plan: PipelineTrainer(..., plan=\"{checkpoint}/plan.json\")")
+                raise ValueError(f"{checkpoint} was made with another plan: give PipelineTrainer plan='{checkpoint}/plan.json'")
             self.parallel.load_state_dict(self.model.state_dict())
             self.optimizer.load_state_dict(optimizer)
             self.lr_scheduler.load_state_dict(scheduler)

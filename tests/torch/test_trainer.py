@@ -39,8 +39,8 @@ def make(bf16):
 
 def arguments(folder, bf16, **more):
     return TrainingArguments(folder, use_cpu=True, bf16=bf16, max_steps=STEPS, learning_rate=1e-3, logging_steps=1,
-                             save_steps=STEPS // 2, max_grad_norm=0.5, eval_strategy="steps", eval_steps=STEPS, seed=3, report_to=[], disable_tqdm=True,
-                             warmup_steps=1, weight_decay=0.1, **more)
+                             save_steps=STEPS // 2, max_grad_norm=0.5, eval_strategy="steps", eval_steps=STEPS, seed=3,
+                             report_to=[], disable_tqdm=True, warmup_steps=1, weight_decay=0.1, **more)
 
 
 class Plain(Trainer):
@@ -68,7 +68,8 @@ def alone(name, folder):
     _, replicas, bf16, _, _ = CASES[name]
     module, data = make(bf16)
     trainer = Plain(module, arguments(folder, bf16, per_device_train_batch_size=SIZE,
-                                      gradient_accumulation_steps=replicas * MICROBATCHES), train_dataset=data, eval_dataset=data[:8])
+                                      gradient_accumulation_steps=replicas * MICROBATCHES),
+                    train_dataset=data, eval_dataset=data[:8])
     trainer.model_accepts_loss_kwargs = False  # the module's mean; else Trainer counts the token that is not predicted
     trainer.train()
     return *said(trainer), module.state_dict()

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree
 
 from .drawing import number_draws
 from .modes import modes_now, without_autocast
@@ -15,7 +17,7 @@ from .self_check import check_stages
 from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
 from .stage_module import StageModule
-from .trace import Trace, touches_change
+from .trace import Trace, is_batch, samples_of, touches_change
 
 LOSS = "loss"  # the operator of the model file that stands for loss_fn
 
@@ -85,14 +87,14 @@ class PlanSchedule(_PipelineScheduleRuntime):
     that several stages share, averages over replicas where no DistributedDataParallel can, and scales the loss once:
     gradients are those of the mean over the batch, losses those of the micro-batches."""
 
-    def __init__(self, stages, cut, loss_fn, ties, replicas):
+    def __init__(self, stages, cut, loss_fn, ties, replicas, specs):
         self._ambient = cut.trace.ambient
         self._ties = ties
         self._replicas = replicas  # process group, or None
         self._scaler = None
         self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
-        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False,
-                         max_active_stages=cut.plan.most_gathered)
+        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False, args_chunk_spec=specs[0],
+                         kwargs_chunk_spec=specs[1], max_active_stages=cut.plan.most_gathered)
         self.pipeline_order = {
             rank: [_Action.from_str(f"{stage}{kind}{microbatch}") for stage, kind, microbatch in order]
             for rank, order in enumerate(cut.plan.orders)}
@@ -183,7 +185,13 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
         averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
     ties = [tie for name, group in ties if (tie := _tie_of(cut, stages, name, group))]
     loss = loss_fn and trace.under_ambient(lambda output, target: loss_fn(shaped(trace, output), target))
-    return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None)
+    return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None, _chunk_specs(args, kwargs))
+
+
+def _chunk_specs(args, kwargs):
+    """How arguments become those of micro-batches: what has no batch goes to all."""
+    samples = samples_of(args, kwargs)
+    return _pytree.tree_map(lambda x: TensorChunkSpec(0) if is_batch(x, samples) else _Replicate(), (tuple(args), kwargs or {}))
 
 
 def shaped(trace, output):

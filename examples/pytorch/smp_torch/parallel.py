@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from .links import measure_curve, this_machine
 from .plan import Plan, read_plan
 from .planner import best_plan
 from .profiling import profile
+from .trace import is_batch, samples_of
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -37,12 +38,17 @@ class Parallel:
     DistributedSampler. module: what was given; of its weights those of this process's stages are trained.
     """
 
-    def __init__(self, module, plan, stages, schedule, has_target):
+    def __init__(self, module, plan, stages, schedule, has_target, args, kwargs):
         self.module, self.plan, self.stages, self.schedule = module, plan, stages, schedule
         self.replicas = plan.ddp
         self.batch_size = plan.microbatches * plan.microbatch_size
         self.replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
         self._has_target = has_target
+        samples = samples_of(args, kwargs)
+        example, self._spec = _pytree.tree_flatten((args, kwargs))
+        self._order = list(kwargs)
+        self._example = [torch.Size([self.plan.microbatches * samples, *x.shape[1:]]) if is_batch(x, samples) else
+                         x.shape if isinstance(x, torch.Tensor) else x for x in example]
         self._first = any(s.is_first for s in stages)
         self._last = any(s.is_last for s in stages)
         self._weights = {plain_name(s, name): p for s in stages for name, p in s.submod.named_parameters()}
@@ -62,6 +68,7 @@ class Parallel:
         seed: another one in each step; dropout then draws the same numbers on any number of processes. Without, each process
             draws from its own generator."""
         args, kwargs = _arguments(batch)
+        kwargs = {name: kwargs[name] for name in [*self._order, *kwargs] if name in kwargs}
         self._check(args, kwargs, target)
         losses = []
         given = {"scaler": scaler, "seed": seed}
@@ -84,14 +91,25 @@ class Parallel:
 
     def _check(self, args, kwargs, target):
         """Collective: where one process has another batch, none waits for it."""
-        leaves = _pytree.tree_leaves((args, kwargs, target if self._has_target else None))
-        wrong = [x for x in leaves if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != self.batch_size)]
-        any_wrong = torch.tensor(float(len(wrong)), device=self.stages[0].device)
+        wrong = self._difference(args, kwargs, target)
+        any_wrong = torch.tensor(float(wrong is not None), device=self.stages[0].device)
         dist.all_reduce(any_wrong)
         if any_wrong:
-            got = f"a batch of {tuple(wrong[0].shape)}" if wrong else "another process has another batch"
-            raise ValueError(f"{got}: expected {self.plan.microbatches} micro-batches of {self.plan.microbatch_size} samples, "
-                             f"{self.batch_size}")
+            raise ValueError(f"step(): {wrong or 'another process has another batch'}; expected {self.plan.microbatches} "
+                             f"micro-batches of {self.plan.microbatch_size} samples, {self.batch_size}, else as in the example")
+
+    def _difference(self, args, kwargs, target):
+        """From the example, in words."""
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        if spec != self._spec:
+            return f"arguments {spec}, the example has {self._spec}"
+        for given, example in zip(leaves, self._example, strict=True):
+            got = given.shape if isinstance(given, torch.Tensor) else given
+            if type(got) is not type(example) or got != example:
+                return f"got {got}, where the example makes it {example}"
+        if self._has_target and not (isinstance(target, torch.Tensor) and target.dim() and target.shape[0] == self.batch_size):
+            return f"the target is {tuple(target.shape) if isinstance(target, torch.Tensor) else type(target).__name__}"
+        return None
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
@@ -186,7 +204,7 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
     plan = read_plan(plan)
     with_target = loss_fn if target is not None else lambda output, _: loss_fn(output)
     stages, schedule = build(module, plan, args, with_target, kwargs=kwargs, device=device, check=check)
-    return Parallel(module, plan, stages, schedule, target is not None)
+    return Parallel(module, plan, stages, schedule, target is not None, args, kwargs)
 
 
 def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
@@ -213,7 +231,7 @@ def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
 
 
 def _arguments(batch):
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return (), dict(batch)
     return (batch if isinstance(batch, tuple) else (batch,)), {}
 

@@ -14,7 +14,7 @@ from .files import model_text, profile_text
 from .measure import measure, median_us
 from .modes import without_autocast
 from .split_cost import split_cost
-from .trace import Trace, tensors_of
+from .trace import Trace, samples_of, tensors_of
 
 
 class Profile:
@@ -71,7 +71,7 @@ def profile(module: nn.Module, args: tuple, loss_fn: Callable, path: str, *, tar
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}
-    size = max(1, next(iter(tensors_of((args, kwargs or {}))), torch.empty(1)).shape[0])
+    size = max(1, samples_of(args, kwargs))
     rates = _rates()
 
     def write(made):

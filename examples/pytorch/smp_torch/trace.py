@@ -7,6 +7,8 @@ what follows from constants and buffers alone (masks, positions) is made again i
 place and all; and checks are left out. Regions of autocast and no_grad are modes of the operators in them.
 """
 
+import contextlib
+import dataclasses
 import operator
 
 import torch
@@ -39,11 +41,11 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
+        self.ambient = modes_now()
+        with torch.enable_grad(), kept_whole(module), regions_flat(), _dataclasses_known(module, (args, kwargs)):
+            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.leaves = [TENSOR if isinstance(x, torch.Tensor) else x
                        for x in _pytree.tree_leaves((tuple(args), dict(kwargs or {})))]
-        self.ambient = modes_now()
-        with torch.enable_grad(), kept_whole(module), regions_flat():
-            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.graph_module = self.program.graph_module
         put_back(self.graph_module)
         self.modes = read_modes(self.graph_module.graph, self.ambient)
@@ -210,6 +212,23 @@ class Trace:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
+@contextlib.contextmanager
+def _dataclasses_known(module, arguments):
+    """To pytree, which torch.export asks: those of the arguments and, while the module is exported, of its output."""
+    def register(value):
+        for leaf in _pytree.tree_leaves(value):
+            if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and type(leaf) not in _pytree.SUPPORTED_NODES:
+                torch.export.register_dataclass(type(leaf))
+                register(leaf)
+
+    register(arguments)
+    hook = module.register_forward_hook(lambda _, given, output: register(output))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def touches_change(trace, values):
     """Operators that read or make a tensor which some operator changes in place; values: of fake_values()."""
 
@@ -223,6 +242,15 @@ def touches_change(trace, values):
 
 def map_nodes(value, function):
     return torch.fx.node.map_arg(value, function)
+
+
+def samples_of(args, kwargs):
+    """The batch of an example: the first size of its first tensor that has one. Tensors with another are no batch."""
+    return next((x.shape[0] for x in tensors_of((args, kwargs or {})) if x.dim()), 1)
+
+
+def is_batch(value, samples):
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == samples
 
 
 def tensors_of(value):
