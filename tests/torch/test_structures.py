@@ -74,7 +74,8 @@ def output_loss(output):
 
 
 CASES = {  # name: output of the module, its arguments for n samples, loss of an output
-    "numbers and None": (lambda x, s: (x, None, 3, x.shape[0], "name", True), lambda n: tensors(n=n), lambda o: o[0].square().mean()),
+    "numbers and None": (lambda x, s: (x, None, 3, x.shape[0], "name", True), lambda n: tensors(n=n),
+                         lambda o: o[0].square().mean()),
     "dictionary": (lambda x, s: {"a": x, "rest": {"states": s[:2], "n": 2, "none": None}}, lambda n: tensors(n=n),
                    lambda o: o["a"].mean() + o["rest"]["states"][1].square().mean() * o["rest"]["n"]),
     "list": (lambda x, s: [x, s, []], lambda n: tensors(n=n), lambda o: o[0].mean() + o[1][0].square().mean() + len(o[2])),
@@ -84,8 +85,8 @@ CASES = {  # name: output of the module, its arguments for n samples, loss of an
                     lambda o: o.loss + o["logits"].mean() + o.states[0].square().mean()),
     "same tensor twice": (lambda x, s: {"x": x, "again": x, "view": x.view(-1)}, lambda n: tensors(n=n),
                           lambda o: output_loss(o) + o["again"].mean()),
-    "keywords": (lambda x, s: x, lambda n: {"x": tensors(n=n), "scale": 2.0, "mask": tensors(n=n) > 0, "mode": "sigmoid", "extra": None},
-                 output_loss),
+    "keywords": (lambda x, s: x, lambda n: {"x": tensors(n=n), "scale": 2.0, "mask": tensors(n=n) > 0, "mode": "sigmoid",
+                                            "extra": None}, output_loss),
     "keywords of a BatchEncoding": (lambda x, s: x, lambda n: BatchEncoding({"x": tensors(n=n), "scale": 2.0}), output_loss),
     "no batch": (lambda x, s: x, lambda n: {"x": tensors(n=n), "scale": torch.tensor(0.5, dtype=torch.float64),
                                             "mask": torch.arange(WIDTH) % 2 == 0}, output_loss),

@@ -10,6 +10,7 @@ from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRun
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree
 
+from .devices import device_of
 from .drawing import number_draws
 from .modes import modes_now, without_autocast
 from .plan import Plan, read_plan
@@ -92,6 +93,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
         self._ties = ties
         self._replicas = replicas  # process group, or None
         self._scaler = None
+        self._generators = cut.trace.kind.generators()
         self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
         super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False, args_chunk_spec=specs[0],
                          kwargs_chunk_spec=specs[1], max_active_stages=cut.plan.most_gathered)
@@ -128,7 +130,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
         for p in reduced:
             p.grad = None
         kwargs.setdefault("return_outputs", self._joins_outputs)
-        with without_autocast(), torch.random.fork_rng(enabled=seed is not None):  # forwards have their own modes
+        with without_autocast(), torch.random.fork_rng(self._generators, seed is not None):  # forwards have their own modes
             output = super().step(*args, **kwargs)
         for tie in self._ties:
             tie.add_up()
@@ -148,7 +150,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
 
 
 def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None, loss_fn: Callable | None = None, *,
-          kwargs: dict | None = None, device: str = "cpu", process_group: dist.ProcessGroup | None = None,
+          kwargs: dict | None = None, device: torch.device | str | None = None, process_group: dist.ProcessGroup | None = None,
           check: bool = True) -> tuple[list[SplitStage], PlanSchedule]:
     """Collective over all processes, of which there must be pipeline * ddp. Returns (stages, schedule): the stages of
     this process, PipelineStage objects, and the schedule for `schedule.step(*inputs, target=target, losses=losses)`, which
@@ -157,6 +159,7 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     plan: path of a plan or of its `--export json` (or what that holds).
     args, kwargs: an example of one micro-batch, as given to profile(); the tensors' values do not matter.
     loss_fn: `loss_fn(output, target)`, the mean over a micro-batch.
+    device: that of this process, to which the module is moved; without, where it is.
     check: compare one micro-batch of the stages with the module itself first; ValueError says what differs.
 
     Weights are those of `module`, which has to be the same in all processes; parameters of a stage keep their names.
@@ -167,6 +170,10 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     world = dist.get_world_size(process_group)
     if world != plan.pipeline * plan.ddp:
         raise ValueError(f"the plan is for {plan.pipeline} ranks * {plan.ddp} replicas, there are {world} processes")
+    device = torch.device(device or device_of(module))
+    if device != device_of(module):
+        module.to(device)
+    args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (tuple(args), kwargs))
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
     if check:
@@ -262,7 +269,7 @@ def _make_stages(cut, groups, device):
             continue
         received = cut.trace.inputs if s == 0 else cut.sent[s - 1]
         stages.append(SplitStage(
-            cut.module(s).to(device), groups.replica * cut.plan.microbatches, s, cut.n, torch.device(device),
+            cut.module(s), groups.replica * cut.plan.microbatches, s, cut.n, device,
             input_args=tuple(like(n) for n in received), output_args=tuple(like(n) for n in cut.sent[s]), group=groups.pipeline))
     return stages
 

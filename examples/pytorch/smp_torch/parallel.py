@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import _pytree
 
 from .building import build, plain_name
+from .devices import device_of, kind_of
 from .links import measure_curve, this_machine
 from .plan import Plan, read_plan
 from .planner import best_plan
@@ -34,12 +35,14 @@ class GradScaler(torch.amp.GradScaler):
 class Parallel:
     """A module that is split over the processes.
 
-    plan: its Plan. batch_size: samples that step() takes. replica, replicas: which part of the data this process takes, for a
-    DistributedSampler. module: what was given; of its weights those of this process's stages are trained.
+    plan: its Plan. device: that of this process. batch_size: samples that step() takes. replica, replicas: which part of the
+    data this process takes, for a DistributedSampler. module: what was given; of its weights those of this process's stages are
+    trained.
     """
 
     def __init__(self, module, plan, stages, schedule, has_target, args, kwargs):
         self.module, self.plan, self.stages, self.schedule = module, plan, stages, schedule
+        self.device = stages[0].device
         self.replicas = plan.ddp
         self.batch_size = plan.microbatches * plan.microbatch_size
         self.replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
@@ -68,6 +71,7 @@ class Parallel:
         seed: another one in each step; dropout then draws the same numbers on any number of processes. Without, each process
             draws from its own generator."""
         args, kwargs = _arguments(batch)
+        args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(self.device), (args, kwargs, target))
         kwargs = {name: kwargs[name] for name in [*self._order, *kwargs] if name in kwargs}
         self._check(args, kwargs, target)
         losses = []
@@ -76,14 +80,14 @@ class Parallel:
             if not isinstance(scaler, GradScaler):
                 raise TypeError(f"step() got a {type(scaler).__module__}.{type(scaler).__name__}, which knows the overflows of "
                                 "its own process alone: take smp_torch.GradScaler")
-            scaler.scale(torch.zeros((), device=self.stages[0].device))  # makes its scale where no loss is
+            scaler.scale(torch.zeros((), device=self.device))  # makes its scale where no loss is
         if self._last:
             given |= {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
         if self._first:
             self.schedule.step(*args, **kwargs, **given, return_outputs=False)
         else:
             self.schedule.step(**given, return_outputs=False)
-        total = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         for loss in losses:
             total += loss.detach().to(total) / len(losses)
         dist.all_reduce(total)
@@ -92,7 +96,7 @@ class Parallel:
     def _check(self, args, kwargs, target):
         """Collective: where one process has another batch, none waits for it."""
         wrong = self._difference(args, kwargs, target)
-        any_wrong = torch.tensor(float(wrong is not None), device=self.stages[0].device)
+        any_wrong = torch.tensor(float(wrong is not None), device=self.device)
         dist.all_reduce(any_wrong)
         if any_wrong:
             raise ValueError(f"step(): {wrong or 'another process has another batch'}; expected {self.plan.microbatches} "
@@ -125,7 +129,7 @@ class Parallel:
 
     def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Collective. As torch.nn.utils.clip_grad_norm_ of the whole module; returns its norm."""
-        squares = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for p in {id(p): p for p in self._counted}.values():
             if p.grad is not None:
                 own = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
@@ -178,7 +182,7 @@ class Parallel:
 
 
 def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict | str | None = None, *,
-                target: torch.Tensor | None = None, options: Sequence[str] = (), device: str = "cpu", budget_s: float = 6.0,
+                target: torch.Tensor | None = None, options: Sequence[str] = (), device: str | None = None, budget_s: float = 6.0,
                 check: bool = True) -> Parallel:
     """Collective over all processes of the default group, each with the same module. Returns a Parallel.
 
@@ -187,12 +191,17 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
         module that makes its loss of its arguments.
     plan: path of a plan, or of its `--export json`; without, the first process profiles the module, and smp-partition plans it.
     options: more words for smp-partition, such as ["--stages", "2", "--global-batch", "64"].
+    device: "cpu" or "cuda", of which each process takes that of its LOCAL_RANK; without, where the module is.
     budget_s: about how long it is profiled.
     check: compare the stages with the module before the first step.
 
     Weights and buffers are those of the first process. What a module of transformers caches between tokens is turned off.
     """
+    device = kind_of(device or device_of(module)).place()
+    if device != device_of(module):
+        module.to(device)
     args, kwargs = _arguments(example)
+    args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (args, kwargs, target))
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False
         _say("use_cache is turned off: a step of training caches nothing")
@@ -210,15 +219,16 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
 def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
     """The plan as `--export json` has it, in every process."""
     n = dist.get_world_size()
-    curve = measure_curve() if n > 1 else None
+    kind = kind_of(device_of(module))
+    curve = measure_curve(kind.place()) if n > 1 else None
     made = [None, None]
     if dist.get_rank() == 0:
         try:
-            with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng():
+            with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng(kind.generators()):
                 own = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target, kwargs=kwargs,
                               budget_s=budget_s)
                 if n > 1 and "--cluster" not in options:
-                    options = [*options, "--cluster", this_machine(folder, n, curve)]
+                    options = [*options, "--cluster", this_machine(folder, n, kind, curve)]
                 _say(best_plan(own, f"{folder}/plan", ["-n", str(n), *options]))
                 with open(f"{folder}/plan.json", encoding="utf-8") as file:
                     made[0] = file.read()

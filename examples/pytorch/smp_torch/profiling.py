@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from .building import LOSS
+from .devices import device_of, median_us
 from .files import model_text, profile_text
-from .measure import measure, median_us
+from .measure import measure
 from .modes import without_autocast
 from .split_cost import split_cost
 from .trace import Trace, samples_of, tensors_of
@@ -72,7 +73,7 @@ def profile(module: nn.Module, args: tuple, loss_fn: Callable, path: str, *, tar
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}
     size = max(1, samples_of(args, kwargs))
-    rates = _rates()
+    rates = _rates(module, trace.kind)
 
     def write(made):
         with open(made.model, "w", encoding="utf-8") as file:
@@ -111,12 +112,12 @@ def _bind_loss(loss_fn, target):
     return lambda output: loss_fn(output, torch.zeros_like(output))
 
 
-def _rates():
+def _rates(module, kind):
     """Bytes of weights that AdamW updates in a second, and of gradients added to others."""
-    weight = torch.zeros(1 << 20, requires_grad=True)
+    weight = torch.zeros(1 << 20, requires_grad=True, device=device_of(module))
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.AdamW([weight])
     other = torch.ones_like(weight)
-    update_us = median_us(optimizer.step, 0.02)
-    add_us = median_us(lambda: weight.grad.add_(other), 0.01)
+    update_us = median_us(kind, optimizer.step, 0.02)
+    add_us = median_us(kind, lambda: weight.grad.add_(other), 0.01)
     return 4e6 * weight.numel() / update_us, 4e6 * weight.numel() / add_us

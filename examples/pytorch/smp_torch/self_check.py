@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .devices import device_of, kind_of
 from .trace import tensors_of
 
 LARGE = 50_000_000  # weights: of larger modules the gradients of some are compared
@@ -94,7 +95,7 @@ def _state_kept(module):
     for p, _ in gradients:
         p.grad = None
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(kind_of(device_of(module)).generators()):
             yield
     finally:
         with torch.no_grad():

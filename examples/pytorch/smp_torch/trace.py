@@ -15,6 +15,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree
 
+from .devices import device_of, kind_of
 from .functions import kept_whole, put_back
 from .modes import MARKS, modes_now, read_modes, regions_flat, under, without_autocast
 
@@ -41,6 +42,7 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
+        self.kind = kind_of(device_of(module))
         self.ambient = modes_now()
         with torch.enable_grad(), kept_whole(module), regions_flat(), _dataclasses_known(module, (args, kwargs)):
             self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
