@@ -112,6 +112,13 @@ class PlanSchedule(_PipelineScheduleRuntime):
             scale = self._scaler.get_scale() if self._scaler else 1.0
             losses[:] = [loss * (self._n_microbatches / scale) for loss in losses]
 
+    def other_autocast(self):
+        """Than the module was traced in: in words, or None."""
+        if modes_now().casts == self._ambient.casts:
+            return None
+        return (f"in {modes_now()}, of a module that was traced in {self._ambient}: call build() or parallelize() under the same "
+                "torch.autocast")
+
     def parameters(self):
         """The weights of this process, each once."""
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
@@ -122,9 +129,8 @@ class PlanSchedule(_PipelineScheduleRuntime):
         self._scaler = scaler
         for stage in self._stages:
             stage.seed = seed
-        if modes_now().casts != self._ambient.casts:
-            raise ValueError(f"step() in {modes_now()}, of a module that was traced in {self._ambient}: call build() or "
-                             "parallelize() under the same torch.autocast")
+        if wrong := self.other_autocast():
+            raise ValueError(f"step() {wrong}")
         reduced = self.parameters() if self._replicas else [weight for tie in self._ties for weight in tie.weights]
         before = [p.grad for p in reduced]
         for p in reduced:

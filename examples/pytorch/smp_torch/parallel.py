@@ -113,7 +113,7 @@ class Parallel:
                 return f"got {got}, where the example makes it {example}"
         if self._has_target and not (isinstance(target, torch.Tensor) and target.dim() and target.shape[0] == self.batch_size):
             return f"the target is {tuple(target.shape) if isinstance(target, torch.Tensor) else type(target).__name__}"
-        return None
+        return self.schedule.other_autocast()
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
