@@ -182,10 +182,15 @@ sanitize_all() { # TOOL
     part "compute-sanitizer $1, attention, low scores" sanitize "$1" attention '*low_scores*'
 }
 
+torch=
+python=${SMP_TORCH_PYTHON-python3}
+"$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null && torch=1
 if [[ $parts == *tests* ]]; then
     part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
     part 'bits equal with states whole and in shards' shard_equally
     part 'ranks that compute operators together' compute_together
+    [ -z "$torch" ] || part 'smp_torch on this card' env SMP_TORCH_PYTHON="$python" SMP_BIN_DIR="$bin" \
+        bash "$top/tests/torch/with_torch.sh" "$top/tests/torch/test_cuda.py"
     [ -n "$dry" ] || part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2
     if [ -n "$dry" ]; then
         sanitize_all none
@@ -214,9 +219,6 @@ median() { sort -n | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] :
 say
 say '## Training, one GPU'
 say
-torch=
-python=${SMP_TORCH_PYTHON-python3}
-"$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null && torch=1
 peak=nan
 peer() { "$python" "$top/tests/bench/gpu_torch.py" "$@"; }
 if [ -n "$torch" ]; then

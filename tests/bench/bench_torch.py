@@ -19,6 +19,7 @@ import torch
 TREE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(TREE, "examples", "pytorch"))
 from smp_torch import profile  # noqa: E402
+from smp_torch.devices import Cpu  # noqa: E402
 from smp_torch.links import this_machine  # noqa: E402
 from smp_torch.planner import find_planner  # noqa: E402
 from smp_torch.run import make, tuned_plan  # noqa: E402
@@ -61,7 +62,7 @@ def plan_equal(made, folder, stages, options):
 
 def one_process(spec, seed, microbatches, steps):
     """Microseconds of a step: micro-batches one after the other, then AdamW."""
-    module, args, loss_fn, target = make(spec, seed)
+    module, args, loss_fn, target = make(spec, seed, "cpu")
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     times = []
     for _ in range(steps + 1):
@@ -84,10 +85,10 @@ def run(spec, plan, steps, folder):
 
 def round_of(name, options, folder):
     spec = f"{MODELS}:{name}"
-    module, args, loss_fn, target = make(spec, 1)
+    module, args, loss_fn, target = make(spec, 1, "cpu")
     made = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target)
-    common = ["--microbatches", str(options.microbatches), "--cluster", this_machine(folder, 2)]
-    tuned_plan(made, spec, folder, ["-n", "2", "--stages", "2", *common], 1, 1, 1)
+    common = ["--microbatches", str(options.microbatches), "--cluster", this_machine(folder, 2, Cpu)]
+    tuned_plan(made, spec, folder, ["-n", "2", "--stages", "2", *common], "cpu", 1, 1, 1)
     equal = run(spec, plan_equal(made, folder, 2, common), options.steps, folder)
     ours = run(spec, os.path.join(folder, "plan.json"), options.steps, folder)
     alone = one_process(spec, 1, options.microbatches, options.steps)

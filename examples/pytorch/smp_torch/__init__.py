@@ -15,7 +15,7 @@ or by hand, profile() for the planner and build() from its plan:
 """
 
 from .building import build
-from .parallel import Parallel, parallelize
+from .parallel import GradScaler, Parallel, parallelize
 from .profiling import profile
 
-__all__ = ["Parallel", "build", "parallelize", "profile"]
+__all__ = ["GradScaler", "Parallel", "build", "parallelize", "profile"]

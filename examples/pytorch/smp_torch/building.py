@@ -5,15 +5,20 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree
 
+from .devices import device_of
+from .drawing import number_draws
+from .modes import modes_now, without_autocast
 from .plan import Plan, read_plan
 from .self_check import check_stages
 from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
 from .stage_module import StageModule
-from .trace import Trace, touches_change
+from .trace import Trace, is_batch, samples_of, touches_change
 
 LOSS = "loss"  # the operator of the model file that stands for loss_fn
 
@@ -39,6 +44,7 @@ class Cut:
         self.ops = [[op for op in trace.ops if stage_of[op.name] == s] for s in range(self.n)]
         self._find_crossing(stage_of)
         self.values = trace.fake_values()
+        self.draws = number_draws(trace, self.values)
         self.kept = touches_change(trace, self.values) | {op for op in trace.ops if op.mutates_buffer}
 
     def _find_crossing(self, stage_of):
@@ -65,7 +71,7 @@ class Cut:
         received = self.trace.inputs if stage == 0 else self.sent[stage - 1]
         return StageModule(self.trace, self.ops[stage], [n.name for n in received],
                            [] if is_last else [n.name for n in self.sent[stage]],
-                           self.trace.output if is_last else None, self.recomputed(stage), stage == 0)
+                           self.trace.output if is_last else None, self.recomputed(stage), stage == 0, self.draws)
 
     def recomputed(self, stage):
         """Operators made again in the backward: not those that would change something twice, or read what was changed
@@ -82,36 +88,56 @@ class PlanSchedule(_PipelineScheduleRuntime):
     that several stages share, averages over replicas where no DistributedDataParallel can, and scales the loss once:
     gradients are those of the mean over the batch, losses those of the micro-batches."""
 
-    def __init__(self, stages, cut, loss_fn, ties, replicas):
+    def __init__(self, stages, cut, loss_fn, ties, replicas, specs):
+        self._ambient = cut.trace.ambient
         self._ties = ties
         self._replicas = replicas  # process group, or None
+        self._scaler = None
+        self._generators = cut.trace.kind.generators()
         self._joins_outputs = all(cut.values[n].dim() for n in cut.sent[-1])  # numbers of micro-batches are no batch
-        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False,
-                         max_active_stages=cut.plan.most_gathered)
+        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False, args_chunk_spec=specs[0],
+                         kwargs_chunk_spec=specs[1], max_active_stages=cut.plan.most_gathered)
         self.pipeline_order = {
             rank: [_Action.from_str(f"{stage}{kind}{microbatch}") for stage, kind, microbatch in order]
             for rank, order in enumerate(cut.plan.orders)}
         self._prepare_schedule_with_comms(self.pipeline_order)
 
     def _compute_loss(self, output, target, loss_kwargs=None):
-        return super()._compute_loss(output, target, loss_kwargs) / self._n_microbatches
+        loss = super()._compute_loss(output, target, loss_kwargs) / self._n_microbatches
+        return self._scaler.scale(loss) if self._scaler else loss
 
     def _update_losses(self, stages, losses):
         super()._update_losses(stages, losses)
         if losses:
-            losses[:] = [loss * self._n_microbatches for loss in losses]
+            scale = self._scaler.get_scale() if self._scaler else 1.0
+            losses[:] = [loss * (self._n_microbatches / scale) for loss in losses]
+
+    def other_autocast(self):
+        """Than the module was traced in: in words, or None."""
+        if modes_now().casts == self._ambient.casts:
+            return None
+        return (f"in {modes_now()}, of a module that was traced in {self._ambient}: call build() or parallelize() under the same "
+                "torch.autocast")
 
     def parameters(self):
         """The weights of this process, each once."""
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
 
-    def step(self, *args, **kwargs):
+    def step(self, *args, scaler=None, seed=None, **kwargs):
+        """scaler: a GradScaler, which scales the loss that goes backward; not the losses that are returned.
+        seed: of random numbers (drawing.py); the generators are afterwards as they were."""
+        self._scaler = scaler
+        for stage in self._stages:
+            stage.seed = seed
+        if wrong := self.other_autocast():
+            raise ValueError(f"step() {wrong}")
         reduced = self.parameters() if self._replicas else [weight for tie in self._ties for weight in tie.weights]
         before = [p.grad for p in reduced]
         for p in reduced:
             p.grad = None
         kwargs.setdefault("return_outputs", self._joins_outputs)
-        output = super().step(*args, **kwargs)
+        with without_autocast(), torch.random.fork_rng(self._generators, seed is not None):  # forwards have their own modes
+            output = super().step(*args, **kwargs)
         for tie in self._ties:
             tie.add_up()
         if self._replicas:
@@ -130,7 +156,7 @@ class PlanSchedule(_PipelineScheduleRuntime):
 
 
 def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None, loss_fn: Callable | None = None, *,
-          kwargs: dict | None = None, device: str = "cpu", process_group: dist.ProcessGroup | None = None,
+          kwargs: dict | None = None, device: torch.device | str | None = None, process_group: dist.ProcessGroup | None = None,
           check: bool = True) -> tuple[list[SplitStage], PlanSchedule]:
     """Collective over all processes, of which there must be pipeline * ddp. Returns (stages, schedule): the stages of
     this process, PipelineStage objects, and the schedule for `schedule.step(*inputs, target=target, losses=losses)`, which
@@ -139,6 +165,7 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     plan: path of a plan or of its `--export json` (or what that holds).
     args, kwargs: an example of one micro-batch, as given to profile(); the tensors' values do not matter.
     loss_fn: `loss_fn(output, target)`, the mean over a micro-batch.
+    device: that of this process, to which the module is moved; without, where it is.
     check: compare one micro-batch of the stages with the module itself first; ValueError says what differs.
 
     Weights are those of `module`, which has to be the same in all processes; parameters of a stage keep their names.
@@ -149,10 +176,15 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     world = dist.get_world_size(process_group)
     if world != plan.pipeline * plan.ddp:
         raise ValueError(f"the plan is for {plan.pipeline} ranks * {plan.ddp} replicas, there are {world} processes")
+    device = torch.device(device or device_of(module))
+    if device != device_of(module):
+        module.to(device)
+    args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (tuple(args), kwargs))
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
     if check:
-        check_stages(module, cut, args, kwargs, lambda output: shaped(trace, output), process_group)
+        with without_autocast():
+            check_stages(module, cut, args, kwargs, lambda output: shaped(trace, output), process_group)
     groups = _Groups(plan, process_group)
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)
@@ -165,8 +197,14 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     else:
         averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
     ties = [tie for name, group in ties if (tie := _tie_of(cut, stages, name, group))]
-    loss = loss_fn and (lambda output, target: loss_fn(shaped(trace, output), target))
-    return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None)
+    loss = loss_fn and trace.under_ambient(lambda output, target: loss_fn(shaped(trace, output), target))
+    return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None, _chunk_specs(args, kwargs))
+
+
+def _chunk_specs(args, kwargs):
+    """How arguments become those of micro-batches: what has no batch goes to all."""
+    samples = samples_of(args, kwargs)
+    return _pytree.tree_map(lambda x: TensorChunkSpec(0) if is_batch(x, samples) else _Replicate(), (tuple(args), kwargs or {}))
 
 
 def shaped(trace, output):
@@ -237,8 +275,8 @@ def _make_stages(cut, groups, device):
             continue
         received = cut.trace.inputs if s == 0 else cut.sent[s - 1]
         stages.append(SplitStage(
-            cut.module(s).to(device), s, cut.n, torch.device(device), input_args=tuple(like(n) for n in received),
-            output_args=tuple(like(n) for n in cut.sent[s]), group=groups.pipeline))
+            cut.module(s), groups.replica * cut.plan.microbatches, s, cut.n, device,
+            input_args=tuple(like(n) for n in received), output_args=tuple(like(n) for n in cut.sent[s]), group=groups.pipeline))
     return stages
 
 

@@ -84,7 +84,7 @@ def _bytes_of(tensors):
 
 def profile_text(trace, m, name, microbatch_size, rates, link):
     """rates: bytes per second of the optimizer and of adding gradients; link: list of (bytes, us), or None."""
-    lines = ["smp: 1", f"model: {{name: {json.dumps(name)}}}", "device: cpu", "dtype: fp32",
+    lines = ["smp: 1", f"model: {{name: {json.dumps(name)}}}", f"device: {trace.kind.name}", "dtype: fp32",
              f"microbatch_size: {microbatch_size}", f"optimizer_bytes_per_s: {rates[0]:.0f}",
              f"reduce_bytes_per_s: {rates[1]:.0f}", "ops:"]
     counted = set()

@@ -133,7 +133,7 @@ def kept_whole(module):
 
 def put_back(graph_module):
     """The operators of what was exported in kept_whole() call their functions."""
-    for part in graph_module.modules():  # regions of autocast and no_grad are parts
+    for part in graph_module.modules():
         if not isinstance(part, torch.fx.GraphModule):
             continue
         for node in part.graph.nodes:

@@ -12,7 +12,8 @@ import time
 
 import torch
 
-from .trace import map_nodes, run_node, tensors_of, writes_in_schema
+from .devices import median_us
+from .trace import map_nodes, tensors_of, writes_in_schema
 
 
 class Cost:
@@ -60,22 +61,10 @@ def _measure(trace, args, kwargs, loss, budget_s):
     m.differentiable = run.grad
     m.groups = run.groups()
     output = trace.out_spec.unflatten([run.leaf(n) if isinstance(n, torch.fx.Node) else n for n in trace.output])
-    m.loss = _time_loss(loss, output, budget_s)
+    m.loss = _time_loss(trace.kind, loss, output, budget_s)
     _Passes(run).measure(m.costs, 0.6 * budget_s)
-    m.ratio = _scale(trace.module, args, kwargs, loss, m, budget_s)
+    m.ratio = _scale(trace, args, kwargs, loss, m, budget_s)
     return m
-
-
-def median_us(call, least_s=0.004, most=30):
-    """Median of runs that together take least_s, after one to warm up."""
-    call()
-    times = []
-    end = time.perf_counter() + least_s
-    while len(times) < 3 or (time.perf_counter() < end and len(times) < most):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times)
 
 
 class _Run:
@@ -98,7 +87,7 @@ class _Run:
             elif node.op == "get_attr":
                 self.values[node] = getattr(trace.graph_module, node.target)
             elif node in trace.constant:
-                self.values[node] = run_node(node, self.values)
+                self.values[node] = trace.run_node(node, self.values)
 
     def _placeholder(self, node, flat):
         trace = self.trace
@@ -134,8 +123,8 @@ class _Run:
         sources = [n for n in op.node.all_input_nodes if isinstance(value_of[n], torch.Tensor)]
         probe = {**value_of, **{n: value_of[n].detach().clone() for n in sources}}
         versions = {n: probe[n]._version for n in sources}
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            run_node(op.node, probe)
+        with torch.no_grad(), torch.random.fork_rng(devices=self.trace.kind.generators()):
+            self.trace.run_node(op.node, probe)
         return [n for n in sources if probe[n]._version != versions[n]]
 
     def _forward_once(self, op, value_of, writes):
@@ -154,11 +143,11 @@ class _Run:
             return tensor
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            out = run_node(op.node, fresh)
+            out = self.trace.run_node(op.node, fresh)
         real = out
         if writes:  # once more on the tensors themselves, whose storages others share
             with torch.no_grad():
-                real = run_node(op.node, {n: self.values[n] for n in op.node.all_input_nodes})
+                real = self.trace.run_node(op.node, {n: self.values[n] for n in op.node.all_input_nodes})
         self._set(op.node, out, real)
         for part in op.outputs:
             if part is not op.node:
@@ -220,6 +209,8 @@ class _Passes:
         self.run = run
         self.trace = run.trace
         self.alike = {op: self._key(op) for op in self.trace.ops}
+        self.kind = run.trace.kind
+        self.stamps = []  # (operator, "forward" and so on, begin, end) of the pass that runs
         self.samples = {}  # (what makes operators alike, "forward" and so on) -> microseconds
 
     def measure(self, costs, budget_s):
@@ -249,11 +240,10 @@ class _Passes:
                         n.name in self.trace.parameter)
             return str(value)
 
-        return str((op.node.target, map_nodes((op.node.args, op.node.kwargs), describe)))
+        return str((op.node.target, self.trace.modes[op.node][:2], map_nodes((op.node.args, op.node.kwargs), describe)))
 
     def _note(self, op, part, start):
-        us = 1e6 * (time.perf_counter() - start)
-        self.samples.setdefault((self.alike[op], part), []).append(us)
+        self.stamps.append((op, part, start, self.kind.stamp()))
 
     def _pass(self, whole):
         """whole: backwards as one; else their halves."""
@@ -266,6 +256,10 @@ class _Passes:
             op, out, inputs, weights = made.pop()
             if out and inputs + weights:
                 self._backward(op, out, inputs, weights, whole)
+        self.kind.synchronize()
+        for op, part, start, end in self.stamps:
+            self.samples.setdefault((self.alike[op], part), []).append(self.kind.us(start, end))
+        self.stamps.clear()
 
     def _forward(self, op, values):
         node = op.node
@@ -273,8 +267,8 @@ class _Passes:
         writes = self.run.writes[op]
         value_of = {n: reads.get(n, values[n]) for n in node.all_input_nodes}
         value_of = with_copies(value_of, writes)
-        start = time.perf_counter()
-        out = run_node(node, value_of)
+        start = self.kind.stamp()
+        out = self.trace.run_node(node, value_of)
         self._note(op, "forward", start)
         for n in writes:
             values[n] = value_of[n].detach()
@@ -291,7 +285,7 @@ class _Passes:
         grads = [torch.ones_like(t) for t in out]
 
         def backward(part, wanted, retain):
-            start = time.perf_counter()
+            start = self.kind.stamp()
             torch.autograd.backward(out, grads, retain_graph=retain, inputs=wanted)
             self._note(op, part, start)
 
@@ -304,36 +298,39 @@ class _Passes:
             backward("backward_weight", weights, False)
 
 
-def _time_loss(loss, output, budget_s):
+def _time_loss(kind, loss, output, budget_s):
     cost = Cost()
     least_s = budget_s / 100
     with torch.enable_grad():
-        cost.forward_us = median_us(lambda: loss(output), least_s)
+        cost.forward_us = median_us(kind, lambda: loss(output), least_s)
         value = loss(output)
         wanted = [t for t in tensors_of(output) if t.requires_grad]
         if value.requires_grad and wanted:
             cost.backward_us = median_us(
-                lambda: torch.autograd.grad(value, wanted, retain_graph=True, allow_unused=True), least_s)
+                kind, lambda: torch.autograd.grad(value, wanted, retain_graph=True, allow_unused=True), least_s)
             cost.backward_input_us = cost.backward_us
     return cost
 
 
-def _scale(module, args, kwargs, loss, m, budget_s):
+def _scale(trace, args, kwargs, loss, m, budget_s):
     """All times become those of the whole, which runs operators without a clock between them."""
+    module, whole_module, kind = trace.module, trace.under_ambient(trace.module), trace.kind
     buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
     times = []
     end = time.perf_counter() + 0.3 * budget_s
     with torch.enable_grad():
         while len(times) < 2 or (time.perf_counter() < end and len(times) < 20):
-            start = time.perf_counter()
-            value = loss(module(*args, **(kwargs or {})))
-            middle = time.perf_counter()
+            start = kind.stamp()
+            value = loss(whole_module(*args, **(kwargs or {})))
+            middle = kind.stamp()
             value.backward()
-            times.append((middle - start, time.perf_counter() - middle))
+            end_stamp = kind.stamp()
+            kind.synchronize()
+            times.append((kind.us(start, middle), kind.us(middle, end_stamp)))
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name])
-    whole = [1e6 * statistics.median(t[i] for t in times[1:]) for i in range(2)]
+    whole = [statistics.median(t[i] for t in times[1:]) for i in range(2)]
     costs = [*m.costs.values(), m.loss]
     forward = sum(c.forward_us for c in costs)
     backward = sum(c.backward_us for c in costs)

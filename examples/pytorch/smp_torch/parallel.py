@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,25 +12,46 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import _pytree
 
 from .building import build, plain_name
+from .devices import device_of, kind_of
 from .links import measure_curve, this_machine
 from .plan import Plan, read_plan
 from .planner import best_plan
 from .profiling import profile
+from .trace import is_batch, samples_of
+
+
+class GradScaler(torch.amp.GradScaler):
+    """PyTorch's; collective: gradients that overflow in one process count in all, so that these skip steps together and have one
+    scale."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        for own in found.values():
+            found_inf += own.to(found_inf.device)
+        dist.all_reduce(found_inf, op=dist.ReduceOp.MAX)
+        return {found_inf.device: found_inf}
 
 
 class Parallel:
     """A module that is split over the processes.
 
-    plan: its Plan. batch_size: samples that step() takes. replica, replicas: which part of the data this process takes, for a
-    DistributedSampler. module: what was given; of its weights those of this process's stages are trained.
+    plan: its Plan. device: that of this process. batch_size: samples that step() takes. replica, replicas: which part of the
+    data this process takes, for a DistributedSampler. module: what was given; of its weights those of this process's stages are
+    trained.
     """
 
-    def __init__(self, module, plan, stages, schedule, has_target):
+    def __init__(self, module, plan, stages, schedule, has_target, args, kwargs):
         self.module, self.plan, self.stages, self.schedule = module, plan, stages, schedule
+        self.device = stages[0].device
         self.replicas = plan.ddp
         self.batch_size = plan.microbatches * plan.microbatch_size
         self.replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
         self._has_target = has_target
+        samples = samples_of(args, kwargs)
+        example, self._spec = _pytree.tree_flatten((args, kwargs))
+        self._order = list(kwargs)
+        self._example = [torch.Size([self.plan.microbatches * samples, *x.shape[1:]]) if is_batch(x, samples) else
+                         x.shape if isinstance(x, torch.Tensor) else x for x in example]
         self._first = any(s.is_first for s in stages)
         self._last = any(s.is_last for s in stages)
         self._weights = {plain_name(s, name): p for s in stages for name, p in s.submod.named_parameters()}
@@ -40,21 +61,33 @@ class Parallel:
         before = {name for rank in ranks[:ranks.index(dist.get_rank())] for name in names[rank]}
         self._counted = [p for name, p in self._weights.items() if name not in before]  # of several stages, once
 
-    def step(self, batch, target: torch.Tensor | None = None) -> torch.Tensor:
+    def step(self, batch, target: torch.Tensor | None = None, scaler: GradScaler | None = None,
+             seed: int | None = None) -> torch.Tensor:
         """Collective. Forward and backward of a batch of this replica, as many samples as the example has times the plan's
-        micro-batches; gradients are added to those there are. batch: as the example was given. Returns the mean loss over all
-        replicas, in every process."""
+        micro-batches; gradients are added to those there are. Returns the mean loss over all replicas, in every process.
+
+        batch: as the example was given.
+        scaler: scales the loss that goes backward.
+        seed: another one in each step; dropout then draws the same numbers on any number of processes. Without, each process
+            draws from its own generator."""
         args, kwargs = _arguments(batch)
+        args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(self.device), (args, kwargs, target))
+        kwargs = {name: kwargs[name] for name in [*self._order, *kwargs] if name in kwargs}
         self._check(args, kwargs, target)
         losses = []
-        given = {}
+        given = {"scaler": scaler, "seed": seed}
+        if scaler is not None:
+            if not isinstance(scaler, GradScaler):
+                raise TypeError(f"step() got a {type(scaler).__module__}.{type(scaler).__name__}, which knows the overflows of "
+                                "its own process alone: take smp_torch.GradScaler")
+            scaler.scale(torch.zeros((), device=self.device))  # makes its scale where no loss is
         if self._last:
-            given = {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
+            given |= {"losses": losses, "target": target if self._has_target else torch.zeros(self.plan.microbatches)}
         if self._first:
             self.schedule.step(*args, **kwargs, **given, return_outputs=False)
         else:
             self.schedule.step(**given, return_outputs=False)
-        total = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         for loss in losses:
             total += loss.detach().to(total) / len(losses)
         dist.all_reduce(total)
@@ -62,14 +95,25 @@ class Parallel:
 
     def _check(self, args, kwargs, target):
         """Collective: where one process has another batch, none waits for it."""
-        leaves = _pytree.tree_leaves((args, kwargs, target if self._has_target else None))
-        wrong = [x for x in leaves if isinstance(x, torch.Tensor) and (x.dim() == 0 or x.shape[0] != self.batch_size)]
-        any_wrong = torch.tensor(float(len(wrong)), device=self.stages[0].device)
+        wrong = self._difference(args, kwargs, target)
+        any_wrong = torch.tensor(float(wrong is not None), device=self.device)
         dist.all_reduce(any_wrong)
         if any_wrong:
-            got = f"a batch of {tuple(wrong[0].shape)}" if wrong else "another process has another batch"
-            raise ValueError(f"{got}: expected {self.plan.microbatches} micro-batches of {self.plan.microbatch_size} samples, "
-                             f"{self.batch_size}")
+            raise ValueError(f"step(): {wrong or 'another process has another batch'}; expected {self.plan.microbatches} "
+                             f"micro-batches of {self.plan.microbatch_size} samples, {self.batch_size}, else as in the example")
+
+    def _difference(self, args, kwargs, target):
+        """From the example, in words."""
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        if spec != self._spec:
+            return f"arguments {spec}, the example has {self._spec}"
+        for given, example in zip(leaves, self._example, strict=True):
+            got = given.shape if isinstance(given, torch.Tensor) else given
+            if type(got) is not type(example) or got != example:
+                return f"got {got}, where the example makes it {example}"
+        if self._has_target and not (isinstance(target, torch.Tensor) and target.dim() and target.shape[0] == self.batch_size):
+            return f"the target is {tuple(target.shape) if isinstance(target, torch.Tensor) else type(target).__name__}"
+        return self.schedule.other_autocast()
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that this process trains, for an optimizer; an empty one where it has none, since optimizers want one."""
@@ -79,9 +123,13 @@ class Parallel:
         """By their names in the module."""
         return list(self._weights.items())
 
+    def zero_grad(self) -> None:
+        for p in self.schedule.parameters():
+            p.grad = None
+
     def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Collective. As torch.nn.utils.clip_grad_norm_ of the whole module; returns its norm."""
-        squares = torch.zeros((), dtype=torch.float64, device=self.stages[0].device)
+        squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for p in {id(p): p for p in self._counted}.values():
             if p.grad is not None:
                 own = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
@@ -134,7 +182,7 @@ class Parallel:
 
 
 def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict | str | None = None, *,
-                target: torch.Tensor | None = None, options: Sequence[str] = (), device: str = "cpu", budget_s: float = 6.0,
+                target: torch.Tensor | None = None, options: Sequence[str] = (), device: str | None = None, budget_s: float = 6.0,
                 check: bool = True) -> Parallel:
     """Collective over all processes of the default group, each with the same module. Returns a Parallel.
 
@@ -143,12 +191,17 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
         module that makes its loss of its arguments.
     plan: path of a plan, or of its `--export json`; without, the first process profiles the module, and smp-partition plans it.
     options: more words for smp-partition, such as ["--stages", "2", "--global-batch", "64"].
+    device: "cpu" or "cuda", of which each process takes that of its LOCAL_RANK; without, where the module is.
     budget_s: about how long it is profiled.
     check: compare the stages with the module before the first step.
 
     Weights and buffers are those of the first process. What a module of transformers caches between tokens is turned off.
     """
+    device = kind_of(device or device_of(module)).place()
+    if device != device_of(module):
+        module.to(device)
     args, kwargs = _arguments(example)
+    args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (args, kwargs, target))
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False
         _say("use_cache is turned off: a step of training caches nothing")
@@ -160,21 +213,22 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
     plan = read_plan(plan)
     with_target = loss_fn if target is not None else lambda output, _: loss_fn(output)
     stages, schedule = build(module, plan, args, with_target, kwargs=kwargs, device=device, check=check)
-    return Parallel(module, plan, stages, schedule, target is not None)
+    return Parallel(module, plan, stages, schedule, target is not None, args, kwargs)
 
 
 def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
     """The plan as `--export json` has it, in every process."""
     n = dist.get_world_size()
-    curve = measure_curve() if n > 1 else None
+    kind = kind_of(device_of(module))
+    curve = measure_curve(kind.place()) if n > 1 else None
     made = [None, None]
     if dist.get_rank() == 0:
         try:
-            with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng():
+            with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng(kind.generators()):
                 own = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target, kwargs=kwargs,
                               budget_s=budget_s)
                 if n > 1 and "--cluster" not in options:
-                    options = [*options, "--cluster", this_machine(folder, n, curve)]
+                    options = [*options, "--cluster", this_machine(folder, n, kind, curve)]
                 _say(best_plan(own, f"{folder}/plan", ["-n", str(n), *options]))
                 with open(f"{folder}/plan.json", encoding="utf-8") as file:
                     made[0] = file.read()
@@ -187,7 +241,7 @@ def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
 
 
 def _arguments(batch):
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return (), dict(batch)
     return (batch if isinstance(batch, tuple) else (batch,)), {}
 

@@ -5,9 +5,10 @@ import json
 
 class Plan:
     """stages: lists of operator names; recompute: the set of each; ranks: pipeline rank of each; orders: actions of each
-    pipeline rank, (stage, letter, micro-batch)"""
+    pipeline rank, (stage, letter, micro-batch); data: as `--export json` has it"""
 
     def __init__(self, data):
+        self.data = data
         parallel = data["parallel"]
         if parallel.get("tensor", 1) > 1:
             raise ValueError(f"the plan splits operators over groups of {parallel['tensor']} devices (tensor), which is not done "

@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 from .building import LOSS
+from .devices import device_of, median_us
 from .files import model_text, profile_text
-from .measure import measure, median_us
+from .measure import measure
+from .modes import without_autocast
 from .split_cost import split_cost
-from .trace import Trace, tensors_of
+from .trace import Trace, samples_of, tensors_of
 
 
 class Profile:
@@ -63,13 +65,15 @@ def profile(module: nn.Module, args: tuple, loss_fn: Callable, path: str, *, tar
     args, target = _split_target(module, tuple(args), target)
     loss = _bind_loss(loss_fn, target)
     trace = Trace(module, args, kwargs)
-    m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
-    split = split_cost(trace, m, loss, 0.2 * budget_s)
+    loss = trace.under_ambient(loss)
+    with without_autocast():
+        m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
+        split = split_cost(trace, m, loss, 0.2 * budget_s)
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}
-    size = max(1, next(iter(tensors_of((args, kwargs or {}))), torch.empty(1)).shape[0])
-    rates = _rates()
+    size = max(1, samples_of(args, kwargs))
+    rates = _rates(module, trace.kind)
 
     def write(made):
         with open(made.model, "w", encoding="utf-8") as file:
@@ -108,12 +112,12 @@ def _bind_loss(loss_fn, target):
     return lambda output: loss_fn(output, torch.zeros_like(output))
 
 
-def _rates():
+def _rates(module, kind):
     """Bytes of weights that AdamW updates in a second, and of gradients added to others."""
-    weight = torch.zeros(1 << 20, requires_grad=True)
+    weight = torch.zeros(1 << 20, requires_grad=True, device=device_of(module))
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.AdamW([weight])
     other = torch.ones_like(weight)
-    update_us = median_us(optimizer.step, 0.02)
-    add_us = median_us(lambda: weight.grad.add_(other), 0.01)
+    update_us = median_us(kind, optimizer.step, 0.02)
+    add_us = median_us(kind, lambda: weight.grad.add_(other), 0.01)
     return 4e6 * weight.numel() / update_us, 4e6 * weight.numel() / add_us

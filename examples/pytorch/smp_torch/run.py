@@ -11,6 +11,7 @@ import tempfile
 import torch
 
 from . import profile
+from .devices import KINDS
 from .launch import launch
 from .links import this_machine
 from .plan import read_plan
@@ -40,15 +41,16 @@ def load(spec):
     return getattr(module, name)
 
 
-def make(spec, seed):
-    """(module, args, loss_fn, target), the same in every process."""
+def make(spec, seed, device):
+    """(module, args, loss_fn, target), the same in every process, on its device."""
     function = load(spec)
     torch.manual_seed(seed)
     made = function()
     if not isinstance(made, tuple) or len(made) != 4 or not isinstance(made[1], tuple):
         raise SystemExit(f"smp_torch: {spec} returned {type(made).__name__}, expected (module, args, loss_fn, target) with a "
                          "tuple of tensors for args")
-    return made
+    module, args, loss_fn, target = made
+    return module.to(device), *torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (args, loss_fn, target))
 
 
 def _parser():
@@ -56,6 +58,7 @@ def _parser():
                                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("function", metavar="FILE.py:FUNCTION")
     parser.add_argument("-n", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--device", choices=list(KINDS), default="cpu", help="what each process runs on (default cpu)")
     parser.add_argument("--steps", type=int, default=10, help="steps to train (default 10)")
     parser.add_argument("--lr", type=float, default=1e-3, help="of AdamW (default 0.001)")
     parser.add_argument("--seed", type=int, default=1)
@@ -81,39 +84,40 @@ def run(arguments):
 
 def _run(options, planner_options, folder, threads):
     plan = options.plan or _make_plan(options, planner_options, folder, threads)
-    train_plan(options.function, plan, options.steps, options.lr, options.seed, threads, options.json or "")
+    train_plan(options.function, plan, options.device, options.steps, options.lr, options.seed, threads, options.json or "")
 
 
 def _make_plan(options, planner_options, folder, threads):
     torch.set_num_threads(threads)
-    module, args, loss_fn, target = make(options.function, options.seed)
+    kind = KINDS[options.device]
+    module, args, loss_fn, target = make(options.function, options.seed, kind.place())
     made = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target)
     print(f"profiled {len(made.trace.ops)} operators in {made.seconds:.1f} s; with backwards in halves they take "
           f"{100 * (made.split - 1):.0f} % longer", flush=True)
     if options.n > 1 and "--cluster" not in planner_options:
-        planner_options = [*planner_options, "--cluster", this_machine(folder, options.n)]
+        planner_options = [*planner_options, "--cluster", this_machine(folder, options.n, kind)]
     planner_options = ["-n", str(options.n), *planner_options]
-    shown = tuned_plan(made, options.function, folder, planner_options, options.tune, options.seed, threads)
+    shown = tuned_plan(made, options.function, folder, planner_options, options.device, options.tune, options.seed, threads)
     print(shown, flush=True)
     return os.path.join(folder, "plan.json")
 
 
-def tuned_plan(made, function, folder, planner_options, tune, seed, threads):
+def tuned_plan(made, function, folder, planner_options, device, tune, seed, threads):
     """Makes plan.yaml and plan.json of a Profile in `folder`; returns what the planner prints. Stages that run take longer
     than their operators by themselves, not all by the same: so many times they are run, and planned with what they took."""
     out = os.path.join(folder, "plan")
     shown = best_plan(made, out, planner_options)
     for _ in range(tune):
         plan = read_plan(f"{out}.json")
-        train_plan(function, f"{out}.json", TUNE_STEPS, 0.0, seed, threads, f"{out}.measured", quiet=True)
+        train_plan(function, f"{out}.json", device, TUNE_STEPS, 0.0, seed, threads, f"{out}.measured", quiet=True)
         with open(f"{out}.measured", encoding="utf-8") as file:
             made.rescale(plan.stages, json.load(file)["stages"])
         shown = best_plan(made, out, planner_options)
     return shown
 
 
-def train_plan(function, plan, steps, lr, seed, threads, output="", quiet=False):
+def train_plan(function, plan, device, steps, lr, seed, threads, output="", quiet=False):
     """Trains in as many processes as the plan has devices."""
     read = read_plan(plan)
-    launch(read.pipeline * read.ddp, "smp_torch.train", [function, plan, str(steps), str(lr), str(seed), str(threads), output],
-           threads, quiet)
+    launch(read.pipeline * read.ddp, "smp_torch.train", [function, plan, device, str(steps), str(lr), str(seed), str(threads),
+                                                         output], threads, quiet)

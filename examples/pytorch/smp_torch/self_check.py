@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .devices import device_of, kind_of
 from .trace import tensors_of
 
 LARGE = 50_000_000  # weights: of larger modules the gradients of some are compared
 SAMPLED = 16
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of the largest value; kernels are the same ones
-COARSE = 3e-2  # of narrower types
+COARSE = 3e-2  # of narrower types, and where autocast makes some: a weight of two stages is cast in both
 
 
 def check_stages(module, cut, args, kwargs, shaped, process_group=None):
@@ -46,9 +47,10 @@ def difference(module, cut, args, kwargs, shaped):
             values = cut.module(s)(*values)
         return shaped(values)
 
-    whole, cut_up = (_run(module, call, weights, args, kwargs) for call in (module, stages))
+    rounding = {} if any(m.casts for m in cut.trace.modes.values()) else ROUNDING
+    whole, cut_up = (_run(module, call, weights, args, kwargs) for call in (cut.trace.under_ambient(module), stages))
     for i, (a, b) in enumerate(zip(whole[0], cut_up[0], strict=True)):
-        error, allowed = _error(a, b)
+        error, allowed = _error(a, b, rounding)
         if not error <= allowed:
             return f"tensor {i} of its output is off by {error:.2g} of the largest value"
     seen = {id(cut.trace.value_of(name)) for s in range(cut.n) for name in cut.weights(s)}
@@ -58,7 +60,7 @@ def difference(module, cut, args, kwargs, shaped):
     largest = max([g.abs().max().item() for g in whole[1] if g is not None and g.numel()], default=0.0)
     for (name, weight), a, b in zip(weights, whole[1], cut_up[1], strict=True):
         zero = torch.zeros_like(weight)
-        error, allowed = _error(zero if a is None else a, zero if b is None else b, 1e-3 * largest)
+        error, allowed = _error(zero if a is None else a, zero if b is None else b, rounding, 1e-3 * largest)
         if not error <= allowed:
             return f"the gradient of '{name}' is off by {error:.2g} of its largest value"
     return None
@@ -93,7 +95,7 @@ def _state_kept(module):
     for p, _ in gradients:
         p.grad = None
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(kind_of(device_of(module)).generators()):
             yield
     finally:
         with torch.no_grad():
@@ -103,7 +105,7 @@ def _state_kept(module):
             p.grad = gradient
 
 
-def _error(wanted, got, least=0.0):
+def _error(wanted, got, rounding, least=0.0):
     """The largest difference over the largest value or `least`; how much of it is rounding."""
     if wanted.shape != got.shape or wanted.dtype != got.dtype:
         return float("inf"), 0.0
@@ -111,7 +113,7 @@ def _error(wanted, got, least=0.0):
         return 0.0, 0.0
     if not wanted.is_floating_point():
         return (0.0 if torch.equal(wanted, got) else float("inf")), 0.0
-    allowed = ROUNDING.get(wanted.dtype, COARSE)
+    allowed = rounding.get(wanted.dtype, COARSE)
     wanted, got = wanted.double().nan_to_num(), got.double().nan_to_num()
     scale = max(wanted.abs().max().item(), least)
     off = (wanted - got).abs().max().item()

@@ -13,6 +13,15 @@ from torch.distributed.pipelining import PipelineStage
 
 
 class SplitStage(PipelineStage):
+    def __init__(self, module, first_microbatch, *args, **kwargs):
+        """first_microbatch: the number of this process's first one in the batch of all replicas."""
+        super().__init__(module, *args, **kwargs)
+        self.module, self.first_microbatch, self.seed = module, first_microbatch, None
+
+    def forward_one_chunk(self, fwd_chunk_id, *args, **kwargs):
+        self.module.draw = None if self.seed is None else (self.seed, self.first_microbatch + fwd_chunk_id)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
     def backward_maybe_with_nosync(self, backward_type, bwd_kwargs, last_backward=False):
         if isinstance(self.submod, FSDPModule):
             self.submod.set_reshard_after_backward(False)

@@ -50,7 +50,8 @@ def split_cost(trace, m, loss, budget_s):
 
 def _time(cut, stage, m, loss, weights, halves):
     inputs = [m.values[n].detach().requires_grad_() if n in m.differentiable else m.values[n] for n in cut.sent[0]]
-    start = time.perf_counter()
+    kind = cut.trace.kind
+    start = kind.stamp()
     with torch.enable_grad():
         value = loss(shaped(cut.trace, stage(*inputs)))
     if not halves or not any(x.requires_grad for x in inputs):
@@ -58,4 +59,6 @@ def _time(cut, stage, m, loss, weights, halves):
     else:
         _, groups = backward_input([(get_gradient_edge(value), None)], inputs, weights)
         backward_weight(weights, groups)
-    return time.perf_counter() - start
+    end = kind.stamp()
+    kind.synchronize()
+    return kind.us(start, end)

@@ -9,14 +9,19 @@ import torch
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
+from .drawing import seed_operator
+from .modes import Modes, kept_modes, set_modes
 from .trace import TENSOR, map_nodes
 
 
 class StageModule(nn.Module):
-    """received, sent: names of tensors in the order in which they are handed over"""
+    """received, sent: names of tensors in the order in which they are handed over; draws: node -> its number, of operators
+    that draw random numbers. draw: (seed, micro-batch) of these in the next forward, or None."""
 
-    def __init__(self, trace, ops, received, sent, returned, recompute, first):
+    def __init__(self, trace, ops, received, sent, returned, recompute, first, draws):
         super().__init__()
+        self.draw = None
+        self._draws = draws
         self.received = received
         self.sent = sent
         self.returned = returned
@@ -115,15 +120,30 @@ class _Segment:
     def run(self, stage, values):
         args = [values[name] for name in self.reads]
         if self.again and torch.is_grad_enabled():
-            made = checkpoint(self.function, stage, *args, use_reentrant=False)
+            made = checkpoint(self.function, stage, stage.draw, *args, use_reentrant=False)
         else:
-            made = self.function(stage, *args)
+            made = self.function(stage, stage.draw, *args)
         values.update(zip(self.makes, made))
 
 
 def _generate(stage, trace, ops, reads, makes):
     graph = fx.Graph()
+    draw = graph.placeholder("draw")
     copy = {name: graph.placeholder(name) for name in reads}
+    now, region, grad = Modes(), 0, None
+
+    def switch(modes):
+        """Before an operator in other modes than the last one's."""
+        nonlocal now, region, grad
+        if modes == now:
+            return
+        if grad is None:  # of who calls: an evaluation has none anywhere
+            grad = graph.call_function(torch.is_grad_enabled)
+        if modes.region != region and modes.region:
+            graph.call_function(torch.clear_autocast_cache)
+            region = modes.region
+        graph.call_function(set_modes, (modes.casts, grad if modes.grad else False))
+        now = modes
 
     def fetch(node):
         """A parameter, a buffer or a constant of the program: an attribute of the stage."""
@@ -147,6 +167,9 @@ def _generate(stage, trace, ops, reads, makes):
         for source in node.all_input_nodes:
             if source.name not in copy:
                 fetch(source)
+        switch(trace.modes[node])
+        if node in stage._draws:
+            graph.call_function(seed_operator, (draw, stage._draws[node]))
         args, kwargs = map_nodes((node.args, node.kwargs), lambda n: copy[n.name])
         copy[node.name] = graph.create_node("call_function", node.target, args, kwargs, name=node.name)
 
@@ -157,4 +180,11 @@ def _generate(stage, trace, ops, reads, makes):
     code = graph.python_code("self")
     scope = dict(code.globals)
     exec(compile(code.src, "<smp_torch stage>", "exec"), scope)  # how torch.fx makes a module of a graph, too
-    return scope["forward"]
+    function = scope["forward"]
+    if grad is None:
+        return function
+
+    def forward(*args):
+        with kept_modes():
+            return function(*args)
+    return forward

@@ -4,16 +4,20 @@ The graph is that before autograd, in the modes that the module's parts are in (
 and differentiates as it does in the module. Three
 kinds of nodes are no operators of their own: parts of a tuple (`getitem`) are outputs of the operator that makes it;
 what follows from constants and buffers alone (masks, positions) is made again in every stage that reads it, changes in
-place and all; and checks are left out.
+place and all; and checks are left out. Regions of autocast and no_grad are modes of the operators in them.
 """
 
+import contextlib
+import dataclasses
 import operator
 
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree
 
+from .devices import device_of, kind_of
 from .functions import kept_whole, put_back
+from .modes import MARKS, modes_now, read_modes, regions_flat, under, without_autocast
 
 TENSOR = object()  # among the leaves of the example: those that are given anew
 MAX_OUTPUTS = 32  # of an operator of a model file
@@ -38,12 +42,15 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
+        self.kind = kind_of(device_of(module))
+        self.ambient = modes_now()
+        with torch.enable_grad(), kept_whole(module), regions_flat(), _dataclasses_known(module, (args, kwargs)):
+            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.leaves = [TENSOR if isinstance(x, torch.Tensor) else x
                        for x in _pytree.tree_leaves((tuple(args), dict(kwargs or {})))]
-        with torch.enable_grad(), kept_whole(module):
-            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         self.graph_module = self.program.graph_module
         put_back(self.graph_module)
+        self.modes = read_modes(self.graph_module.graph, self.ambient)
         self._read_signature()
         self._read_ops()
 
@@ -90,7 +97,7 @@ class Trace:
                 self.output = list(node.args[0])
             elif node.op == "get_attr":
                 self.constant[node] = [node]
-            elif node.op == "call_function" and not _is_check(node):
+            elif node.op == "call_function" and not _is_aside(node):
                 self._read_call(node, op_of)
         self.op_of = op_of
 
@@ -142,7 +149,7 @@ class Trace:
 
     def _find_constants(self):
         """Nodes that follow from constants and buffers alone; those that only constants change in place, too."""
-        nodes = [n for n in self.graph_module.graph.nodes if n.op in ("get_attr", "call_function") and not _is_check(n)]
+        nodes = [n for n in self.graph_module.graph.nodes if n.op in ("get_attr", "call_function") and not _is_aside(n)]
         self._place = {n: i for i, n in enumerate(nodes)}
         self._base = {}  # node -> the node that made the memory it lies in
         for node in nodes:
@@ -174,15 +181,25 @@ class Trace:
         """node -> its value without data: shapes, types and whether it requires a gradient."""
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         values = {}
-        with mode, torch.enable_grad():
+        with mode, torch.enable_grad(), without_autocast():
             for node in self.graph_module.graph.nodes:
                 if node.op == "placeholder":
                     values[node] = self._fake_placeholder(node, mode)
                 elif node.op == "get_attr":
                     values[node] = getattr(self.graph_module, node.target)
-                elif node.op == "call_function" and not _is_check(node):
-                    values[node] = run_node(node, values)
+                elif node.op == "call_function" and not _is_aside(node):
+                    values[node] = self.run_node(node, values)
         return values
+
+    def run_node(self, node, values):
+        """Calls a node on values: node -> value."""
+        args, kwargs = map_nodes((node.args, node.kwargs), values.__getitem__)
+        modes = self.modes[node]
+        return node.target(*args, **kwargs) if modes.plain else under(modes, node.target)(*args, **kwargs)
+
+    def under_ambient(self, call):
+        """What is not among the operators, such as the loss, in the autocast that the module was exported in."""
+        return under(self.ambient, call) if self.ambient.casts else call
 
     def _fake_placeholder(self, node, mode):
         value = node.meta.get("val")
@@ -197,6 +214,23 @@ class Trace:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
+@contextlib.contextmanager
+def _dataclasses_known(module, arguments):
+    """To pytree, which torch.export asks: those of the arguments and, while the module is exported, of its output."""
+    def register(value):
+        for leaf in _pytree.tree_leaves(value):
+            if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and type(leaf) not in _pytree.SUPPORTED_NODES:
+                torch.export.register_dataclass(type(leaf))
+                register(leaf)
+
+    register(arguments)
+    hook = module.register_forward_hook(lambda _, given, output: register(output))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def touches_change(trace, values):
     """Operators that read or make a tensor which some operator changes in place; values: of fake_values()."""
 
@@ -208,14 +242,17 @@ def touches_change(trace, values):
     return {op for op in trace.ops if any(storage(n) in written for n in [*op.reads, op.node, *op.outputs])}
 
 
-def run_node(node, values):
-    """Calls a node on values: node -> value."""
-    args, kwargs = map_nodes((node.args, node.kwargs), values.__getitem__)
-    return node.target(*args, **kwargs)
-
-
 def map_nodes(value, function):
     return torch.fx.node.map_arg(value, function)
+
+
+def samples_of(args, kwargs):
+    """The batch of an example: the first size of its first tensor that has one. Tensors with another are no batch."""
+    return next((x.shape[0] for x in tensors_of((args, kwargs or {})) if x.dim()), 1)
+
+
+def is_batch(value, samples):
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == samples
 
 
 def tensors_of(value):
@@ -237,9 +274,9 @@ def _op_name(node):
     return "".join(c if c.isalnum() or c in "._-/:[]" else "_" for c in name)
 
 
-def _is_check(node):
-    """Does it only compare what it gets with what tracing saw?"""
-    return "_assert" in str(node.target)
+def _is_aside(node):
+    """Does it only compare what it gets with what tracing saw, or enter or leave a region?"""
+    return node.target in MARKS or "_assert" in str(node.target)
 
 
 def writes_in_schema(node):

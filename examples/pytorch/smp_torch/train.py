@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from . import build
+from .devices import KINDS, kind_of
 from .plan import read_plan
 from .run import make
 
@@ -19,6 +20,7 @@ class Clock:
     """What the stages of this process take for a micro-batch, messages left out."""
 
     def __init__(self, stages, schedule, microbatches):
+        self.kind, self.stamps = kind_of(stages[0].device), []
         self.spent = {s.stage_index: {"forward_us": 0.0, "backward_us": 0.0} for s in stages}
         self.microbatches = microbatches
         for stage in stages:
@@ -32,26 +34,33 @@ class Clock:
         call = getattr(owner, name)
 
         def timed(*args, **kwargs):
-            start = time.perf_counter()
+            start = self.kind.stamp()
             made = call(*args, **kwargs)
-            self.spent[stage][part] += 1e6 * (time.perf_counter() - start)
+            self.stamps.append((stage, part, start, self.kind.stamp()))
             return made
 
         setattr(owner, name, timed)
 
     def reset(self):
+        self.stamps.clear()
         for spent in self.spent.values():
             spent.update(forward_us=0.0, backward_us=0.0)
+
+    def read(self):
+        """After synchronize()."""
+        for stage, part, start, end in self.stamps:
+            self.spent[stage][part] += self.kind.us(start, end)
+        self.stamps.clear()
 
     def per_microbatch(self, steps):
         return {s: {part: us / (steps * self.microbatches) for part, us in spent.items()}
                 for s, spent in self.spent.items()}
 
 
-def train(spec, plan, steps, lr, seed):
+def train(spec, plan, device, steps, lr, seed):
     """Returns the microseconds of each step, the losses on the process that has the last stage, and what its stages take."""
-    module, args, loss_fn, target = make(spec, seed)
-    stages, schedule = build(module, plan, args, loss_fn)
+    module, args, loss_fn, target = make(spec, seed, device)
+    stages, schedule = build(module, plan, args, loss_fn, device=device)
     parameters = [p for p in schedule.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=lr) if parameters else None
     first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
@@ -70,6 +79,8 @@ def train(spec, plan, steps, lr, seed):
         if optimizer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        clock.kind.synchronize()
+        clock.read()
         dist.barrier()
         if step >= WARM_UP:
             times.append(1e6 * (time.perf_counter() - start))
@@ -81,11 +92,13 @@ def train(spec, plan, steps, lr, seed):
 
 
 def main():
-    spec, path, steps, lr, seed, threads, output = sys.argv[1:]
+    spec, path, name, steps, lr, seed, threads, output = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    dist.init_process_group("gloo")
+    kind = KINDS[name]
+    device = kind.place()
+    dist.init_process_group(kind.backend)
     plan = read_plan(path)
-    times, curve, took = train(spec, plan, int(steps), float(lr), int(seed))
+    times, curve, took = train(spec, plan, device, int(steps), float(lr), int(seed))
     measured = statistics.median(times)
     report = [None] * dist.get_world_size()
     dist.all_gather_object(report, (curve, took))
