@@ -15,6 +15,7 @@ if [ "${2-}" = --bin ]; then
 else
     # shellcheck source=../setup.sh
     source "$top/examples/setup.sh"
+    # shellcheck disable=SC2119
     smp_setup
     cmake -S "$top" -B "$top/build/wheel" -DCMAKE_BUILD_TYPE=Release -DSMP_WITH_CUDA=OFF >/dev/null
     cmake --build "$top/build/wheel" -j "$(nproc)" --target smp-partition >/dev/null

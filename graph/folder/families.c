@@ -9,8 +9,20 @@
     X(llama)                                                                                       \
     X(mistral)                                                                                     \
     X(qwen2)                                                                                       \
-    X(qwen3) X(phi3) X(mixtral) X(qwen2_moe) X(qwen3_moe) X(gemma) X(gemma2) X(bert) X(roberta)    \
-        X(distilbert) X(t5) X(bart) X(vit) X(resnet)
+    X(qwen3)                                                                                       \
+    X(phi3)                                                                                        \
+    X(mixtral)                                                                                     \
+    X(qwen2_moe)                                                                                   \
+    X(qwen3_moe)                                                                                   \
+    X(gemma)                                                                                       \
+    X(gemma2)                                                                                      \
+    X(bert)                                                                                        \
+    X(roberta)                                                                                     \
+    X(distilbert)                                                                                  \
+    X(t5)                                                                                          \
+    X(bart)                                                                                        \
+    X(vit)                                                                                         \
+    X(resnet)
 
 #define DECLARED(name) extern const smp__folder_family smp__family_##name;
 SMP_FAMILIES(DECLARED)
