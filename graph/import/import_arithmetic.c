@@ -39,7 +39,7 @@ static bool sigmoid(smp_import *im, const smp_onnx_node *node)
 }
 static bool tanh_of(smp_import *im, const smp_onnx_node *node)
 {
-    return by_element(im, node, "tanh", "}");
+    return smp__scores_tanh(im, node) || by_element(im, node, "tanh", "}");
 }
 static bool silu(smp_import *im, const smp_onnx_node *node)
 {

@@ -161,13 +161,17 @@ bool smp__heads_scaled(smp_import *im, const smp_onnx_node *node, int input, dou
 {
     const smp__bound *in = smp__peek(im, node, input);
     if (!in || (in->form != SMP__HEADS && in->form != SMP__SCORES) || !isfinite(factor) ||
-        in->deferred >= SMP__MOST_DEFERRED || (in->form == SMP__SCORES && in->scores_closed))
+        in->deferred >= SMP__MOST_DEFERRED || (in->form == SMP__SCORES && in->scores_closed) ||
+        (in->cap > 0 && !in->tanh) || (in->tanh && !(factor > 0)))
         return false;
     smp__bound x = *in;
     if (x.form == SMP__HEADS)
         x.q.factor *= factor;
     else
         x.scale *= factor;
+    if (x.tanh)
+        x.cap = factor;
+    x.tanh = false;
     x.deferred++;
     smp__bind(im, node, 0, &x);
     return true;
@@ -207,6 +211,10 @@ static bool attend(smp_import *im, const smp_onnx_node *node, const smp__bound *
     if (fabs(probs->scale * sqrt((double)q->width) - 1) > 1e-6) {
         smp_text_append(&rest, ", scale: ");
         smp_text_append_double(&rest, probs->scale);
+    }
+    if (probs->cap > 0) {
+        smp_text_append(&rest, ", softcap: ");
+        smp_text_append_double(&rest, probs->cap);
     }
     if (probs->bias_table) {
         const smp_onnx_value *table = &im->model->value[probs->bias_stored];

@@ -216,13 +216,35 @@ static bool fraction(smp_import *im, const char *what, double value)
            smp__refuse(im, "its %s is %g, expected 0 to 1", what, value);
 }
 
+/* Gemma's weight is what is added to 1. Returns the weight, and whether it is so. */
+static const smp_onnx_value *without_offset(smp_import *im, const smp_onnx_value *v, bool *offset)
+{
+    const smp_onnx_node *add = v && v->producer >= 0 ? &im->model->node[v->producer] : NULL;
+    double added;
+    *offset = false;
+    if (!add || strcmp(add->op, "Add") != 0 || add->n_in != 2)
+        return v;
+    for (int k = 0; k < 2; k++) {
+        const smp_onnx_value *w = smp__onnx_in(im->model, add, k);
+        if (w && w->floats && w->stored >= 0 && smp__onnx_elements(w) == smp__onnx_elements(v) &&
+            smp__onnx_scalar(smp__onnx_in(im->model, add, 1 - k), &added) && added == 1) {
+            *offset = true;
+            return w;
+        }
+    }
+    return v;
+}
+
 static bool normalised(smp_import *im, const smp_onnx_node *node, const char *kind, bool has_bias,
                        double eps)
 {
     smp__bound x;
+    bool offset = false;
     const smp_onnx_value *weight = smp__onnx_in(im->model, node, 1);
     const smp_onnx_value *bias = smp__onnx_in(im->model, node, 2);
     const smp_onnx_value *in = smp__onnx_in(im->model, node, 0);
+    if (im->options->loss && !has_bias)
+        weight = without_offset(im, weight, &offset);
     for (int k = 1; k < node->n_out; k++)
         if (smp__onnx_out(im->model, node, k) && smp__onnx_out(im->model, node, k)->n_use > 0)
             return smp__refuse(im, "its statistics are read");
@@ -246,7 +268,8 @@ static bool normalised(smp_import *im, const smp_onnx_node *node, const char *ki
         return false;
     const char *name = smp__op_name(im, node, weight);
     const char *ties = norm_weights(im, name, weight, bias, n, has_bias);
-    x.tensor = smp__emit_one(im, kind, name, x.tensor, ", eps: %s%s}", smp__number(im, eps), ties);
+    x.tensor = smp__emit_one(im, kind, name, x.tensor, ", eps: %s%s%s}", smp__number(im, eps),
+                             offset ? ", offset: 1" : "", ties);
     if (by_head) {
         const char *tensor = smp__reshaped(im, name, x.tensor, &x.shape, &rows);
         x = heads;

@@ -191,7 +191,7 @@ bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
     for (int k = 0; k < 2; k++) {
         const smp__bound *in = smp__peek(im, node, k), *other = smp__peek(im, node, 1 - k);
         const smp_onnx_value *v = smp__onnx_in(im->model, node, 1 - k);
-        if (!in || in->form != SMP__SCORES || !v || in->deferred >= SMP__MOST_DEFERRED)
+        if (!in || in->form != SMP__SCORES || in->tanh || !v || in->deferred >= SMP__MOST_DEFERRED)
             continue;
         smp__bound s = *in;
         s.deferred++;
@@ -206,16 +206,30 @@ bool smp__scores_add(smp_import *im, const smp_onnx_node *node)
     return false;
 }
 
+/* A soft cap: scores divided by it, their tanh, times it. */
+bool smp__scores_tanh(smp_import *im, const smp_onnx_node *node)
+{
+    const smp__bound *in = smp__peek(im, node, 0);
+    if (!in || in->form != SMP__SCORES || in->scores_closed || in->tanh || in->cap > 0 ||
+        in->deferred >= SMP__MOST_DEFERRED)
+        return false;
+    smp__bound s = *in;
+    s.tanh = true;
+    s.deferred++;
+    smp__bind(im, node, 0, &s);
+    return true;
+}
+
 bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node)
 {
     const smp__bound *in = smp__peek(im, node, 0);
     const smp_onnx_value *v = smp__onnx_in(im->model, node, 0);
     int axis;
-    if (!in || in->form != SMP__SCORES || in->deferred >= SMP__MOST_DEFERRED ||
+    if (!in || in->form != SMP__SCORES || in->tanh || in->deferred >= SMP__MOST_DEFERRED ||
         !smp__onnx_axis(smp__onnx_int(node, "axis", im->model->opset < 13 ? 1 : -1), v->n_dim,
                         &axis) ||
         axis != v->n_dim - 1 || !(in->scale >= 1e-6 && in->scale <= 1e6) ||
-        (in->bias_table && in->bias_causal != in->open.causal))
+        (in->bias_table && in->cap > 0) || (in->bias_table && in->bias_causal != in->open.causal))
         return false;
     smp__bound s = *in;
     s.form = SMP__PROBS;
@@ -242,7 +256,7 @@ bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
             smp__bind(im, node, 0, &s);
             return true;
         }
-        if (in->form != SMP__SCORES || !hides(other))
+        if (in->form != SMP__SCORES || in->tanh || !hides(other))
             continue;
         bool (*const hidden)(double) = k == 1 ? is_zero : not_zero;
         bool (*const open)(double) = k == 1 ? not_zero : is_zero;

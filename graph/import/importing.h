@@ -50,6 +50,8 @@ typedef struct smp__bound {
     char axes[32];                 /* import_axes.c */
     smp__heads q, k;               /* HEADS, HALF ..: q */
     double scale;                  /* of SCORES */
+    double cap;                    /* scores are cap * tanh(scale * q k^T / cap); 0: as they are */
+    bool tanh;                     /* their tanh was taken, and is not multiplied yet */
     smp__places open;              /* of SCORES and MASK */
     const char *mask;              /* int32 [keys] */
     const smp_onnx_value *plus;    /* of MASK: what is added where it hides nothing; NULL: 0 */
@@ -199,6 +201,7 @@ bool smp__axes_plain(const smp__bound *heads, smp__bound *tensor);
 bool smp__axes_write(smp_import *im, const smp__bound *heads, smp__bound *tensor);
 /* import_scores.c */
 bool smp__scores_add(smp_import *im, const smp_onnx_node *node);
+bool smp__scores_tanh(smp_import *im, const smp_onnx_node *node);
 bool smp__scores_softmax(smp_import *im, const smp_onnx_node *node);
 bool smp__scores_where(smp_import *im, const smp_onnx_node *node);
 bool smp__mask_step(smp_import *im, const smp_onnx_node *node);
