@@ -213,11 +213,22 @@ static smp_status bind_input(smp_import *im, smp_onnx_value *v)
     return SMP_OK;
 }
 
+/* Nothing, to be put behind something: what rotary positions leave of heads that turn as a whole. */
+static bool is_nothing(const smp_import *im, const smp_onnx_node *node)
+{
+    const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);
+    const int32_t reader = out ? im->reader[out - im->model->value] : -1;
+    return node->n_out == 1 && out && out->inferred && smp__onnx_elements(out) == 0 &&
+           out->n_use == 1 && reader >= 0 && strcmp(im->model->node[reader].op, "Concat") == 0;
+}
+
 static void take_node(smp_import *im, const smp_onnx_node *node)
 {
     const smp__converter *converter = converter_of(node->op);
     bool shapes = true;
     im->node = node;
+    if (is_nothing(im, node))
+        return;
     for (int k = 0; k < node->n_out; k++) {
         const smp_onnx_value *v = smp__onnx_out(im->model, node, k);
         shapes &= !v || v->n_use == 0 || smp_onnx_constant(v) ||

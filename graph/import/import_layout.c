@@ -104,7 +104,17 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
     if (node->n_in > MOST)
         return smp__refuse(im, "%d inputs, expected at most %d", node->n_in, MOST);
     int64_t size = 0;
-    int axis = -1;
+    int axis = -1, n_some = 0, some = 0;
+    for (int k = 0; k < node->n_in; k++)
+        if (smp__onnx_in(im->model, node, k) &&
+            smp__onnx_elements(smp__onnx_in(im->model, node, k)) != 0) {
+            some = k;
+            n_some++;
+        }
+    if (n_some == 1 && smp__peek(im, node, some)->form != SMP__NOTHING) {
+        smp__bind(im, node, 0, smp__peek(im, node, some));
+        return true;
+    }
     for (int k = 0; k < node->n_in; k++) {
         if (!part_of_concat(im, node, k, &x))
             return false;
@@ -186,6 +196,13 @@ static bool slice(smp_import *im, const smp_onnx_node *node)
             cut = d;
             n_cut++;
         }
+    const smp__bound *bound = smp__bound_of(im, in);
+    if (n_cut == 0 && bound->form != SMP__NOTHING && bound->deferred < SMP__MOST_DEFERRED) {
+        smp__bound same = *bound;
+        same.deferred += same.form != SMP__TENSOR;
+        smp__bind(im, node, 0, &same);
+        return true;
+    }
     if (n_cut == 1 && count[cut] == 1 && smp__heads_select(im, node, 0, cut, begin[cut], true))
         return true;
     if (!smp__tensor_in(im, node, 0, &x))

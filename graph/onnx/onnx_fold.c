@@ -69,6 +69,20 @@ void smp__fold_strides_of(const smp_onnx_value *v, int64_t stride[])
     }
 }
 
+/* A list of nothing, of whole numbers: what is left of a shape behind its end. */
+static bool is_empty(const smp_onnx_value *v)
+{
+    return v->n_dim == 1 && v->dim[0] == 0 && !smp__onnx_is_float(v->type);
+}
+
+static bool make_list(smp__fold *f)
+{
+    if (f->n != 0 || !is_empty(f->out))
+        return smp__fold_make(f);
+    f->out->ints = f->ints = smp__onnx_take(f->m, 0, sizeof(int64_t));
+    return f->ints != NULL;
+}
+
 /* Strides by which v repeats itself as the output's shape has it. */
 void smp__fold_broadcast_strides(const smp_onnx_value *v, const smp_onnx_value *out,
                                  int64_t stride[])
@@ -226,7 +240,7 @@ static void transpose(smp__fold *f)
 static void slice(smp__fold *f)
 {
     int64_t begin[SMP_ONNX_DIMS], step[SMP_ONNX_DIMS], count[SMP_ONNX_DIMS], own[SMP_ONNX_DIMS];
-    if (!smp__onnx_slices(f->m, f->node, begin, step, count) || !smp__fold_make(f))
+    if (!smp__onnx_slices(f->m, f->node, begin, step, count) || !make_list(f))
         return;
     smp__fold_strides_of(f->in[0], own);
     int64_t at = 0;
@@ -242,7 +256,7 @@ static void concat(smp__fold *f)
 {
     int axis;
     if (!smp__onnx_axis(smp__onnx_concat_axis(f->m, f->node), f->out->n_dim, &axis) ||
-        !smp__fold_make(f))
+        !make_list(f))
         return;
     int64_t inner = 1, outer = 1, begin = 0;
     for (int d = 0; d < f->out->n_dim; d++)
@@ -399,7 +413,8 @@ smp_status smp__onnx_fold(smp_onnx_model *model, const smp_onnx_node *node)
         }
         if (!found->any && v &&
             (!smp_onnx_constant(v) ||
-             (smp__onnx_elements(v) < 1 && found->fold != constant_of_shape)))
+             (smp__onnx_elements(v) < 1 &&
+              !(is_empty(v) && (found->fold == constant_of_shape || found->fold == concat)))))
             return SMP_OK;
         if (k < 3)
             f.in[k] = v;

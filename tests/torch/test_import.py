@@ -125,14 +125,14 @@ WAYS = {
     "bart": ("fixed", "any", "mask"),  # the older one does not tell that a bias is a buffer
     "gemma": ("fixed", "any", "mask", "older"),
     "gemma2": ("fixed", "any", "mask", "older"),
-    "phi3": ("fixed", "any", "mask"),
+    "phi3": ("fixed", "any", "mask", "older"),
     "t5": ("older",),  # the newer one fails
     "vit": ("fixed", "any", "older"),
     "deit": ("fixed", "any", "older"),
     "hf_resnet": ("older",),  # the newer one folds batch normalisation away
-    "encoder": ("fixed", "any"),
-    "torchvision_vit": ("fixed",),
-    "timm_vit": ("fixed",),
+    "encoder": ("fixed", "any", "older"),
+    "torchvision_vit": ("fixed", "older"),
+    "timm_vit": ("fixed", "older"),
 }
 ORDINARY = ("gpt2:mask", "llama:any", "bert:older", "roberta:mask", "t5:older", "bart:mask", "vit:any", "hf_resnet:older",
             "encoder:fixed", "timm_vit:fixed")
