@@ -213,7 +213,7 @@ static smp_status bind_input(smp_import *im, smp_onnx_value *v)
     return SMP_OK;
 }
 
-/* Nothing, to be put behind something: what rotary positions leave of heads that turn as a whole. */
+/* Nothing, put behind something: what rotary positions leave of heads that turn as a whole. */
 static bool is_nothing(const smp_import *im, const smp_onnx_node *node)
 {
     const smp_onnx_value *out = smp__onnx_out(im->model, node, 0);

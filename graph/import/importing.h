@@ -155,9 +155,6 @@ bool smp__lost_bias(smp_import *im, const char *name, int64_t n);
 /* ", tie: {role: other}" for those of the roles that have one; "" for none. */
 const char *smp__ties(smp_import *im, const char *const *role, const char *const *tied, int n);
 
-/* A constant as an operator `parameter` with the shape of one sample. Returns its tensor. */
-const char *smp__parameter(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
-                           const smp_shape *shape, const float *values);
 /* May a constant become a weight that is trained? */
 bool smp__trainable(smp_import *im, const smp_onnx_value *value);
 
@@ -170,6 +167,16 @@ void smp__bind_tensor(smp_import *im, const smp_onnx_node *node, int k, const ch
 const char *smp__reshaped(smp_import *im, const char *near, const char *tensor,
                           const smp_shape *from, const smp_shape *to);
 
+/* import_arithmetic.c: the input as it is, for what changes nothing. */
+bool smp__passes(smp_import *im, const smp_onnx_node *node, int k);
+bool smp__same_size(smp_import *im, const smp_onnx_node *node, int k);
+/* import_constants.c: input `tensor` and a constant, of "add", "sub" or "mul", as a bias along one
+ * dimension or a table of positions; else with a weight of the tensor's shape. */
+bool smp__with_constant(smp_import *im, const smp_onnx_node *node, const char *kind, int tensor,
+                        int constant);
+/* A constant as an operator `parameter` with the shape of one sample. Returns its tensor. */
+const char *smp__parameter(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
+                           const smp_shape *shape, const float *values);
 /* import_opaque.c */
 /* Names of a file, which may have any bytes, in a comment. */
 void smp__comment(smp_text *out, const char *text);
