@@ -28,7 +28,11 @@ class PipelineTrainer(Trainer):
         if rest or self.args.gradient_accumulation_steps != 1:
             raise ValueError(f"{self.args.per_device_train_batch_size} samples are no {microbatches} micro-batches, or gradients "
                              "are accumulated: micro-batches are what that is for")
-        example = self._prepare_inputs(self.data_collator([self.train_dataset[i] for i in range(size)]))
+        if self.label_smoother is not None or self.compute_loss_func is not None:
+            raise ValueError("label_smoothing_factor, compute_loss_func: the loss is the module's own")
+        self._collate = self._get_collator_with_removed_columns(self.data_collator)
+        example = self._prepare_inputs(self._collate([self.train_dataset[i] for i in range(size)]))
+        self.model.train()  # as what is traced stays; from_pretrained() returns it in eval()
         with self.accelerator.autocast():
             self.parallel = smp_torch.parallelize(self.model, dict(example), lambda output: output.loss, plan,
                                                   options=["--microbatches", str(microbatches), *options])
@@ -36,7 +40,11 @@ class PipelineTrainer(Trainer):
     def get_train_dataloader(self):
         sampler = DistributedSampler(self.train_dataset, self.parallel.replicas, self.parallel.replica, seed=self.args.seed)
         return DataLoader(self.train_dataset, self.parallel.batch_size, sampler=sampler, drop_last=True,
-                          collate_fn=self.data_collator)
+                          num_workers=self.args.dataloader_num_workers, collate_fn=self._collate)
+
+    def _run_epoch(self, *, epoch, train_dataloader, **more):
+        train_dataloader.sampler.set_epoch(epoch)  # another order in each
+        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **more)
 
     def _wrap_model(self, model, training=True, dataloader=None):
         return self.parallel if training else model
@@ -49,7 +57,7 @@ class PipelineTrainer(Trainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         with self.accelerator.autocast():
-            return self.parallel.step(dict(self._prepare_inputs(inputs)), seed=self.state.global_step)
+            return self.parallel.step(dict(self._prepare_inputs(inputs)), seed=(self.args.seed << 32) + self.state.global_step)
 
     def _clip_grad_norm(self, model):
         return self.parallel.clip_grad_norm_(self.args.max_grad_norm)
@@ -60,6 +68,10 @@ class PipelineTrainer(Trainer):
     def evaluation_loop(self, *args, **kwargs):
         self.model.load_state_dict(self.parallel.state_dict())
         return super().evaluation_loop(*args, **kwargs)
+
+    def _load_best_model(self):
+        super()._load_best_model()
+        self.parallel.load_state_dict(self.model.state_dict())
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, self.parallel.state_dict())

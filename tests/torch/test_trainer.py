@@ -34,7 +34,8 @@ def make(bf16):
     torch.manual_seed(7)
     module = of_transformers(*DECODERS["gpt2"])
     rows = torch.randint(3, VOCABULARY, (24, LENGTH))
-    return module if bf16 else module.double(), [{"input_ids": row, "labels": row} for row in rows]
+    data = [{"input_ids": row, "labels": row, "number": i} for i, row in enumerate(rows)]  # no argument of the module
+    return (module if bf16 else module.double()).eval(), data
 
 
 def arguments(folder, bf16, **more):
@@ -44,15 +45,17 @@ def arguments(folder, bf16, **more):
 
 
 class Plain(Trainer):
-    """With the order of a DistributedSampler."""
+    """With the order of a DistributedSampler, in one long epoch."""
 
     def get_train_dataloader(self):
         replicas = self.args.gradient_accumulation_steps // MICROBATCHES
-        batches = []
+        collate, batches = self._get_collator_with_removed_columns(self.data_collator), []
         for replica in range(replicas):
-            sampler = DistributedSampler(self.train_dataset, replicas, replica, seed=self.args.seed)
-            batches.append(list(DataLoader(self.train_dataset, MICROBATCHES * SIZE, sampler=sampler, drop_last=True,
-                                           collate_fn=self.data_collator)))
+            sampler, own = DistributedSampler(self.train_dataset, replicas, replica, seed=self.args.seed), []
+            for epoch in range(2):
+                sampler.set_epoch(epoch)
+                own += DataLoader(self.train_dataset, MICROBATCHES * SIZE, sampler=sampler, drop_last=True, collate_fn=collate)
+            batches.append(own)
         parts = [{k: v[i:i + SIZE] for k, v in batch.items()} for step in zip(*batches) for batch in step
                  for i in range(0, MICROBATCHES * SIZE, SIZE)]
         return DataLoader(parts, None)
@@ -88,6 +91,8 @@ def rank(name, folder):
             module, arguments(folder, bf16, per_device_train_batch_size=MICROBATCHES * SIZE), train_dataset=data,
             eval_dataset=data[:8], microbatches=MICROBATCHES, plan=plan,
             options=["--time-limit", "0.1", "--partitioner", "equal-parameters", *options])
+        if not trainer.model.training:
+            sys.exit("what is trained was traced in eval()")
         trainer.train(**how)
         return trainer
 
@@ -96,10 +101,15 @@ def rank(name, folder):
     half = f"{folder}/checkpoint-{STEPS // 2}"
     again = whole if bf16 else train(f"{half}/plan.json", resume_from_checkpoint=half)
     resumed = again.parallel.state_dict()
+    whole.state.best_model_checkpoint = half
+    whole._load_best_model()
+    best = whole.parallel.state_dict()
     if dist.get_rank() == 0:
-        saved = type(again.model).from_pretrained(f"{folder}/checkpoint-{STEPS}").state_dict()
         same = max((resumed[n] - x).abs().max().item() for n, x in state.items())
-        off = max((saved[n] - x).abs().max().item() for n, x in resumed.items())
+        off = 0.0
+        for place, loaded in ((f"{folder}/checkpoint-{STEPS}", resumed), (half, best)):
+            saved = type(again.model).from_pretrained(place).state_dict()
+            off = max(off, *((saved[n] - x).abs().max().item() for n, x in loaded.items()))
         torch.save(state, f"{folder}/state")
         print(json.dumps([*said(whole), same, off]))
     dist.barrier()

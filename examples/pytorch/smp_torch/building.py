@@ -1,5 +1,6 @@
 """build(): a module and a plan become this process's pipeline stages and the schedule that runs them."""
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -155,6 +156,10 @@ class PlanSchedule(_PipelineScheduleRuntime):
                 p.grad.div_(n)
 
 
+_OPTIONS = {name for step in (PlanSchedule.step, _PipelineScheduleRuntime.step)
+            for name, p in inspect.signature(step).parameters.items() if p.default is not p.empty}
+
+
 def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None, loss_fn: Callable | None = None, *,
           kwargs: dict | None = None, device: torch.device | str | None = None, process_group: dist.ProcessGroup | None = None,
           check: bool = True) -> tuple[list[SplitStage], PlanSchedule]:
@@ -173,6 +178,8 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     plan = read_plan(plan)
     if args is None:
         raise TypeError("build() needs args, an example of the module's input for one micro-batch")
+    if taken := _OPTIONS & set(kwargs or {}):
+        raise ValueError(f"argument '{min(taken)}' of the module: step() has one of that name, give this by position")
     world = dist.get_world_size(process_group)
     if world != plan.pipeline * plan.ddp:
         raise ValueError(f"the plan is for {plan.pipeline} ranks * {plan.ddp} replicas, there are {world} processes")

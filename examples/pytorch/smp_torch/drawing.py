@@ -41,7 +41,7 @@ def number_draws(trace, values):
         if node.op != "call_function" or node not in values or tags is not None and torch.Tag.nondeterministic_seeded not in tags:
             continue
         before = counter.drawn
-        with counter:
+        with counter, torch.random.fork_rng(trace.kind.generators()):  # what makes a tensor of nothing draws
             trace.run_node(node, values)
         if counter.drawn > before:
             numbers[node] = before

@@ -50,8 +50,8 @@ class Parallel:
         samples = samples_of(args, kwargs)
         example, self._spec = _pytree.tree_flatten((args, kwargs))
         self._order = list(kwargs)
-        self._example = [torch.Size([self.plan.microbatches * samples, *x.shape[1:]]) if is_batch(x, samples) else
-                         x.shape if isinstance(x, torch.Tensor) else x for x in example]
+        self._example = [(x.dtype, torch.Size([self.plan.microbatches * samples, *x.shape[1:]])) if is_batch(x, samples) else
+                         _typed(x) for x in example]
         self._first = any(s.is_first for s in stages)
         self._last = any(s.is_last for s in stages)
         self._weights = {plain_name(s, name): p for s in stages for name, p in s.submod.named_parameters()}
@@ -108,11 +108,13 @@ class Parallel:
         if spec != self._spec:
             return f"arguments {spec}, the example has {self._spec}"
         for given, example in zip(leaves, self._example, strict=True):
-            got = given.shape if isinstance(given, torch.Tensor) else given
+            got = _typed(given)
             if type(got) is not type(example) or got != example:
                 return f"got {got}, where the example makes it {example}"
         if self._has_target and not (isinstance(target, torch.Tensor) and target.dim() and target.shape[0] == self.batch_size):
             return f"the target is {tuple(target.shape) if isinstance(target, torch.Tensor) else type(target).__name__}"
+        if not self._has_target and target is not None:
+            return "got a target, which the example has not"
         return self.schedule.other_autocast()
 
     def parameters(self) -> list[nn.Parameter]:
@@ -221,7 +223,7 @@ def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
     n = dist.get_world_size()
     kind = kind_of(device_of(module))
     curve = measure_curve(kind.place()) if n > 1 else None
-    made = [None, None]
+    made, failed = [None, None], None
     if dist.get_rank() == 0:
         try:
             with tempfile.TemporaryDirectory(prefix="smp-torch-") as folder, torch.random.fork_rng(kind.generators()):
@@ -232,11 +234,11 @@ def _make_plan(module, args, kwargs, loss_fn, target, options, budget_s):
                 _say(best_plan(own, f"{folder}/plan", ["-n", str(n), *options]))
                 with open(f"{folder}/plan.json", encoding="utf-8") as file:
                     made[0] = file.read()
-        except Exception as error:  # all processes end with it
-            made[1] = error
+        except Exception as error:  # all processes end with it; not each error can be sent
+            failed, made[1] = error, f"in the first process, {type(error).__name__}: {error}"
     dist.broadcast_object_list(made, 0)
     if made[1] is not None:
-        raise made[1]
+        raise failed or RuntimeError(made[1])
     return json.loads(made[0])
 
 
@@ -244,6 +246,10 @@ def _arguments(batch):
     if isinstance(batch, Mapping):
         return (), dict(batch)
     return (batch if isinstance(batch, tuple) else (batch,)), {}
+
+
+def _typed(leaf):
+    return (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _say(text):
