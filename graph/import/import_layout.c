@@ -93,6 +93,12 @@ static bool part_of_concat(smp_import *im, const smp_onnx_node *node, int k, smp
     return true;
 }
 
+static bool is_nothing(const smp_import *im, const smp_onnx_node *node, int k)
+{
+    const smp_onnx_value *v = smp__onnx_in(im->model, node, k);
+    return v && smp__onnx_elements(v) == 0;
+}
+
 static bool concat(smp_import *im, const smp_onnx_node *node)
 {
     enum { MOST = 32 };
@@ -104,31 +110,33 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
     if (node->n_in > MOST)
         return smp__refuse(im, "%d inputs, expected at most %d", node->n_in, MOST);
     int64_t size = 0;
-    int axis = -1, n_some = 0, some = 0;
+    int axis = -1, n = 0, some = 0;
     for (int k = 0; k < node->n_in; k++)
-        if (smp__onnx_in(im->model, node, k) &&
-            smp__onnx_elements(smp__onnx_in(im->model, node, k)) != 0) {
+        if (!is_nothing(im, node, k)) {
             some = k;
-            n_some++;
+            n++;
         }
-    if (n_some == 1 && smp__peek(im, node, some)->form != SMP__NOTHING) {
-        smp__bind(im, node, 0, smp__peek(im, node, some));
+    if (n == 1 && smp__peek(im, node, some) && smp__passes(im, node, some))
         return true;
-    }
+    n = 0;
     for (int k = 0; k < node->n_in; k++) {
+        if (is_nothing(im, node, k))
+            continue;
         if (!part_of_concat(im, node, k, &x))
             return false;
         axis = smp__sample_axis(&x, smp__onnx_concat_axis(im->model, node), out->n_dim);
-        if (axis < 0 || x.merged > 0 || (k > 0 && x.single != all.single))
+        if (axis < 0 || x.merged > 0 || (n > 0 && x.single != all.single))
             return smp__refuse(im, "puts samples one after another");
         size += x.shape.dim[axis];
-        in[k] = x.tensor;
+        in[n++] = x.tensor;
         all = x;
     }
+    if (n == 0)
+        return smp__refuse(im, "makes nothing");
     all.shape.dim[axis] = size;
-    if (node->n_in > 1)
-        all.tensor = smp__emit(im, "concat", smp__op_name(im, node, NULL), in, node->n_in,
-                               ", axis: %d}", axis);
+    if (n > 1)
+        all.tensor =
+            smp__emit(im, "concat", smp__op_name(im, node, NULL), in, n, ", axis: %d}", axis);
     smp__bind(im, node, 0, &all);
     return true;
 }

@@ -169,8 +169,9 @@ static bool hidden_by_mask(smp_import *im, const smp_onnx_value *v, const smp__b
                            bool (*hidden)(double), bool (*open)(double), smp__bound *scores)
 {
     if (mask->form != SMP__MASK || mask->shape.dim[0] != scores->k.length || v->n_dim != 4 ||
-        v->dim[3] != scores->k.length || (scores->mask && scores->mask != mask->tensor) ||
-        !open(mask->value[1][1]) || !hidden(mask->value[1][0]) ||
+        mask->along.key != 3 || mask->along.sample > 0 || !smp__axes_are(scores, "N,H,T,W") ||
+        (scores->mask && scores->mask != mask->tensor) || !open(mask->value[1][1]) ||
+        !hidden(mask->value[1][0]) ||
         (mask->open.causal && !(hidden(mask->value[0][0]) && hidden(mask->value[0][1]))))
         return false;
     scores->mask = mask->tensor;
@@ -270,7 +271,7 @@ bool smp__scores_where(smp_import *im, const smp_onnx_node *node)
 }
 
 /* A mask, or an int32 input of [keys] that may become one. */
-static bool as_mask(const smp__bound *in, smp__bound *out)
+static bool as_mask(const smp_import *im, const smp__bound *in, smp__bound *out)
 {
     if (!in)
         return false;
@@ -278,22 +279,35 @@ static bool as_mask(const smp__bound *in, smp__bound *out)
     if (in->form == SMP__MASK)
         return in->deferred < SMP__MOST_DEFERRED;
     if (in->form != SMP__TENSOR || !in->is_int || in->single || in->shape.n_dim != 1 ||
-        in->merged > 0)
+        in->merged > 0 || in->shape.dim[0] < 2)
         return false;
-    *out = (smp__bound){
-        .form = SMP__MASK, .tensor = in->tensor, .shape = in->shape, .value = {{0, 1}, {0, 1}}};
+    *out = (smp__bound){.form = SMP__MASK,
+                        .tensor = in->tensor,
+                        .shape = in->shape,
+                        .along = {im->model->batch > 1 ? 0 : -1, 1},
+                        .value = {{0, 1}, {0, 1}}};
     return true;
 }
 
-/* Are samples the first dimension, keys the last, and all others 1 or repeated? */
-static bool lies_as_scores(const smp_import *im, const smp_onnx_value *v, const smp__bound *mask)
+/* Where samples and keys are in a value that has each key once, in their order. */
+static bool find_keys(const smp_import *im, const smp_onnx_value *v, const smp__bound *mask,
+                      smp__mask_axes *along)
 {
-    const int64_t keys = mask->shape.dim[0];
-    return v && v->n_dim > 1 && v->dim[0] == im->model->batch && v->dim[v->n_dim - 1] == keys &&
-           (!mask->open.causal || (v->n_dim > 2 && v->dim[v->n_dim - 2] == keys));
+    const int64_t n = im->model->batch, keys = mask->shape.dim[0];
+    int found[2], n_found = 0;
+    for (int d = 0; d < v->n_dim; d++)
+        if (v->dim[d] != 1 && n_found++ < 2)
+            found[n_found - 1] = d;
+    if (n_found == 1 && v->dim[found[0]] == n * keys)
+        *along = (smp__mask_axes){n > 1 ? found[0] : -1, found[0]};
+    else if (n_found == 2 && v->dim[found[0]] == n && v->dim[found[1]] == keys)
+        *along = (smp__mask_axes){found[0], found[1]};
+    else
+        return false;
+    return true;
 }
 
-/* All samples' keys in their order, once. */
+/* Each key once? */
 static bool only_keys(const smp_import *im, const smp_onnx_value *v, const smp__bound *mask)
 {
     return v && !mask->open.causal &&
@@ -318,6 +332,41 @@ static bool picks_all(smp_import *im, const smp_onnx_node *node, const smp__boun
     return true;
 }
 
+/* The same dimensions, but for some of 1 that come or go? */
+static bool only_ones_differ(const smp_onnx_value *from, const smp_onnx_value *to,
+                             smp__mask_axes *along)
+{
+    const smp__mask_axes before = *along;
+    int d = 0;
+    for (int e = 0; e < from->n_dim; e++) {
+        if (from->dim[e] == 1)
+            continue;
+        while (d < to->n_dim && to->dim[d] == 1)
+            d++;
+        if (d == to->n_dim || to->dim[d] != from->dim[e])
+            return false;
+        along->sample = before.sample == e ? d : along->sample;
+        along->key = before.key == e ? d : along->key;
+        d++;
+    }
+    while (d < to->n_dim && to->dim[d] == 1)
+        d++;
+    return d == to->n_dim;
+}
+
+/* Dimensions are put in front, and others repeated. */
+static bool only_repeats(const smp_onnx_value *from, const smp_onnx_value *to,
+                         smp__mask_axes *along)
+{
+    const int ahead = to->n_dim - from->n_dim;
+    if (ahead < 0 || from->dim[along->key] != to->dim[along->key + ahead] ||
+        (along->sample >= 0 && from->dim[along->sample] != to->dim[along->sample + ahead]))
+        return false;
+    along->key += ahead;
+    along->sample += along->sample >= 0 ? ahead : 0;
+    return true;
+}
+
 static bool moves(const char *op)
 {
     static const char *const MOVES[] = {"Cast",     "Expand",  "Flatten", "Gather",
@@ -334,18 +383,24 @@ static bool mask_moved(smp_import *im, const smp_onnx_node *node, smp__bound *ma
     const smp_onnx_value *from = smp__onnx_in(im->model, node, 0);
     const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
     const bool is_bool = to->type == ONNX__TENSOR_PROTO__DATA_TYPE__BOOL;
-    if (smp__peek(im, node, 0)->form == SMP__TENSOR && !is_bool &&
-        to->type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT &&
+    const bool is_float = to->type == ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT;
+    if (smp__peek(im, node, 0)->form == SMP__TENSOR && !is_bool && !is_float &&
         (strcmp(node->op, "Cast") == 0 || to->n_dim <= 2))
         return false;
-    if (strncmp(node->op, "Gather", 6) == 0 && !picks_all(im, node, mask))
+    const bool gathers = strncmp(node->op, "Gather", 6) == 0;
+    if (gathers && !picks_all(im, node, mask))
         return false;
-    if (!only_keys(im, to, mask) &&
-        !(lies_as_scores(im, from, mask) && lies_as_scores(im, to, mask)))
+    if (strcmp(node->op, "Expand") == 0
+            ? !only_repeats(from, to, &mask->along)
+            : (gathers || !only_ones_differ(from, to, &mask->along)) &&
+                  !(only_keys(im, from, mask) && only_keys(im, to, mask) &&
+                    find_keys(im, to, mask, &mask->along)))
         return false;
-    for (int i = 0; i < 4 && is_bool; i++)
-        mask->value[i / 2][i % 2] = mask->value[i / 2][i % 2] != 0;
-    return true;
+    for (int i = 0; i < 4; i++) {
+        double *x = &mask->value[i / 2][i % 2];
+        *x = is_bool ? *x != 0 : is_float ? *x : trunc(*x);
+    }
+    return !mask->open.causal || mask->along.key == to->n_dim - 1;
 }
 
 /* What an input of a step by element is, of places and keys. */
@@ -362,9 +417,11 @@ static bool operand(smp_import *im, const smp_onnx_node *node, int k, const smp_
             return false;
         for (int i = 0; i < 4; i++)
             value[i / 2][i % 2] = two[i / 2];
-    } else if (v && as_mask(smp__peek(im, node, k), &own) && own.tensor == mask->tensor &&
-               lies_as_scores(im, v, &own) && v->n_dim == to->n_dim) {
+    } else if (v && as_mask(im, smp__peek(im, node, k), &own) && own.tensor == mask->tensor &&
+               only_repeats(v, to, &own.along) &&
+               (mask->along.key < 0 || memcmp(&own.along, &mask->along, sizeof(own.along)) == 0)) {
         open = own.open;
+        mask->along = own.along;
         memcpy(value, own.value, sizeof(own.value));
     } else {
         return false;
@@ -380,7 +437,7 @@ static bool mask_of_bias(smp_import *im, const smp_onnx_node *node, smp__bound *
     double hidden;
     if (node->n_in != 3 || strcmp(node->op, "Where") != 0 || !v || !v->floats || v->stored < 0 ||
         v->n_dim != 4 || !smp__onnx_scalar(smp__onnx_in(im->model, node, 2), &hidden) ||
-        !lies_as_scores(im, to, mask))
+        to->n_dim != 4 || mask->along.key != 3 || mask->along.sample > 0)
         return false;
     const bool places = mask->open.causal;
     for (int i = 0; i < 4; i++) {
@@ -399,9 +456,10 @@ static bool mask_computed(smp_import *im, const smp_onnx_node *node, smp__bound 
     const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
     const bool inverts = strcmp(op, "Not") == 0, chooses = strcmp(op, "Where") == 0;
     double in[3][2][2] = {{{0}}};
-    if (node->n_in != (inverts ? 1 : chooses ? 3 : 2) || !lies_as_scores(im, to, mask))
+    if (node->n_in != (inverts ? 1 : chooses ? 3 : 2))
         return false;
     mask->open = (smp__places){0};
+    mask->along = (smp__mask_axes){-1, -1};
     for (int k = 0; k < node->n_in; k++)
         if (!operand(im, node, k, to, mask, in[k]))
             return false;
@@ -411,7 +469,9 @@ static bool mask_computed(smp_import *im, const smp_onnx_node *node, smp__bound 
                                     : chooses ? (a != 0 ? b : c)
                                               : smp__onnx_of_two(op, a, b);
     }
-    return lies_as_scores(im, to, mask);
+    /* Places are of the last two dimensions: queries and keys. */
+    return mask->along.key >= 0 && (!mask->open.causal || (mask->along.key == to->n_dim - 1 &&
+                                                           mask->along.sample < to->n_dim - 2));
 }
 
 bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
@@ -420,7 +480,7 @@ bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
     const smp_onnx_value *to = smp__onnx_out(im->model, node, 0);
     bool found = false;
     for (int k = 0; k < node->n_in && !found; k++)
-        found = as_mask(smp__peek(im, node, k), &mask);
+        found = as_mask(im, smp__peek(im, node, k), &mask);
     if (!found || !to || to->n_dim < 1)
         return false;
     if (mask.plus ||

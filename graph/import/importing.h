@@ -30,6 +30,12 @@ typedef struct smp__heads {
     double factor;  /* times this */
 } smp__heads;
 
+/* Dimensions of a mask in ONNX: it repeats itself along all others. One for both: samples' keys one
+ * after another. -1: there is one sample alone. */
+typedef struct smp__mask_axes {
+    int sample, key;
+} smp__mask_axes;
+
 /* Which keys a query sees by its position alone. */
 typedef struct smp__places {
     bool causal;    /* none behind it */
@@ -61,6 +67,7 @@ typedef struct smp__bound {
     int32_t bias_stored;           /* initializer that it comes from */
     bool bias_causal;              /* has buckets for the past alone */
     double value[2][2];            /* of MASK: [is the place open?][does the key count?] */
+    smp__mask_axes along;          /* of MASK */
     int half;                      /* of HALF: 0, 1; negated: 2 + ... */
     const float *table;            /* of COSINE and SINE: [length][width] */
 } smp__bound;
