@@ -90,8 +90,7 @@ CASES = {  # name: model, whether in an autocast, words for smp-partition, how f
     "regions in a region": (regions, True, ["--chunks", "2", "--cut-at", "layers", "--pipeline", "zero-bubble"], 0),
     "cut in regions": (regions, False, ["--chunks", "2", "--partitioner", "equal-parameters"], 0.01),  # casts a weight twice
     "checkpoint": (recomputed, True, ["--recompute", "all", "--cut-at", "layers"], 0),
-    "llama": (llama, True, [], 0.01),
-    "llama recomputed": (llama, True, ["--recompute", "all"], 0.01),
+    "llama, recomputed": (llama, True, ["--recompute", "all"], 0.01),
 }
 
 

@@ -97,12 +97,18 @@ def cuda_calls():
             return 0.001 * (other.at - self.at)
 
     fake = SimpleNamespace(Event=Event, synchronize=lambda: asked.append("synchronize"), set_device=lambda d: asked.append(d),
+                           manual_seed=lambda n: asked.append(("seed", n)),
                            device_count=lambda: 2, current_device=lambda: 1,
                            get_device_properties=lambda _: SimpleNamespace(total_memory=100))
-    with unittest.mock.patch.object(torch, "cuda", fake), unittest.mock.patch.dict(os.environ, LOCAL_RANK="1"):
+    with unittest.mock.patch.object(torch, "cuda", fake), unittest.mock.patch.dict(os.environ, LOCAL_RANK="0"):
         kind = devices.kind_of("cuda")
-        if kind.place() != torch.device("cuda", 1) or asked != [torch.device("cuda", 1)]:
-            sys.exit(f"LOCAL_RANK 1 is {asked}")
+        kind.place()
+        del os.environ["LOCAL_RANK"]
+        if kind.place() != torch.device("cuda", 1) or asked != [torch.device("cuda", 0), torch.device("cuda", 1)]:
+            sys.exit(f"LOCAL_RANK 0, and the current device, are {asked}")
+        kind.seed(5)
+        if asked[-1] != ("seed", 5) or torch.initial_seed() != 5:
+            sys.exit(f"seeded by {asked[-1]}, {torch.initial_seed()}")
         if devices.median_us(kind, lambda: None, 0.0) != 1 or asked.count("synchronize") != 4:
             sys.exit(f"asked for {asked}")
         if kind.generators() != [1] or kind.memory_bytes(2) != 90 or kind.memory_bytes(4) != 45 or "nccl" not in kind.backend:

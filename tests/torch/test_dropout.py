@@ -22,7 +22,7 @@ MOST = 1e-12  # in double
 
 
 class Noisy(nn.Module):
-    """Dropout in place, in attention and of nothing, noise, and what draws in no_grad."""
+    """Dropout in place, in attention and of nothing, noise, like a tensor and of a shape, and what draws in no_grad."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Noisy(nn.Module):
             with torch.no_grad():
                 noise = torch.randn_like(x)
             x = self.none(x) + functional.alpha_dropout(y, 0.1, training=True) + 0.1 * noise
-        return x
+        return x + 0.1 * torch.rand(WIDTH, dtype=x.dtype)
 
 
 def noisy():
@@ -104,15 +104,15 @@ def rank(name, ranks, replicas, options, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     module, named, batch, loss_fn = make(name, replicas)
+    before = torch.random.get_rng_state()
     model = smp_torch.parallelize(module, named(batch[:SIZE]), loss_fn, target=batch[:SIZE], budget_s=0.1,
                                   options=["--microbatches", str(MICROBATCHES), "--time-limit", "0.1", "--partitioner",
                                            "equal-parameters", *options])
-    torch.manual_seed(dist.get_rank())
-    before = torch.random.get_rng_state()
+    made = torch.random.get_rng_state()
     own = batch.chunk(replicas)[model.replica]
     losses = [model.step(named(own), own, seed=seed).item() for seed in SEEDS]
     gradients = {n: p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for n, p in model.named_parameters()}
-    if not torch.equal(before, torch.random.get_rng_state()):
+    if not torch.equal(before, made) or not torch.equal(before, torch.random.get_rng_state()):
         sys.exit("the generator is not what it was")
     torch.save(gradients, f"{folder}/{dist.get_rank()}")
     losses.append(model.step(named(own), own).item())

@@ -1,6 +1,6 @@
 """smp_torch.parallelize: classes of transformers in a training loop as a user has one, on two and four processes: losses,
 clipped gradients' norms and the state afterwards are those of one process; saved, by torch.distributed.checkpoint too, and
-loaded again."""
+loaded again. The script of the README runs."""
 
 import json
 import os
@@ -141,6 +141,17 @@ def check(name, ranks, replicas, *options):
         sys.exit(f"{found['refused']}\n{output}")
 
 
+def readme(folder):
+    """Its first script, measured for a shorter time."""
+    with open(os.path.join(os.path.dirname(smp_torch.__path__[0]), "README.md"), encoding="utf-8") as file:
+        script = file.read().split("```python\n")[1].split("```")[0]
+    call = smp_torch.parallelize
+    smp_torch.parallelize = lambda *args, options: call(*args, options=[*options, "--time-limit", "0.1"], budget_s=0.2)
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    exec(compile(script, "README.md", "exec"), {})
+
+
 CASES = [("gpt2", 2, 1, "--stages", "2", "--chunks", "2"), ("gpt2", 4, 2, "--stages", "2", "--shard", "2"),
          ("t5", 2, 1, "--stages", "2", "--pipeline", "zero-bubble"), ("t5", 4, 2, "--stages", "2", "--shard", "1")]
 warnings.filterwarnings("ignore")
@@ -159,5 +170,8 @@ with tempfile.TemporaryDirectory() as scratch:
     if code:
         sys.exit(errors[-3000:])
     made.update(torch.load(f"{scratch}/made"))
+    code, output, errors = run_ranks(2, readme, scratch)
+    if code or "step 3: loss" not in output or "lm_head.weight" not in torch.load(f"{scratch}/gpt2.pt"):
+        sys.exit(f"README.md: {output}{errors[-3000:]}")
 for case in CASES:
     check(*case)

@@ -23,6 +23,7 @@ from transformers.utils import ModelOutput
 
 import smp_torch
 from forks import run_ranks
+from smp_torch.trace import moved
 
 MICROBATCHES, SIZE, WIDTH, MOST = 4, 2, 6, 1e-12
 
@@ -140,18 +141,48 @@ def rank(folder):
             torch.save((total, {n: g for part in made for n, g in part.items()}), f"{folder}/{name}")
         if name == "keywords":
             refuses(model, batch)
+    for arguments, loss_fn, words in (({"x": tensors(), "seed": 1.0}, output_loss, "argument 'seed'"),
+                                      ({"x": tensors()}, fails, "no loss")):
+        try:
+            smp_torch.parallelize(Module(lambda x, s, seed=0: x + seed).double(), arguments, loss_fn, budget_s=0.1,
+                                  options=["--microbatches", str(MICROBATCHES), "--time-limit", "0.1", "--stages", "2"])
+        except Exception as error:
+            said = str(error)
+        if words not in said:
+            sys.exit(f"parallelize() said {said}, expected {words}")
+    if not moved([Own(tensors())], "meta")[0].tensor.is_meta:
+        sys.exit("a tensor in a dataclass stays on its device")
     dist.barrier()
     dist.destroy_process_group()
+
+
+@dataclasses.dataclass
+class Own:
+    tensor: torch.Tensor
+
+
+class Unsent(Exception):
+    """Which cannot be pickled."""
+
+    def __init__(self, words):
+        super().__init__(words)
+        self.words = lambda: words
+
+
+def fails(output):
+    raise Unsent("no loss")
 
 
 def refuses(model, batch):
     """In all processes, also where only the first has such a batch."""
     short = {**batch, "x": batch["x"][1:]}
     without = {name: x for name, x in batch.items() if name != "mask"}
-    for other, words in ((short, "torch.Size([7, 6])"), ({**batch, "scale": 3.0}, "got 3.0"), (without, "arguments"),
-                         ({**batch, "mask": None}, "got None"), ({**batch, "extra": batch["x"]}, "torch.Size([8, 6])")):
+    for *other, words in (
+            ({**batch, "x": batch["x"].float()}, "torch.float32"), (short, "torch.Size([7, 6])"), (without, "arguments"),
+            ({**batch, "scale": 3.0}, "got 3.0"), ({**batch, "mask": None}, "got None"), (batch, batch["x"], "got a target"),
+            ({**batch, "extra": batch["x"]}, "torch.Size([8, 6])")):
         try:
-            model.step(other if dist.get_rank() == 0 else batch)
+            model.step(*other if dist.get_rank() == 0 else (batch,))
         except ValueError as error:
             said = str(error)
         if (words if dist.get_rank() == 0 else "another process") not in said:

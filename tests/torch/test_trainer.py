@@ -96,6 +96,14 @@ def rank(name, folder):
         trainer.train(**how)
         return trainer
 
+    module, data = make(bf16)
+    try:
+        PipelineTrainer(module, arguments(folder, bf16), train_dataset=data, eval_dataset=data, microbatches=1,
+                        compute_loss_func=print)
+    except ValueError as error:
+        refused = str(error)
+    if "compute_loss_func" not in refused:
+        sys.exit(refused)
     whole = train()
     state = whole.parallel.state_dict()
     half = f"{folder}/checkpoint-{STEPS // 2}"

@@ -19,7 +19,7 @@ from .self_check import check_stages
 from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
 from .stage_module import StageModule
-from .trace import Trace, is_batch, samples_of, touches_change
+from .trace import Trace, is_batch, moved, samples_of, touches_change
 
 LOSS = "loss"  # the operator of the model file that stands for loss_fn
 
@@ -186,7 +186,7 @@ def build(module: nn.Module, plan: Plan | dict | str, args: tuple | None = None,
     device = torch.device(device or device_of(module))
     if device != device_of(module):
         module.to(device)
-    args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (tuple(args), kwargs))
+    args, kwargs = moved((tuple(args), kwargs), device)
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
     if check:

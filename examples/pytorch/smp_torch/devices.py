@@ -36,6 +36,11 @@ class Cpu:
         return []
 
     @staticmethod
+    def seed(number):
+        """The CPU's generator and those; torch.manual_seed() would seed all cards."""
+        torch.default_generator.manual_seed(number)
+
+    @staticmethod
     def memory_bytes(processes):
         """For one of so many processes of this machine, with some left to the system."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10 // processes
@@ -48,7 +53,8 @@ class Cuda:
 
     @staticmethod
     def place():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        index = os.environ.get("LOCAL_RANK")  # of torchrun
+        device = torch.device("cuda", torch.cuda.current_device() if index is None else int(index))
         torch.cuda.set_device(device)
         return device
 
@@ -69,6 +75,11 @@ class Cuda:
     @staticmethod
     def generators():
         return [torch.cuda.current_device()]
+
+    @staticmethod
+    def seed(number):
+        torch.default_generator.manual_seed(number)
+        torch.cuda.manual_seed(number)
 
     @staticmethod
     def memory_bytes(processes):

@@ -17,9 +17,10 @@ def seed_of(*numbers):
 
 
 def seed_operator(draw, number):
-    """Before an operator that draws; draw: (seed, micro-batch), or None."""
+    """Before an operator that draws; draw: (kind of device, seed, micro-batch), or None."""
     if draw is not None:
-        torch.manual_seed(seed_of(*draw, number))
+        kind, *numbers = draw
+        kind.seed(seed_of(*numbers, number))
 
 
 class _Counter(TorchDispatchMode):

@@ -17,7 +17,7 @@ from .links import measure_curve, this_machine
 from .plan import Plan, read_plan
 from .planner import best_plan
 from .profiling import profile
-from .trace import is_batch, samples_of
+from .trace import is_batch, moved, samples_of
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -71,7 +71,7 @@ class Parallel:
         seed: another one in each step; dropout then draws the same numbers on any number of processes. Without, each process
             draws from its own generator."""
         args, kwargs = _arguments(batch)
-        args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(self.device), (args, kwargs, target))
+        args, kwargs, target = moved((args, kwargs, target), self.device)
         kwargs = {name: kwargs[name] for name in [*self._order, *kwargs] if name in kwargs}
         self._check(args, kwargs, target)
         losses = []
@@ -193,7 +193,8 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
         module that makes its loss of its arguments.
     plan: path of a plan, or of its `--export json`; without, the first process profiles the module, and smp-partition plans it.
     options: more words for smp-partition, such as ["--stages", "2", "--global-batch", "64"].
-    device: "cpu" or "cuda", of which each process takes that of its LOCAL_RANK; without, where the module is.
+    device: "cpu" or "cuda", of which each process takes that of its LOCAL_RANK, else its current one; without, the kind that
+        the module is on.
     budget_s: about how long it is profiled.
     check: compare the stages with the module before the first step.
 
@@ -203,7 +204,7 @@ def parallelize(module: nn.Module, example, loss_fn: Callable, plan: Plan | dict
     if device != device_of(module):
         module.to(device)
     args, kwargs = _arguments(example)
-    args, kwargs, target = _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (args, kwargs, target))
+    args, kwargs, target = moved((args, kwargs, target), device)
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False
         _say("use_cache is turned off: a step of training caches nothing")

@@ -16,6 +16,7 @@ from .launch import launch
 from .links import this_machine
 from .plan import read_plan
 from .planner import best_plan
+from .trace import moved
 
 TUNE_STEPS = 4
 
@@ -50,7 +51,7 @@ def make(spec, seed, device):
         raise SystemExit(f"smp_torch: {spec} returned {type(made).__name__}, expected (module, args, loss_fn, target) with a "
                          "tuple of tensors for args")
     module, args, loss_fn, target = made
-    return module.to(device), *torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), (args, loss_fn, target))
+    return module.to(device), *moved((args, loss_fn, target), device)
 
 
 def _parser():

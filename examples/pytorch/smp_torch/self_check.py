@@ -68,13 +68,14 @@ def difference(module, cut, args, kwargs, shaped):
 
 def _run(module, call, weights, args, kwargs):
     """Output tensors, and the gradients of the weights."""
+    kind = kind_of(device_of(module))
     with _state_kept(module), torch.enable_grad():
-        with _Seeded():
+        with _Seeded(kind):
             out = tensors_of(call(*args, **kwargs))
-        torch.manual_seed(2)
+        kind.seed(2)
         total = sum((o * torch.randn_like(o)).sum() for o in out if o.requires_grad)
         if isinstance(total, torch.Tensor):
-            with _Seeded():  # of checkpoints, which run forward again
+            with _Seeded(kind):  # of checkpoints, which run forward again
                 total.backward()  # not autograd.grad(), which a user's checkpoints may not know
         return [o.detach() for o in out], [p.grad for _, p in weights]
 
@@ -82,9 +83,13 @@ def _run(module, call, weights, args, kwargs):
 class _Seeded(TorchDispatchMode):
     """Each operator draws the same random numbers wherever it stands: stages may run them in another order."""
 
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if torch.Tag.nondeterministic_seeded in function.tags:
-            torch.manual_seed(1)
+            self.kind.seed(1)
         return function(*args, **(kwargs or {}))
 
 

@@ -11,6 +11,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 
+from .devices import kind_of
+
 
 class SplitStage(PipelineStage):
     def __init__(self, module, first_microbatch, *args, **kwargs):
@@ -19,7 +21,7 @@ class SplitStage(PipelineStage):
         self.module, self.first_microbatch, self.seed = module, first_microbatch, None
 
     def forward_one_chunk(self, fwd_chunk_id, *args, **kwargs):
-        self.module.draw = None if self.seed is None else (self.seed, self.first_microbatch + fwd_chunk_id)
+        self.module.draw = None if self.seed is None else (kind_of(self.device), self.seed, self.first_microbatch + fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_maybe_with_nosync(self, backward_type, bwd_kwargs, last_backward=False):

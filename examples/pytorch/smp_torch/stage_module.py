@@ -16,7 +16,7 @@ from .trace import TENSOR, map_nodes
 
 class StageModule(nn.Module):
     """received, sent: names of tensors in the order in which they are handed over; draws: node -> its number, of operators
-    that draw random numbers. draw: (seed, micro-batch) of these in the next forward, or None."""
+    that draw random numbers. draw: of seed_operator() in the next forward, or None."""
 
     def __init__(self, trace, ops, received, sent, returned, recompute, first, draws):
         super().__init__()

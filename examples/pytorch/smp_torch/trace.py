@@ -214,17 +214,25 @@ class Trace:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
+def _register_dataclasses(value):
+    """With pytree, which torch.export asks."""
+    for leaf in _pytree.tree_leaves(value):
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and type(leaf) not in _pytree.SUPPORTED_NODES:
+            torch.export.register_dataclass(type(leaf))
+            _register_dataclasses(leaf)
+
+
+def moved(value, device):
+    """The same, its tensors on that device, those in dataclasses too."""
+    _register_dataclasses(value)
+    return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), value)
+
+
 @contextlib.contextmanager
 def _dataclasses_known(module, arguments):
-    """To pytree, which torch.export asks: those of the arguments and, while the module is exported, of its output."""
-    def register(value):
-        for leaf in _pytree.tree_leaves(value):
-            if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and type(leaf) not in _pytree.SUPPORTED_NODES:
-                torch.export.register_dataclass(type(leaf))
-                register(leaf)
-
-    register(arguments)
-    hook = module.register_forward_hook(lambda _, given, output: register(output))
+    """Those of the arguments and, while the module is exported, of its output."""
+    _register_dataclasses(arguments)
+    hook = module.register_forward_hook(lambda _, given, output: _register_dataclasses(output))
     try:
         yield
     finally:
