@@ -95,7 +95,7 @@ static int atoms_of(const smp__bound *b, char atom[MOST_ATOMS + 1])
 }
 
 /* Splits the width, which is all that a position has, or what a split has left of it: the first of
- * two pieces are heads, the first of three parts. again: what is in `axes` as heads is of a split. */
+ * two pieces are heads, the first of three parts. again: heads in `axes` are of a split. */
 static bool split_width(smp__bound *x, int64_t piece, bool again)
 {
     if (piece < 1 || x->q.width % piece != 0 || x->q.repeat != 1 || x->q.parts != 1 ||

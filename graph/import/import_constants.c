@@ -49,12 +49,15 @@ static int only_axis(const smp_onnx_value *c, const smp_onnx_value *like, const 
     return axis < 0 ? -1 : smp__sample_axis(bound, axis, like->n_dim);
 }
 
-/* Is it the same row of a table, that nothing else reads, for all positions? Token types are, where
- * a text has none. */
+/* Is it one row of a table, the same for all positions, of which nothing else is read? Token types
+ * are, where a text has none. Of several equal rows none is the one. */
 static bool one_row(smp_import *im, const smp_onnx_value *c)
 {
     const int64_t n = smp__onnx_elements(c), d = c->n_dim > 0 ? c->dim[c->n_dim - 1] : 0;
-    if (d < 1 || !c->floats || c->stored < 0 || !smp__onnx_work(im->model, n))
+    const smp_onnx_value *table = c->stored >= 0 ? &im->model->value[c->stored] : NULL;
+    int64_t rows = 0;
+    if (d < 1 || !c->floats || !table || !table->floats || table->n_dim != 2 ||
+        table->dim[1] != d || !smp__onnx_work(im->model, n + smp__onnx_elements(table)))
         return false;
     for (int32_t i = 0; i < im->model->n_value; i++) {
         const smp_onnx_value *v = &im->model->value[i];
@@ -64,7 +67,9 @@ static bool one_row(smp_import *im, const smp_onnx_value *c)
     for (int64_t i = d; i < n; i++)
         if (c->floats[i] != c->floats[i % d])
             return false;
-    return true;
+    for (int64_t r = 0; r < table->dim[0]; r++)
+        rows += memcmp(table->floats + r * d, c->floats, sizeof(float) * (size_t)d) == 0;
+    return rows == 1;
 }
 
 static bool add_row(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
@@ -106,21 +111,6 @@ static bool all_zero(smp_import *im, const smp_onnx_value *c)
     return zero;
 }
 
-/* A constant that PyTorch does not train, or may not: it says so, or the name does not tell. */
-static void note_buffer(smp_import *im, const smp_onnx_node *node, const smp_onnx_value *c,
-                        const char *name)
-{
-    const char *role = strrchr(c->name, '.');
-    const bool buffer = smp__onnx_reads_buffer(node);
-    const bool told = smp__onnx_parameters(node) > 0 ||
-                      (role && (strcmp(role, ".weight") == 0 || strcmp(role, ".bias") == 0));
-    if (im->options->loss && (buffer || (!told && role)))
-        smp_text_append(&im->notes, "# %s: %s: smp-partition --freeze '%s.*'\n", name,
-                        buffer ? "a buffer, which PyTorch does not train"
-                               : "trained here; if it is a buffer in PyTorch",
-                        name);
-}
-
 bool smp__with_constant(smp_import *im, const smp_onnx_node *node, const char *kind, int tensor,
                         int constant)
 {
@@ -150,7 +140,6 @@ bool smp__with_constant(smp_import *im, const smp_onnx_node *node, const char *k
         const char *name = smp__op_name(im, node, c), *role = "bias";
         const char *tied = smp__add_weight(im, name, "bias", (smp_shape){1, {x.shape.dim[axis]}}, c,
                                            c->floats, false);
-        note_buffer(im, node, c, name);
         x.tensor = smp__emit_one(im, "bias", name, x.tensor, ", axis: %d%s}", axis,
                                  smp__ties(im, &role, &tied, 1));
         smp__bind(im, node, 0, &x);
@@ -166,12 +155,10 @@ bool smp__with_constant(smp_import *im, const smp_onnx_node *node, const char *k
     if (adds && x.shape.n_dim == 2) {
         const char *name = smp__op_name(im, node, c), *role = "weight";
         const char *tied = smp__add_weight(im, name, role, x.shape, c, values, false);
-        note_buffer(im, node, c, name);
         x.tensor = smp__emit_one(im, "position_embedding", name, x.tensor, "%s}",
                                  smp__ties(im, &role, &tied, 1));
     } else {
         const char *name = smp__parameter(im, node, c, &x.shape, values);
-        note_buffer(im, node, c, name);
         const char *in[] = {tensor == 0 ? x.tensor : name, tensor == 0 ? name : x.tensor};
         x.tensor = smp__emit(im, kind, smp__unique(im, name), in, 2, "}");
     }

@@ -135,6 +135,10 @@ static bool gather(smp_import *im, const smp_onnx_node *node)
             smp__add_weight(im, name, "weight", (smp_shape){2, {table->dim[0], table->dim[1]}},
                             table, table->floats, false);
         const int64_t row = smp__onnx_padding_row(node);
+        if (im->options->loss && smp__onnx_parameters(node) < 0)
+            smp_text_append(&im->notes,
+                            "# %s: all rows are trained; the file does not tell of a padding_idx\n",
+                            name);
         const char *padding =
             row >= 0 && row < table->dim[0]
                 ? smp_arena_printf(im->arena, ", padding_idx: %lld", (long long)row)

@@ -129,11 +129,98 @@ const char *smp__emit_one(smp_import *im, const char *kind, const char *name, co
     return name;
 }
 
+/* The exporter's name for what it computed, "embedding_1", without the number. */
+static bool is_named(const smp_onnx_value *v, const char *op)
+{
+    const size_t n = strlen(op);
+    return strncmp(v->name, op, n) == 0 &&
+           (!v->name[n] || (v->name[n] == '_' &&
+                            strspn(v->name + n + 1, "0123456789") == strlen(v->name + n + 1)));
+}
+
+static bool rows_differ(smp_import *im, const smp_onnx_value *v)
+{
+    const int64_t d = v->n_dim > 1 ? v->dim[v->n_dim - 1] : 0;
+    const int64_t rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 0;
+    if (!v->floats || d < 1 || rows > INT32_MAX || !smp__onnx_work(im->model, rows * rows / 2 * d))
+        return false;
+    for (int64_t a = 0; a < rows; a++)
+        for (int64_t b = 0; b < a; b++)
+            if (memcmp(v->floats + a * d, v->floats + b * d, sizeof(float) * (size_t)d) == 0)
+                return false;
+    return true;
+}
+
+/* Does a node say what it was made of, and none that reads the initializer of a parameter? */
+static bool is_computed(const smp_import *im, const smp_onnx_value *v)
+{
+    const smp_onnx_model *m = im->model;
+    bool says = false;
+    for (int32_t i = 0; i < m->n_node; i++)
+        for (int k = 0; k < m->node[i].n_in; k++) {
+            if (m->node[i].in[k] < 0 || &m->value[m->node[i].in[k]] != v)
+                continue;
+            if (smp__onnx_parameters(&m->node[i]) != 0 || smp__onnx_reads_buffer(&m->node[i]))
+                return false;
+            says = true;
+        }
+    return says;
+}
+
+/* An initializer that is no parameter: PyTorch's exporter computed it, of weights or of none. As a
+ * weight of its own it trains alike where its values are those of a weight, each once. */
+static bool computed_alike(smp_import *im, const smp_onnx_value *v)
+{
+    static const char *const MOVES[] = {"slice",   "select",    "view",    "reshape",
+                                        "permute", "transpose", "t",       "unsqueeze",
+                                        "squeeze", "clone",     "detach_", "alias"};
+    if (!is_computed(im, v))
+        return true;
+    for (size_t k = 0; k < sizeof(MOVES) / sizeof(MOVES[0]); k++)
+        if (is_named(v, MOVES[k]))
+            return true;
+    if (is_named(v, "embedding") && rows_differ(im, v))
+        return true;
+    if (is_named(v, "expand") && v->n_dim > 1 && v->dim[0] == im->model->batch)
+        return true; /* to all samples */
+    if (is_named(v, "add")) {
+        smp_text_append(&im->notes,
+                        "# %s: the exporter computed it, and it is trained as a weight\n", v->name);
+        return true;
+    }
+    return smp__refuse(im, "'%.60s' is computed by the exporter: not a weight to be trained",
+                       v->name);
+}
+
 bool smp__trainable(smp_import *im, const smp_onnx_value *value)
 {
-    return !im->options->loss || (value->stored >= 0 && !value->repeats) ||
-           smp__refuse(im, "'%.60s' is computed from other constants: not a weight to be trained",
-                       value->name);
+    if (!im->options->loss)
+        return true;
+    if (value->stored < 0 || value->repeats)
+        return smp__refuse(im,
+                           "'%.60s' is computed from other constants: not a weight to be trained",
+                           value->name);
+    return computed_alike(im, &im->model->value[value->stored]);
+}
+
+/* What PyTorch does not train, or may not: a buffer by its own word, or by no word. */
+static void note_buffer(smp_import *im, const smp__weight *w)
+{
+    const char *stored = w->stored >= 0 ? im->model->value[w->stored].name : "";
+    const char *role = strrchr(stored, '.');
+    if (!im->options->loss || !im->node || !*stored)
+        return;
+    if (smp__onnx_reads_buffer(im->node))
+        smp_text_append(&im->notes,
+                        "# %s: a buffer, which PyTorch does not train: smp-partition --freeze "
+                        "'%s'\n",
+                        w->name, w->name);
+    else if (smp__onnx_parameters(im->node) < 0 && strncmp(stored, "onnx::MatMul", 12) != 0 &&
+             !(role && (strcmp(role, ".weight") == 0 || strcmp(role, ".bias") == 0)))
+        smp_text_append(&im->notes,
+                        "# %s: trained here; if it is a buffer in PyTorch, or computed of other "
+                        "weights: smp-partition --freeze '%s'\n",
+                        w->name, w->name);
 }
 
 static float value_at(const smp__weight *w, int64_t i)
@@ -293,6 +380,7 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
     if (same)
         return same->name;
     add(im, &w);
+    note_buffer(im, &w);
     return NULL;
 }
 

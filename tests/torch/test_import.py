@@ -255,6 +255,46 @@ def check_folded(folder):
         sys.exit(f"a folded batch normalisation: {result.returncode} {result.stderr}")
 
 
+class Masked(nn.Module):
+    """Of eight samples, eight positions and eight heads: which dimension a mask has samples in only its steps say."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.qkv = way, nn.Linear(32, 96)
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).view(8, 8, 3, 8, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        hidden = (mask == 0)[{"padding": (slice(None), None, None), "positions": (None, None),
+                              "heads": (None, slice(None), None), "queries": (slice(None), None, slice(None), None)}[self.way]]
+        return torch.where(hidden, -1e9, q @ k.transpose(-1, -2)).softmax(-1) @ v
+
+
+class Computed(nn.Module):
+    """A weight that trains otherwise than what the exporter computes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.randn(8, 8)), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.out(x @ torch.tanh(self.weight))
+
+
+def check_traps(folder):
+    """What looks like something else is planned and not run."""
+    x, mask = torch.randn(8, 8, 32), torch.ones(8, 8, dtype=torch.int64)
+    cases = [(way, Masked(way), {"x": x, "mask": mask}, False) for way in ("padding", "positions", "heads", "queries")]
+    for name, module, inputs, newer in [*cases, ("computed", Computed(), {"x": torch.randn(2, 8)}, True)]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module, tuple(inputs.values()), f"{folder}/{name}.onnx", input_names=list(inputs), dynamo=newer,
+                              verbose=False)
+        said = run(folder, "smp-import", f"{name}.onnx", "-o", f"{name}.yaml", "--loss", "mse")
+        if (" 0 of them planned" in said) != (name == "padding"):
+            with open(f"{folder}/{name}.yaml", encoding="utf-8") as file:
+                sys.exit(f"{name}: {said}{file.read()}")
+
+
 long_run = os.environ.get("SMP_TEST_LONG")
 everything = [f"{name}:{way}" for name, ways in WAYS.items() for way in ways]
 for case in sys.argv[1:] or (everything if long_run else ORDINARY):
@@ -264,3 +304,4 @@ for case in sys.argv[1:] or (everything if long_run else ORDINARY):
             check(scratch, *case.split(":"), LAST_OPSET)
 with tempfile.TemporaryDirectory() as scratch:
     check_folded(scratch)
+    check_traps(scratch)
