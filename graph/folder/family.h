@@ -21,7 +21,8 @@ typedef struct smp__config_key {
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
-/* $rope of the text: base and scaling of rotary positions; $pad: `padding_idx` of an embedding;
+/* $rope of the text: base and scaling of rotary positions, and $long_rope for longer texts, whose
+ * lines begin with "[long_rope]"; $pad: `padding_idx` of an embedding;
  * $sparse: 1 for a layer that is a mixture of experts, else 0, by `mlp_only_layers` and
  * `decoder_sparse_step`; $windows and $layer_window: of each layer, by `layer_types`. A line that
  * begins with "[train]" is there in a model that is trained, one with "[as]" or "[!as]" where the

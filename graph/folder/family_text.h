@@ -91,9 +91,11 @@
 
 #define QK_NORM HEAD_NORM("q", "heads") HEAD_NORM("k", "kv_heads")
 
-#define ROPE                                                                                       \
-    "      - {op: rope, name: \"h{i}.q_rope\", in: q, out: q, heads: heads$rope}\n"                \
-    "      - {op: rope, name: \"h{i}.k_rope\", in: k, out: k, heads: kv_heads$rope}\n"
+#define ROPE ROPE_OF("", "$rope") ROPE_OF("[long_rope]", "$long_rope")
+#define ROPE_OF(stands, rope)                                                                      \
+    stands "      - {op: rope, name: \"h{i}.q_rope\", in: q, out: q, heads: heads" rope            \
+           "}\n" stands                                                                            \
+           "      - {op: rope, name: \"h{i}.k_rope\", in: k, out: k, heads: kv_heads" rope "}\n"
 
 #define ATTEND(more, o_bias)                                                                       \
     "      - {op: attention, name: \"h{i}.attn\", in: [q, k, v], out: a, heads: heads, kv_heads: " \
