@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "graph/folder/family.h"
+#include "graph/folder/family_text.h"
 
 static const smp__config_key T5[] = {
     {"vocab_size", NULL, "vocab", "32128", NULL, NULL},

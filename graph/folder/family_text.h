@@ -63,6 +63,12 @@
         "is_causal", "true", NULL, NULL, NULL, NULL                                                \
     }
 
+/* A probability of dropout that a class has of itself. */
+#define DROPS(key)                                                                                 \
+    {                                                                                              \
+        key, NULL, NULL, "0.1", NULL, NULL                                                         \
+    }
+
 #define NO_BIAS ", bias: false"
 
 /* A block of a decoder: what its layers are made of; of LLaMA and its kin. */

@@ -707,7 +707,9 @@ static void put_head(const reading *r, smp_text *out)
                     "--names %s\n",
                     r->family->class, r->family->names);
     for (const char *const *name = DROPOUT; *name; name++) {
-        const double p = json_number_value(given(r->config, *name));
+        int index;
+        const double p = key_of(r, *name, &index) ? r->number[index]
+                                                  : json_number_value(given(r->config, *name));
         if (p > 0)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
