@@ -11,7 +11,8 @@
 typedef struct smp__config_key {
     const char *name;
     const char *only;   /* the one value that is known, as JSON, or a list of those that are, of
-                           which the number counts from 0; NULL: any number */
+                           which the number counts from 0 (where `absent` names an earlier
+                           key, it has to be that key's); NULL: any number */
     const char *as;     /* $as stands for it in the family's text; NULL: for nothing */
     const char *absent; /* its value where it is not there, or the name of an earlier key that says
                            it; NULL: it has to be there, unless `only` is known. A list: the key has

@@ -76,8 +76,6 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "out_features",
                                       "out_indices",
                                       "stage_names",
-                                      "dense_act_fn",
-                                      "is_gated_act",
                                       "output_past",
                                       "tie_weights_",
                                       "qa_dropout",
@@ -190,18 +188,29 @@ static bool same_value(const json_t *a, const json_t *b)
            (json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b));
 }
 
-/* Which of the known values it is; `only` is one, or a list of them. */
+/* Which of the known values it is; `only` is one, or a list of them. `absent` may name an earlier
+ * key, which says which it has to be. */
 static smp_status read_known(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
+    char expected[MOST_VALUE];
+    int other;
+    const bool said = key->absent && key_of(r, key->absent, &other);
     json_t *known = json_loads(key->only, JSON_DECODE_ANY, NULL);
     bool found = !value || same_value(value, known);
-    r->number[index] = !value && key->absent ? strtod(key->absent, NULL) : 0;
-    for (size_t i = 0; i < json_array_size(known) && !found; i++)
+    r->number[index] = said                    ? r->number[other]
+                       : !value && key->absent ? strtod(key->absent, NULL)
+                                               : 0;
+    for (size_t i = 0; i < json_array_size(known) && !found; i++) {
+        if (said && (double)i != r->number[other])
+            continue;
         if ((found = same_value(value, json_array_get(known, i))))
             r->number[index] = (double)i;
+    }
     json_decref(known);
-    return found ? SMP_OK : fail_value(r, key->name, value, key->only);
+    snprintf(expected, sizeof expected, said ? "what %s says" : "%s",
+             said ? key->absent : key->only);
+    return found ? SMP_OK : fail_value(r, key->name, value, expected);
 }
 
 static bool is_list(const smp__config_key *key)
