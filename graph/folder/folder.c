@@ -417,7 +417,8 @@ static smp_status read_longrope(reading *r, const json_t *rope, double base)
 static smp_status read_rope(reading *r)
 {
     const json_t *rope = given(r->config, "rope_scaling");
-    rope = rope ? rope : given(r->config, "rope_parameters");
+    if (!rope || (json_is_object(rope) && json_object_size(rope) == 0))
+        rope = given(r->config, "rope_parameters");
     const json_t *type = given(rope, "rope_type");
     type = type ? type : given(rope, "type");
     const char *kind = type ? json_string_value(type) : "default";
@@ -472,7 +473,8 @@ static bool is_sliding(const reading *r, int index)
                       "sliding_attention") == 0;
     if (!key_of(r, "use_sliding_window", &used))
         return index % 2 == 0;
-    return r->number[used] > 0 && index >= (first ? json_number_value(first) : 28);
+    return r->number[used] > 0 && !json_is_null(json_object_get(r->config, "sliding_window")) &&
+           index >= (first ? json_number_value(first) : 28);
 }
 
 /* Of a family whose layers differ. */
@@ -497,16 +499,23 @@ static smp_status check_types(reading *r, const json_t *types)
     return SMP_OK;
 }
 
-/* All layers attend alike, to what the other keys say. */
+/* All layers attend alike, to what the other keys say, or as their types. */
 static smp_status check_layers(reading *r)
 {
     const json_t *types = given(r->config, "layer_types");
-    int index;
-    const bool window = !key_of(r, "use_sliding_window", &index) &&
-                        key_of(r, "sliding_window", &index) && r->number[index] > 0;
-    if (strstr(r->family->text, WINDOWS))
-        return check_types(r, types);
-    for (size_t i = 0; i < json_array_size(types); i++) {
+    const json_t *size = json_object_get(r->config, "sliding_window");
+    int used, index;
+    const bool known = key_of(r, "sliding_window", &index),
+               asked = key_of(r, "use_sliding_window", &used),
+               differ = strstr(r->family->text, WINDOWS);
+    const bool window = !asked && known && r->number[index] > 0;
+    if (types && !json_is_array(types))
+        return fail_value(r, "layer_types", types, "a list of one for each layer");
+    if (differ)
+        SMP_TRY(check_types(r, types));
+    if (known && size && r->number[index] == 0 && (r->slides || (!asked && !json_is_null(size))))
+        return fail_value(r, "sliding_window", size, "a number above 0");
+    for (size_t i = 0; i < json_array_size(types) && !differ; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const char *wanted = window ? "sliding_attention" : "full_attention";
         if (!type || strcmp(type, wanted) != 0)
