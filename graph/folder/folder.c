@@ -88,7 +88,7 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "cache_implementation",
                                       NULL};
 
-/* Their value is false, or they are of a row. */
+/* Known where they are false: what they ask for then is what there is. */
 static const char *const UNUSED[] = {"is_decoder",
                                      "is_encoder_decoder",
                                      "add_cross_attention",
