@@ -372,9 +372,10 @@ static smp_status read_original(const reading *r, const json_t *rope, double *ou
 {
     int own;
     SMP_TRY(parameter(r, rope, ORIGINAL, positions_of(r), out));
-    if (key_of(r, ORIGINAL, &own))
-        SMP_TRY(parameter(r, r->config, ORIGINAL, r->number[own], out));
-    return *out > INT32_MAX ? fail_value(r, ORIGINAL, given(rope, ORIGINAL), "fewer positions")
+    const json_t *by = key_of(r, ORIGINAL, &own) ? r->config : rope;
+    if (by != rope)
+        SMP_TRY(parameter(r, by, ORIGINAL, r->number[own], out));
+    return *out > INT32_MAX ? fail_value(r, ORIGINAL, given(by, ORIGINAL), "fewer positions")
                             : SMP_OK;
 }
 
