@@ -11,7 +11,8 @@
 typedef struct smp__config_key {
     const char *name;
     const char *only;   /* the one value that is known, as JSON, or a list of those that are, of
-                           which the number counts from 0; NULL: any number */
+                           which the number counts from 0 (where `absent` names an earlier
+                           key, it has to be that key's); NULL: any number */
     const char *as;     /* $as stands for it in the family's text; NULL: for nothing */
     const char *absent; /* its value where it is not there, or the name of an earlier key that says
                            it; NULL: it has to be there, unless `only` is known. A list: the key has
@@ -21,7 +22,8 @@ typedef struct smp__config_key {
     const char *unless; /* if it is 0 */
 } smp__config_key;
 
-/* $rope of the text: base and scaling of rotary positions; $pad: `padding_idx` of an embedding;
+/* $rope of the text: base and scaling of rotary positions, and $long_rope for longer texts, whose
+ * lines begin with "[long_rope]"; $pad: `padding_idx` of an embedding;
  * $sparse: 1 for a layer that is a mixture of experts, else 0, by `mlp_only_layers` and
  * `decoder_sparse_step`; $windows and $layer_window: of each layer, by `layer_types`. A line that
  * begins with "[train]" is there in a model that is trained, one with "[as]" or "[!as]" where the

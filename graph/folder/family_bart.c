@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "graph/folder/family.h"
+#include "graph/folder/family_text.h"
 
 static const smp__config_key BART[] = {
     {"vocab_size", NULL, "vocab", "50265", NULL, NULL},
@@ -16,6 +17,7 @@ static const smp__config_key BART[] = {
     {"decoder_ffn_dim", NULL, "decoder_hidden", "4096", NULL, NULL},
     {"num_hidden_layers", NULL, NULL, "0", NULL, NULL}, /* encoder_layers once more */
     {"activation_function", "\"gelu\"", NULL, NULL, NULL, NULL},
+    DROPS("dropout"),
     {"scale_embedding", "false", NULL, NULL, NULL, NULL},
     {"tie_word_embeddings", "true", NULL, NULL, NULL, NULL},
     {"is_encoder_decoder", "true", NULL, NULL, NULL, NULL},

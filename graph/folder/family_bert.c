@@ -9,6 +9,8 @@
 static const smp__config_key BERT[] = {
     {"vocab_size", NULL, "vocab", "30522", NULL, NULL},
     ENCODER,
+    DROPS("hidden_dropout_prob"),
+    DROPS("attention_probs_dropout_prob"),
     {"max_position_embeddings", NULL, "T", "512", NULL, NULL},
     {"type_vocab_size", NULL, "types", "2", NULL, NULL},
     {"tie_word_embeddings", "true", NULL, NULL, NULL, NULL},
@@ -19,6 +21,8 @@ static const smp__config_key BERT[] = {
 static const smp__config_key ROBERTA[] = {
     {"vocab_size", NULL, "vocab", "50265", NULL, NULL},
     ENCODER,
+    DROPS("hidden_dropout_prob"),
+    DROPS("attention_probs_dropout_prob"),
     {"max_position_embeddings", NULL, "positions", "512", NULL, NULL},
     {"pad_token_id", NULL, "first", "1", NULL, NULL},
     {"type_vocab_size", NULL, "types", "2", NULL, NULL},
@@ -36,6 +40,8 @@ static const smp__config_key DISTILBERT[] = {
     {"max_position_embeddings", NULL, "T", "512", NULL, NULL},
     {"tie_word_embeddings", NULL, "tied", "1", WORDS, ""},
     {"activation", "\"gelu\"", NULL, NULL, NULL, NULL},
+    DROPS("dropout"),
+    DROPS("attention_dropout"),
     {"sinusoidal_pos_embds", "false", NULL, NULL, NULL, NULL},
     {0},
 };

@@ -28,7 +28,7 @@ static const smp__config_key QWEN2[] = {
 
 /* Biases as LLaMA has them; q and k are normalised. */
 static const smp__config_key QWEN3[] = {
-    SIZES("151936", "32768", "32"),
+    SIZES_OF("151936", "32768", "32", "128", "1e-06"),
     {"attention_bias", NULL, "bias", "0", "", NO_BIAS},
     {"use_sliding_window", NULL, NULL, "0", NULL, NULL},
     {"sliding_window", NULL, NULL, "4096", NULL, ""},
@@ -37,7 +37,7 @@ static const smp__config_key QWEN3[] = {
 
 /* q, k and v are one matrix, gate and up another. */
 static const smp__config_key PHI3[] = {
-    SIZES("32064", "4096", "num_attention_heads"),
+    SIZES_OF("32064", "4096", "num_attention_heads", "0", "1e-05"),
     {"sliding_window", NULL, "window", "0", ", window: #", ""},
     {"original_max_position_embeddings", NULL, NULL, "4096", NULL, NULL},
     {"partial_rotary_factor", "1", NULL, NULL, NULL, NULL},

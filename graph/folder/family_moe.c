@@ -15,7 +15,7 @@
     }
 
 static const smp__config_key MIXTRAL[] = {
-    SIZES("32000", "131072", "8"),
+    SIZES_OF("32000", "131072", "8", "0", "1e-05"),
     ROUTED("2"),
     {"num_local_experts", NULL, "experts", "8", NULL, NULL},
     {"router_jitter_noise", "0", NULL, NULL, NULL, NULL},

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "graph/folder/family.h"
+#include "graph/folder/family_text.h"
 
 static const smp__config_key T5[] = {
     {"vocab_size", NULL, "vocab", "32128", NULL, NULL},
@@ -19,6 +20,9 @@ static const smp__config_key T5[] = {
     {"relative_attention_max_distance", NULL, "distance", "128", NULL, NULL},
     {"layer_norm_epsilon", NULL, "eps", "1e-06", NULL, NULL},
     {"feed_forward_proj", "[\"relu\", \"gated-gelu\"]", "gated", NULL, NULL, NULL},
+    {"dense_act_fn", "[\"relu\", \"gelu_new\"]", NULL, "feed_forward_proj", NULL, NULL},
+    {"is_gated_act", "[false, true]", NULL, "feed_forward_proj", NULL, NULL},
+    DROPS("dropout_rate"),
     {"is_encoder_decoder", "true", NULL, NULL, NULL, NULL},
     {"tie_word_embeddings", NULL, NULL, "1", NULL, NULL},
     {"scale_decoder_outputs", NULL, "scaled", "tie_word_embeddings", NULL, NULL},

@@ -48,19 +48,27 @@
 
 /* With what a config means that lacks these keys, NULL: it may not. */
 #define SIZES(vocab_size, positions, kv_heads)                                                     \
+    SIZES_OF(vocab_size, positions, kv_heads, "0", "1e-06")
+#define SIZES_OF(vocab_size, positions, kv_heads, head_dim, eps)                                   \
     {"vocab_size", NULL, "vocab", vocab_size, NULL, NULL},                                         \
         {"hidden_size", NULL, "d", NULL, NULL, NULL},                                              \
         {"intermediate_size", NULL, "hidden", NULL, NULL, NULL},                                   \
         {"num_hidden_layers", NULL, "layers", NULL, NULL, NULL},                                   \
         {"num_attention_heads", NULL, "heads", NULL, NULL, NULL},                                  \
-        {"num_key_value_heads", NULL, "kv_heads", kv_heads, NULL, NULL},                           \
-        {"head_dim", NULL, "width", "0", "#", "d / heads"},                                        \
+        {"num_key_value_heads", NULL, "kv_heads", kv_heads, "#", "heads"},                         \
+        {"head_dim", NULL, "width", head_dim, "#", "d / heads"},                                   \
         {"max_position_embeddings", NULL, "T", positions, NULL, NULL},                             \
-        {"rms_norm_eps", NULL, "eps", "1e-06", NULL, NULL},                                        \
+        {"rms_norm_eps", NULL, "eps", eps, NULL, NULL},                                            \
         {"tie_word_embeddings", NULL, "tied", "0", TIED},                                          \
         {"hidden_act", "\"silu\"", NULL, NULL, NULL, NULL},                                        \
     {                                                                                              \
         "is_causal", "true", NULL, NULL, NULL, NULL                                                \
+    }
+
+/* A probability of dropout that a class has of itself. */
+#define DROPS(key)                                                                                 \
+    {                                                                                              \
+        key, NULL, NULL, "0.1", NULL, NULL                                                         \
     }
 
 #define NO_BIAS ", bias: false"
@@ -91,9 +99,11 @@
 
 #define QK_NORM HEAD_NORM("q", "heads") HEAD_NORM("k", "kv_heads")
 
-#define ROPE                                                                                       \
-    "      - {op: rope, name: \"h{i}.q_rope\", in: q, out: q, heads: heads$rope}\n"                \
-    "      - {op: rope, name: \"h{i}.k_rope\", in: k, out: k, heads: kv_heads$rope}\n"
+#define ROPE ROPE_OF("", "$rope") ROPE_OF("[long_rope]", "$long_rope")
+#define ROPE_OF(stands, rope)                                                                      \
+    stands "      - {op: rope, name: \"h{i}.q_rope\", in: q, out: q, heads: heads" rope            \
+           "}\n" stands                                                                            \
+           "      - {op: rope, name: \"h{i}.k_rope\", in: k, out: k, heads: kv_heads" rope "}\n"
 
 #define ATTEND(more, o_bias)                                                                       \
     "      - {op: attention, name: \"h{i}.attn\", in: [q, k, v], out: a, heads: heads, kv_heads: " \

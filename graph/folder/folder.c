@@ -76,8 +76,6 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "out_features",
                                       "out_indices",
                                       "stage_names",
-                                      "dense_act_fn",
-                                      "is_gated_act",
                                       "output_past",
                                       "tie_weights_",
                                       "qa_dropout",
@@ -90,7 +88,7 @@ static const char *const IGNORED[] = {"_name_or_path",
                                       "cache_implementation",
                                       NULL};
 
-/* Their value is false, or they are of a row. */
+/* Known where they are false: what they ask for then is what there is. */
 static const char *const UNUSED[] = {"is_decoder",
                                      "is_encoder_decoder",
                                      "add_cross_attention",
@@ -134,6 +132,7 @@ typedef struct reading {
     const smp__folder_family *family;
     double number[MOST_KEYS]; /* of its keys */
     smp_text rope, pad;       /* what $rope and $pad stand for */
+    smp_text long_rope;       /* and $long_rope: of texts longer than those it is for; or empty */
     int n_layer;              /* of a list of them; else 0 */
     bool slides;              /* some of them look at a window */
     bool train;
@@ -189,18 +188,29 @@ static bool same_value(const json_t *a, const json_t *b)
            (json_is_number(a) && json_is_number(b) && json_number_value(a) == json_number_value(b));
 }
 
-/* Which of the known values it is; `only` is one, or a list of them. */
+/* Which of the known values it is; `only` is one, or a list of them. `absent` may name an earlier
+ * key, which says which it has to be. */
 static smp_status read_known(reading *r, const smp__config_key *key, int index)
 {
     const json_t *value = given(r->config, key->name);
+    char expected[MOST_VALUE];
+    int other;
+    const bool said = key->absent && key_of(r, key->absent, &other);
     json_t *known = json_loads(key->only, JSON_DECODE_ANY, NULL);
     bool found = !value || same_value(value, known);
-    r->number[index] = !value && key->absent ? strtod(key->absent, NULL) : 0;
-    for (size_t i = 0; i < json_array_size(known) && !found; i++)
+    r->number[index] = said                    ? r->number[other]
+                       : !value && key->absent ? strtod(key->absent, NULL)
+                                               : 0;
+    for (size_t i = 0; i < json_array_size(known) && !found; i++) {
+        if (said && (double)i != r->number[other])
+            continue;
         if ((found = same_value(value, json_array_get(known, i))))
             r->number[index] = (double)i;
+    }
     json_decref(known);
-    return found ? SMP_OK : fail_value(r, key->name, value, key->only);
+    snprintf(expected, sizeof expected, said ? "what %s says" : "%s",
+             said ? key->absent : key->only);
+    return found ? SMP_OK : fail_value(r, key->name, value, expected);
 }
 
 static bool is_list(const smp__config_key *key)
@@ -307,6 +317,8 @@ static smp_status read_key(reading *r, const smp__config_key *key, int index)
     return SMP_OK;
 }
 
+static const char ORIGINAL[] = "original_max_position_embeddings";
+
 /* Its parameter of that name, or what it is without; all are above 0. */
 static smp_status parameter(const reading *r, const json_t *rope, const char *name, double absent,
                             double *out)
@@ -326,7 +338,7 @@ static smp_status check_rope(const reading *r, const json_t *rope)
                                         "type",
                                         "rope_theta",
                                         "factor",
-                                        "original_max_position_embeddings",
+                                        ORIGINAL,
                                         "low_freq_factor",
                                         "high_freq_factor",
                                         "beta_fast",
@@ -349,32 +361,55 @@ static smp_status check_rope(const reading *r, const json_t *rope)
     return SMP_OK;
 }
 
-/* As transformers does: by the ratio of positions now and first, and short factors for texts that
- * are not longer than those first ones. */
-static smp_status read_longrope(reading *r, const json_t *rope)
+static double positions_of(const reading *r)
 {
-    static const char ORIGINAL[] = "original_max_position_embeddings";
-    const double positions = json_number_value(given(r->config, "max_position_embeddings"));
-    double original = 0, factor = 0, magnitude = 0;
-    SMP_TRY(parameter(r, r->config, ORIGINAL, positions, &original));
-    SMP_TRY(parameter(r, rope, ORIGINAL, original, &original));
-    SMP_TRY(parameter(r, rope, "factor", positions / original, &factor));
-    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
-    SMP_TRY(parameter(r, rope, "attention_factor", usual, &magnitude));
-    const char *name = positions > original ? "long_factor" : "short_factor";
+    int index;
+    return key_of(r, "max_position_embeddings", &index) ? r->number[index] : 0;
+}
+
+/* Positions that it was trained with first; a key of the class itself goes before the rope's. */
+static smp_status read_original(const reading *r, const json_t *rope, double *out)
+{
+    int own;
+    SMP_TRY(parameter(r, rope, ORIGINAL, positions_of(r), out));
+    const json_t *by = key_of(r, ORIGINAL, &own) ? r->config : rope;
+    if (by != rope)
+        SMP_TRY(parameter(r, by, ORIGINAL, r->number[own], out));
+    return *out > INT32_MAX ? fail_value(r, ORIGINAL, given(by, ORIGINAL), "fewer positions")
+                            : SMP_OK;
+}
+
+static smp_status put_factors(const reading *r, const json_t *rope, const char *name, smp_text *out)
+{
     const json_t *factors = given(rope, name), *one;
     size_t i;
-    if (!json_is_array(factors))
+    if (json_array_size(factors) == 0)
         return fail_value(r, name, factors, "a list of numbers");
-    smp_text_append(&r->rope, ", scaling: longrope, attention_factor: %.17g, factors: [",
-                    magnitude);
     json_array_foreach(factors, i, one)
     {
         if (!json_is_number(one))
             return fail_value(r, name, factors, "a list of numbers");
-        smp_text_append(&r->rope, "%s%.17g", i > 0 ? ", " : "", json_number_value(one));
+        smp_text_append(out, "%s%.17g", i > 0 ? ", " : ", factors: [", json_number_value(one));
     }
-    smp_text_append(&r->rope, "]");
+    return SMP_OK;
+}
+
+/* As transformers does: by the ratio of positions now and first, and short factors for texts that
+ * are not longer than those first ones. The length of a text is the model file's. */
+static smp_status read_longrope(reading *r, const json_t *rope, double base)
+{
+    double original = 0, factor = 0, magnitude = 0;
+    SMP_TRY(read_original(r, rope, &original));
+    SMP_TRY(parameter(r, rope, "factor", positions_of(r) / original, &factor));
+    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
+    SMP_TRY(parameter(r, rope, "attention_factor", usual, &magnitude));
+    for (int is_long = 0; is_long < 2; is_long++) {
+        smp_text *out = is_long ? &r->long_rope : &r->rope;
+        smp_text_append(out, ", base: %.17g, scaling: longrope, attention_factor: %.17g", base,
+                        magnitude);
+        SMP_TRY(put_factors(r, rope, is_long ? "long_factor" : "short_factor", out));
+        smp_text_append(out, "], when: \"T %s %.0f\"", is_long ? ">" : "<=", floor(original));
+    }
     return SMP_OK;
 }
 
@@ -383,7 +418,8 @@ static smp_status read_longrope(reading *r, const json_t *rope)
 static smp_status read_rope(reading *r)
 {
     const json_t *rope = given(r->config, "rope_scaling");
-    rope = rope ? rope : given(r->config, "rope_parameters");
+    if (!rope || (json_is_object(rope) && json_object_size(rope) == 0))
+        rope = given(r->config, "rope_parameters");
     const json_t *type = given(rope, "rope_type");
     type = type ? type : given(rope, "type");
     const char *kind = type ? json_string_value(type) : "default";
@@ -394,14 +430,17 @@ static smp_status read_rope(reading *r)
         return fail_value(r, "rope_type", type ? type : rope, "its name");
     SMP_TRY(parameter(r, r->config, "rope_theta", base, &base));
     SMP_TRY(parameter(r, rope, "rope_theta", base, &base));
-    smp_text_append(&r->rope, ", base: %.17g", base);
     if (rope)
         SMP_TRY(check_rope(r, rope));
-    if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0) /* longer texts alone */
-        return SMP_OK;
     /* its other names: those of the first configs of Phi-3 */
-    if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0 || given(rope, "long_factor"))
-        return read_longrope(r, rope);
+    if (strcmp(kind, "longrope") == 0 ||
+        (key_of(r, ORIGINAL, &index) && (strcmp(kind, "su") == 0 || strcmp(kind, "yarn") == 0)))
+        return read_longrope(r, rope, base);
+    smp_text_append(&r->rope, ", base: %.17g", base);
+    if (strcmp(kind, "dynamic") == 0) /* another base for longer texts */
+        smp_text_append(&r->rope, ", original_positions: %.15g", positions_of(r));
+    if (strcmp(kind, "default") == 0 || strcmp(kind, "dynamic") == 0)
+        return SMP_OK;
     const bool llama = strcmp(kind, "llama3") == 0;
     if (!llama && strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0)
         return fail_value(r, "rope_type", type,
@@ -410,11 +449,7 @@ static smp_status read_rope(reading *r)
     smp_text_append(&r->rope, ", scaling: %s, factor: %.17g", kind, factor);
     if (strcmp(kind, "linear") == 0)
         return SMP_OK;
-    const double positions = json_number_value(given(r->config, "max_position_embeddings"));
-    SMP_TRY(parameter(r, rope, "original_max_position_embeddings", positions, &original));
-    if (original > INT32_MAX)
-        return fail_value(r, "original_max_position_embeddings",
-                          given(rope, "original_max_position_embeddings"), "fewer positions");
+    SMP_TRY(read_original(r, rope, &original));
     SMP_TRY(parameter(r, rope, llama ? "low_freq_factor" : "beta_slow", 1, &low));
     SMP_TRY(parameter(r, rope, llama ? "high_freq_factor" : "beta_fast", llama ? 4 : 32, &high));
     smp_text_append(&r->rope, ", original_positions: %.17g, %s: %.17g, %s: %.17g", original,
@@ -439,7 +474,8 @@ static bool is_sliding(const reading *r, int index)
                       "sliding_attention") == 0;
     if (!key_of(r, "use_sliding_window", &used))
         return index % 2 == 0;
-    return r->number[used] > 0 && index >= (first ? json_number_value(first) : 28);
+    return r->number[used] > 0 && !json_is_null(json_object_get(r->config, "sliding_window")) &&
+           index >= (first ? json_number_value(first) : 28);
 }
 
 /* Of a family whose layers differ. */
@@ -464,16 +500,23 @@ static smp_status check_types(reading *r, const json_t *types)
     return SMP_OK;
 }
 
-/* All layers attend alike, to what the other keys say. */
+/* All layers attend alike, to what the other keys say, or as their types. */
 static smp_status check_layers(reading *r)
 {
     const json_t *types = given(r->config, "layer_types");
-    int index;
-    const bool window = !key_of(r, "use_sliding_window", &index) &&
-                        key_of(r, "sliding_window", &index) && r->number[index] > 0;
-    if (strstr(r->family->text, WINDOWS))
-        return check_types(r, types);
-    for (size_t i = 0; i < json_array_size(types); i++) {
+    const json_t *size = json_object_get(r->config, "sliding_window");
+    int used, index;
+    const bool known = key_of(r, "sliding_window", &index),
+               asked = key_of(r, "use_sliding_window", &used),
+               differ = strstr(r->family->text, WINDOWS);
+    const bool window = !asked && known && r->number[index] > 0;
+    if (types && !json_is_array(types))
+        return fail_value(r, "layer_types", types, "a list of one for each layer");
+    if (differ)
+        SMP_TRY(check_types(r, types));
+    if (known && size && r->number[index] == 0 && (r->slides || (!asked && !json_is_null(size))))
+        return fail_value(r, "sliding_window", size, "a number above 0");
+    for (size_t i = 0; i < json_array_size(types) && !differ; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const char *wanted = window ? "sliding_attention" : "full_attention";
         if (!type || strcmp(type, wanted) != 0)
@@ -599,12 +642,15 @@ static void put_windows(const reading *r, smp_text *out)
 
 static void put_value(const reading *r, const char *name, size_t length, smp_text *out)
 {
-    const bool is_rope = length == strlen("rope") && memcmp(name, "rope", length) == 0;
-    if (is_rope || (length == strlen("pad") && memcmp(name, "pad", length) == 0)) {
-        const smp_text *text = is_rope ? &r->rope : &r->pad;
-        smp_text_append(out, "%s", text->data ? text->data : "");
-        return;
-    }
+    const struct {
+        const char *name;
+        const smp_text *text;
+    } made[] = {{"rope", &r->rope}, {"long_rope", &r->long_rope}, {"pad", &r->pad}};
+    for (int i = 0; i < 3; i++)
+        if (length == strlen(made[i].name) && memcmp(name, made[i].name, length) == 0) {
+            smp_text_append(out, "%s", made[i].text->data ? made[i].text->data : "");
+            return;
+        }
     if (length == strlen("sparse") && memcmp(name, "sparse", length) == 0) {
         for (int i = 0; i < r->n_layer; i++)
             smp_text_append(out, "%s%d", i > 0 ? ", " : "", is_sparse(r, i));
@@ -640,6 +686,8 @@ static bool stands(const reading *r, const char **line)
         const char *name = *line + 1 + ((*line)[1] == '!'), *end = strchr(name, ']');
         const size_t length = (size_t)(end - name);
         bool is = r->train && length == strlen("train") && memcmp(name, "train", length) == 0;
+        is |= r->long_rope.length > 0 && length == strlen("long_rope") &&
+              memcmp(name, "long_rope", length) == 0;
         for (int i = 0; r->family->key[i].name; i++) {
             const char *as = r->family->key[i].as;
             if (as && strlen(as) == length && memcmp(as, name, length) == 0)
@@ -678,7 +726,9 @@ static void put_head(const reading *r, smp_text *out)
                     "--names %s\n",
                     r->family->class, r->family->names);
     for (const char *const *name = DROPOUT; *name; name++) {
-        const double p = json_number_value(given(r->config, *name));
+        int index;
+        const double p = key_of(r, *name, &index) ? r->number[index]
+                                                  : json_number_value(given(r->config, *name));
         if (p > 0)
             smp_text_append(out, "# Left out: %s %.6g\n", *name, p);
     }
@@ -735,8 +785,11 @@ smp_status smp__folder_config(const char *path, const char *folder, const char *
         status = smp_fail(SMP_ERR_INPUT, "%s: expected an object", path);
     if (status == SMP_OK)
         *names = r.family->names;
-    status = status == SMP_OK && (r.rope.failed || r.pad.failed) ? smp_fail_memory(1) : status;
+    status = status == SMP_OK && (r.rope.failed || r.long_rope.failed || r.pad.failed)
+                 ? smp_fail_memory(1)
+                 : status;
     smp_text_free(&r.rope);
+    smp_text_free(&r.long_rope);
     smp_text_free(&r.pad);
     json_decref(config);
     return status;

@@ -65,8 +65,8 @@ CASES = {
                                                layer_types=["full_attention", "sliding_attention"])),
     "phi3-long": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=LONG,
                                           original_max_position_embeddings=8)),
-    "phi3-short": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, rope_parameters=dict(
-        LONG, original_max_position_embeddings=LENGTH, attention_factor=1.25), original_max_position_embeddings=LENGTH)),
+    "phi3-short": ("Phi3ForCausalLM", dict(SIZES, bos_token_id=0, eos_token_id=0, max_position_embeddings=2 * LENGTH, rope_parameters=dict(
+        LONG, original_max_position_embeddings=8, attention_factor=1.25), original_max_position_embeddings=LENGTH)),
     "mixtral": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=3, sliding_window=7)),
     "mixtral-stacked": ("MixtralForCausalLM", dict(SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=1)),
     "qwen3-moe": ("Qwen3MoeForCausalLM", dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=3,
@@ -108,7 +108,8 @@ CASES |= {
 }
 ORDINARY = ("gpt2", "llama-3.1", "mistral", "qwen2", "phi3-long", "mixtral", "qwen3-moe", "gemma2", "bert", "roberta", "t5", "bart",
             "vit", "resnet")
-SET = {"T5": ["--set", "U=10"], "Bart": ["--set", "U=10"], "ResNet": ["--set", "size=64"]}  # what no config says
+SET = {"T5": ["--set", "U=10"], "Bart": ["--set", "U=10"], "ResNet": ["--set", "size=64"],  # what no config says
+       "phi3-short": ["--set", f"T={LENGTH}"]}  # shorter than it may be
 REFUSED = {  # of a config, words of the message
     "gelu": ("gpt2", {"activation_function": "relu"}, 'activation_function: got "relu", expected "gelu_new"'),
     "layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: got true, expected false"),
@@ -141,7 +142,32 @@ REFUSED = {  # of a config, words of the message
     "scaled": ("bart", {"scale_embedding": True}, "scale_embedding: got true"),
     "lists": ("resnet", {"depths": [2, 0]}, "depths: got [2,0], expected a list of whole numbers"),
     "no list": ("resnet", {"depths": 3}, "depths: got 3, expected a list"),
+    "act": ("t5", {"dense_act_fn": "gelu_new"}, 'dense_act_fn: got "gelu_new", expected what feed_forward_proj says'),
+    "gated": ("t5-gated", {"is_gated_act": False}, "is_gated_act: got false, expected what feed_forward_proj says"),
+    "no window": ("mistral", {"sliding_window": 0}, "sliding_window: got 0, expected a number above 0"),
+    "no windows": ("qwen2-window", {"sliding_window": 0}, "sliding_window: got 0, expected a number above 0"),
+    "null windows": ("qwen2-window", {"sliding_window": None}, "sliding_window: got null, expected a number above 0"),
+    "no types": ("llama", {"layer_types": "full_attention"}, 'layer_types: got "full_attention", expected a list'),
     "negative": ("llama", {"hidden_size": -8}, "hidden_size: got -8"),
+}
+
+DROPPED = "# Left out: {} 0.1\n"
+WRITTEN = {  # of a config, words of the model
+    "eps-phi3": ("phi3", {"rms_norm_eps": "absent"}, "eps: 1e-05}"),
+    "eps-mixtral": ("mixtral", {"rms_norm_eps": "absent"}, "eps: 1e-05}"),
+    "width": ("qwen3", {"head_dim": "absent"}, "width: 128,"),
+    "kv-heads": ("qwen3", {"num_key_value_heads": None}, "kv_heads: heads,"),
+    "original": ("phi3-long", {"original_max_position_embeddings": "absent"}, 'when: "T > 4096"}'),
+    "empty": ("llama-linear", {"rope_scaling": {}}, "scaling: linear, factor: 2}"),
+    "moe-window": ("qwen2-moe", {"sliding_window": 0}, "name: qwen2_moe\n"),
+    "all": ("qwen2-window", {"sliding_window": None, "layer_types": "absent"}, "hidden: 48}\n"),
+    "dropout-bert": ("bert", {"attention_probs_dropout_prob": "absent"}, DROPPED.format("attention_probs_dropout_prob")),
+    "dropout-gpt2": ("gpt2", {"embd_pdrop": "absent"}, DROPPED.format("embd_pdrop")),
+    "dropout-t5": ("t5", {"dropout_rate": "absent"}, DROPPED.format("dropout_rate")),
+    "dropout-bart": ("bart", {"dropout": "absent"}, DROPPED.format("dropout")),
+    "dropout-distilbert": ("distilbert", {"dropout": "absent"}, DROPPED.format("dropout")),
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+                f"base: 10000, original_positions: {LENGTH}}}"),
 }
 
 
@@ -222,7 +248,7 @@ def check(folder, name):
         data += ["--data", f"{key}={key}.npy"]
     said = run(folder, "smp-import", "model", "-o", "model.yaml", "--loss", "cross_entropy")
     names = re.search(r"--names (\S+)", said)[1]
-    sizes = [word for kind, words in SET.items() if CASES[name][0].startswith(kind) for word in words]
+    sizes = [word for kind, words in SET.items() if kind == name or CASES[name][0].startswith(kind) for word in words]
     run(folder, "smp-partition", "model.yaml", "-o", "plan.yaml", "-n", "2", "--stages", "2", "--microbatch-size", "2",
         "--microbatches", "2", *sizes)
     common = ["plan.yaml", *data, "--no-shuffle", "--weights", "model", "--names", names]
@@ -248,8 +274,8 @@ def check(folder, name):
     require("mode: inference" in text and "cross_entropy" not in text, f"{name}: without a loss")
 
 
-def check_refused(folder):
-    for name, (family, change, words) in REFUSED.items():
+def check_said(folder, configs, code):
+    for name, (family, change, words) in configs.items():
         path = f"{folder}/{name}"
         kind, options = CASES[family]
         config = getattr(transformers, kind).config_class(**options)
@@ -259,8 +285,16 @@ def check_refused(folder):
             text = {key: value for key, value in {**json.load(file), **change}.items() if value != "absent"}
         with open(f"{path}/config.json", "w", encoding="utf-8") as file:
             json.dump(text, file)
-        said = run(folder, "smp-import", name, code=2)
+        said = run(folder, "smp-import", name, code=code)
         require(words in said, f"{name}: said '{said}', expected '{words}'")
+
+
+def check_longer(folder):
+    """Texts for which transformers' `dynamic` takes another base."""
+    run(folder, "smp-import", "dynamic", "-o", "dynamic.yaml")
+    for length, code in ((LENGTH, 0), (LENGTH + 1, 2)):
+        said = run(folder, "smp-partition", "dynamic.yaml", "-o", "plan.yaml", "-n", "1", "--set", f"T={length}", code=code)
+        require(code == 0 or f"original_positions: {LENGTH}, but there are {length}" in said, f"{length} positions: said '{said}'")
 
 
 def check_bias(folder):
@@ -278,5 +312,7 @@ for case in cases:
     with tempfile.TemporaryDirectory() as scratch:
         check(scratch, case)
 with tempfile.TemporaryDirectory() as scratch:
-    check_refused(scratch)
+    check_said(scratch, REFUSED, 2)
+    check_said(scratch, WRITTEN, 0)
+    check_longer(scratch)
     check_bias(scratch)

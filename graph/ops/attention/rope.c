@@ -106,6 +106,7 @@ static smp_status check_scaling(const smp_infer *infer, int64_t pairs)
 {
     const smp_attr_value *attr = infer->attr;
     const int64_t kind = attr[SMP__ROPE_SCALING].i, factors = attr[SMP__ROPE_FACTORS].floats.count;
+    const int64_t original = attr[SMP__ROPE_ORIGINAL].i;
     if (factors != (kind == SMP__ROPE_LONG ? pairs : 0) || factors > SMP__ROPE_MOST_FACTORS)
         return smp_infer_fail(infer,
                               "factors: got %lld, expected one for each of %lld pairs, at most %d, "
@@ -114,6 +115,11 @@ static smp_status check_scaling(const smp_infer *infer, int64_t pairs)
     if (kind == SMP__ROPE_PLAIN && attr[SMP__ROPE_FACTOR].f != 1)
         return smp_infer_fail(infer, "factor: %g, but no scaling: expected linear, llama3 or yarn",
                               attr[SMP__ROPE_FACTOR].f);
+    if (kind == SMP__ROPE_PLAIN && original > 0 && infer->in[0]->shape.dim[0] > original)
+        return smp_infer_fail(infer,
+                              "original_positions: %lld, but there are %lld, and no scaling for "
+                              "more than those (transformers' `dynamic` has another base there)",
+                              (long long)original, (long long)infer->in[0]->shape.dim[0]);
     if ((kind == SMP__ROPE_LLAMA3 || kind == SMP__ROPE_YARN) && attr[SMP__ROPE_ORIGINAL].i == 0)
         return smp_infer_fail(infer, "scaling: %s: expected original_positions", SCALINGS[kind]);
     if (kind == SMP__ROPE_LLAMA3 && !(attr[SMP__ROPE_HIGH].f > attr[SMP__ROPE_LOW].f))
