@@ -3,7 +3,7 @@
 
     check-onnx.py MODEL.onnx [--samples N] [--bin DIR] [--dim NAME=NUMBER]...
 
-imports the file as a model for inference, draws inputs, and predicts each output that depends on
+(also smp-import --check) imports the file as a model for inference, draws inputs, and predicts each output that depends on
 them, here and with ONNX Runtime. Needs Python 3 with numpy, onnx and onnxruntime, and SMP's programs
 on the path or in DIR. Exit codes: 0 all outputs agree to 1e-4; 1 one does not, which is named; 2 bad
 input.
@@ -15,9 +15,13 @@ import subprocess
 import sys
 import tempfile
 
-import numpy
-import onnx
-import onnxruntime
+try:
+    import numpy
+    import onnx
+    import onnxruntime
+except ImportError as missing:
+    print(f"check-onnx.py: {missing}: it needs numpy, onnx and onnxruntime (pip install)", file=sys.stderr)
+    sys.exit(2)
 
 CLOSE = 1e-4
 

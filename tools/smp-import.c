@@ -1,10 +1,12 @@
 /* smp-import: an ONNX model as a model file and a file of weights, or a folder of Hugging Face's as
  * a model file. Flags, wiring and exit code. */
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
@@ -19,6 +21,7 @@ typedef struct arguments {
     smp_common_options common;
     const char *output, *weights, *loss;
     smp_option_list dims;
+    bool check;
 } arguments;
 
 #define AT(field) offsetof(arguments, field)
@@ -33,6 +36,10 @@ static const smp_option rows[] = {
              "cross_entropy); without it the model is one for inference"},
     {"dim", .kind = SMP_OPTION_LIST, .value = "NAME=NUMBER", .at = AT(dims),
      .help = "what a symbolic dimension is (not the batch's); repeatable"},
+    {"check", .kind = SMP_OPTION_YES, .at = AT(check),
+     .help =
+         "then compare the outputs of an ONNX file with ONNX Runtime's, on inputs that are drawn "
+         "(python3 with numpy, onnx and onnxruntime); exit code 1 if one differs"},
     {0},
 };
 
@@ -102,9 +109,12 @@ static smp_status import_folder(const arguments *a)
 {
     smp_text text = {0};
     const char *names = NULL;
-    if (a->weights || a->dims.n > 0)
+    if (a->weights || a->dims.n > 0 || a->check)
         return smp_fail(SMP_ERR_INPUT, "%s: is for ONNX files, and %s is a folder",
-                        a->weights ? "--weights" : "--dim", a->common.operand);
+                        a->weights      ? "--weights"
+                        : a->dims.n > 0 ? "--dim"
+                                        : "--check",
+                        a->common.operand);
     if (a->loss && strcmp(a->loss, "cross_entropy") != 0)
         return smp_fail(SMP_ERR_INPUT, "--loss: got '%s', expected cross_entropy", a->loss);
     smp_status status = smp_folder_import(a->common.operand, a->loss != NULL, &text, &names);
@@ -161,12 +171,40 @@ static smp_status import_model(const arguments *a, smp_arena *names)
     return status;
 }
 
+/* Becomes check-onnx.py of the examples, installed or in the tree; returns only if that fails. */
+static smp_status check_outputs(const arguments *a)
+{
+    static const char *const PLACES[] = {"../share/smp/examples", "../../examples",
+                                         "../../../examples"};
+    enum { WORDS = 5 };
+    char bin[PATH_MAX], script[PATH_MAX + 64] = "";
+    const char *command[WORDS + 2 * SMP_OPTION_LIST_MOST + 1] = {"python3", script,
+                                                                 a->common.operand, "--bin", bin};
+    const ssize_t length = readlink("/proc/self/exe", bin, sizeof(bin) - 1);
+    if (length <= 0)
+        return smp_fail(SMP_ERR_FAILED, "--check: /proc/self/exe: %s", strerror(errno));
+    bin[length] = '\0';
+    *strrchr(bin, '/') = '\0';
+    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+        snprintf(script, sizeof(script), "%s/%s/check-onnx.py", bin, PLACES[i]);
+        if (access(script, R_OK) == 0)
+            break;
+    }
+    for (int i = 0; i < a->dims.n; i++) {
+        command[WORDS + 2 * i] = "--dim";
+        command[WORDS + 2 * i + 1] = a->dims.item[i];
+    }
+    fflush(stdout);
+    execvp(command[0], (char *const *)command);
+    return smp_fail(SMP_ERR_FAILED, "--check: cannot start python3: %s", strerror(errno));
+}
+
 static smp_status run_import(const arguments *a)
 {
     smp_arena *names = smp_arena_create();
     const smp_status status = names ? import_model(a, names) : SMP_ERR_NO_MEMORY;
     smp_arena_destroy(names);
-    return status;
+    return status == SMP_OK && a->check ? check_outputs(a) : status;
 }
 #else
 static smp_status run_import(const arguments *a)

@@ -1,6 +1,6 @@
 """Models that PyTorch exports to ONNX, by both of its exporters: imported, planned on two ranks and trained here, their first
 losses are those of the module. Classes of transformers, torchvision, timm and torch.nn, with the weights that they begin with:
-ones and zeroes, which the exporters store once. examples/check-onnx.py finds the outputs of ONNX Runtime."""
+ones and zeroes, which the exporters store once. --check finds the outputs of ONNX Runtime."""
 
 import os
 import re
@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn import functional
 
 PROGRAMS = os.path.dirname(os.environ["SMP_PARTITION"])
-TREE = os.environ["SMP_SOURCE_DIR"]
 PEERS = os.environ.get("SMP_TORCH_PEERS")
 if PEERS:
     sys.path.append(PEERS)
@@ -240,10 +239,11 @@ def check(folder, name, way, opset=None):
 
 def check_outputs(folder, path):
     """What a user runs."""
-    command = [sys.executable, f"{TREE}/examples/check-onnx.py", path, "--bin", PROGRAMS]
-    good = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    if good.returncode != 0 or "agree" not in good.stdout:
-        sys.exit(f"check-onnx.py: {good.returncode}\n{good.stdout}{good.stderr[-2000:]}")
+    environment = dict(os.environ, PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", PYTHONPATH=PEERS or "")
+    result = subprocess.run([f"{PROGRAMS}/smp-import", path, "-o", "checked.yaml", "--check"], cwd=folder, capture_output=True,
+                            text=True, timeout=120, check=False, env=environment)
+    if result.returncode != 0 or "outputs agree with ONNX Runtime's" not in result.stdout:
+        sys.exit(f"--check: {result.returncode}\n{result.stdout}{result.stderr[-2000:]}")
 
 
 def check_folded(folder):
