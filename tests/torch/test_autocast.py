@@ -3,6 +3,7 @@ processes are those of one that goes through the same micro-batches, to the bit 
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -92,6 +93,8 @@ CASES = {  # name: model, whether in an autocast, words for smp-partition, how f
     "checkpoint": (recomputed, True, ["--recompute", "all", "--cut-at", "layers"], 0),
     "llama, recomputed": (llama, True, ["--recompute", "all"], 0.01),
 }
+if not os.environ.get("SMP_TEST_LONG"):
+    del CASES["regions"], CASES["llama, recomputed"]
 
 
 def make(name):
