@@ -103,39 +103,32 @@ bool smp__heads_expand(smp_import *im, const smp_onnx_node *node)
     return true;
 }
 
+enum { MOST_PARTS = 64 };
+
 /* One of the parts that a projection packs, or of its heads: of all of them `split` makes tensors,
  * once. */
 static const char *part_of(smp_import *im, const char *tensor, int64_t n, int64_t width, int64_t k)
 {
     char key[64];
-    int64_t found;
+    int64_t found, size[MOST_PARTS];
     snprintf(key, sizeof(key), "%p/%lld", (const void *)tensor, (long long)n);
-    if (!smp_map_get(im->parts, key, &found)) {
-        const char **part = SMP_ARENA_NEW(im->arena, const char *, n);
-        const char *name = smp__unique(im, tensor), *kept = smp_arena_strdup(im->arena, key);
-        smp_text out = {0}, sizes = {0};
-        for (int64_t i = 0; part && i < n; i++) {
-            part[i] = smp__unique(im, smp_arena_printf(im->arena, "%s.%lld", name, (long long)i));
-            smp_text_append(&out, "%s%s", i > 0 ? ", " : "", part[i]);
-            smp_text_append(&sizes, "%s%lld", i > 0 ? ", " : "", (long long)width);
-        }
-        if (!part || !kept || smp_map_set(im->parts, kept, (int64_t)(intptr_t)part) != SMP_OK)
-            im->status = SMP_ERR_NO_MEMORY;
-        smp_text_append(&im->ops,
-                        "  - {op: split, name: %s, in: %s, out: [%s], axis: 1, sizes: [%s]}\n",
-                        name, tensor, out.data ? out.data : "", sizes.data ? sizes.data : "");
-        im->n_op++;
-        smp_text_free(&out);
-        smp_text_free(&sizes);
-        found = (int64_t)(intptr_t)part;
+    if (smp_map_get(im->parts, key, &found))
+        return ((const char **)(intptr_t)found)[k];
+    const char **part = SMP_ARENA_NEW(im->arena, const char *, n);
+    const char *kept = smp_arena_strdup(im->arena, key);
+    if (!part || !kept || smp_map_set(im->parts, kept, (int64_t)(intptr_t)part) != SMP_OK) {
+        im->status = SMP_ERR_NO_MEMORY;
+        return tensor;
     }
-    return found ? ((const char **)(intptr_t)found)[k] : tensor;
+    for (int64_t i = 0; i < n; i++)
+        size[i] = width;
+    smp__split(im, smp__unique(im, tensor), tensor, 1, (int)n, size, part);
+    return part[k];
 }
 
 bool smp__heads_select(smp_import *im, const smp_onnx_node *node, int output, int d, int64_t k,
                        bool keeps)
 {
-    enum { MOST_PARTS = 64 };
     const smp__bound *in = smp__peek(im, node, 0);
     if (!in || in->form != SMP__HEADS || in->q.repeat != 1 || in->q.factor != 1 ||
         in->deferred >= SMP__MOST_DEFERRED)

@@ -11,17 +11,6 @@ static bool is_whole(int type)
            type == ONNX__TENSOR_PROTO__DATA_TYPE__INT32;
 }
 
-/* Does the importer follow it? Then it is no computation. */
-static bool only_moves(const char *op)
-{
-    static const char *const MOVES[] = {"Cast",    "Flatten", "Identity",
-                                        "Reshape", "Squeeze", "Unsqueeze"};
-    for (size_t k = 0; k < sizeof(MOVES) / sizeof(MOVES[0]); k++)
-        if (strcmp(MOVES[k], op) == 0)
-            return true;
-    return false;
-}
-
 /* Nodes are before their readers, so one pass back from the value finds all that it needs. */
 static bool is_computed(smp_import *im, const smp_onnx_value *value, bool *needed)
 {
@@ -42,7 +31,7 @@ static bool is_computed(smp_import *im, const smp_onnx_value *value, bool *neede
                 return false;
             needed[node->in[k]] = !v->input;
         }
-        computes |= is_needed && !only_moves(node->op);
+        computes |= is_needed && !smp__only_moves(node->op);
     }
     return computes;
 }

@@ -4,6 +4,16 @@
 #include <stdio.h>
 #include <string.h>
 
+bool smp__only_moves(const char *op)
+{
+    static const char *const MOVES[] = {"Cast",    "Expand",  "Flatten",  "Identity",
+                                        "Reshape", "Squeeze", "Unsqueeze"};
+    for (size_t k = 0; k < sizeof(MOVES) / sizeof(MOVES[0]); k++)
+        if (strcmp(MOVES[k], op) == 0)
+            return true;
+    return false;
+}
+
 /* Flatten, Reshape, Squeeze, Unsqueeze: the same values by other dimensions. */
 static bool reshape(smp_import *im, const smp_onnx_node *node)
 {
@@ -143,6 +153,7 @@ static bool concat(smp_import *im, const smp_onnx_node *node)
 
 static bool split(smp_import *im, const smp_onnx_node *node)
 {
+    enum { MOST_PARTS = 32 };
     if (smp__rotary_split(im, node))
         return true;
     const smp_onnx_value *in = smp__onnx_in(im->model, node, 0);
@@ -157,36 +168,29 @@ static bool split(smp_import *im, const smp_onnx_node *node)
     if (!in || !smp__tensor_in(im, node, 0, &x))
         return false;
     const int axis = smp__sample_axis(&x, smp__onnx_int(node, "axis", 0), in->n_dim);
-    if (axis < x.merged || node->n_out > 32)
+    if (axis < x.merged || node->n_out < 1 || node->n_out > MOST_PARTS)
         return smp__refuse(im, "splits the batch");
-    const char *name = smp__op_name(im, node, NULL);
-    smp_text out = {0}, sizes = {0};
-    int64_t all = 0;
-    for (int k = 0; k < node->n_out; k++) {
-        const smp_onnx_value *v = smp__onnx_out(im->model, node, k);
+    const char *part[MOST_PARTS];
+    int64_t size[MOST_PARTS], all = 0;
+    int n = 0;
+    for (; n < node->n_out; n++) {
+        const smp_onnx_value *v = smp__onnx_out(im->model, node, n);
         if (!v || v->n_dim != in->n_dim)
             break;
-        smp__bound part = x;
-        const int d = x.single ? axis : axis - x.merged + 1;
-        part.tensor = smp__unique(im, smp_arena_printf(im->arena, "%s.%d", name, k));
-        part.shape.dim[axis] = v->dim[d];
-        all += v->dim[d];
-        smp_text_append(&out, "%s%s", k > 0 ? ", " : "", part.tensor);
-        smp_text_append(&sizes, "%s%lld", k > 0 ? ", " : "", (long long)v->dim[d]);
-        smp__bind(im, node, k, &part);
+        size[n] = v->dim[x.single ? axis : axis - x.merged + 1];
+        all += size[n];
     }
-    const bool whole = all == x.shape.dim[axis] && out.data && sizes.data;
-    if (whole && node->n_out == 1) {
-        smp__bind(im, node, 0, &x);
-    } else if (whole) {
-        smp_text_append(&im->ops,
-                        "  - {op: split, name: %s, in: %s, out: [%s], axis: %d, sizes: [%s]}\n",
-                        name, x.tensor, out.data, axis, sizes.data);
-        im->n_op++;
+    if (n < node->n_out || all != x.shape.dim[axis])
+        return smp__refuse(im, "one of its outputs is left out");
+    part[0] = x.tensor;
+    if (n > 1)
+        smp__split(im, smp__op_name(im, node, NULL), x.tensor, axis, n, size, part);
+    for (int k = 0; k < n; k++) {
+        x.tensor = part[k];
+        x.shape.dim[axis] = size[k];
+        smp__bind(im, node, k, &x);
     }
-    smp_text_free(&out);
-    smp_text_free(&sizes);
-    return whole || smp__refuse(im, "one of its outputs is left out");
+    return true;
 }
 
 static bool slice(smp_import *im, const smp_onnx_node *node)

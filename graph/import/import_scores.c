@@ -314,6 +314,11 @@ static bool only_keys(const smp_import *im, const smp_onnx_value *v, const smp__
            smp__onnx_elements(v) == im->model->batch * mask->shape.dim[0];
 }
 
+static bool gathers(const smp_onnx_node *node)
+{
+    return strncmp(node->op, "Gather", 6) == 0;
+}
+
 /* Picked by constants, each key at its own place: so exporters write an index of sample and key. */
 static bool picks_all(smp_import *im, const smp_onnx_node *node, const smp__bound *mask)
 {
@@ -367,16 +372,6 @@ static bool only_repeats(const smp_onnx_value *from, const smp_onnx_value *to,
     return true;
 }
 
-static bool moves(const char *op)
-{
-    static const char *const MOVES[] = {"Cast",     "Expand",  "Flatten", "Gather",
-                                        "GatherND", "Reshape", "Squeeze", "Unsqueeze"};
-    for (size_t k = 0; k < sizeof(MOVES) / sizeof(MOVES[0]); k++)
-        if (strcmp(MOVES[k], op) == 0)
-            return true;
-    return false;
-}
-
 /* An input of integers stays one: it may be indices. */
 static bool mask_moved(smp_import *im, const smp_onnx_node *node, smp__bound *mask)
 {
@@ -387,12 +382,11 @@ static bool mask_moved(smp_import *im, const smp_onnx_node *node, smp__bound *ma
     if (smp__peek(im, node, 0)->form == SMP__TENSOR && !is_bool && !is_float &&
         (strcmp(node->op, "Cast") == 0 || to->n_dim <= 2))
         return false;
-    const bool gathers = strncmp(node->op, "Gather", 6) == 0;
-    if (gathers && !picks_all(im, node, mask))
+    if (gathers(node) && !picks_all(im, node, mask))
         return false;
     if (strcmp(node->op, "Expand") == 0
             ? !only_repeats(from, to, &mask->along)
-            : (gathers || !only_ones_differ(from, to, &mask->along)) &&
+            : (gathers(node) || !only_ones_differ(from, to, &mask->along)) &&
                   !(only_keys(im, from, mask) && only_keys(im, to, mask) &&
                     find_keys(im, to, mask, &mask->along)))
         return false;
@@ -483,9 +477,9 @@ bool smp__mask_step(smp_import *im, const smp_onnx_node *node)
         found = as_mask(im, smp__peek(im, node, k), &mask);
     if (!found || !to || to->n_dim < 1)
         return false;
-    if (mask.plus ||
-        (moves(node->op) ? !mask_moved(im, node, &mask)
-                         : !mask_of_bias(im, node, &mask) && !mask_computed(im, node, &mask)))
+    if (mask.plus || (smp__only_moves(node->op) || gathers(node)
+                          ? !mask_moved(im, node, &mask)
+                          : !mask_of_bias(im, node, &mask) && !mask_computed(im, node, &mask)))
         return false;
     mask.deferred++;
     smp__bind(im, node, 0, &mask);

@@ -129,6 +129,21 @@ const char *smp__emit_one(smp_import *im, const char *kind, const char *name, co
     return name;
 }
 
+void smp__split(smp_import *im, const char *name, const char *tensor, int axis, int n,
+                const int64_t *size, const char **part)
+{
+    smp_text_append(&im->ops, "  - {op: split, name: %s, in: %s, out: [", name, tensor);
+    for (int k = 0; k < n; k++) {
+        part[k] = smp__unique(im, smp_arena_printf(im->arena, "%s.%d", name, k));
+        smp_text_append(&im->ops, "%s%s", k > 0 ? ", " : "", part[k]);
+    }
+    smp_text_append(&im->ops, "], axis: %d, sizes: [", axis);
+    for (int k = 0; k < n; k++)
+        smp_text_append(&im->ops, "%s%lld", k > 0 ? ", " : "", (long long)size[k]);
+    smp_text_append(&im->ops, "]}\n");
+    im->n_op++;
+}
+
 /* The exporter's name for what it computed, "embedding_1", without the number. */
 static bool is_named(const smp_onnx_value *v, const char *op)
 {
@@ -138,17 +153,28 @@ static bool is_named(const smp_onnx_value *v, const char *op)
                             strspn(v->name + n + 1, "0123456789") == strlen(v->name + n + 1)));
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the first sample. */
 static bool rows_differ(smp_import *im, const smp_onnx_value *v)
 {
     const int64_t d = v->n_dim > 1 ? v->dim[v->n_dim - 1] : 0;
     const int64_t rows = v->n_dim > 1 ? v->dim[v->n_dim - 2] : 0;
-    if (!v->floats || d < 1 || rows > INT32_MAX || !smp__onnx_work(im->model, rows * rows / 2 * d))
+    if (!v->floats || d < 1 || !smp__onnx_work(im->model, rows * d))
         return false;
-    for (int64_t a = 0; a < rows; a++)
-        for (int64_t b = 0; b < a; b++)
-            if (memcmp(v->floats + a * d, v->floats + b * d, sizeof(float) * (size_t)d) == 0)
-                return false;
-    return true;
+    uint64_t *hash = smp__onnx_take(im->model, rows, sizeof(*hash));
+    for (int64_t r = 0; hash && r < rows; r++)
+        hash[r] = smp_hash(0, v->floats + r * d, sizeof(float) * (size_t)d);
+    if (hash)
+        qsort(hash, (size_t)rows, sizeof(*hash), by_value);
+    bool differ = hash;
+    for (int64_t r = 1; r < rows && differ; r++)
+        differ = hash[r] != hash[r - 1];
+    return differ;
 }
 
 /* Does a node say what it was made of, and none that reads the initializer of a parameter? */
@@ -184,8 +210,9 @@ static bool computed_alike(smp_import *im, const smp_onnx_value *v)
     if (is_named(v, "expand") && v->n_dim > 1 && v->dim[0] == im->model->batch)
         return true; /* to all samples */
     if (is_named(v, "add")) {
-        smp_text_append(&im->notes,
-                        "# %s: the exporter computed it, and it is trained as a weight\n", v->name);
+        smp_text_append(&im->notes, "# ");
+        smp__comment(&im->notes, v->name);
+        smp_text_append(&im->notes, ": the exporter computed it, and it is trained as a weight\n");
         return true;
     }
     return smp__refuse(im, "'%.60s' is computed by the exporter: not a weight to be trained",
@@ -361,6 +388,8 @@ const char *smp__add_weight(smp_import *im, const char *name, const char *role, 
     const smp__weight *like = NULL;
     for (int32_t i = 0; i < im->n_weight && w.stored >= 0; i++) {
         const smp__weight *other = &im->weight[i];
+        if (!smp_stored_shape_equal(&other->shape, &w.shape))
+            continue;
         const size_t length = strlen(name); /* an operator cannot be tied to itself */
         const bool own = strncmp(other->name, name, length) == 0 && other->name[length] == '.' &&
                          !strchr(other->name + length + 1, '.');

@@ -151,6 +151,10 @@ const char *smp__emit(smp_import *im, const char *kind, const char *name, const 
 const char *smp__emit_one(smp_import *im, const char *kind, const char *name, const char *input,
                           const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* Writes a split of `tensor` into n, whose names are returned in `part`. */
+void smp__split(smp_import *im, const char *name, const char *tensor, int axis, int n,
+                const int64_t *size, const char **part);
+
 /* A weight of operator `name`. values: [shape], or transposed: [shape.dim[1]][shape.dim[0]].
  * Returns the name of an earlier weight of the same initializer and values, to which it is to be
  * tied, or NULL. */
@@ -226,6 +230,8 @@ bool smp__rotary_negate(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_concat(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_mul(smp_import *im, const smp_onnx_node *node);
 bool smp__rotary_add(smp_import *im, const smp_onnx_node *node);
+/* Does the operator, of a value that is no heads, only give it other dimensions or another type? */
+bool smp__only_moves(const char *op);
 /* import_indices.c: indices that are computed from inputs become inputs. */
 smp_status smp__take_indices(smp_import *im);
 /* import_pattern.c: nodes that stand for one operator become that one. */

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import smp_torch
-from forks import run_ranks
+from forks import in_a_fork, run_ranks
 from smp_torch.trace import Trace
 from zoo import DECODERS, of_transformers
 
@@ -148,9 +148,8 @@ def rank(name, folder):
     dist.destroy_process_group()
 
 
-def references(folder):
-    torch.set_num_threads(1)
-    torch.save({name: alone(name) for name in CASES}, f"{folder}/alone")
+def references():
+    return {name: alone(name) for name in CASES}
 
 
 def check(name, folder, wanted_loss, wanted):
@@ -181,9 +180,6 @@ def operators_apart():
 warnings.filterwarnings("ignore")
 operators_apart()
 with tempfile.TemporaryDirectory() as scratch:
-    code, _, errors = run_ranks(1, references, scratch)
-    if code:
-        sys.exit(errors[-3000:])
-    made = torch.load(f"{scratch}/alone")
+    made = in_a_fork(references)
     for case in CASES:
         check(case, scratch, *made[case])

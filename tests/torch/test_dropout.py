@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import smp_torch
-from forks import run_ranks
+from forks import in_a_fork, run_ranks
 from smp_torch.drawing import seed_of
 from zoo import DECODERS, of_transformers
 
@@ -125,9 +125,8 @@ def rank(name, ranks, replicas, options, folder):
     dist.destroy_process_group()
 
 
-def references(folder):
-    torch.set_num_threads(1)
-    torch.save({case: alone(*case) for case in {(name, replicas) for name, _, replicas, *_ in CASES}}, f"{folder}/alone")
+def references():
+    return {case: alone(*case) for case in {(name, replicas) for name, _, replicas, *_ in CASES}}
 
 
 def check(name, ranks, replicas, *options, folder, wanted, expected):
@@ -146,9 +145,6 @@ def check(name, ranks, replicas, *options, folder, wanted, expected):
 
 warnings.filterwarnings("ignore")
 with tempfile.TemporaryDirectory() as scratch:
-    code, _, errors = run_ranks(1, references, scratch)
-    if code:
-        sys.exit(errors[-3000:])
-    made = torch.load(f"{scratch}/alone")
+    made = in_a_fork(references)
     for case in CASES:
         check(*case, folder=scratch, wanted=made[case[0], case[2]][0], expected=made[case[0], case[2]][1])

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as checkpoint
 from torch.nn import functional
 
 import smp_torch.self_check
-from forks import run_ranks
+from forks import in_a_fork, run_ranks
 from zoo import DECODERS, TRANSLATORS, of_transformers
 
 STEPS, MICROBATCHES, SIZE, LENGTH, VOCABULARY = 3, 4, 2, 8, 64
@@ -162,16 +162,12 @@ torch.set_num_threads(1)
 made = {}
 
 
-def references(folder):
-    """In a fork: who has gone backward can fork no ranks that do."""
-    torch.save({(name, replicas): alone(name, replicas) for name, _, replicas, *_ in CASES}, f"{folder}/made")
+def references():
+    return {(name, replicas): alone(name, replicas) for name, _, replicas, *_ in CASES}
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    code, output, errors = run_ranks(1, references, scratch)
-    if code:
-        sys.exit(errors[-3000:])
-    made.update(torch.load(f"{scratch}/made"))
+    made.update(in_a_fork(references))
     code, output, errors = run_ranks(2, readme, scratch)
     if code or "step 3: loss" not in output or "lm_head.weight" not in torch.load(f"{scratch}/gpt2.pt"):
         sys.exit(f"README.md: {output}{errors[-3000:]}")
