@@ -343,7 +343,8 @@ SMP_API void smp_job_describe(const smp *s, smp_job_description *out);
 
 /* What the plan predicts (schedule/plan/README.md); 0 where a plan does not say it. */
 typedef struct smp_prediction {
-    double step_us, bottleneck_us, lower_bound_us; /* microseconds */
+    double step_us, bottleneck_us, lower_bound_us; /* microseconds; a step with its waits for times
+                                                      that scatter */
     double gap, bubble;                            /* shares: 0.05 is 5 % */
     double samples_per_s;                          /* of all replicas */
     int64_t peak_bytes;                            /* of this rank */

@@ -174,6 +174,8 @@ smp_status smp_cluster_default(smp_target target, const smp_profile *profile, in
         SMP_TRY(smp_cluster_local(devices, &cluster));
     if (profile && profile->core_switch_us > 0)
         cluster->core_switch_us = profile->core_switch_us;
+    if (profile)
+        cluster->scatter = profile->scatter;
     smp_status status = take_link(profile, SMP_LINK_INTRA_NODE, cluster);
     if (status == SMP_OK && own_memory)
         status = take_link(profile, SMP_LINK_HOST, cluster);

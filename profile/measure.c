@@ -114,6 +114,11 @@ double smp__middle_mean(double *values, int64_t n)
     return sum / (double)(n - n / 4 * 2);
 }
 
+double smp__scatter(double range, double middle)
+{
+    return fmin(1.0, nearbyint(1e4 * range / (1.349 * middle)) / 1e4);
+}
+
 double smp__to_ns(double us)
 {
     return nearbyint(us * 1e3) / 1e3;
@@ -206,6 +211,20 @@ static double spread_of(const op_class *class)
         range_us += class->part[part].range_us;
     }
     return us > 0 ? range_us / us : 0;
+}
+
+/* How the times of what takes longest scatter, which is how an action's do: the deviation that the
+ * quartiles of normal samples tell, over their mean; each class by its time in the model. */
+static double scatter_of(const session *s)
+{
+    double all_us = 0, range_us = 0;
+    for (int32_t i = 0; i < s->graph->n_op; i++)
+        for (int part = 0; part < PARTS; part++) {
+            const series *of = &s->classes[s->distinct.class_of[i]].part[part];
+            all_us += of->us;
+            range_us += of->range_us;
+        }
+    return all_us > 0 ? smp__scatter(range_us, all_us) : 0;
 }
 
 /* All samples of some classes. */
@@ -379,6 +398,7 @@ static smp_status assemble(const session *s, smp_profile *profile)
         cost[i].backward_input_us = smp__to_ns(cost[i].backward_input_us);
         cost[i].backward_us = smp__to_ns(cost[i].backward_input_us + cost[i].backward_weight_us);
     }
+    profile->scatter = scatter_of(s);
     profile->n_op = graph->n_op;
     profile->name = names;
     profile->op = cost;

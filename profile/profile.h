@@ -44,6 +44,7 @@ typedef struct smp_profile {
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
     double core_switch_us;              /* a rank gets its core from another one; 0: not measured */
+    double scatter;                     /* smp_cluster.scatter */
     smp_gemm_choices products;          /* of the device's matrix products */
     smp_arena *arena;
 } smp_profile;

@@ -243,7 +243,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
                                        "dtype",     "microbatch_size", "optimizer_bytes_per_s",
                                        "ops",       "links",           "reduce_bytes_per_s",
                                        "memory",    "core_switch_us",  "state_precision",
-                                       "libraries", "products"};
+                                       "libraries", "products",        "scatter"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_document(yaml, "profile", keys, SMP__COUNT(keys), &top));
@@ -259,6 +259,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(smp__field_bf16(top, "profile", "state_precision", &profile->bf16_states));
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
+    SMP_TRY(smp_scatter_read(top, "profile", &profile->scatter));
     SMP_TRY(read_ops(top, of, profile));
     SMP_TRY(smp_gemm_choices_read(top, "profile", profile->arena, &profile->products));
     return read_links(top, profile);
@@ -394,6 +395,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
     if (profile->core_switch_us > 0)
         put_double(yaml, "\ncore_switch_us: ", profile->core_switch_us);
+    if (profile->scatter > 0)
+        put_double(yaml, "\nscatter: ", profile->scatter);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
         put_op(yaml, profile->name[i], &profile->op[i], profile->spread ? profile->spread[i] : -1);

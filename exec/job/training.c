@@ -114,7 +114,7 @@ void smp_plan_prediction(const smp *s, smp_prediction *out)
 {
     const smp_predicted *p = &s->plan->predicted;
     *out =
-        (smp_prediction){.step_us = p->step_us,
+        (smp_prediction){.step_us = p->step_us + p->waits_us,
                          .bottleneck_us = p->bottleneck_us,
                          .lower_bound_us = p->lower_bound_us,
                          .gap = p->gap,

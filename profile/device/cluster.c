@@ -148,8 +148,8 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 {
     static const char *const keys[] = {
-        "smp",   "name",    "nodes",          "devices_per_node", "device",
-        "links", "overlap", "cores_per_node", "core_switch_us",   "adapters_per_node"};
+        "smp",     "name",           "nodes",          "devices_per_node",  "device", "links",
+        "overlap", "cores_per_node", "core_switch_us", "adapters_per_node", "scatter"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_document(yaml, "cluster", keys, SMP__COUNT(keys), &top));
@@ -169,6 +169,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
     SMP_TRY(read_count(top, "cores_per_node", false, 0, MAX_CORES, &cluster->cores_per_node));
     SMP_TRY(read_count(top, "adapters_per_node", false, 0, MAX_CORES, &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(top, "cluster", &cluster->core_switch_us));
+    SMP_TRY(smp_scatter_read(top, "cluster", &cluster->scatter));
     SMP_TRY(read_devices(top, cluster));
     SMP_TRY(read_links(top, cluster));
     cluster->overlap = true;
@@ -216,6 +217,13 @@ smp_status smp_core_switch_read(const smp_yaml_node *map, const char *what, doub
     *us = SMP_DEFAULT_CORE_SWITCH_US;
     return smp_yaml_get(map, "core_switch_us") ? smp__field_us(map, what, "core_switch_us", us)
                                                : SMP_OK;
+}
+
+smp_status smp_scatter_read(const smp_yaml_node *map, const char *what, double *scatter)
+{
+    *scatter = 0.0;
+    return smp_yaml_get(map, "scatter") ? smp__field_double(map, what, "scatter", 0, 1, scatter)
+                                        : SMP_OK;
 }
 
 const char *smp_link_name(smp_link_kind kind)

@@ -73,6 +73,7 @@ typedef struct smp_cluster {
                                    cores (`cores_per_node:`); 0: every device computes by itself */
     int adapters_per_node; /* to other nodes, which its devices share; 0: each has its own */
     double core_switch_us; /* what it costs that a rank gets a core from another one */
+    double scatter;        /* of an action's times: standard deviation over mean; 0: not known */
     const struct smp_cluster *of; /* whose devices these are groups of (smp_cluster_group); NULL */
     int group;                    /* ... so many each; 0 without it */
     double group_slowdown; /* what ops take longer as a group has fewer cores than devices, 1:
@@ -88,6 +89,8 @@ smp_status smp_link_read(const struct smp_yaml_node *map, const char *what, cons
 
 /* `core_switch_us` of a cluster in a file, or the default. */
 smp_status smp_core_switch_read(const struct smp_yaml_node *map, const char *what, double *us);
+/* `scatter` of a cluster or a profile in a file; left out: 0. */
+smp_status smp_scatter_read(const struct smp_yaml_node *map, const char *what, double *scatter);
 
 /* Errors: SMP_ERR_INPUT with file:line:column. Freed with smp_cluster_destroy. */
 smp_status smp_cluster_read(const char *path, smp_cluster **out);

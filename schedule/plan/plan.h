@@ -49,6 +49,9 @@ static inline int32_t smp_plan_stage_offloads(const smp_plan_stage *stage)
 }
 
 typedef struct smp_predicted {
+    double
+        waits_us; /* what a step takes more in the mean as times scatter: ranks wait for what took
+                        longer. step_us is without; 0: how they scatter is not known */
     double step_us, bubble, samples_per_s, bottleneck_us, lower_bound_us, gap;
     double step_lower_bound_us, step_gap; /* 0: not known */
     const int64_t *peak_bytes;            /* [pipeline]: the arena each rank reserves, AdamW */

@@ -85,7 +85,7 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                        "memory",  "intra_node",     "cores_per_node",
                                        "overlap", "inter_node",     "optimizer_bytes_per_s",
                                        "devices", "core_switch_us", "adapters_per_node",
-                                       "host"};
+                                       "host",    "scatter"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -105,6 +105,7 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
         SMP_TRY(smp__field_int(map, what, "adapters_per_node", 1, SMP__MAX_DEVICES,
                                &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(map, what, &cluster->core_switch_us));
+    SMP_TRY(smp_scatter_read(map, what, &cluster->scatter));
     SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &memory));
     SMP_TRY(smp__field(map, what, "overlap", &overlap));
     SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));

@@ -613,7 +613,8 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
                                        "peak_bytes",
                                        "host_bytes",
                                        "costs",
-                                       "error"};
+                                       "error",
+                                       "waits_us"};
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -623,6 +624,9 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
     SMP_TRY(read_predictions(r, map, &sketch->predicted));
     if (smp_yaml_get(map, "costs"))
         SMP_TRY(smp__field_text(map, what, "costs", sketch->arena, &sketch->predicted.costs));
+    if (smp_yaml_get(map, "waits_us"))
+        SMP_TRY(smp__field_double(map, what, "waits_us", 0, SMP__MAX_SUM_US,
+                                  &sketch->predicted.waits_us));
     if (smp_yaml_get(map, "error"))
         SMP_TRY(smp__field_double(map, what, "error", 0, 10, &sketch->predicted.error));
     if (smp_yaml_get(map, "host_bytes"))

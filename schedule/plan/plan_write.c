@@ -348,6 +348,8 @@ static void put_predicted(writer *w, const smp_plan *plan)
     put_top_key(w, "predicted", false);
     open_with(w, '{');
     put_double(w, "step_us", predicted->step_us);
+    if (predicted->waits_us > 0.0)
+        put_double(w, "waits_us", predicted->waits_us);
     put_double(w, "bubble", predicted->bubble);
     put_double(w, "samples_per_s", predicted->samples_per_s);
     put_double(w, "bottleneck_us", predicted->bottleneck_us);
@@ -470,6 +472,8 @@ static void put_cluster(writer *w, const smp_plan *plan)
         put_int(w, "adapters_per_node", cluster->adapters_per_node);
     if (cluster->cores_per_node > 0 && cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
         put_double(w, "core_switch_us", cluster->core_switch_us);
+    if (cluster->scatter > 0.0)
+        put_double(w, "scatter", cluster->scatter);
     put_int(w, "memory", memory);
     put_bool(w, "overlap", cluster->overlap);
     put_double(w, "optimizer_bytes_per_s", plan->optimizer_bytes_per_s);

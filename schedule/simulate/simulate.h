@@ -66,6 +66,7 @@ typedef struct smp_simulation_input {
     const int *device;            /* [ddp * pipeline] */
     double optimizer_bytes_per_s; /* <= 0: free */
     smp_precision precision;      /* whose rates tell how much slower one device is than another */
+    int draw; /* 0: every action takes its time; else times as they scatter, the draw-th draw */
 } smp_simulation_input;
 
 /* The size of buckets (schedule/rules/shard.h) that suits a stage with so many bytes of weights, by
@@ -95,6 +96,12 @@ smp_status smp_plan_split_backward(const smp_costs *costs, const int32_t *stage_
 
 smp_status smp_simulate(const smp_simulation_input *input, smp_simulation **out);
 void smp_simulation_destroy(smp_simulation *simulation);
+
+/* What the step takes more in the mean than step_us, that of the same plan where every action takes
+ * its time: the mean of several draws of times that scatter as the cluster says, independently and
+ * normally. 0 where it says nothing. */
+smp_status smp_simulate_waits(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                              double step_us, double *waits_us);
 
 /* Simulates a plan, made or read. SMP_ERR_INPUT if it has no `cluster:`. */
 smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,

@@ -72,8 +72,8 @@ smp_status smp_plan_split_backward(const smp_costs *costs, const int32_t *stage_
                               &plan->backward_input_us);
 }
 
-smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
-                             smp_simulation **out)
+static smp_status simulate_draw(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                                int draw, smp_simulation **out)
 {
     if (!plan->cluster)
         return smp_fail(SMP_ERR_INPUT, "the plan has no cluster: nothing to simulate it on");
@@ -111,10 +111,35 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .cluster = plan->cluster,
                                     .device = a.device,
                                     .optimizer_bytes_per_s = plan->optimizer_bytes_per_s,
-                                    .precision = graph->target.precision},
+                                    .precision = graph->target.precision,
+                                    .draw = draw},
             out);
     smp_arena_destroy(arena);
     return status;
+}
+
+smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                             smp_simulation **out)
+{
+    return simulate_draw(plan, graph, flow, 0, out);
+}
+
+smp_status smp_simulate_waits(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                              double step_us, double *waits_us)
+{
+    enum { DRAWS = 16 };
+    double sum_us = 0.0;
+    *waits_us = 0.0;
+    if (!plan->cluster || plan->cluster->scatter <= 0.0)
+        return SMP_OK;
+    for (int draw = 1; draw <= DRAWS; draw++) {
+        smp_simulation *simulation = NULL;
+        SMP_TRY(simulate_draw(plan, graph, flow, draw, &simulation));
+        sum_us += simulation->step_us - step_us;
+        smp_simulation_destroy(simulation);
+    }
+    *waits_us = fmax(0.0, sum_us / DRAWS);
+    return SMP_OK;
 }
 
 smp_status smp_simulated_plan_open(const smp_plan *plan, const smp_graph *graph,

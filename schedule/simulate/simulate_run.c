@@ -111,12 +111,36 @@ static bool inputs_arrive(const smp__sim *sim, const smp__sim_runner *r, const s
     return true;
 }
 
+/* A normal number of mean 0 and deviation 1, the same whenever it is asked for: the sum of twelve
+ * even ones. */
+static double normal_of(const smp__sim *sim, const smp__sim_runner *r)
+{
+    enum { EVEN_ONES = 12 };
+    const int64_t place[] = {sim->input->draw, r - sim->runner, r->next};
+    uint64_t hash = smp_hash(0, place, sizeof place);
+    double sum = 0.0;
+    for (int i = 0; i < EVEN_ONES; i++) {
+        hash = smp_hash(hash, &hash, sizeof hash);
+        sum += (double)(hash >> 11) / 0x1p53;
+    }
+    return sum - EVEN_ONES / 2;
+}
+
+/* What a compute action takes, this time. */
+static double own_cost_us(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
+{
+    const int64_t first = (int64_t)r->replica * sim->crossing.flow->n_stage;
+    const double us = sim->cost_us[a->kind][first + smp__sim_stage(sim, r->rank, a->chunk)];
+    if (sim->input->draw == 0)
+        return us;
+    return fmax(0.0, us * (1.0 + sim->input->cluster->scatter * normal_of(sim, r)));
+}
+
 /* A forward ends no earlier than the update of the last of its weights: what is more than its own
  * time is waiting. */
 static double cost_us(const smp__sim *sim, smp__sim_runner *r, const smp_action *a)
 {
-    int64_t first = (int64_t)r->replica * sim->crossing.flow->n_stage;
-    const double own_us = sim->cost_us[a->kind][first + smp__sim_stage(sim, r->rank, a->chunk)];
+    const double own_us = own_cost_us(sim, r, a);
     if (!sim->updated_us || a->kind != SMP_ACTION_F)
         return own_us;
     const double left_us = smp__sim_updated_us(sim, r, a->chunk) - sim->now_us;

@@ -14,7 +14,6 @@ import fnmatch
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -97,7 +96,8 @@ def plan_of(options, path, size, microbatches, ranks, more, profile, plan):
                           "-o", plan], capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(f"{path.stem}: {run.stderr}")
-    return float(re.search(r"^predicted: .*step_us: ([0-9.e+]+)", pathlib.Path(plan).read_text(), re.M)[1]) / 1e3
+    predicted = yaml.safe_load(pathlib.Path(plan).read_text())["predicted"]
+    return (predicted["step_us"] + predicted.get("waits_us", 0)) / 1e3
 
 
 def measure(options, ranks, plan, data, extra):

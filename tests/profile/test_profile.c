@@ -64,7 +64,8 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .optimizer_bytes_per_s = 1e10 / 3,
                            .bf16_states = link,
                            .reduce_bytes_per_s = 1e10 / 7,
-                           .core_switch_us = link ? 1e3 / 7 : 0};
+                           .core_switch_us = link ? 1e3 / 7 : 0,
+                           .scatter = link ? 1.0 / 7 : 0};
     if (link)
         profile.products = (smp_gemm_choices){"A GPU", "a library", 2, choice};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
@@ -104,6 +105,7 @@ static void round_trip(bool link)
     assert_true(read->reduce_bytes_per_s == written.reduce_bytes_per_s);
     assert_true(read->bf16_states == written.bf16_states);
     assert_true(read->core_switch_us == written.core_switch_us);
+    assert_true(read->scatter == written.scatter);
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);
         assert_cost_equal(&read->op[i], &written.op[i]);
@@ -311,10 +313,11 @@ static void test_profile_makes_a_cluster(void **state)
     assert_string_equal(c->device[2].name, "cpu");
     assert_true(c->cores_per_node > 0);
     assert_int_equal(c->intra_node.n_point, 0);
-    assert_true(c->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US);
+    assert_true(c->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US && c->scatter == 0);
     smp_cluster_destroy(c);
     assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
     assert_true(c->core_switch_us == profile.core_switch_us);
+    assert_true(c->scatter == profile.scatter);
     assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
     assert_true(c->host.bytes_per_s == 0); /* a CPU's memory is the host's */
     smp_cluster_destroy(c);

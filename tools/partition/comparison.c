@@ -83,7 +83,7 @@ smp_status smp_comparison_add(smp_comparison *comparison, const char *name, cons
     row->devices = smp_plan_processes(plan);
     row->microbatches = plan->microbatches;
     row->microbatch_size = plan->microbatch_size;
-    row->step_us = plan->predicted.step_us;
+    row->step_us = plan->predicted.step_us + plan->predicted.waits_us;
     row->samples_per_s = plan->predicted.samples_per_s;
     row->bubble = plan->predicted.bubble;
     for (int r = 0; r < plan->pipeline; r++)

@@ -123,7 +123,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
 {
     const smp_predicted *predicted = &plan->predicted;
     const int devices = smp_plan_processes(plan);
-    char step[32], bottleneck[32], bound[32], tensor[32], groups[64] = "";
+    char step[32], waits[32], bottleneck[32], bound[32], tensor[32], groups[64] = "";
     smp_format_tensor(tensor, sizeof tensor, plan);
     if (smp_plan_tensor(plan) > 1)
         snprintf(groups, sizeof groups, " x tensor %s", tensor);
@@ -156,8 +156,12 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(text, "on %s in %s\n", smp_backend_name(plan->target.backend),
                         smp_precision_name(plan->target.precision));
-    smp_text_append(text, "predicted: step %s, %.1f samples/s, bubble %.1f %%\n",
-                    smp_format_us(step, sizeof step, predicted->step_us), predicted->samples_per_s,
+    smp_text_append(text, "predicted: step %s",
+                    smp_format_us(step, sizeof step, predicted->step_us + predicted->waits_us));
+    if (predicted->waits_us > 0.0)
+        smp_text_append(text, " (%s of it waits for times that scatter)",
+                        smp_format_us(waits, sizeof waits, predicted->waits_us));
+    smp_text_append(text, ", %.1f samples/s, bubble %.1f %%\n", predicted->samples_per_s,
                     100 * predicted->bubble);
     if (predicted->step_lower_bound_us > 0.0)
         smp_text_append(text, "step: proven lower bound %s, gap %.1f %%\n",

@@ -109,6 +109,20 @@ static smp_status expose(smp_plan *plan, const smp__planner *planner, const smp_
     return SMP_OK;
 }
 
+static smp_status add_waits(smp_plan *plan, const smp_graph *graph, const smp_partition *partition)
+{
+    smp_predicted *predicted = &plan->predicted;
+    smp_flow *flow = NULL;
+    if (plan->cluster->scatter <= 0.0 || predicted->step_us <= 0.0)
+        return SMP_OK;
+    SMP_TRY(smp_flow_build(graph, partition->stage, plan->n_stage, plan->microbatch_size, &flow));
+    smp_status status =
+        smp_simulate_waits(plan, graph, flow, predicted->step_us, &predicted->waits_us);
+    smp_flow_destroy(flow);
+    predicted->samples_per_s *= predicted->step_us / (predicted->step_us + predicted->waits_us);
+    return status;
+}
+
 /* What is known of a GPU besides costs: from the profile, else from a plan that is kept. */
 static smp_status fill_device(smp_plan *plan, const smp_search_request *request)
 {
@@ -183,7 +197,8 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     if (!plan->predicted.costs)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(expose(plan, planner, best));
-    return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
+    SMP_TRY(smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster));
+    return add_waits(plan, graph, best->partition);
 }
 
 smp_status smp__planner_write(const smp__planner *planner, const char *model_path,

@@ -12,6 +12,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/state/handle.h"
+#include "exec/step/cost_samples.h"
 #include "profile/estimate.h"
 #include "tests/exec/open_ranks.h"
 
@@ -252,6 +253,37 @@ static void test_write_costs_refuses(void **state)
     smp_finalize(job);
 }
 
+/* Of eight steps another operator is late in each: no operator usually is, but every action has one
+ * that is. */
+static void test_write_costs_of_late_operators(void **state)
+{
+    (void)state;
+    enum { STEPS = 40, LATE = 8 };
+    char path[96];
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    smp *job = open_job("1f1b", true);
+    take_step(job);
+    smp__cost_samples *c = job->stepping->cost_samples;
+    const int32_t n_call = job->work->chunk[0].layout->n_call;
+    double action_us = 0.0;
+    for (int step = 0; step < STEPS; step++)
+        for (int32_t i = 0; i < n_call; i++) {
+            double *us = &c->us[(c->first[0] + SMP__COST_PARTS * i) * SMP__COST_SAMPLES + step];
+            *us = i % LATE == step % LATE ? 30.0 : 10.0;
+        }
+    for (int32_t i = 0; i < n_call; i++)
+        action_us += i % LATE == 0 ? 30.0 : 10.0;
+    c->n_step = STEPS;
+    smp_profile *profile = written(job, path);
+    double sum_us = 0.0;
+    for (int32_t i = 0; i < profile->n_op; i++)
+        sum_us += profile->op[i].forward_us;
+    assert_true(fabs(sum_us / action_us - 1.0) < 0.05);
+    assert_true(profile->scatter > 0 && profile->scatter <= 1);
+    smp_profile_destroy(profile);
+    smp_finalize(job);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +291,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_costs_of_split_backwards),
         cmocka_unit_test(test_write_costs_of_many_steps),
         cmocka_unit_test(test_write_costs_keeps_the_core_switch),
+        cmocka_unit_test(test_write_costs_of_late_operators),
         cmocka_unit_test(test_write_costs_of_a_shared_core),
         cmocka_unit_test(test_write_costs_of_a_gpu_plan_on_the_cpu),
         cmocka_unit_test(test_write_costs_refuses),

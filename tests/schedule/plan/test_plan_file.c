@@ -346,16 +346,18 @@ static void test_plan_file_execution(void **state)
 static void test_plan_file_core_switch(void **state)
 {
     (void)state;
-    char *text = edited("cores_per_node: 0,", "cores_per_node: 1, core_switch_us: 0.1,");
+    char *text =
+        edited("cores_per_node: 0,", "cores_per_node: 1, core_switch_us: 0.1, scatter: 0.02,");
     smp_plan *plan = parse(text), *again = NULL, *without = parse(good);
     smp_text written = {0}, plain = {0};
-    assert_true(plan->cluster->core_switch_us == 0.1);
+    assert_true(plan->cluster->core_switch_us == 0.1 && plan->cluster->scatter == 0.02);
     assert_true(without->cluster->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US);
     assert_int_equal(SMP_OK, smp_plan_format(plan, &written));
     again = parse(written.data);
-    assert_true(again->cluster->core_switch_us == 0.1);
+    assert_true(again->cluster->core_switch_us == 0.1 && again->cluster->scatter == 0.02);
     assert_int_equal(SMP_OK, smp_plan_format(without, &plain));
     assert_null(strstr(plain.data, "core_switch_us"));
+    assert_null(strstr(plain.data, "scatter"));
     free(text);
     smp_text_free(&written);
     smp_text_free(&plain);

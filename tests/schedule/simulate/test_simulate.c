@@ -587,6 +587,67 @@ static void test_simulate_plan_as_read(void **state)
     smp_simulation_destroy(NULL);
 }
 
+/* Two replicas of one rank, a core each: of two normal sums with deviation s the larger is s /
+ * sqrt(pi) above their mean. Alone a rank waits for nobody, and the mean of its draws is its time. */
+static void test_simulate_draws(void **state)
+{
+    enum { DRAWS = 2000 };
+    const double scatter = 0.1, own_us = 3, deviation_us = scatter * sqrt(1 + 2 * 2);
+    (void)state;
+    for (int ddp = 1; ddp <= 2; ddp++) {
+        double sum_us = 0, squares = 0;
+        made_plan made;
+        setting s;
+        made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
+        setting_open(&s, &made, 1, ddp);
+        s.cluster.cores_per_node = 2;
+        s.cluster.scatter = scatter;
+        for (s.input.draw = 1; s.input.draw <= DRAWS; s.input.draw++) {
+            smp_simulation *got = simulate(&s.input), *again = simulate(&s.input);
+            assert_true(got->step_us == again->step_us);
+            sum_us += got->step_us - own_us;
+            squares += (got->step_us - own_us) * (got->step_us - own_us);
+            smp_simulation_destroy(got);
+            smp_simulation_destroy(again);
+        }
+        const double more_us = ddp == 1 ? 0 : deviation_us / sqrt(acos(-1));
+        assert_true(fabs(sum_us / DRAWS - more_us) < 5 * deviation_us / sqrt(DRAWS));
+        assert_true(fabs(squares / DRAWS / (deviation_us * deviation_us) - 1) < 0.2);
+        s.input.draw = 0;
+        smp_simulation *plain = simulate(&s.input);
+        assert_us(plain->step_us, own_us);
+        smp_simulation_destroy(plain);
+        made_plan_free(&made);
+    }
+}
+
+/* What a plan waits in the mean: nothing without scatter, and more where times scatter more. */
+static void test_simulate_waits(void **state)
+{
+    double waits_us[3];
+    made_plan made;
+    setting s;
+    (void)state;
+    made_plan_create(&made, "1f1b", 4, 1, 8, true, made_chain);
+    setting_open(&s, &made, 1, 1);
+    for (int i = 0; i < 4; i++) {
+        made.stage[i].forward_us = 1.0;
+        made.stage[i].backward_us = 2.0;
+    }
+    made.plan.cluster = &s.cluster;
+    smp_simulation *plain = simulate(&s.input);
+    for (int i = 0; i < 3; i++) {
+        s.cluster.scatter = 0.05 * i;
+        assert_int_equal(
+            smp_simulate_waits(&made.plan, made.graph, made.flow, plain->step_us, &waits_us[i]),
+            SMP_OK);
+    }
+    assert_true(waits_us[0] == 0 && waits_us[1] > 0.01 * plain->step_us);
+    assert_true(waits_us[2] > 1.5 * waits_us[1] && waits_us[2] < 0.2 * plain->step_us);
+    smp_simulation_destroy(plain);
+    made_plan_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -608,6 +669,8 @@ int main(void)
         cmocka_unit_test(test_simulate_recompute),
         cmocka_unit_test(test_simulate_refuses),
         cmocka_unit_test(test_simulate_plan_as_read),
+        cmocka_unit_test(test_simulate_draws),
+        cmocka_unit_test(test_simulate_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
