@@ -10,7 +10,8 @@ double smp__quartile_range(double *values, int64_t n);
 /* The mean between the quartiles; sorts. As robust against a fourth that others disturbed as the
  * median, and nearer to the mean. */
 double smp__middle_mean(double *values, int64_t n);
-/* What a deviation is of a mean, by the range between the quartiles of normal samples; at most 1. */
+/* What a deviation is of a mean, by the range between the quartiles of normal samples; at most 1.
+ */
 double smp__scatter(double range, double middle);
 double smp__to_ns(double us); /* times are written so: further digits are noise */
 

@@ -22,6 +22,24 @@ at_least 76
 expect_match out ' x tensor [248],'
 expect_match out 'other bits than any other number'
 
+# What it chooses by itself it does not lose when that is asked for: few configurations are no smaller a search.
+cat >spot.yaml <<END
+smp: 1
+nodes: 30
+devices_per_node: 1
+device: {description: a40}
+links: {inter_node: {bandwidth: 25GB/s, latency_us: 10}, host: {bandwidth: 24GB/s, latency_us: 10}}
+END
+bert() { # option...
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/bert-large.yaml" --cluster spot.yaml --global-batch 8192 --device cuda \
+        --precision bf16 --tensor 1 --effort quick "$@"
+}
+bert
+expect_match out ' 512 micro-batches of 8 samples'
+at_least 1570
+bert --microbatch-size 8
+at_least 1570
+
 # Effort is work, not time: the same bytes beside other work.
 (while :; do :; done) &
 busy=$!

@@ -126,7 +126,8 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     if (configs->request->options.objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us;
     const double forward = totals->forward_us / fmax(totals->compute_us, 1e-9);
-    if (configs->quick && config->mapping->pipeline > 1) /* stages end half an op late */
+    const bool large = configs->request->graph->n_op > SMP__SMALL_OPS;
+    if (large && config->mapping->pipeline > 1) /* stages end half an op late */
         least_us += 0.5 * config->chunks * totals->largest_us * config->mapping->fastest / samples;
     const double rest_us = fill_us / config->chunks + traffic_us(configs, config, gathers) +
                            host_update_us(configs, config);

@@ -587,8 +587,8 @@ static void test_simulate_plan_as_read(void **state)
     smp_simulation_destroy(NULL);
 }
 
-/* Two replicas of one rank, a core each: of two normal sums with deviation s the larger is s /
- * sqrt(pi) above their mean. Alone a rank waits for nobody, and the mean of its draws is its time. */
+/* Two replicas of one rank, a core each: of two normal sums with deviation s the larger is
+ * s / sqrt(pi) above their mean. Alone a rank waits for nobody: its draws have its time as mean. */
 static void test_simulate_draws(void **state)
 {
     enum { DRAWS = 2000 };
