@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "graph/base/text.h"
+#include "graph/math/hash_lanes.h"
 #include "graph/safetensors/safetensors_write.h"
 
 /* What is kept for a whole weight, as it stands in the file. */
@@ -144,11 +145,11 @@ int64_t smp__checkpoint_hashes_at(const smp_graph *graph, int32_t param, int sta
 
 void smp__checkpoint_hash(const float *values, int64_t elements, uint64_t *hash)
 {
-    for (int64_t at = 0; at < elements; at += SMP_PIECE_ELEMENTS) {
-        const int64_t left = elements - at;
-        const size_t n = (size_t)(left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS);
-        *hash++ = smp_hash(0, values + at, n * sizeof(float));
-    }
+    const int64_t whole = elements / SMP_PIECE_ELEMENTS, left = elements % SMP_PIECE_ELEMENTS;
+    smp_hash_each(values, SMP_PIECE_ELEMENTS * sizeof(float), (size_t)whole, hash);
+    if (left > 0)
+        hash[whole] =
+            smp_hash(0, values + whole * SMP_PIECE_ELEMENTS, (size_t)left * sizeof(float));
 }
 
 smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,

@@ -127,18 +127,22 @@ void smp_text_free(smp_text *text)
     *text = (smp_text){0};
 }
 
-uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes)
+uint64_t smp_hash_end(uint64_t h)
 {
-    const unsigned char *p = data;
-    uint64_t h = seed ^ 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++)
-        h = (h ^ p[i]) * 0x100000001b3u;
-    /* murmur3's finaliser: FNV alone leaves the low bits, which index tables, poorly mixed. */
     h ^= h >> 33;
     h *= 0xff51afd7ed558ccdu;
     h ^= h >> 33;
     h *= 0xc4ceb9fe1a85ec53u;
     return h ^ (h >> 33);
+}
+
+uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    uint64_t h = seed ^ SMP_HASH_BEGIN;
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ p[i]) * SMP_HASH_PRIME;
+    return smp_hash_end(h);
 }
 
 enum { NEAREST_MAX = 63 };

@@ -45,6 +45,11 @@ const char *smp_nearest(const char *name, const char *const *candidates, size_t 
 
 /* 64-bit hash (FNV-1a, finalised); seed chains calls. */
 uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes);
+/* What it consists of: FNV-1a, for each byte a product with the prime, then murmur3's finaliser, as
+ * FNV alone leaves the low bits, which index tables, poorly mixed. */
+#define SMP_HASH_BEGIN UINT64_C(0xcbf29ce484222325)
+#define SMP_HASH_PRIME UINT64_C(0x100000001b3)
+uint64_t smp_hash_end(uint64_t h);
 
 /* Opens a file to read; links are followed. *fd is the caller's to close. SMP_ERR_INPUT if it
  * cannot be opened, or is no regular file: a pipe, which would be waited for, a device, a
