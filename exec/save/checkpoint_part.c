@@ -1,6 +1,6 @@
-/* What one rank does for a checkpoint that is being saved. Rank 0 makes the file under a temporary
- * name that no other job has, every rank opens it and writes its share of the pieces at the offsets
- * that the model gives them. Every byte has one writer.
+/* One rank's part of a checkpoint, and what it does for a save to disk. Rank 0 makes the file under
+ * a temporary name that no other job has, every rank opens it and writes its share of the pieces at
+ * the offsets that the model gives them. Every byte has one writer.
  * Where devices have parts of a weight, its pieces come together while the state is copied: what a
  * rank writes is the same whether others compute with it or not. */
 #include "exec/save/checkpoint_part.h"
@@ -15,12 +15,15 @@
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
 #include "exec/save/regroup.h"
+#include "exec/state/progress.h"
 #include "exec/state/shards.h"
+#include "exec/state/weights_state.h"
 #include "graph/math/half.h"
 
 static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 {
-    smp__checkpoint_part_path(path, s->saving->directory, s->saving->job, s->saving->says.step);
+    smp__checkpoint_part_path(path, s->saving->directory, s->saving->job,
+                              s->saving->part.says.step);
 }
 
 /* What this rank writes of a weight that is not split: of the own part, which every group of shards
@@ -84,52 +87,102 @@ static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
     return SMP_OK;
 }
 
-static smp_status copy_weights(smp *s, smp__regroup *r)
+static smp_status copy_weights(smp *s, smp__regroup *r, smp__part *p)
 {
-    char *at = s->saving->staging;
+    char *at = p->staging;
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (s->memory->param[i].owner)
             SMP_TRY(copy_weight(s, r, i, &at));
-    s->saving->part = s->saving->staging;
+    p->copy = p->staging;
     return r->status;
 }
 
-smp_status smp__part_copy(smp *s)
+bool smp__part_needs_copy(const smp *s)
 {
-    struct smp__saving *v = s->saving;
+    return !s->device->host_memory || s->comm->tensor_most > 1;
+}
+
+smp_status smp__part_reserve(const smp *s, smp__part *p)
+{
     const size_t size = (size_t)part_bytes(s) + 1;
+    return p->staging || (p->staging = malloc(size)) ? SMP_OK : smp_fail_memory(size);
+}
+
+smp_status smp__part_copy(smp *s, smp__part *p)
+{
     smp__regroup r = {0};
-    smp_status status = SMP_OK;
-    if (!v->staging && !(v->staging = malloc(size)))
-        status = smp_fail_memory(size);
+    smp_status status = smp__part_reserve(s, p);
     if (status == SMP_OK && s->comm->tensor_size > 1)
         status = smp__regroup_open(s, true, &r);
     if (s->comm->tensor_most > 1) /* nobody exchanges parts unless all do */
         status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
-        status = copy_weights(s, &r);
+        status = copy_weights(s, &r, p);
     smp__regroup_close(&r);
     return status;
 }
 
-/* Where a range of values of the file comes from: an array, or states in bf16, which are widened a
- * window at a time. */
+/* What is kept for whole weights, which may change while it is written. */
+static smp_status take_kept(const smp *s, smp__part *p)
+{
+    const size_t bytes = (size_t)s->memory->n_param * sizeof(double);
+    if (!s->weights->trust.kept)
+        return SMP_OK;
+    if (!p->kept && !(p->kept = malloc(bytes + 1)))
+        return smp_fail_memory(bytes);
+    memcpy(p->kept, s->weights->trust.kept, bytes);
+    return SMP_OK;
+}
+
+smp_status smp__part_take(smp *s, smp__part *p)
+{
+    smp__checkpoint_header *says = &p->says;
+    p->copy = NULL;
+    smp__progress_save(s->progress, s->step, says);
+    says->states = smp__job_states(s);
+    says->keeps = smp__job_keeps(s);
+    says->fingerprint = s->graph->weights_fingerprint;
+    snprintf(says->optimizer, sizeof says->optimizer, "%s", s->optimizer->name);
+    if (!p->headed)
+        SMP_TRY(smp__checkpoint_head(smp_graph_whole(s->graph), says->states, says->keeps,
+                                     "a checkpoint", &p->head));
+    p->headed = true;
+    says->at = (int64_t)p->head.length;
+    return take_kept(s, p);
+}
+
+int64_t smp__part_file_bytes(const smp *s, const smp__part *p)
+{
+    return p->says.at +
+           smp__checkpoint_length(smp_graph_whole(s->graph), p->says.states, p->says.keeps);
+}
+
+void smp__part_free(smp__part *p)
+{
+    smp_text_free(&p->head);
+    free(p->staging);
+    free(p->kept);
+    *p = (smp__part){0};
+}
+
+/* Where a range of values of the file comes from: an array; or states in bf16, which are widened a
+ * window at a time; or neither, which is zeroes. */
 typedef struct source {
     const float *values;
-    const uint16_t *narrow; /* NULL: none */
-    float *window;          /* [WINDOW] */
+    const uint16_t *narrow;
+    float *window; /* [WINDOW] zeroes, unless there is something to widen */
 } source;
 
-enum { WINDOW = 16 * SMP_PIECE_ELEMENTS, AT_ONCE = 256 * SMP_PIECE_ELEMENTS };
+/* Hashed and written at once: it fits a cache, and hashes are made sixteen side by side. */
+enum { WINDOW = 16 * SMP_PIECE_ELEMENTS };
 
 /* n of them to the offsets of values and hashes in the file. hash: [pieces of n]. */
 static smp_status write_values(source from, int64_t n, int64_t values_at, int64_t hashes_at,
                                uint64_t *hash, int fd, const char *path)
 {
-    const int64_t most = from.narrow ? WINDOW : AT_ONCE;
     for (int64_t at = 0, m; at < n; at += m) {
-        m = n - at < most ? n - at : most;
-        const float *values = from.narrow ? from.window : from.values + at;
+        m = n - at < WINDOW ? n - at : WINDOW;
+        const float *values = from.values ? from.values + at : from.window;
         if (from.narrow)
             smp__from_bf16(from.window, from.narrow + at, m);
         smp__checkpoint_hash(values, m, hash + at / SMP_PIECE_ELEMENTS);
@@ -141,9 +194,25 @@ static smp_status write_values(source from, int64_t n, int64_t values_at, int64_
                                     hashes_at, true, path);
 }
 
-/* Values and states of a range of one weight, and the hashes of its pieces. *part moves on after
+/* Values (k 0) or a state of a weight: of the copy, which has it all, or where they stand. */
+static source source_of(const smp *s, int32_t index, int k, int64_t begin, const char *copy,
+                        float *window)
+{
+    source from = {.window = window};
+    if (copy)
+        from.values = (const float *)(const void *)copy;
+    else if (k > 0 && smp__is_idle(s, index))
+        memset(window, 0, WINDOW * sizeof *window);
+    else if (smp__saved_dtype(s, k) == SMP_BF16)
+        from.narrow = smp__saved_at(s, index, k, begin);
+    else
+        from.values = smp__saved_at(s, index, k, begin);
+    return from;
+}
+
+/* Values and states of a range of one weight, and the hashes of its pieces. *copy moves on after
  * them. */
-static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **part,
+static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **copy,
                               int fd, int64_t base, const char *path)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
@@ -151,26 +220,20 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
     const int states = smp__job_states(s);
     const int64_t n = range.end - range.begin;
     const size_t hashes_bytes = (size_t)smp__checkpoint_pieces(n) * sizeof(uint64_t);
-    const bool widens = !*part && smp__saved_dtype(s, 1) == SMP_BF16;
+    const bool widens = !*copy && (smp__is_idle(s, index) || smp__saved_dtype(s, 1) == SMP_BF16);
     uint64_t *hash = malloc(hashes_bytes + 1);
     float *window = widens ? malloc(WINDOW * sizeof *window) : NULL;
     smp_status status =
         hash && (window || !widens) ? SMP_OK : smp_fail_memory(hashes_bytes + WINDOW * 4);
     for (int k = 0; k <= states && status == SMP_OK; k++) {
-        source from = {.window = window};
-        if (*part)
-            from.values = (const float *)(const void *)*part;
-        else if (smp__saved_dtype(s, k) == SMP_BF16)
-            from.narrow = smp__saved_at(s, index, k, range.begin);
-        else
-            from.values = smp__saved_at(s, index, k, range.begin);
-        status = write_values(
-            from, n, base + smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin,
-            base + smp__checkpoint_hashes_at(whole, param, states, k) +
-                range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
-            hash, fd, path);
-        if (*part)
-            *part += n * (int64_t)sizeof(float);
+        status = write_values(source_of(s, index, k, range.begin, *copy, window), n,
+                              base + smp__checkpoint_values_at(whole, param, states, k) +
+                                  4 * range.begin,
+                              base + smp__checkpoint_hashes_at(whole, param, states, k) +
+                                  range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+                              hash, fd, path);
+        if (*copy)
+            *copy += n * (int64_t)sizeof(float);
     }
     free(window);
     free(hash);
@@ -178,36 +241,30 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
 }
 
 /* What is kept for a weight is written with its first element. */
-static smp_status write_weights(const smp *s, int fd, const smp__checkpoint_header *header,
-                                const char *path)
+static smp_status write_weights(const smp *s, const smp__part *p, int fd, const char *path)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    const char *part = s->saving->part;
+    const char *copy = p->copy;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range range = saved_range(s, i);
         const int32_t number = s->graph->param[s->memory->param[i].param].number;
         if (range.begin < range.end)
-            SMP_TRY(write_range(s, i, range, &part, fd, header->at, path));
-        if (range.begin == 0 && range.end > 0 && header->keeps)
-            SMP_TRY(
-                smp__checkpoint_kept_write(fd, header, whole, number, s->saving->kept[i], path));
+            SMP_TRY(write_range(s, i, range, &copy, fd, p->says.at, path));
+        if (range.begin == 0 && range.end > 0 && p->says.keeps)
+            SMP_TRY(smp__checkpoint_kept_write(fd, &p->says, whole, number, p->kept[i], path));
     }
     return SMP_OK;
 }
 
-static smp_status write_header(const smp *s, int fd, const smp_text *head,
-                               smp__checkpoint_header header, const char *path)
+smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path)
 {
-    header.fingerprint = s->graph->weights_fingerprint;
-    snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
-    SMP_TRY(smp__checkpoint_next(s->saving->directory, &header.saved));
-    const smp_graph *whole = smp_graph_whole(s->graph);
-    if (head->data)
-        SMP_TRY(smp__checkpoint_transfer(fd, head->data, header.at, 0, true, path));
-    SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
-    if (ftruncate(fd, header.at + smp__checkpoint_length(whole, header.states, header.keeps)) != 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
-    return SMP_OK;
+    smp__checkpoint_header header = p->says;
+    header.saved = saved;
+    if (s->comm->world_rank == 0 && p->head.data)
+        SMP_TRY(smp__checkpoint_transfer(fd, p->head.data, header.at, 0, true, path));
+    if (s->comm->world_rank == 0)
+        SMP_TRY(smp__checkpoint_header_write(fd, &header, smp_graph_whole(s->graph)->name, path));
+    return write_weights(s, p, fd, path);
 }
 
 void smp__part_create(smp *s)
@@ -231,24 +288,22 @@ static smp_status open_part(const smp *s, const char *path, int *fd)
 
 smp_status smp__part_write(const smp *s)
 {
+    const smp__part *p = &s->saving->part;
     char path[SMP__CHECKPOINT_PATH_BYTES];
-    smp_text head = {0};
-    temporary_path(s, path);
-    smp__checkpoint_header header = s->saving->says;
-    header.states = smp__job_states(s);
-    header.keeps = smp__job_keeps(s);
+    int64_t saved = 0;
     int fd;
+    temporary_path(s, path);
     SMP_TRY(open_part(s, path, &fd));
-    smp_status status =
-        smp__checkpoint_head(smp_graph_whole(s->graph), header.states, header.keeps, path, &head);
-    header.at = (int64_t)head.length;
-    if (status == SMP_OK && s->comm->world_rank == 0)
-        status = write_header(s, fd, &head, header, path);
+    smp_status status = SMP_OK;
+    if (s->comm->world_rank == 0)
+        status = smp__checkpoint_next(s->saving->directory, &saved);
+    if (status == SMP_OK && s->comm->world_rank == 0 &&
+        ftruncate(fd, smp__part_file_bytes(s, p)) != 0)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     if (status == SMP_OK)
-        status = write_weights(s, fd, &header, path);
+        status = smp__part_put(s, p, saved, fd, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
-    smp_text_free(&head);
     if (close(fd) != 0 && status == SMP_OK) /* network file systems report here what they lost */
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
     return status;
@@ -259,7 +314,7 @@ smp_status smp__part_name(const smp *s)
     char temporary[SMP__CHECKPOINT_PATH_BYTES], path[SMP__CHECKPOINT_PATH_BYTES];
     const char *directory = s->saving->directory;
     temporary_path(s, temporary);
-    smp__checkpoint_path(path, directory, s->saving->says.step);
+    smp__checkpoint_path(path, directory, s->saving->part.says.step);
     SMP_TRY(smp__folder_lock_check(s->saving->lock));
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));

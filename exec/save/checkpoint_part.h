@@ -1,5 +1,6 @@
-/* What one rank does for a checkpoint that is being saved: copies its part of the state, writes it
- * at its place in the file, and, on rank 0, gives the whole file its name. */
+/* One rank's part of a checkpoint: what it copies of the state, and how it writes that to its place
+ * in a file, whichever that is (smp__part). And what it does for a save to disk: makes the file,
+ * writes, syncs, and, on rank 0, gives the whole file its name (smp__saving). */
 #ifndef SMP_EXEC_SAVE_CHECKPOINT_PART_H
 #define SMP_EXEC_SAVE_CHECKPOINT_PART_H
 
@@ -11,7 +12,35 @@
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/folder_lock.h"
+#include "graph/base/text.h"
 #include "smp.h"
+
+/* This rank's part of the state after a step. */
+typedef struct smp__part {
+    smp__checkpoint_header says; /* of the state: smp__part_take */
+    smp_text head;               /* what files begin with; says.at is its length */
+    bool headed;                 /* it is there */
+    char *staging;               /* host memory for a copy, kept for the next one, or NULL */
+    const char *copy;            /* what is written: `staging`, or NULL: what stands in the arena */
+    double *kept;                /* [memory->n_param], what the optimizer keeps, or NULL */
+} smp__part;
+
+/* What a checkpoint says of the state, and what is small. Not collective. */
+smp_status smp__part_take(smp *s, smp__part *p);
+/* Has this rank to copy what is written while weights stay as they are? What lies on a device the
+ * host cannot read, and of split weights no rank has what stands together in a file. */
+bool smp__part_needs_copy(const smp *s);
+/* Host memory for a copy, unless it is there. */
+smp_status smp__part_reserve(const smp *s, smp__part *p);
+/* Copies this rank's part to host memory. Where devices compute together it is collective, and they
+ * give each other what they lack. */
+smp_status smp__part_copy(smp *s, smp__part *p);
+/* Bytes of the whole file, after smp__part_take. */
+int64_t smp__part_file_bytes(const smp *s, const smp__part *p);
+/* Writes this rank's part, and on rank 0 head and header, with this number of the save. Any thread
+ * may call it: it asks neither other ranks nor, after a copy, the device. */
+smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path);
+void smp__part_free(smp__part *p);
 
 typedef enum smp__save_phase {
     SMP__SAVE_NONE,  /* none is under way */
@@ -28,12 +57,9 @@ struct smp__saving {
     char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
     int file;                     /* rank 0's: the new file, or -1 and why there is none: */
     int file_error;               /* an errno */
-    smp__checkpoint_header says;  /* of the state that is saved: smp__progress_save */
-    char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
-    const char *part; /* what is written: `staging`, or NULL: what stands in the arena */
-    double *kept;     /* [memory->n_param], what the optimizer keeps, or NULL */
-    bool behind;      /* written by a thread, while steps go on */
-    bool running;     /* `thread` is to be joined */
+    smp__part part;
+    bool behind;  /* written by a thread, while steps go on */
+    bool running; /* `thread` is to be joined */
     pthread_t thread;
     bool failed;       /* the last one that was begun did not become complete; on every rank */
     atomic_bool ended; /* this rank's work of the phase; what came of it: */
@@ -41,16 +67,12 @@ struct smp__saving {
     char message[1024];
 };
 
-/* Copies this rank's part to host memory, which the first call reserves. Where devices compute
- * together it is collective, and they give each other what they lack. */
-smp_status smp__part_copy(smp *s);
-
 /* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */
 
 /* Rank 0's, before the others write: a new file under the temporary name. What is wrong with it
  * smp__part_write says. */
 void smp__part_create(smp *s);
-/* Writes this rank's part, and on rank 0 the header, to the file's temporary name, and syncs it. */
+/* Writes this rank's part to the file's temporary name, and syncs it. */
 smp_status smp__part_write(const smp *s);
 /* All parts are written: the file gets its name, and only then old ones are removed. */
 smp_status smp__part_name(const smp *s);

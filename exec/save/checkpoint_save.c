@@ -15,9 +15,7 @@
 
 #include "exec/save/checkpoint_part.h"
 #include "exec/state/drift.h"
-#include "exec/state/progress.h"
 #include "exec/state/weights.h"
-#include "exec/state/weights_state.h"
 #include "exec/transport/own_core.h"
 
 static void *work(void *job)
@@ -127,26 +125,6 @@ smp_status smp_save_test(smp *s, int *done)
     return SMP_OK;
 }
 
-/* Has this rank to copy what it writes? Of split weights no rank has what stands together in a
- * file; of frozen ones none has the states. */
-static bool copies(const smp *s)
-{
-    return smp_graph_whole(s->graph)->freezes || s->saving->behind || !s->device->host_memory ||
-           s->comm->tensor_most > 1;
-}
-
-/* What is kept for whole weights, which may change while it is written. */
-static smp_status copy_kept(smp *s)
-{
-    const size_t bytes = (size_t)s->memory->n_param * sizeof(double);
-    if (!s->weights->trust.kept)
-        return SMP_OK;
-    if (!s->saving->kept && !(s->saving->kept = malloc(bytes + 1)))
-        return smp_fail_memory(bytes);
-    memcpy(s->saving->kept, s->weights->trust.kept, bytes);
-    return SMP_OK;
-}
-
 /* mpirun that is killed takes its ranks with it, a moment later. */
 static const double dying_s = 2.0;
 
@@ -172,9 +150,7 @@ smp_status smp__save_lock(smp *s, const char *path)
 static smp_status prepare(smp *s, const char *path)
 {
     struct smp__saving *v = s->saving;
-    smp__progress_save(s->progress, s->step, &v->says);
-    v->part = NULL;
-    SMP_TRY(copy_kept(s));
+    SMP_TRY(smp__part_take(s, &v->part));
     snprintf(v->directory, sizeof(v->directory), "%s", path);
     if (s->comm->world_rank != 0)
         return SMP_OK;
@@ -190,8 +166,8 @@ static smp_status start(smp *s, const char *path, bool behind)
     SMP_TRY(smp_replicas_check(s));
     s->saving->behind = behind;
     SMP_TRY(smp__comm_agree(s->comm, prepare(s, path)));
-    if (copies(s))
-        SMP_TRY(smp__comm_agree(s->comm, smp__part_copy(s)));
+    if (behind || smp__part_needs_copy(s))
+        SMP_TRY(smp__comm_agree(s->comm, smp__part_copy(s, &s->saving->part)));
     if (s->comm->world_rank == 0)
         smp__part_create(s); /* before the others know its name */
     SMP_TRY(smp__comm_share(s->comm, s->saving->job, sizeof s->saving->job, 0));
@@ -227,8 +203,8 @@ smp__save_state smp__save_look(const smp *s)
     const struct smp__saving *v = s->saving;
     return (smp__save_state){.goes_on = v->phase != SMP__SAVE_NONE,
                              .failed = v->failed,
-                             .evaluated = v->says.evaluated,
-                             .step = v->says.step};
+                             .evaluated = v->part.says.evaluated,
+                             .step = v->part.says.step};
 }
 
 void smp__save_drop_lock(const smp *s)
@@ -256,8 +232,7 @@ smp_status smp__save_close(smp *s)
         return status; /* the disk hangs: its thread keeps what it reads */
     join(s->saving);
     unlock_directory(s);
-    free(s->saving->staging);
-    free(s->saving->kept);
+    smp__part_free(&s->saving->part);
     free(s->saving);
     s->saving = NULL; /* a signal may look at it */
     return status;

@@ -115,7 +115,7 @@ static void check_slow(int ddp, int slow)
     must(smp_save_wait(job));
     assert_int_equal(files(), 1 << 1);
     assert_int_equal(atomic_load(&n_synced), 1);
-    assert_non_null(job->saving->staging);
+    assert_non_null(job->saving->part.staging);
     must(smp_load(job, saved));
     assert_true(step(job) == second);
     smp_finalize(job);

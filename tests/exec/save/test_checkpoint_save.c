@@ -409,7 +409,7 @@ static void test_checkpoint_signals(void **state)
     assert_int_equal(unlink(file_of(0)), 0);
     job = open_job("adamw");
     must(smp_save(job, saved));
-    assert_null(job->saving->staging); /* and from the arena */
+    assert_null(job->saving->part.staging); /* and from the arena */
     smp_finalize(job);
 }
 
