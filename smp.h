@@ -4,10 +4,11 @@
  * through them and trains it with one process per device under mpirun. Opaque handles, option
  * structs, no MPI or CUDA types.
  *
- * The library is a guest. It starts no threads except for smp_save and smp_save_begin, and after
- * each call signal handlers, environment, OpenMP settings, rand(), locale and floating-point modes
- * are what they were. What a job has taken it gives back: memory, files, and, in smp_finalize or a
- * failed smp_init on the same thread, the thread's scheduling. What it changes, and how not:
+ * The library is a guest. It starts no threads except for smp_save, smp_save_begin and keep_every,
+ * and after each call signal handlers, environment, OpenMP settings, rand(), locale and
+ * floating-point modes are what they were. What a job has taken it gives back: memory, files, and,
+ * in smp_finalize or a failed smp_init on the same thread, the thread's scheduling. What it
+ * changes, and how not:
  * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init
  *   does to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment
  *   variables are taken back). A process can do that once, so MPI stays open and is finalised when
@@ -275,6 +276,13 @@ typedef struct smp_runtime_options {
      * loaded is not loaded again. */
     const char *const *plugins;
     int n_plugins;
+    /* After every keep_every-th step (0: never) the state is kept in memory that outlives the
+     * processes of the job, which are on one machine: in the folder keep_in, on tmpfs, three times
+     * what a checkpoint takes. A thread of each rank writes it beside the next step, at whose end
+     * it counts. The first smp_load of a later job takes it where nothing later is saved.
+     * smp_finalize removes the folder if the last step is saved; after a failure it stays. */
+    int64_t keep_every;
+    const char *keep_in;
 } smp_runtime_options;
 
 /* What a job is. Make one with smp_options_default(), then set fields. Strings are copied by the
@@ -461,8 +469,9 @@ SMP_API smp_status smp_save_test(smp *s, int *done);
 SMP_API smp_status smp_save_wait(smp *s);
 
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
- * step. In `mode: inference` the model takes the weights alone, of either mode. If the last save is
- * damaged, the one before is taken, and smp_load_note says so. Collective.
+ * step; or, with keep_every and before the first step, what an earlier job has kept in memory,
+ * unless that is of an earlier step. In `mode: inference` the model takes the weights alone, of
+ * either mode. If that is damaged, the one before is taken, and smp_load_note says so. Collective.
  * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. After an
  * error that is found in the weights the job can only be finalised. */
 SMP_API smp_status smp_load(smp *s, const char *path);

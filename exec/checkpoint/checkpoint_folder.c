@@ -33,7 +33,7 @@ void smp__checkpoint_part_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char
              directory, job, step);
 }
 
-static bool parse_name(const char *name, int64_t *step)
+bool smp__checkpoint_step(const char *name, int64_t *step)
 {
     char again[64];
     if (sscanf(name, "checkpoint-%10" SCNd64, step) != 1 || *step < 0)
@@ -48,7 +48,7 @@ bool smp__checkpoint_exists(const char *directory)
     bool found = false;
     int64_t step;
     for (struct dirent *entry; d && !found && (entry = readdir(d));)
-        found = parse_name(entry->d_name, &step);
+        found = smp__checkpoint_step(entry->d_name, &step);
     if (d)
         closedir(d);
     return found;
@@ -90,7 +90,7 @@ smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n
     smp_status status = SMP_OK;
     int64_t step;
     for (struct dirent *entry; status == SMP_OK && (entry = readdir(d));) {
-        if (!parse_name(entry->d_name, &step))
+        if (!smp__checkpoint_step(entry->d_name, &step))
             continue;
         smp__saved *more = realloc(found, ((size_t)count + 1) * sizeof(*found));
         if (more) {
@@ -168,7 +168,7 @@ static bool parse_part(const char *name)
     if (length < end || length - end >= sizeof whole || strcmp(name + length - end, ".part") != 0)
         return false;
     snprintf(whole, sizeof whole, "%.*s", (int)(length - end), name);
-    return parse_name(whole, &step);
+    return smp__checkpoint_step(whole, &step);
 }
 
 /* What jobs that died while they saved have left: a directory has one save at a time. */

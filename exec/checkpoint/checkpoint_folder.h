@@ -13,6 +13,9 @@ enum { SMP__CHECKPOINT_PATH_BYTES = 4096, SMP__RECEIPT_BYTES = 3072 };
 void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
                           int64_t step);
 
+/* Is the name of a file that of a complete checkpoint? */
+bool smp__checkpoint_step(const char *name, int64_t *step);
+
 /* Where that of a job is written, next to it: "DIR/JOB.checkpoint-0000000020.smp.part". */
 void smp__checkpoint_part_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
                                const char *job, int64_t step);

@@ -91,8 +91,7 @@ static int read_small(int directory, const char *name, char text[TEXT_BYTES], st
     return error;
 }
 
-/* When a process began; 0: not known. *over: it has ended, and waits for its parent. */
-static uint64_t start_of(int64_t pid, bool *over)
+uint64_t smp__process_start(int64_t pid, bool *over)
 {
     char name[NAME_BYTES], text[TEXT_BYTES], state = '?';
     struct stat info;
@@ -136,7 +135,7 @@ static smp_status describe_self(holder *own)
     set_word(own->space, sizeof own->space, space);
     snprintf(own->job, sizeof own->job, "%016" PRIx64, id);
     own->pid = getpid();
-    own->start = start_of(own->pid, &over);
+    own->start = smp__process_start(own->pid, &over);
     return SMP_OK;
 }
 
@@ -176,7 +175,7 @@ static bool has_ended(const holder *by)
     bool over;
     if (kill((pid_t)by->pid, 0) != 0 && errno == ESRCH)
         return true;
-    const uint64_t start = start_of(by->pid, &over);
+    const uint64_t start = smp__process_start(by->pid, &over);
     return over || (start != 0 && by->start != 0 && start != by->start);
 }
 

@@ -3,6 +3,7 @@
 #define SMP_EXEC_CHECKPOINT_FOLDER_LOCK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "graph/base/status.h"
 
@@ -30,5 +31,9 @@ bool smp__folder_lock_is_of(const smp__folder_lock *lock, const char *directory)
 void smp__folder_lock_release(smp__folder_lock *lock);
 /* The same for a handler of signals: the process ends. Accepts NULL. */
 void smp__folder_lock_drop(const smp__folder_lock *lock);
+
+/* When a process of this machine began, in ticks since the boot; 0: not known. *over: it has ended,
+ * and waits for its parent. */
+uint64_t smp__process_start(int64_t pid, bool *over);
 
 #endif

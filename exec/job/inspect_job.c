@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/save/checkpoint_keep.h"
 #include "exec/state/handle.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
@@ -130,6 +131,8 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     smp_status status = smp__comm_agree(s->comm, open_copy(s, name, count, &c));
     if (status == SMP_OK)
         status = smp__updates_settle(s);
+    if (status == SMP_OK)
+        status = smp__keep_settle(s);
     if (status == SMP_OK)
         status = set_weight(s, &c, values);
     close_copy(&c);

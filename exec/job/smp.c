@@ -9,6 +9,7 @@
 #include "exec/job/job.h"
 #include "exec/job/setup.h"
 #include "exec/optimizer/lr_schedule.h"
+#include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_save.h"
 #include "exec/state/progress.h"
 #include "exec/step/stepping.h"
@@ -39,7 +40,8 @@ static smp_status copy_options(smp *s, const smp_options *options)
                            &o->optimizer.loss_scale,
                            &o->runtime.device,
                            &o->runtime.precision,
-                           &o->runtime.offload_to};
+                           &o->runtime.offload_to,
+                           &o->runtime.keep_in};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     return SMP_OK;
@@ -314,9 +316,13 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         status = smp_plugins_load(options->runtime.plugins, options->runtime.n_plugins);
     if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
         goto fail;
+    if ((status = smp__keep_enter(s)) != SMP_OK)
+        goto fail;
     if ((status = open_plan(s, make_plan)) != SMP_OK)
         goto fail;
     if ((status = smp__job_build(s)) != SMP_OK)
+        goto fail;
+    if ((status = smp__keep_open(s)) != SMP_OK)
         goto fail;
     /* Not before: bound ranks of the batch policy wake up late where other work wants their core,
      * and a start is one short wait after the other. */

@@ -1,7 +1,7 @@
-/* Loading a checkpoint: what was saved last; if that is damaged, what was saved before it, and it
- * says so. Every rank reads what it holds, or, of what several devices have in parts, its share of
- * the pieces, which they then give each other. Every decision is agreed upon, so that all take the
- * same file. */
+/* Loading a checkpoint: what was saved last, or what a job before this one has kept in memory,
+ * whichever is of the later step; if that is damaged, the one before, and it says so. Every rank
+ * reads what it holds, or, of what several devices have in parts, its share of the pieces, which
+ * they then give each other. Every decision is agreed upon, so that all take the same file. */
 #include "exec/save/checkpoint_load.h"
 
 #include <inttypes.h>
@@ -12,6 +12,7 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
@@ -252,19 +253,45 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
     return status;
 }
 
-static smp_status load_newest(smp *s, const char *directory, const smp__saved *list, int n)
+/* Checkpoints in the order in which they are tried: rank 0's. Those kept in memory come before the
+ * first in the directory that is of no later step. */
+typedef struct candidates {
+    smp__saved *saved, *kept;
+    int n_saved, n_kept;
+    int at_saved, at_kept; /* the next ones */
+} candidates;
+
+typedef struct candidate {
+    int64_t step; /* -1: there is none */
+    int64_t kept; /* 1: in memory */
+} candidate;
+
+static candidate next_candidate(candidates *c)
+{
+    const smp__saved *saved = c->at_saved < c->n_saved ? &c->saved[c->at_saved] : NULL,
+                     *kept = c->at_kept < c->n_kept ? &c->kept[c->at_kept] : NULL;
+    if (kept && (!saved || kept->step >= saved->step)) {
+        c->at_kept++;
+        return (candidate){kept->step, 1};
+    }
+    c->at_saved += saved != NULL;
+    return (candidate){saved ? saved->step : -1, 0};
+}
+
+static smp_status load_newest(smp *s, const char *directory, candidates *c)
 {
     char *note = smp__progress_load_note(s->progress);
     bool whole = false;
-    for (int i = 0; !whole; i++) {
-        int64_t step = i < n ? list[i].step : -1;
-        SMP_TRY(smp__comm_share(s->comm, &step, sizeof(step), 0));
-        if (step < 0)
+    while (!whole) {
+        candidate next = next_candidate(c);
+        SMP_TRY(smp__comm_share(s->comm, &next, sizeof(next), 0));
+        if (next.step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
                             note[0] ? " that can be read: " : "", note);
         char path[SMP__CHECKPOINT_PATH_BYTES];
-        smp__checkpoint_path(path, directory, step);
-        SMP_TRY(load_file(s, path, step, &whole));
+        smp__checkpoint_path(path, next.kept ? smp__keep_folder(s) : directory, next.step);
+        SMP_TRY(load_file(s, path, next.step, &whole));
+        smp__keep_set_loaded(s, next.kept == 1);
         const size_t length = strlen(note);
         if (whole && length > 0)
             snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took the one before, %s",
@@ -293,24 +320,33 @@ static smp_status choose_best(const char *path, smp__saved *list, int *n)
     return SMP_OK;
 }
 
+static smp_status list_candidates(const smp *s, const char *path, bool best, candidates *c)
+{
+    SMP_TRY(smp__checkpoint_list(path, &c->saved, &c->n_saved));
+    if (best)
+        return choose_best(path, c->saved, &c->n_saved);
+    return smp__keep_source(s) ? smp__checkpoint_list(smp__keep_source(s), &c->kept, &c->n_kept)
+                               : SMP_OK;
+}
+
 static smp_status load(smp *s, const char *path, bool best)
 {
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
     SMP_TRY(smp__updates_settle(s));
+    SMP_TRY(smp__keep_settle(s));
+    smp__keep_rewind(s);
     smp__progress_load_note(s->progress)[0] = '\0';
-    smp__saved *list = NULL; /* rank 0's: it chooses, so that all ranks read the same file */
-    int n = 0;
+    candidates c = {0};
     smp_status status = SMP_OK;
     smp__place_doing(s->place, "loading a checkpoint");
     if (s->comm->world_rank == 0)
-        status = smp__checkpoint_list(path, &list, &n);
-    if (status == SMP_OK && best && s->comm->world_rank == 0)
-        status = choose_best(path, list, &n);
+        status = list_candidates(s, path, best, &c);
     status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
-        status = load_newest(s, path, list, n);
-    free(list);
+        status = load_newest(s, path, &c);
+    free(c.saved);
+    free(c.kept);
     return smp__job_leave(s, status);
 }
 

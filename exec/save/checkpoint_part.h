@@ -65,6 +65,7 @@ struct smp__saving {
     atomic_bool ended; /* this rank's work of the phase; what came of it: */
     smp_status status;
     char message[1024];
+    struct smp__keep *keep; /* checkpoint_keep.h; NULL: no state is kept in memory */
 };
 
 /* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */

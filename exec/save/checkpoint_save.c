@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_part.h"
 #include "exec/state/drift.h"
 #include "exec/state/weights.h"
@@ -158,12 +159,21 @@ static smp_status prepare(smp *s, const char *path)
     return smp__save_lock(s, path);
 }
 
+/* States kept in memory may be wrong where replicas differ: nobody is to go on from them. */
+static smp_status check_alike(smp *s)
+{
+    const smp_status status = smp_replicas_check(s);
+    if (smp__replicas_differ(s))
+        smp__keep_discard(s);
+    return status;
+}
+
 static smp_status start(smp *s, const char *path, bool behind)
 {
     s->saving->failed = false;
     SMP_TRY(
         smp__comm_agree(s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
-    SMP_TRY(smp_replicas_check(s));
+    SMP_TRY(check_alike(s));
     s->saving->behind = behind;
     SMP_TRY(smp__comm_agree(s->comm, prepare(s, path)));
     if (behind || smp__part_needs_copy(s))
@@ -228,7 +238,9 @@ smp_status smp__save_close(smp *s)
         status = smp__save_complete(s);
     else if (s->saving->running)
         status = wait_own(s, false);
-    if (s->saving->running && !atomic_load(&s->saving->ended))
+    const smp_status kept = smp__keep_close(s);
+    status = status == SMP_OK ? kept : status;
+    if (s->saving->keep || (s->saving->running && !atomic_load(&s->saving->ended)))
         return status; /* the disk hangs: its thread keeps what it reads */
     join(s->saving);
     unlock_directory(s);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/save/checkpoint_keep.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
 #include "exec/state/shards.h"
@@ -130,6 +131,7 @@ smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options 
         return smp_fail(SMP_ERR_INPUT, "smp_load_weights: a NULL argument");
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__updates_settle(s));
+    SMP_TRY(smp__keep_settle(s));
     loading l = {.s = s};
     smp__progress_load_note(s->progress)[0] = '\0';
     smp__place_doing(s->place, "loading weights");

@@ -18,6 +18,7 @@
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
  *                          optimizer is done, then the host reads losses and the gradient norm
+ *   save/checkpoint_keep.c  waits until the state before is written, if it is kept in memory
  *   state/weights.c        the norm; if all is finite the update (enqueued: no wait)
  *   transport/comm.c       the losses and times of all ranks
  *
@@ -29,6 +30,7 @@
 
 #include "exec/offload/stash_copies.h"
 #include "exec/optimizer/lr_schedule.h"
+#include "exec/save/checkpoint_keep.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
 #include "exec/state/updates.h"
@@ -197,6 +199,7 @@ static smp_status update(smp *s, smp_step_result *result)
         scale = (float)((double)limit / result->grad_norm) / scaled;
     SMP_TRY(smp__stamp_begin(s));
     SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
+    SMP_TRY(smp__keep_wait(s));
     if (!unsound)
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
     SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_UPDATE));
@@ -269,9 +272,12 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     s->step++;
     status = smp__progress_advance(s->progress, samples, s->options->runtime.max_skipped, &done);
     s->broken = status != SMP_OK;
-    if (status == SMP_OK)
-        *result = done;
-    return status;
+    if (status != SMP_OK)
+        return status; /* on all ranks */
+    if ((status = smp__keep_step(s, &done)) != SMP_OK)
+        return fail_step(s, status);
+    *result = done;
+    return SMP_OK;
 }
 
 smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)

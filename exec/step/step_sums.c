@@ -6,12 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/save/checkpoint_keep.h"
 #include "exec/state/handle.h"
 #include "exec/inputs/loss_share.h"
 #include "exec/step/stepping.h"
 
-/* What a rank may ask all for. */
-enum { ASK_END, ASK_SAVE, N_ASK };
+/* What a rank may ask all for, and what lacks of the state that is kept in memory. */
+enum { ASK_END, ASK_SAVE, KEEP_LACKS, N_ASK };
 
 struct smp__step_sums {
     int n;                    /* of `all`, in which the others lie in this order */
@@ -122,8 +123,10 @@ smp_status smp__step_sums_collect(smp *s, smp_step_result *result)
     if (s->device->host_memory)
         sums->work_us[s->comm->world_rank] = 1e6 * (took_s - (s->comm->waited_s - sums->waited_s));
     ask(s);
+    sums->asks[KEEP_LACKS] = smp__keep_lacks(s);
     SMP_TRY(smp__comm_sum(s->comm, sums->all, sums->n));
     agree(s);
+    smp__keep_agree(s, sums->asks[KEEP_LACKS]);
     result->hits = counts_hits(s) ? (int64_t)sums->hits[0] : -1;
     result->hits_top5 = counts_hits(s) ? (int64_t)sums->hits[1] : -1;
     result->loss = smp__loss_mean(sums->loss, sums->rows, losses);

@@ -1,0 +1,411 @@
+/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2, links to them
+ * by the names of checkpoints, and beat-RANK (heartbeat.h). */
+#include "exec/checkpoint/kept_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/folder_lock.h"
+#include "exec/checkpoint/heartbeat.h"
+#include "graph/base/clock.h"
+#include "graph/base/text.h"
+
+enum { NAME_BYTES = 64 };
+static const double nap_s = 0.05;
+
+struct smp__kept_folder {
+    char *path;
+    int directory; /* held */
+    int file[SMP__KEPT_PLACES];
+    int64_t step[SMP__KEPT_PLACES]; /* of its name; -1: it has none. The first's */
+};
+
+static void place_name(char name[NAME_BYTES], int place)
+{
+    snprintf(name, NAME_BYTES, "place-%d", place);
+}
+
+static void step_name(char name[NAME_BYTES], int64_t step)
+{
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    smp__checkpoint_path(path, "", step);
+    snprintf(name, NAME_BYTES, "%.60s", path + 1);
+}
+
+smp_status smp__kept_default(const char *checkpoint, char path[SMP__CHECKPOINT_PATH_BYTES])
+{
+    char parent[PATH_MAX], real[PATH_MAX + NAME_MAX + 2];
+    size_t length = strlen(checkpoint);
+    while (length > 1 && checkpoint[length - 1] == '/')
+        length--;
+    if (length == 0 || length >= sizeof parent)
+        return smp_fail(SMP_ERR_INPUT, "'%s' is no name of a directory", checkpoint);
+    snprintf(parent, sizeof parent, "%.*s", (int)length, checkpoint);
+    if (!realpath(parent, real)) {
+        char *slash = strrchr(parent, '/');
+        const char *last = slash ? slash + 1 : parent;
+        char name[NAME_MAX + 1];
+        snprintf(name, sizeof name, "%.255s", last);
+        if (slash)
+            slash[slash == parent] = '\0';
+        if (!realpath(slash ? parent : ".", real))
+            return smp_fail(SMP_ERR_INPUT, "%s: %s", checkpoint, strerror(errno));
+        snprintf(real + strlen(real), sizeof real - strlen(real), "%s%s",
+                 strcmp(real, "/") == 0 ? "" : "/", name);
+    }
+    snprintf(path, SMP__CHECKPOINT_PATH_BYTES, "/dev/shm/smp-%ju-%016" PRIx64, (uintmax_t)getuid(),
+             smp_hash(0, real, strlen(real)));
+    return SMP_OK;
+}
+
+bool smp__kept_is_later(const char *kept, const char *checkpoint)
+{
+    smp__saved *in_memory = NULL, *on_disk = NULL;
+    int n_memory = 0, n_disk = 0;
+    const bool known = access(kept, F_OK) == 0 && access(checkpoint, F_OK) == 0 &&
+                       smp__checkpoint_list(kept, &in_memory, &n_memory) == SMP_OK &&
+                       smp__checkpoint_list(checkpoint, &on_disk, &n_disk) == SMP_OK;
+    const bool later =
+        known && n_memory > 0 && (n_disk == 0 || in_memory[0].step >= on_disk[0].step);
+    free(in_memory);
+    free(on_disk);
+    return later;
+}
+
+static smp_status check_owner(const smp__kept_folder *f)
+{
+    struct stat info;
+    if (fstat(f->directory, &info) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: %s", f->path, strerror(errno));
+    if (info.st_uid != geteuid() || (info.st_mode & 077) != 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: states are kept in a folder of one's own that nobody else can enter "
+                        "(mode 700): got one of user %ju, mode %o",
+                        f->path, (uintmax_t)info.st_uid, (unsigned)(info.st_mode & 0777));
+    return SMP_OK;
+}
+
+/* Calls `see` for each name in the folder that begins so. */
+static void walk(const smp__kept_folder *f, const char *begin,
+                 void (*see)(const smp__kept_folder *f, const char *name, void *of), void *of)
+{
+    const int again = openat(f->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = again >= 0 ? fdopendir(again) : NULL;
+    if (again >= 0 && !d)
+        close(again);
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        if (strncmp(entry->d_name, begin, strlen(begin)) == 0)
+            see(f, entry->d_name, of);
+    if (d)
+        closedir(d);
+}
+
+static void remove_file(const smp__kept_folder *f, const char *name, void *of)
+{
+    (void)of;
+    unlinkat(f->directory, name, 0);
+}
+
+/* Of those that beat there one that runs, or is stopped. */
+static void find_living(const smp__kept_folder *f, const char *name, void *of)
+{
+    smp__beat *living = of, beat;
+    bool over;
+    if (smp__beat_read(f->directory, name, &beat) &&
+        smp__process_start(beat.pid, &over) == (uint64_t)beat.start_ticks && !over)
+        *living = beat;
+}
+
+static smp_status refuse(const smp__kept_folder *f)
+{
+    smp__beat living = {.pid = 0};
+    char who[96] = "a process that still runs";
+    walk(f, SMP__BEAT_NAME, find_living, &living);
+    if (living.pid > 0)
+        snprintf(who, sizeof who, "process %" PRId64 " (rank %d)", living.pid, living.world_rank);
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: %s of another job keeps its state there: end it, or choose another folder",
+                    f->path, who);
+}
+
+/* The first has it alone for a moment. */
+static smp_status hold(const smp__kept_folder *f, bool first, double patience_s)
+{
+    const double until_s = smp_clock_s() + patience_s;
+    while (flock(f->directory, (first ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
+        if (smp_clock_s() >= until_s)
+            return refuse(f);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * nap_s)}, NULL);
+    }
+    if (!first)
+        return SMP_OK;
+    walk(f, SMP__BEAT_NAME, remove_file, NULL); /* of those that have ended */
+    return flock(f->directory, LOCK_SH) == 0
+               ? SMP_OK
+               : smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
+}
+
+smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp__kept_folder **out)
+{
+    smp__kept_folder *f = calloc(1, sizeof *f);
+    if (!f || !(f->path = strdup(path))) {
+        free(f);
+        return smp_fail_memory(sizeof *f);
+    }
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
+        f->file[i] = -1;
+        f->step[i] = -1;
+    }
+    smp_status status = SMP_OK;
+    f->directory = -1;
+    if ((mkdir(path, 0700) != 0 && errno != EEXIST) ||
+        (f->directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: cannot make the folder to keep states in: %s", path,
+                          strerror(errno));
+    if (status == SMP_OK)
+        status = check_owner(f);
+    if (status == SMP_OK)
+        status = hold(f, first, patience_s);
+    if (status == SMP_OK)
+        *out = f;
+    else
+        smp__kept_leave(f);
+    return status;
+}
+
+void smp__kept_leave(smp__kept_folder *f)
+{
+    if (!f)
+        return;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        if (f->file[i] >= 0)
+            close(f->file[i]);
+    if (f->directory >= 0)
+        close(f->directory);
+    free(f->path);
+    free(f);
+}
+
+int smp__kept_directory(const smp__kept_folder *f)
+{
+    return f->directory;
+}
+
+int smp__kept_file(const smp__kept_folder *f, int place)
+{
+    return f->file[place];
+}
+
+static void note_name(const smp__kept_folder *f, const char *name, void *of)
+{
+    smp__kept_folder *own = of;
+    struct stat named, info;
+    int64_t step;
+    if (!smp__checkpoint_step(name, &step) ||
+        fstatat(f->directory, name, &named, AT_SYMLINK_NOFOLLOW) != 0)
+        return;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        if (fstat(f->file[i], &info) == 0 && info.st_ino == named.st_ino)
+            own->step[i] = step;
+}
+
+static int open_place(const smp__kept_folder *f, const char *name)
+{
+    struct stat info;
+    const int file = openat(f->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (file >= 0 && fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid())
+        return file;
+    if (file >= 0)
+        close(file);
+    return -1;
+}
+
+/* One of another length that has a name is another job's state. */
+static smp_status make_place(smp__kept_folder *f, int place, int64_t bytes)
+{
+    char name[NAME_BYTES];
+    struct stat info;
+    place_name(name, place);
+    int *file = &f->file[place];
+    *file = open_place(f, name);
+    if (*file >= 0 && fstat(*file, &info) == 0 && info.st_size != bytes && info.st_nlink > 1)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds the state of another model or optimizer (%" PRId64
+                        " bytes, this job's has %" PRId64 "): remove it, or choose another folder",
+                        f->path, (int64_t)info.st_size, bytes);
+    if (*file >= 0)
+        return SMP_OK;
+    unlinkat(f->directory, name, 0);
+    *file = openat(f->directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (*file < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot create: %s", f->path, name, strerror(errno));
+    return SMP_OK;
+}
+
+/* Of the machine; INT64_MAX: not known. */
+static int64_t available_memory(void)
+{
+    char line[256];
+    int64_t kilobytes = -1;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && kilobytes < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNd64, &kilobytes) != 1)
+            kilobytes = -1;
+    if (file)
+        fclose(file);
+    return kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
+}
+
+/* What a file system has room for; of one in memory, what the machine has too. */
+static int64_t room_in(int directory)
+{
+    struct statvfs room;
+    struct statfs kind;
+    if (fstatvfs(directory, &room) != 0)
+        return INT64_MAX; /* allocating finds out */
+    const int64_t left = room.f_blocks > 0 ? (int64_t)room.f_bavail * (int64_t)room.f_frsize
+                                           : INT64_MAX; /* 0: without a limit */
+    if (fstatfs(directory, &kind) != 0 || kind.f_type != TMPFS_MAGIC)
+        return left;
+    const int64_t memory = available_memory();
+    return memory < left ? memory : left;
+}
+
+/* Before anything is allocated: of memory that is not there a process may be killed. */
+static smp_status check_room(const smp__kept_folder *f, int64_t bytes)
+{
+    char wanted[32], free_text[32];
+    int64_t missing = 0;
+    struct stat info;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        if (fstat(f->file[i], &info) == 0 && (int64_t)info.st_blocks * 512 < bytes)
+            missing += bytes - (int64_t)info.st_blocks * 512;
+    const int64_t left = room_in(f->directory);
+    if (left >= missing)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "%s: to keep states takes %d x %s there, %s of them are free (%" PRId64
+                    " bytes wanted, %" PRId64 " free)",
+                    f->path, SMP__KEPT_PLACES, smp_format_bytes(wanted, sizeof wanted, bytes),
+                    smp_format_bytes(free_text, sizeof free_text, left), missing, left);
+}
+
+static smp_status allocate(const smp__kept_folder *f, int place, int64_t bytes)
+{
+    char text[32];
+    int error;
+    do
+        error = posix_fallocate(f->file[place], 0, (off_t)bytes);
+    while (error == EINTR);
+    if (error == 0 && ftruncate(f->file[place], (off_t)bytes) != 0)
+        error = errno;
+    if (error == 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s/place-%d: %s cannot be allocated: %s", f->path, place,
+                    smp_format_bytes(text, sizeof text, bytes), strerror(error));
+}
+
+smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes, int *next)
+{
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        SMP_TRY(make_place(f, i, bytes));
+    walk(f, "checkpoint-", note_name, f);
+    SMP_TRY(check_room(f, bytes));
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        SMP_TRY(allocate(f, i, bytes));
+    int last = SMP__KEPT_PLACES - 1;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        last = f->step[i] > f->step[last] ? i : last;
+    *next = (last + 1) % SMP__KEPT_PLACES;
+    smp__kept_unname(f, *next);
+    return SMP_OK;
+}
+
+smp_status smp__kept_open(smp__kept_folder *f)
+{
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
+        char name[NAME_BYTES];
+        place_name(name, i);
+        if (f->file[i] < 0)
+            f->file[i] = open_place(f, name);
+        if (f->file[i] < 0)
+            return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot open: %s", f->path, name,
+                            strerror(errno));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__kept_name(smp__kept_folder *f, int place, int64_t step)
+{
+    char from[NAME_BYTES], to[NAME_BYTES];
+    place_name(from, place);
+    step_name(to, step);
+    if (linkat(f->directory, from, f->directory, to, 0) != 0)
+        return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot name the state of step %" PRId64 ": %s",
+                        f->path, from, step, strerror(errno));
+    f->step[place] = step;
+    return SMP_OK;
+}
+
+void smp__kept_unname(smp__kept_folder *f, int place)
+{
+    char name[NAME_BYTES];
+    if (f->step[place] < 0)
+        return;
+    step_name(name, f->step[place]);
+    unlinkat(f->directory, name, 0);
+    f->step[place] = -1;
+}
+
+static void forget_name(const smp__kept_folder *f, const char *name, void *of)
+{
+    int64_t step;
+    if (smp__checkpoint_step(name, &step) && step >= *(const int64_t *)of)
+        unlinkat(f->directory, name, 0);
+}
+
+void smp__kept_forget(smp__kept_folder *f, int64_t from_step)
+{
+    walk(f, "checkpoint-", forget_name, &from_step);
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        f->step[i] = f->step[i] >= from_step ? -1 : f->step[i];
+}
+
+static void note_state(const smp__kept_folder *f, const char *name, void *of)
+{
+    int64_t step;
+    (void)f;
+    if (smp__checkpoint_step(name, &step))
+        *(bool *)of = true;
+}
+
+bool smp__kept_has_state(const smp__kept_folder *f)
+{
+    bool found = false;
+    walk(f, "checkpoint-", note_state, &found);
+    return found;
+}
+
+void smp__kept_remove(smp__kept_folder *f)
+{
+    walk(f, "checkpoint-", remove_file, NULL);
+    walk(f, "place-", remove_file, NULL);
+    walk(f, SMP__BEAT_NAME, remove_file, NULL);
+    rmdir(f->path);
+}

@@ -1,0 +1,51 @@
+/* Checkpoints in memory that outlives processes: a folder, on tmpfs, with three places of the
+ * length of a checkpoint, which are there from the start and written in turn. A place whose
+ * checkpoint is complete has its name, too ("checkpoint-0000000041.smp", a second link): so what
+ * reads folders of checkpoints reads this one.
+ *
+ * Every process that may write there holds the folder (flock): a later job waits until they have
+ * ended, so none of them writes into what it has. */
+#ifndef SMP_EXEC_CHECKPOINT_KEPT_FOLDER_H
+#define SMP_EXEC_CHECKPOINT_KEPT_FOLDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "exec/checkpoint/checkpoint_folder.h"
+
+enum { SMP__KEPT_PLACES = 3 };
+
+typedef struct smp__kept_folder smp__kept_folder;
+
+/* Where jobs that save into a directory keep their states unless they are told: a name of its real
+ * path, which need not be there yet. SMP_ERR_INPUT: nor is what it is to lie in. */
+smp_status smp__kept_default(const char *checkpoint, char path[SMP__CHECKPOINT_PATH_BYTES]);
+/* Is the state kept last as late as what was saved last in the directory, or is nothing saved
+ * there? Without the directory what is kept is of no job that could go on. */
+bool smp__kept_is_later(const char *kept, const char *checkpoint);
+
+/* Makes the folder, mode 0700, and holds it. `first`, once for each job and before its other
+ * processes come: none of another job does, or within patience_s none is left. SMP_ERR_INPUT: one
+ * is, or the folder is not the user's own. */
+smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp__kept_folder **out);
+void smp__kept_leave(smp__kept_folder *folder);          /* accepts NULL */
+int smp__kept_directory(const smp__kept_folder *folder); /* a descriptor */
+
+/* By the first: three places of so many bytes, all of them allocated. What has a name keeps it, but
+ * in the place that is to be written next, *next. SMP_ERR_FAILED: there is no room. */
+smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes, int *next);
+/* By every process, after that. */
+smp_status smp__kept_open(smp__kept_folder *folder);
+int smp__kept_file(const smp__kept_folder *folder, int place);
+
+/* By the first. A place, which has none, gets the name of a step; SMP_ERR_FAILED: it cannot. */
+smp_status smp__kept_name(smp__kept_folder *folder, int place, int64_t step);
+/* The place has no name from now on; nor has any with that of this step or a later one. */
+void smp__kept_unname(smp__kept_folder *folder, int place);
+void smp__kept_forget(smp__kept_folder *folder, int64_t from_step);
+/* Has anything a name? */
+bool smp__kept_has_state(const smp__kept_folder *folder);
+/* Removes what jobs make there, and the folder if nothing else lies in it. */
+void smp__kept_remove(smp__kept_folder *folder);
+
+#endif

@@ -1,0 +1,48 @@
+/* The state of a job in memory that outlives its processes (runtime.keep_every, keep_in). */
+#ifndef SMP_EXEC_SAVE_CHECKPOINT_KEEP_H
+#define SMP_EXEC_SAVE_CHECKPOINT_KEEP_H
+
+#include <stdbool.h>
+
+#include "graph/base/text.h"
+#include "smp.h"
+
+/* Where no state is kept, all of this does nothing. */
+
+/* The folder becomes this job's, and ranks beat from now on. Before the job is built. Collective.
+ * SMP_ERR_INPUT: another job has it, ranks of several machines, or it is not the user's own. */
+smp_status smp__keep_enter(smp *s);
+/* The job is built: what it needs is reserved. Collective. SMP_ERR_FAILED: there is no room. */
+smp_status smp__keep_open(smp *s);
+/* Removes the folder if the state of the last step is saved on the disk, or none is kept.
+ * Collective unless the job has failed; then it waits for the thread that reads the weights, as
+ * smp__save_close does. */
+smp_status smp__keep_close(smp *s);
+
+/* A step is done: if its state is one to keep, a thread begins to write it. */
+smp_status smp__keep_step(smp *s, const smp_step_result *done);
+/* Before weights or states change: waits until this rank's thread has read them. */
+smp_status smp__keep_wait(smp *s);
+smp_status smp__keep_settle(smp *s); /* likewise, all ranks: collective */
+/* What this rank adds to a sum over all at the end of a step or an evaluation: 0 unless its part is
+ * not yet written. If all together have 0, what was begun before is complete, and gets its name. */
+double smp__keep_lacks(const smp *s);
+void smp__keep_agree(smp *s, double lacks);
+/* The weights are about to become those of another step: after smp__keep_settle, on all ranks. */
+void smp__keep_rewind(smp *s);
+/* Nothing of what is kept is to be gone on from: replicas differ. On all ranks. */
+void smp__keep_discard(smp *s);
+
+/* The folder, or NULL. */
+const char *smp__keep_folder(const smp *s);
+/* ... where it may hold what an earlier job has kept: until this one begins to write. */
+const char *smp__keep_source(const smp *s);
+/* Was the state loaded last kept there? */
+bool smp__keep_was_loaded(const smp *s);
+void smp__keep_set_loaded(smp *s, bool loaded);
+/* "3 x 130 MB in DIR", or nothing. */
+void smp__keep_describe(const smp *s, smp_text *text);
+/* Why states get no names any more, on rank 0; or "". */
+const char *smp__keep_note(const smp *s);
+
+#endif
