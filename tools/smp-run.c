@@ -5,11 +5,20 @@
 #include <string.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/kept_folder.h"
 #include "tools/run/run_options.h"
 #include "tools/run/training_loop.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"
 #include "graph/base/text.h"
+
+/* What smp_load will take its state from, if nothing is damaged. */
+static const char *resumed_folder(const smp_train_options *o)
+{
+    const char *kept = o->job.runtime.keep_every > 0 ? o->job.runtime.keep_in : NULL;
+    return kept && !o->resume_best && smp__kept_is_later(kept, o->checkpoint) ? kept
+                                                                              : o->checkpoint;
+}
 
 /* All ranks go by what rank 0 finds where the job is to go on. */
 static smp_status settle_resume(smp__run_options *a, int rank)
@@ -23,7 +32,7 @@ static smp_status settle_resume(smp__run_options *a, int rank)
     if (!a->train.resume)
         return SMP_OK;
     if (rank == 0)
-        at.status = smp__checkpoint_find_receipt(a->train.checkpoint, a->train.resume_best,
+        at.status = smp__checkpoint_find_receipt(resumed_folder(&a->train), a->train.resume_best,
                                                  &at.found, at.receipt);
     smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
     MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);

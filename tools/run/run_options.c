@@ -11,6 +11,7 @@
 #include "exec/optimizer/optimizer.h"
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/kept_folder.h"
 #include "graph/base/text.h"
 #include "graph/safetensors/name_family.h"
 
@@ -203,6 +204,14 @@ static const smp_option rows[] = {
      .help = "... also with another global batch"},
     {"keep", .kind = SMP_OPTION_INT, .at = AT(train.job.runtime.keep_checkpoints), .value = "N",
      .help = "checkpoints that stay, the last ones (default 2)"},
+    {"keep-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.runtime.keep_every), .value = "K",
+     .least = 1,
+     .help = "after every K steps keep the state in memory that outlives the processes, beside "
+             "training; --resume takes it where nothing later is saved. All ranks on one machine"},
+    {"keep-in", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.keep_in), .value = "DIR",
+     .help = "... in DIR, on tmpfs, three times what a checkpoint takes (default: a folder of "
+             "/dev/shm, named by the user and --checkpoint); removed when a run ends that has "
+             "saved its last step"},
     {"keep-best", .kind = SMP_OPTION_YES, .at = AT(train.keep_best),
      .help = "save what evaluates to the lowest loss so far, too, and keep it beside those"},
     {"resume-best", .kind = SMP_OPTION_YES, .at = AT(train.resume_best),
@@ -445,6 +454,26 @@ static smp_status check_words(const smp_train_options *t)
     return SMP_OK;
 }
 
+/* Where states are kept, if a step is to be trained. */
+static smp_status settle_keep(smp__run_options *a)
+{
+    smp_runtime_options *o = &a->train.job.runtime;
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    if (o->keep_in && o->keep_every == 0)
+        return smp_fail(SMP_ERR_INPUT, "--keep-in needs --keep-every K");
+    if (o->keep_every > 0 && !a->train.checkpoint)
+        return smp_fail(SMP_ERR_INPUT, "--keep-every needs --checkpoint DIR");
+    if (a->train.steps == 0 && a->train.epochs == 0)
+        o->keep_every = 0;
+    if (o->keep_every == 0 || o->keep_in)
+        return SMP_OK;
+    SMP_TRY(smp__kept_default(a->train.checkpoint, path));
+    if (!a->arena && !(a->arena = smp_arena_create()))
+        return SMP_ERR_NO_MEMORY;
+    o->keep_in = smp_arena_strdup(a->arena, path);
+    return o->keep_in ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
 /* No file that is read is written, too. Data: FILE or NAME=FILE. */
 static smp_status check_files(const smp__run_options *a)
 {
@@ -525,5 +554,6 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
         return smp_fail(SMP_ERR_INPUT,
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     SMP_TRY(read_weights(a));
+    SMP_TRY(settle_keep(a));
     return check_files(a);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_save.h"
 #include "graph/base/text.h"
 
@@ -47,6 +48,12 @@ static smp_status check_checkpoint(const smp__trainer *t)
                    ? SMP_OK
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
                                              "save; with --resume its weights come from there");
+    const char *kept = smp__keep_folder(t->job);
+    if (!o->resume && kept && smp__checkpoint_exists(kept))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds the state of a run that was not ended: continue it with "
+                        "--resume, or remove it",
+                        kept);
     SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
     if (access(o->checkpoint, W_OK | X_OK) != 0)
         return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,

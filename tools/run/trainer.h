@@ -43,6 +43,7 @@ typedef struct smp__trainer {
     bool stopped;      /* by a signal, before the last step: nothing is to come but the save */
     bool best_due;     /* the weights of this step are the best so far */
     double best_loss;  /* of all evaluations, those in the directory included; INFINITY: none yet */
+    bool keep_told;    /* that kept states get no names any more */
     bool *job_broken;
     smp_data *predict_data; /* NULL: nothing is predicted */
     smp_output predict_form;

@@ -17,6 +17,7 @@
 #include "tools/run/prediction.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
+#include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_load.h"
 #include "exec/save/checkpoint_save.h"
 #include "tools/run/watch.h"
@@ -135,6 +136,8 @@ static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
     if (saves ? !replays : !due(step, o->check_replicas, o->steps))
         return SMP_OK;
     const smp_status status = smp_replicas_check(t->job);
+    if (smp__replicas_differ(t->job))
+        smp__keep_discard(t->job);
     return smp__replicas_differ(t->job) && replays ? replay(t, step) : status;
 }
 
@@ -163,12 +166,21 @@ static smp_status save_step(smp__trainer *t, int64_t step)
                 : smp_save_begin(t->job, o->checkpoint);
 }
 
+static void tell_keep(smp__trainer *t)
+{
+    if (t->prints && !t->keep_told && smp__keep_note(t->job)[0] != '\0') {
+        fprintf(stderr, "smp-run: %s; training goes on\n", smp__keep_note(t->job));
+        t->keep_told = true;
+    }
+}
+
 static smp_status train_step(smp__trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     smp_step_result r;
     double data_us = 0.0;
     SMP_TRY(compute_step(t, step < o->steps, &data_us, &r));
+    tell_keep(t);
     t->step_us[t->n_step++] = r.step_us;
     r.samples_per_s *= r.step_us / (r.step_us + data_us);
     SMP_TRY(smp__watch_step(t, &r, data_us));
@@ -194,7 +206,10 @@ static smp_status resume(smp__trainer *t)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
-    if (t->prints && t->about.trains) {
+    if (t->prints && smp__keep_was_loaded(t->job)) {
+        fprintf(stderr, "smp-run: resumed from memory, step %lld of %s\n",
+                (long long)smp_steps_done(t->job), smp__keep_folder(t->job));
+    } else if (t->prints && t->about.trains) {
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, o->checkpoint, smp_steps_done(t->job));
         fprintf(stderr, "smp-run: resumed after step %lld of %s\n",
@@ -234,15 +249,33 @@ static smp_status end_unsaved(const smp__trainer *t)
     return t->unsaved < 0 ? SMP_OK : smp_fail(SMP_ERR_FAILED, "%s", t->unsaved_why);
 }
 
+static void print_keep(const smp__trainer *t)
+{
+    smp_text text = {0};
+    smp__keep_describe(t->job, &text);
+    if (t->prints && text.data)
+        fprintf(stderr, "smp-run: keeps its state in memory: %s\n", text.data);
+    smp_text_free(&text);
+}
+
+/* A job that died in its last save has its last state in memory alone. */
+static smp_status save_kept(smp__trainer *t)
+{
+    if (!t->saves || !smp__keep_was_loaded(t->job) || smp_steps_done(t->job) < t->options->steps)
+        return SMP_OK;
+    return note_save(t, true, smp_save(t->job, t->options->checkpoint));
+}
+
 static smp_status run_steps(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (t->prints)
         smp__print_target(t->job);
+    print_keep(t);
     t->global_batch = t->about.global_batch;
     if (o->resume)
         SMP_TRY(resume(t));
-    t->good_step = o->resume ? smp_steps_done(t->job) : 0;
+    t->good_step = o->resume && !smp__keep_was_loaded(t->job) ? smp_steps_done(t->job) : 0;
     SMP_TRY(smp_agree(t->job, smp__order_settle(t)));
     const int64_t least = trains(t) ? t->global_batch : 1;
     if (o->n_data > 0)
@@ -264,6 +297,7 @@ static smp_status run_steps(smp__trainer *t)
     SMP_TRY(smp__watch_open(t));
     if (t->saves)
         ask_save(t);
+    SMP_TRY(save_kept(t));
     for (int64_t step = smp_steps_done(t->job) + 1; step <= o->steps && !t->stopped; step++)
         SMP_TRY(train_step(t, step));
     if (t->stopped)
