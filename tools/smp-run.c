@@ -6,7 +6,9 @@
 
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/kept_folder.h"
+#include "tools/elastic/supervisor.h"
 #include "tools/run/run_options.h"
+#include "tools/run/supervised.h"
 #include "tools/run/training_loop.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"
@@ -56,6 +58,8 @@ static int train(smp__run_options *a)
     int rank = 0;
     bool job_broken = false, stopped = false;
     const smp_options *job = &a->train.job;
+    if (a->train.rows)
+        smp__supervised_begin();
     smp__watchdog_allow(smp__comm_patience(job->runtime.timeout_start_s, job->runtime.timeout_s),
                         smp__comm_patience(job->runtime.timeout_save_s, job->runtime.timeout_s));
     smp_status status =
@@ -81,6 +85,8 @@ int main(int argc, char **argv)
 {
     smp__run_options a = {0};
     int code = 0;
+    if (smp__elastic_asked(argc, argv))
+        return smp__elastic(argc, argv);
     smp_status status = smp__run_options_read(argc, argv, &a);
     if (status == SMP_OK && !smp_options_answer(&smp__run_table, &a, &status))
         code = train(&a); /* which says itself what went wrong */

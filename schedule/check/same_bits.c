@@ -2,7 +2,7 @@
  * are added in which order and format. Pipelines, chunks, schedules, recomputation, offload and
  * placement do not; nor do replicas and shards, whose sums are one tree for a number of gradient
  * blocks (schedule/plan/gradient_blocks.h), unless they are rounded on the wire
- * (exec/transport/README.md). */
+ * (exec/transport/README.md) or operators add up over replicas (smp_op_joint). */
 #include "schedule/check/same_bits.h"
 
 #include <inttypes.h>
@@ -167,6 +167,42 @@ smp_status smp_same_bits(const smp_plan *a, const smp_plan *b, bool *same, smp_t
     return SMP_OK;
 }
 
+const smp_op *smp_joint_op(const smp_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        smp_op_needs needs;
+        smp_op_needs_get(graph, &graph->op[i], 1, &needs);
+        if (needs.forward_joint > 0 || needs.input_grad_joint > 0)
+            return &graph->op[i];
+    }
+    return NULL;
+}
+
+smp_status smp_same_joint_bits(const smp_plan *a, const smp_plan *b, const smp_graph *graph,
+                               bool *same, smp_text *reason)
+{
+    const smp_op *op = a->ddp != b->ddp && trains(a) ? smp_joint_op(graph) : NULL;
+    if (op)
+        smp_text_append(reason, "op '%s' adds up over replicas, ddp: %d and %d", op->name, a->ddp,
+                        b->ddp);
+    if (reason->failed)
+        return smp_fail_memory(reason->length);
+    *same = !op;
+    return SMP_OK;
+}
+
+/* A model that is not there says nothing. */
+static smp_status compare_joint(const smp_plan *a, const char *path, const smp_plan *b, bool *same,
+                                smp_text *reason)
+{
+    smp_graph *graph = NULL;
+    if (smp_plan_open_model(a, path, 0, &graph) != SMP_OK)
+        return SMP_OK;
+    const smp_status status = smp_same_joint_bits(a, b, graph, same, reason);
+    smp_graph_destroy(graph);
+    return status;
+}
+
 static void report(const char *path, const char *other, bool json, bool same, const char *reason,
                    smp_text *text)
 {
@@ -189,6 +225,8 @@ smp_status smp_same_bits_report(const char *path, const char *other, bool json, 
         status = smp_plan_read(other, &b);
     if (status == SMP_OK)
         status = smp_same_bits(a, b, &same, &reason);
+    if (status == SMP_OK && same)
+        status = compare_joint(a, path, b, &same, &reason);
     if (status == SMP_OK) {
         report(path, other, json, same, same ? "" : reason.data, text);
         if (text->failed)

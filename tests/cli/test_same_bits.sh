@@ -44,6 +44,13 @@ bits columns -n 2 --stages 1 --tensor 2 --split '*:whole' --split 'h0.mlp.fc:col
 bits rows -n 2 --stages 1 --tensor 2 --split '*:whole' --split 'h0.mlp.fc:rows' "${blocks[@]}" 4
 other_bits one columns 'tensor: 1 and 2'
 other_bits columns rows 'split: h0\.mlp\.fc:columns and h0\.mlp\.fc:rows'
+sed '/name: fc_1/a\  - {op: batchnorm, name: norm, in: h, out: h, sync: true}' "$SMP_EXAMPLES/mlp.yaml" >joint.yaml
+grep -q sync joint.yaml || fail "examples/mlp.yaml has no op fc_1"
+for ddp in 1 2; do
+    expect_exit 0 smp-partition joint.yaml -n "$ddp" --stages 1 --ddp "$ddp" --microbatches $((4 / ddp)) \
+        --microbatch-size 2 --gradient-blocks 4 -o "joint_$ddp.yaml"
+done
+other_bits joint_1 joint_2 "op 'norm' adds up over replicas, ddp: 1 and 2"
 sed 's/fingerprint: "[0-9a-f]*"/fingerprint: "0000000000000001"/' one.yaml >model.yaml
 other_bits one model 'model: gpt-tiny \([0-9a-f]{16}\) and gpt-tiny \(0{15}1\)'
 expect_exit 1 smp-partition check one.yaml --same-bits-as large.yaml --json

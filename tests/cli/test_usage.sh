@@ -59,7 +59,7 @@ has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-st
     --save-every --resume --trace --json --log-every --timeout --timeout-start --timeout-save --check-replicas --on-drift --checksum --eval-data --eval-every \
     --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
     --lr-schedule --decay-every --gamma --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
-    --export-size --weights --weights-only --weights-map --names --log --progress --keep --keep-best --resume-best --save-must
+    --export-size --weights --weights-only --weights-map --names --log --progress --keep --keep-best --resume-best --save-must --elastic --rows
 has_options smp-import -o --weights --loss --dim --help --version
 has_options smp-export --onnx --tensor --external-data --checkpoint --best --weights --weights-map --names --plugin --help --version
 

@@ -205,10 +205,11 @@ static smp_status set_number(const smp_option *row, const char *name, const char
 
 smp_status smp_options_set(const smp_option *row, const char *name, const char *text, void *options)
 {
-    void *at = (char *)options + row->at;
+    char *own = (char *)options + row->base;
+    void *at = own + row->at;
     int word;
     if (row->given > 0)
-        *(bool *)((char *)options + row->given) = true;
+        *(bool *)(own + row->given) = true;
     switch (row->kind) {
     case SMP_OPTION_HEADING:
         return smp_fail(SMP_ERR_FAILED, "'%s' is no option", row->name);
@@ -237,7 +238,7 @@ smp_status smp_options_set(const smp_option *row, const char *name, const char *
     case SMP_OPTION_HELP:
         return read_form(name, text, at);
     case SMP_OPTION_OWN:
-        return row->set(options, name, text);
+        return row->set(own, name, text);
     default:
         return set_number(row, name, text, at);
     }

@@ -64,6 +64,9 @@ struct smp_option {
     bool may_miss;      /* the value may be left out: a CHOICE then is its last word, OWN gets NULL;
                            other kinds always have one */
     unsigned flags;     /* the program's own */
+    size_t
+        base; /* of a joined table: where what `at`, `given` and `set` are of lies in the options */
+    int part; /* likewise: of which table the row is */
     const smp_option_word *words;  /* of numbers; NULL: none */
     void (*names)(smp_text *text); /* appends to `help` what a registry has; NULL: nothing */
     /* OWN: reads `text` into the program's options. name: as it was given, "--name",
@@ -96,6 +99,17 @@ typedef struct smp_option_table {
     /* Is told of every option that is given, in order. text: NULL where it takes nothing. */
     void (*told)(void *options, const smp_option *row, const char *text);
 } smp_option_table;
+
+/* One of the tables that another one is joined of. */
+typedef struct smp_option_part {
+    const smp_option *row;
+    size_t base;                          /* where its options lie in the program's */
+    bool (*takes)(const smp_option *row); /* is the row wanted? Not asked for headings. NULL: all */
+} smp_option_part;
+
+/* The rows of all parts in their order, but for those whose name a row before has, and for headings
+ * of nothing. *rows is malloc'ed. */
+smp_status smp_options_join(const smp_option_part *part, int n, smp_option **rows);
 
 /* Reads argv[first] and what follows into options, which begin with smp_common_options. The
  * operand may stand anywhere; names may be shortened while they are clear. With --config FILE the

@@ -319,6 +319,15 @@ static bool can_sweep(const smp_option *row)
     return row->at >= begin && row->at < end;
 }
 
+bool smp_partition_options_plan(const smp_option *row)
+{
+    const size_t lists[] = {AT(set), AT(split), AT(cut_at), AT(freeze)};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (row->kind == SMP_OPTION_LIST && row->at == lists[i])
+            return true;
+    return can_sweep(row);
+}
+
 static const smp_option *find_row(const char *name)
 {
     for (const smp_option *row = rows; row->name; row++)
@@ -344,7 +353,7 @@ smp_status smp_partition_options_set(smp_partition_options *options, const char 
 }
 
 /* Lists lie in `o`, which may be a copy. */
-static void take_lists(smp_partition_options *o)
+void smp_partition_options_settle(smp_partition_options *o)
 {
     smp_plan_options *p = &o->job.planning;
     p->set = o->set.item;
@@ -360,7 +369,7 @@ static void take_lists(smp_partition_options *o)
 smp_status smp_partition_options_let(smp_partition_options *options, const char *setting)
 {
     SMP_TRY(smp_options_set(find_row("set"), "--sweep", setting, options));
-    take_lists(options);
+    smp_partition_options_settle(options);
     return SMP_OK;
 }
 
@@ -445,7 +454,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
     }
     SMP_TRY(smp_options_read(&table, argc, argv, o->check || o->compare ? 2 : 1, o));
     *(o->check || o->compare ? &o->plan : &o->job.model) = o->common.operand;
-    take_lists(o);
+    smp_partition_options_settle(o);
     SMP_TRY(check_several(o));
     return check_files(o);
 }

@@ -31,6 +31,10 @@ typedef struct smp_partition_options {
 /* Fills *out; freed also after a failure. SMP_ERR_INPUT: wrong usage. */
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *out);
 bool smp_partition_options_know(const char *key);
+/* Is the row one of what is planned for, and of the search, rather than of the program? */
+bool smp_partition_options_plan(const smp_option *row);
+/* Lists that were given become part of `job`. */
+void smp_partition_options_settle(smp_partition_options *options);
 /* The planning option `key` of a model, as if --key VALUE had been given; `value` has to live as
  * long as the options. SMP_ERR_INPUT: there is none, or it is not for a sweep. */
 smp_status smp_partition_options_set(smp_partition_options *options, const char *key,

@@ -283,6 +283,12 @@ static const smp_option rows[] = {
              "memory of the host; not on GPUs"},
     {"plugin", .kind = SMP_OPTION_LIST, .at = AT(plugins), .value = "FILE.so",
      .help = "operators of your own that the model uses (smp_op_register); repeatable"},
+    {"elastic", .kind = SMP_OPTION_YES, .at = AT(elastic),
+     .help = "without mpirun, with a model in place of a plan: plans, starts the ranks, and goes "
+             "on when some of them die or devices come and go; smp-run --elastic --help"},
+    {"rows", .kind = SMP_OPTION_FILE, .at = AT(train.rows), .value = "FILE",
+     .help = "for --elastic: rank 0 appends what it prints to FILE, with the bits of each step's "
+             "loss, and ranks end with their mpirun"},
     {0},
 };
 enum { NOT_GIVEN = -1 }; /* steps */
@@ -294,7 +300,8 @@ const smp_option_table smp__run_table = {
     .summary = "train the model of a plan, one process per device",
     .operand = "smp-run PLAN --data SOURCE",
     .argument = "plan",
-    .usage = "mpirun -n N smp-run PLAN --data SOURCE [options]",
+    .usage = "mpirun -n N smp-run PLAN --data SOURCE [options]\n"
+             "smp-run --elastic MODEL -n MIN:MAX --checkpoint DIR --data SOURCE [options]",
     .about = "Trains the model of a plan, one process per device. N is the plan's number "
              "of devices.",
     .exits =
@@ -494,7 +501,7 @@ static smp_status check_files(const smp__run_options *a)
     return SMP_OK;
 }
 
-smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
+void smp__run_options_begin(smp__run_options *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
                                    .steps = NOT_GIVEN,
@@ -502,9 +509,21 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                                    .check_replicas = 1000,
                                    .data_seed = SMP__SEED_DEFAULT,
                                    .shuffle = true};
+}
+
+smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
+{
+    smp__run_options_begin(a);
     SMP_TRY(smp_options_read(&smp__run_table, argc, argv, 1, a));
     if (a->common.help || a->common.version)
         return SMP_OK;
+    if (a->elastic)
+        return smp_fail(SMP_ERR_INPUT, "--elastic: expected on the command line, in full");
+    return smp__run_options_check(a);
+}
+
+smp_status smp__run_options_check(smp__run_options *a)
+{
     a->train.job.plan = a->common.operand;
     a->train.data = a->data.item;
     a->train.n_data = a->data.n;

@@ -17,6 +17,7 @@
 #include "tools/run/prediction.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
+#include "tools/run/supervised.h"
 #include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_load.h"
 #include "exec/save/checkpoint_save.h"
@@ -184,7 +185,9 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     t->step_us[t->n_step++] = r.step_us;
     r.samples_per_s *= r.step_us / (r.step_us + data_us);
     SMP_TRY(smp__watch_step(t, &r, data_us));
-    if (t->prints && *smp__signal_asked() != SIGTERM &&
+    if (t->prints && o->rows)
+        smp__supervised_mark(step, r.loss);
+    if (t->prints && (*smp__signal_asked() != SIGTERM || o->rows) &&
         (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
     t->stopped = smp__step_sums_end_asked(t->job) && step < o->steps;
@@ -269,6 +272,7 @@ static smp_status save_kept(smp__trainer *t)
 static smp_status run_steps(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
+    SMP_TRY(smp_agree(t->job, t->prints && o->rows ? smp__supervised_output(o->rows) : SMP_OK));
     if (t->prints)
         smp__print_target(t->job);
     print_keep(t);

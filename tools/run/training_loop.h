@@ -49,6 +49,8 @@ typedef struct smp_train_options {
     const char *given;                            /* a file of weights to begin with, or NULL */
     smp_weights_options weights_from, weights_as; /* how those of `given` and `weights` are named */
     const char *log; /* a row for each step: FILE.csv or a folder, or NULL; with record_trace */
+    const char
+        *rows; /* a file that gets standard output of rank 0, and each step's loss; or NULL */
     const char *progress; /* the bar: "auto" (NULL: on a terminal, without json), "yes", "no" */
 } smp_train_options;
 

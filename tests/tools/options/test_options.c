@@ -316,6 +316,51 @@ static void test_files_of_options_refused(void **state)
     smp_options_close(&v);
 }
 
+/* Options of two programs in one struct, one table and one command line. */
+typedef struct both_values {
+    smp_common_options common;
+    int own;
+    values part;
+} both_values;
+
+static bool is_wanted(const smp_option *row)
+{
+    return strcmp(row->name, "large") != 0;
+}
+
+static void test_options_joined(void **state)
+{
+    static const smp_option own[] = {
+        {"mine", .kind = SMP_OPTION_HEADING},
+        {"whole", .kind = SMP_OPTION_INT, .value = "N", .at = offsetof(both_values, own),
+         .most = 99},
+        {0},
+    };
+    const smp_option_part part[] = {{own, 0, NULL}, {rows, offsetof(both_values, part), is_wanted}};
+    char *argv[] = {"smp-test", "--whole=50", "--own=x", "--choice",
+                    "right",    "word",       "--list",  "a"};
+    both_values both = {.own = 0};
+    smp_option *joined = NULL;
+    (void)state;
+    assert_int_equal(smp_options_join(part, 2, &joined), SMP_OK);
+    smp_option_table together = table;
+    together.row = joined;
+    together.check = NULL;
+    together.told = NULL;
+    assert_int_equal(smp_options_read(&together, 8, argv, 1, &both), SMP_OK);
+    assert_int_equal(both.own, 50); /* the first table's */
+    assert_int_equal(both.part.whole, 0);
+    assert_string_equal(both.part.own, "x");
+    assert_int_equal(both.part.choice, 1);
+    assert_string_equal(both.part.list.item[0], "a");
+    assert_string_equal(both.common.operand, "word");
+    argv[1] = "--large=1";
+    assert_int_equal(smp_options_read(&together, 2, argv, 1, &both), SMP_ERR_INPUT);
+    for (const smp_option *row = joined; row->name; row++)
+        assert_int_equal(row->part, row >= joined + 2);
+    free(joined);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -343,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_options_from_a_file),
         cmocka_unit_test(test_options_of_the_command_line_count_alone),
         cmocka_unit_test(test_files_of_options_refused),
+        cmocka_unit_test(test_options_joined),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

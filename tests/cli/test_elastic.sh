@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# smp-run --elastic: its options, and what it refuses before anything runs.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+write_good_model model.yaml
+
+expect_exit 0 smp-run --elastic --help
+for option in -n --wait --horizon --failures-allowed --beat-limit --keep-every --keep-in --launcher --events \
+    --global-batch --profile --effort --stages --lr --checkpoint --config; do
+    expect_match out "^  $option([^-a-z]|\$)"
+done
+expect_no_match out '^  --(predict|resume-best|rows|explain|sweep)'
+expect_match out '^  --tensor T' # the planner's
+expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
+
+elastic=(smp-run --elastic model.yaml --data text.txt)
+expect_bad '^smp-run: --elastic needs -n MIN:MAX devices$' "${elastic[@]}" --checkpoint run
+expect_bad '^smp-run: --elastic needs --checkpoint DIR$' "${elastic[@]}" -n 1:2
+for devices in 0 0:2 3:2 2: :2 two 1:2:3 1:9999; do
+    expect_bad "^smp-run: -n: got '$devices', expected MIN:MAX devices" "${elastic[@]}" --checkpoint run -n "$devices"
+done
+expect_bad 'absent\.yaml' smp-run --elastic absent.yaml -n 2 --checkpoint run --data text.txt
+expect_bad "^smp-run: --predict: unknown option" "${elastic[@]}" -n 2 --checkpoint run --predict p.npy
+expect_bad "^smp-run: --resume-best: unknown option|ambiguous" "${elastic[@]}" -n 2 --checkpoint run --resume-best
+expect_bad '^smp-run: no --data' smp-run --elastic model.yaml -n 2 --checkpoint run
+expect_bad "^smp-run: --tensor: got 'x', expected a whole number" "${elastic[@]}" -n 2 --checkpoint run --tensor x
+OMPI_COMM_WORLD_RANK=0 expect_bad '^smp-run: --elastic starts mpirun itself' "${elastic[@]}" -n 2 --checkpoint run
+printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
+expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt
+finish

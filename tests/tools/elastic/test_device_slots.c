@@ -1,0 +1,122 @@
+/* Devices that an operator takes away and gives back, and those that are left out; and how many
+ * blocks of gradients leave room for fewer of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tools/elastic/device_slots.h"
+#include "tools/elastic/plans.h"
+
+static char folder[256], path[300];
+
+static void write_devices(const char *text)
+{
+    assert_int_equal(smp_file_write(path, text, strlen(text)), SMP_OK);
+}
+
+/* "0101": which can be used. */
+static void expect_usable(const smp__slots *slots, const char *which)
+{
+    char got[32] = "";
+    for (int i = 0; i < slots->n; i++)
+        got[i] = smp__slot_usable(&slots->slot[i]) ? '1' : '0';
+    assert_string_equal(got, which);
+}
+
+static void expect_look(smp__slots *slots, const char *text, bool changed, const char *which)
+{
+    write_devices(text);
+    assert_int_equal(smp__slots_look(slots), changed);
+    expect_usable(slots, which);
+}
+
+static void test_slots_by_a_file(void **state)
+{
+    smp__slots slots;
+    int picked[2];
+    (void)state;
+    assert_int_equal(smp__slots_open(folder, 5, &slots), SMP_OK);
+    assert_false(smp__slots_look(&slots));
+    expect_usable(&slots, "11111");
+    expect_look(&slots, "3\n", true, "11100");
+    expect_look(&slots, "0, 2-3\n", true, "10110");
+    smp__slots_pick(&slots, 2, picked);
+    assert_int_equal(picked[0], 0);
+    assert_int_equal(picked[1], 2);
+    expect_look(&slots, "4,", true, "00001");
+    expect_look(&slots, "1 2", true, "01100");
+    expect_look(&slots, "1-2", false, "01100");
+    expect_look(&slots, "", false, "01100"); /* is being written */
+    expect_look(&slots, "all", false, "01100");
+    expect_look(&slots, "3-1", false, "01100");
+    expect_look(&slots, "0,5", false, "01100");
+    expect_look(&slots, "99", true, "11111");
+    expect_look(&slots, "0", true, "00000");
+    assert_int_equal(remove(path), 0);
+    assert_true(smp__slots_look(&slots));
+    assert_int_equal(smp__slots_count(&slots), 5);
+    smp__slots_close(&slots);
+}
+
+static void test_slots_left_out(void **state)
+{
+    smp__slots slots;
+    (void)state;
+    assert_int_equal(smp__slots_open(folder, 3, &slots), SMP_OK);
+    assert_false(smp__slots_look(&slots));
+    assert_false(smp__slots_fail(&slots, 1, 10, 3));
+    assert_false(smp__slots_fail(&slots, 1, 20, 3));
+    assert_false(smp__slots_fail(&slots, 1, 120, 3)); /* 100 steps later it counts anew */
+    assert_false(smp__slots_fail(&slots, 1, 121, 3));
+    assert_true(smp__slots_fail(&slots, 1, 122, 3));
+    expect_usable(&slots, "101");
+    expect_look(&slots, "0-1", true, "110"); /* named again */
+    assert_false(smp__slots_fail(&slots, 1, 123, 3));
+    remove(path);
+    smp__slots_close(&slots);
+}
+
+static void test_blocks_leave_room(void **state)
+{
+    (void)state;
+    assert_int_equal(smp__plans_choose_blocks(1, 8, 4), 4);   /* 1, 2, 4 */
+    assert_int_equal(smp__plans_choose_blocks(1, 12, 4), 4);  /* of 12 too many are leaves */
+    assert_int_equal(smp__plans_choose_blocks(2, 12, 6), 12); /* 1, 2, 3, 4, 6 */
+    assert_int_equal(smp__plans_choose_blocks(3, 7, 4), 3);   /* nothing else divides */
+    assert_int_equal(smp__plans_choose_blocks(8, 512, 8), 8);
+    assert_int_equal(smp__plans_choose_blocks(16, 512, 2), 16);
+    assert_int_equal(smp__plans_choose_blocks(1, 1, 8), 1);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof path, "%s/devices", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder) != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slots_by_a_file),
+        cmocka_unit_test(test_slots_left_out),
+        cmocka_unit_test(test_blocks_leave_room),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,81 @@
+/* An elastic job as its supervisor has it: what the parts of the supervisor share. */
+#ifndef SMP_TOOLS_ELASTIC_ELASTIC_JOB_H
+#define SMP_TOOLS_ELASTIC_ELASTIC_JOB_H
+
+#include "tools/elastic/device_slots.h"
+#include "tools/elastic/elastic_options.h"
+#include "tools/elastic/elastic_record.h"
+#include "tools/elastic/events.h"
+#include "tools/elastic/launcher.h"
+#include "tools/elastic/plans.h"
+#include "tools/elastic/rank_watch.h"
+#include "tools/elastic/rows_file.h"
+
+typedef enum smp__life {
+    SMP__LIFE_CHOOSE, /* nothing runs: a plan is looked for */
+    SMP__LIFE_PLAN,   /* ... it is being made */
+    SMP__LIFE_PAUSE,  /* ... until until_s */
+    SMP__LIFE_WAIT,   /* too few devices, until until_s */
+    SMP__LIFE_RUN,    /* ranks run */
+    SMP__LIFE_END,    /* ... and have been asked to end, or killed; by until_s */
+    SMP__LIFE_OVER
+} smp__life;
+
+typedef struct smp__elastic_job {
+    const smp__elastic_options *options;
+    char *folder, *keep; /* real path of DIR; the folder of kept states */
+    char *program;       /* smp-run */
+    char *gpus;          /* CUDA_VISIBLE_DEVICES as it was; NULL: not set */
+    smp__events events;
+    smp__slots slots;
+    smp__record record;
+    smp__plans plans;
+    smp__rows rows;
+    smp__launcher launcher;
+    smp__ranks ranks;
+    smp__life life;
+    double until_s;
+    int code;      /* of the end */
+    bool user_end; /* a signal asks for the end */
+    bool reshapes; /* the ranks are ended for other devices */
+    bool told_idle;
+    bool told_few; /* that there are too few devices has been said */
+
+    /* The incarnation: ranks from one start to their end. */
+    int devices;
+    int *picked;                 /* [most] slots of the ranks */
+    bool resumed;                /* a step is done */
+    double started_s, loaded_s;  /* ranks were started, all have beaten or said so; 0: not yet */
+    double first_mark_s, mark_s; /* the first and the last step were seen */
+    int64_t first_mark, n_marks;
+    bool killed; /* its ranks, because they did not end */
+    int stalled; /* rank that was killed because it did not beat; -1 */
+
+    /* The recovery under way, and the failures before. */
+    bool recovers;
+    smp_text why;
+    double lost_s, noticed_s, ended_s; /* a rank was lost, and seen to be; all had ended */
+    double paused_s;
+    int64_t reached; /* the highest step that rank 0 had done then */
+    int in_a_row;    /* failures without a step between them */
+    int64_t failed_last;
+    int failed_slot; /* -1: not known */
+    double cost_s;   /* the last recovery took, from its plan on */
+} smp__elastic_job;
+
+/* Nothing runs: starts ranks on the devices at hand, or begins to make the plan for that, or waits.
+ */
+smp_status smp__elastic_choose(smp__elastic_job *job);
+/* Ranks run, and nothing is being planned: begins to make a plan that may be needed, or ends the
+ * ranks because there are more devices and that pays. */
+smp_status smp__elastic_look_ahead(smp__elastic_job *job);
+/* The devices at hand are others. */
+void smp__elastic_change(smp__elastic_job *job);
+/* The ranks have ended with an exit code: is that the end of the job, or what comes next? */
+void smp__elastic_judge(smp__elastic_job *job, int code);
+/* The first step of an incarnation is done. */
+void smp__elastic_note_resumed(smp__elastic_job *job);
+/* The job ends with the last error. */
+void smp__elastic_fail(smp__elastic_job *job, smp_status status);
+
+#endif

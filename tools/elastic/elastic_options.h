@@ -1,0 +1,33 @@
+/* The options of smp-run --elastic: those of smp-run, which the ranks get, those of the search for
+ * a plan, and the supervisor's own, in one table. */
+#ifndef SMP_TOOLS_ELASTIC_ELASTIC_OPTIONS_H
+#define SMP_TOOLS_ELASTIC_ELASTIC_OPTIONS_H
+
+#include "tools/partition/partition_options.h"
+#include "tools/run/run_options.h"
+
+enum { SMP__ELASTIC_DEVICES = 512 }; /* at most, of one host: each takes a descriptor */
+
+typedef struct smp__elastic_options {
+    smp__run_options run; /* first: common.operand is the model */
+    smp_partition_options partition;
+    int least, most; /* devices */
+    int64_t keep_every;
+    const char *keep_in; /* NULL: the default */
+    const char *launcher, *events;
+    double wait_s, beat_limit_s, horizon_s;
+    int failures_allowed;
+    smp_option *rows; /* of `table` */
+    smp_option_table table;
+    smp_arena *arena;
+    smp_text passed; /* options of the ranks, "--name=value" each, NUL-terminated one by one */
+    int n_passed;
+    smp_text planning; /* the model, and options of the search, as they were given */
+} smp__elastic_options;
+
+/* Those of the command line. To be freed in any case; does not print. SMP_ERR_INPUT with the
+ * option. */
+smp_status smp__elastic_options_read(int argc, char **argv, smp__elastic_options *out);
+void smp__elastic_options_free(smp__elastic_options *options);
+
+#endif

@@ -1,0 +1,131 @@
+/* The record of an elastic job; see the header. */
+#include "tools/elastic/elastic_record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "graph/yaml/yaml.h"
+
+enum { PATH_BYTES = 4096 };
+
+static smp_status path_of(const char *folder, char path[PATH_BYTES])
+{
+    return snprintf(path, PATH_BYTES, "%s/elastic.yaml", folder) < PATH_BYTES
+               ? SMP_OK
+               : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", folder);
+}
+
+static smp_status begin(smp__record *out)
+{
+    uint64_t number;
+    *out = (smp__record){.incarnation = 0};
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return smp_fail(SMP_ERR_FAILED, "no random number: %s", strerror(errno));
+    snprintf(out->job, sizeof out->job, "%016" PRIx64, number);
+    return SMP_OK;
+}
+
+static smp_status read_left_out(const smp_yaml_node *list, smp__slots *slots)
+{
+    SMP_TRY(smp_yaml_list(list, "left_out"));
+    for (int i = 0; i < smp_yaml_list_size(list); i++) {
+        int64_t slot = 0;
+        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "left_out", 0, INT32_MAX, &slot));
+        if (slot < slots->n)
+            slots->slot[slot].left_out = true;
+    }
+    return SMP_OK;
+}
+
+static smp_status read_number(const smp_yaml_node *top, const char *key, int64_t *out)
+{
+    const smp_yaml_node *node = smp_yaml_get(top, key);
+    return node ? smp_yaml_int(node, key, 0, INT64_MAX / 2, out)
+                : smp_fail_at(smp_yaml_where(top), "%s is missing", key);
+}
+
+static smp_status read_fields(const smp_yaml_node *top, const char *planned_for, smp__record *out,
+                              smp__slots *slots)
+{
+    static const char *const known[] = {"smp",      "job",     "planned_for", "incarnation",
+                                        "plan",     "rows",    "devices",     "left_out",
+                                        "failures", "changes", "steps_lost"};
+    const char *job = "", *planned = "";
+    int64_t incarnation = 0, failures = 0, changes = 0;
+    SMP_TRY(smp_yaml_known_keys(top, "record", known, sizeof known / sizeof known[0]));
+    if (smp_yaml_get(top, "job"))
+        SMP_TRY(smp_yaml_string(smp_yaml_get(top, "job"), "job", &job));
+    if (smp_yaml_get(top, "planned_for"))
+        SMP_TRY(smp_yaml_string(smp_yaml_get(top, "planned_for"), "planned_for", &planned));
+    if (strlen(job) != 16)
+        return smp_fail_at(smp_yaml_where(top), "job: got '%s', expected 16 digits", job);
+    if (strcmp(planned, planned_for) != 0)
+        return smp_fail_at(smp_yaml_where(top),
+                           "the job was planned for '%s', now it is '%s': give the same model and "
+                           "options of planning, or remove this file to plan anew",
+                           planned, planned_for);
+    SMP_TRY(read_number(top, "incarnation", &incarnation));
+    SMP_TRY(read_number(top, "rows", &out->rows));
+    SMP_TRY(read_number(top, "failures", &failures));
+    SMP_TRY(read_number(top, "changes", &changes));
+    SMP_TRY(read_number(top, "steps_lost", &out->steps_lost));
+    snprintf(out->job, sizeof out->job, "%s", job);
+    out->incarnation = (int)incarnation;
+    out->failures = (int)failures;
+    out->changes = (int)changes;
+    const smp_yaml_node *left_out = smp_yaml_get(top, "left_out");
+    return left_out ? read_left_out(left_out, slots) : SMP_OK;
+}
+
+smp_status smp__record_read(const char *folder, const char *planned_for, smp__record *out,
+                            smp__slots *slots, bool *found)
+{
+    char path[PATH_BYTES];
+    smp_yaml *yaml = NULL;
+    const smp_yaml_node *top;
+    SMP_TRY(path_of(folder, path));
+    SMP_TRY(begin(out));
+    *found = access(path, F_OK) == 0;
+    if (!*found)
+        return SMP_OK;
+    smp_status status = smp_yaml_read(path, &yaml);
+    if (status == SMP_OK)
+        status = smp_yaml_top(yaml, &top);
+    if (status == SMP_OK)
+        status = read_fields(top, planned_for, out, slots);
+    smp_yaml_destroy(yaml);
+    return status;
+}
+
+smp_status smp__record_write(const char *folder, const char *planned_for, const smp__record *r,
+                             const smp__slots *slots, const int *picked, int n)
+{
+    char path[PATH_BYTES];
+    smp_text text = {0};
+    SMP_TRY(path_of(folder, path));
+    smp_text_append(&text, "smp: 1\njob: \"%s\"\nplanned_for: ", r->job);
+    smp_text_append_quoted(&text, planned_for);
+    smp_text_append(&text, "\nincarnation: %d\nplan: plan-%d.yaml\ndevices: [", r->incarnation,
+                    r->incarnation);
+    for (int i = 0; i < n; i++)
+        smp_text_append(&text, "%s%d", i > 0 ? ", " : "", picked[i]);
+    smp_text_append(&text, "]\nleft_out: [");
+    const char *between = "";
+    for (int i = 0; i < slots->n; i++)
+        if (slots->slot[i].left_out) {
+            smp_text_append(&text, "%s%d", between, i);
+            between = ", ";
+        }
+    smp_text_append(&text,
+                    "]\nrows: %" PRId64 "\nfailures: %d\nchanges: %d\nsteps_lost: %" PRId64 "\n",
+                    r->rows, r->failures, r->changes, r->steps_lost);
+    const smp_status status =
+        text.failed ? smp_fail_memory(text.capacity) : smp_file_write(path, text.data, text.length);
+    smp_text_free(&text);
+    return status;
+}

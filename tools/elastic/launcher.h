@@ -1,0 +1,43 @@
+/* The launcher of a job's ranks, a child in a process group of its own that ends with the
+ * supervisor, and the lines that it prints. */
+#ifndef SMP_TOOLS_ELASTIC_LAUNCHER_H
+#define SMP_TOOLS_ELASTIC_LAUNCHER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "graph/base/text.h"
+
+/* What its standard error has told of the job. */
+typedef struct smp__told {
+    int rank, signal; /* that ended it; -1 and 0: nothing was said */
+    bool from_memory; /* what the job goes on from */
+    bool loaded;      /* the state is there */
+} smp__told;
+
+typedef struct smp__launcher {
+    pid_t pid;  /* 0: none runs */
+    int status; /* as waitpid has it */
+    bool ended;
+    int out, err; /* pipes; -1: closed */
+    smp_text out_part, err_part;
+    smp__told told;
+} smp__launcher;
+
+/* What the environment of mpirun has to say on one host, for n ranks: as examples/mpi-env.sh. What
+ * is set already stays. */
+smp_status smp__launcher_prepare(int n);
+/* Starts it. argv: ends with NULL. SMP_ERR_INPUT: the program cannot be started. */
+smp_status smp__launcher_start(char *const *argv, smp__launcher *out);
+/* Reads what is there and passes whole lines on. */
+void smp__launcher_read(smp__launcher *launcher);
+/* To the process alone, or to its group. */
+void smp__launcher_signal(const smp__launcher *launcher, int number);
+void smp__launcher_kill(const smp__launcher *launcher);
+/* Passes on what is left, and closes the pipes. The process has ended. */
+void smp__launcher_close(smp__launcher *launcher);
+
+/* The exit code of a job: of the process, or 128 and the signal that ended it. */
+int smp__launcher_code(const smp__launcher *launcher);
+
+#endif

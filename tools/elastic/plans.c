@@ -1,0 +1,308 @@
+/* The plans of an elastic job; see the header. */
+#include "tools/elastic/plans.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "schedule/check/same_bits.h"
+
+enum { PATH_BYTES = 4096, REPORT_BYTES = 4096, AHEAD_NICE = 19 };
+static const double gain = 0.1; /* of a plan for fewer devices, to be preferred */
+
+static smp_status path_of(const char *folder, int devices, char *path, size_t size)
+{
+    const int n = devices > 0 ? snprintf(path, size, "%s/planned-for-%d.yaml", folder, devices)
+                              : snprintf(path, size, "%s/planned-first.yaml", folder);
+    return n < (int)size ? SMP_OK : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", folder);
+}
+
+smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t size)
+{
+    return path_of(p->folder, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
+}
+
+static int64_t microbatches_of(const smp_plan *plan)
+{
+    return (int64_t)plan->microbatches * plan->ddp;
+}
+
+/* Gradients are added in a tree of so many leaves, so every number of replicas that divides it has
+ * the same bits. Leaves cost a replica accumulators, so there are at most two for each device; of
+ * those numbers the least that most numbers of replicas divide. It has to divide the micro-batches,
+ * and the first plan's replicas have to divide it. */
+int smp__plans_choose_blocks(int blocks, int64_t microbatches, int devices)
+{
+    int best = blocks, most = 0;
+    for (int b = blocks; b <= 2 * devices || b == blocks; b += blocks) {
+        int n = 0;
+        for (int ddp = 1; ddp <= devices && ddp <= b; ddp++)
+            n += b % ddp == 0;
+        if (microbatches % b == 0 && n > most) {
+            best = b;
+            most = n;
+        }
+    }
+    return best;
+}
+
+/* What is planned for: the ranks' device and format, and the operators that they load. */
+static smp_options planning_options(const smp__elastic_options *o)
+{
+    smp_options job = o->partition.job;
+    job.model = o->run.common.operand;
+    job.runtime.device = o->run.train.job.runtime.device;
+    job.runtime.precision = o->run.train.job.runtime.precision;
+    job.runtime.plugins = o->run.train.job.runtime.plugins;
+    job.runtime.n_plugins = o->run.train.job.runtime.n_plugins;
+    return job;
+}
+
+/* The plan for all devices; where nothing is said of gradient blocks once more with as many as
+ * leave room for fewer replicas, if that fits. */
+static smp_status make_first(const smp__plans *p, const char *path)
+{
+    smp_options job = planning_options(p->options);
+    smp_plan_options *o = &job.planning;
+    smp_plan *plan = NULL;
+    o->devices = p->options->most;
+    SMP_TRY(smp_plan_write(&job, path));
+    if (o->gradient_blocks > 0)
+        return SMP_OK;
+    SMP_TRY(smp_plan_read(path, &plan));
+    const int blocks = plan->gradient_blocks > 0 ? plan->gradient_blocks : plan->ddp;
+    o->gradient_blocks = smp__plans_choose_blocks(blocks, microbatches_of(plan), o->devices);
+    o->microbatch_size = plan->microbatch_size;
+    o->global_batch = plan->microbatch_size * microbatches_of(plan);
+    o->microbatches = 0; /* for ddp of the plan alone */
+    const bool again = plan->training && o->gradient_blocks != blocks;
+    smp_plan_destroy(plan);
+    const smp_status status = again ? smp_plan_write(&job, path) : SMP_OK;
+    return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
+}
+
+/* What decides bits is that of the first; where stages lie, and what else is shape, is searched. */
+static smp_status make_later(const smp__plans *p, int devices, const char *path)
+{
+    const smp_plan *first = p->first;
+    const int tensor = smp_plan_tensor(first);
+    char from[PATH_BYTES];
+    smp_options job = planning_options(p->options);
+    smp_plan_options *o = &job.planning;
+    SMP_TRY(path_of(p->folder, 0, from, sizeof from));
+    job.runtime.device = smp_backend_name(first->target.backend);
+    job.runtime.precision = smp_precision_name(first->target.precision);
+    o->devices = devices;
+    o->global_batch = first->microbatch_size * microbatches_of(first);
+    o->microbatch_size = first->microbatch_size;
+    o->gradient_blocks = first->gradient_blocks > 0 ? first->gradient_blocks : first->ddp;
+    o->tensor = tensor > 1 ? SMP_DEFAULT : 1;
+    o->split_from = tensor > 1 ? from : NULL;
+    o->n_split = 0;
+    o->stages = o->ddp = o->chunks = o->microbatches = o->group = o->active_microbatches = 0;
+    o->weight_lag = o->loading_horizon = o->shard = 0;
+    if (first->training && (smp_joint_op(p->graph) || smp_wire_is_bf16(first->sharding)))
+        o->ddp = first->ddp; /* which decides bits, then */
+    o->shard_what = o->prefetch = o->node_replicas = SMP_DEFAULT;
+    o->schedule_from = NULL;
+    return smp_plan_write(&job, path);
+}
+
+static _Noreturn void plan_in_child(const smp__plans *p, int devices, pid_t parent, int report)
+{
+    char path[PATH_BYTES];
+    sigset_t none;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGTERM, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (getppid() != parent)
+        _exit(1);
+    if (p->ahead)
+        (void)!nice(AHEAD_NICE);
+    smp_status status = path_of(p->folder, devices, path, sizeof path);
+    if (status == SMP_OK)
+        status = devices > 0 ? make_later(p, devices, path) : make_first(p, path);
+    if (status != SMP_OK)
+        (void)!write(report, smp_last_error(), strnlen(smp_last_error(), REPORT_BYTES - 1));
+    _exit(smp_status_exit_code(status));
+}
+
+smp_status smp__plans_begin(smp__plans *p, int devices, bool ahead)
+{
+    int report[2];
+    const pid_t self = getpid();
+    p->ahead = ahead;
+    if (pipe(report) != 0)
+        return smp_fail(SMP_ERR_FAILED, "no pipe for planning: %s", strerror(errno));
+    fcntl(report[0], F_SETFD, FD_CLOEXEC);
+    fcntl(report[1], F_SETFD, FD_CLOEXEC);
+    p->child = fork();
+    if (p->child == 0)
+        plan_in_child(p, devices, self, report[1]);
+    close(report[1]);
+    if (p->child < 0) {
+        const int error = errno;
+        p->child = 0;
+        close(report[0]);
+        return smp_fail(SMP_ERR_FAILED, "no process for planning: %s", strerror(error));
+    }
+    p->planned = devices;
+    p->report = report[0];
+    return SMP_OK;
+}
+
+static void forget_child(smp__plans *p)
+{
+    if (p->report >= 0)
+        close(p->report);
+    p->report = -1;
+    p->child = 0;
+}
+
+void smp__plans_stop(smp__plans *p)
+{
+    if (p->child > 0) {
+        kill(p->child, SIGKILL);
+        waitpid(p->child, NULL, 0);
+    }
+    forget_child(p);
+}
+
+static void set_none(smp__plans *p, int devices, const char *why)
+{
+    free(p->of[devices].why);
+    p->of[devices].why = strdup(why);
+    p->of[devices].state = SMP__PLAN_NONE;
+}
+
+/* The plan in the folder is one, and has the bits of the first. */
+static smp_status take_plan(smp__plans *p, int devices)
+{
+    char path[PATH_BYTES];
+    smp_plan *plan = NULL;
+    smp_text reason = {0};
+    bool same = false;
+    SMP_TRY(path_of(p->folder, devices, path, sizeof path));
+    SMP_TRY(smp_plan_read(path, &plan));
+    smp_status status = smp_same_bits(p->first, plan, &same, &reason);
+    if (status == SMP_OK && same)
+        status = smp_same_joint_bits(p->first, plan, p->graph, &same, &reason);
+    if (status == SMP_OK && same && smp_plan_processes(plan) == devices) {
+        p->of[devices].state = SMP__PLAN_MADE;
+        p->of[devices].step_us = plan->predicted.step_us;
+    } else if (status == SMP_OK) {
+        set_none(p, devices, same ? "it uses fewer devices" : reason.data);
+    }
+    smp_text_free(&reason);
+    smp_plan_destroy(plan);
+    return status;
+}
+
+static smp_status take_first(smp__plans *p)
+{
+    char path[PATH_BYTES];
+    SMP_TRY(path_of(p->folder, 0, path, sizeof path));
+    SMP_TRY(smp_plan_read(path, &p->first));
+    SMP_TRY(smp_plan_open_model(p->first, path, 0, &p->graph));
+    const int devices = smp_plan_processes(p->first);
+    if (devices <= p->options->most)
+        p->of[devices] =
+            (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = p->first->predicted.step_us};
+    return SMP_OK;
+}
+
+smp_status smp__plans_end(smp__plans *p, int status)
+{
+    char why[REPORT_BYTES] = "";
+    const int devices = p->planned;
+    const bool ahead = p->ahead;
+    const ssize_t n = read(p->report, why, sizeof why - 1);
+    why[n > 0 ? n : 0] = '\0';
+    forget_child(p);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code < 0)
+        snprintf(why, sizeof why, "planning ended by signal %d", WTERMSIG(status));
+    if (devices == 0 && code != 0)
+        return smp_fail(code == 2   ? SMP_ERR_INPUT
+                        : code == 3 ? SMP_ERR_NO_FIT
+                                    : SMP_ERR_FAILED,
+                        "%s", why);
+    if (devices == 0)
+        return take_first(p);
+    p->of[devices].ahead = ahead;
+    if (code != 0)
+        set_none(p, devices, why);
+    else if (take_plan(p, devices) != SMP_OK)
+        set_none(p, devices, smp_last_error());
+    return SMP_OK;
+}
+
+bool smp__plans_find(smp__plans *p, int devices)
+{
+    char path[PATH_BYTES];
+    if (p->of[devices].state != SMP__PLAN_UNKNOWN)
+        return true;
+    if (devices % smp_plan_tensor(p->first) != 0) {
+        set_none(p, devices, "the devices that compute an op together do not divide them");
+        return true;
+    }
+    if (path_of(p->folder, devices, path, sizeof path) != SMP_OK || access(path, R_OK) != 0 ||
+        take_plan(p, devices) != SMP_OK)
+        return false;
+    if (p->of[devices].state == SMP__PLAN_NONE) /* of another job: made anew */
+        p->of[devices].state = SMP__PLAN_UNKNOWN;
+    p->of[devices].ahead = true;
+    return p->of[devices].state != SMP__PLAN_UNKNOWN;
+}
+
+int smp__plans_best(const smp__plans *p, int least, int most)
+{
+    int best = 0;
+    for (int n = most; n >= least; n--)
+        if (p->of[n].state == SMP__PLAN_MADE &&
+            (best == 0 || p->of[n].step_us < (1.0 - gain) * p->of[best].step_us))
+            best = n;
+    return best;
+}
+
+/* Those of another job, which a later one must not take for its own. */
+static void remove_old(const smp__plans *p)
+{
+    char path[PATH_BYTES];
+    for (int n = 0; n <= p->options->most; n++)
+        if (path_of(p->folder, n, path, sizeof path) == SMP_OK)
+            unlink(path);
+}
+
+smp_status smp__plans_open(const smp__elastic_options *options, const char *folder, bool known,
+                           smp__plans *out)
+{
+    *out = (smp__plans){.options = options, .folder = folder, .report = -1};
+    out->of = calloc((size_t)options->most + 1, sizeof *out->of);
+    if (!out->of)
+        return smp_fail_memory(((size_t)options->most + 1) * sizeof *out->of);
+    if (known)
+        return take_first(out);
+    remove_old(out);
+    return SMP_OK;
+}
+
+void smp__plans_close(smp__plans *p)
+{
+    smp__plans_stop(p);
+    for (int n = 0; p->of && n <= p->options->most; n++)
+        free(p->of[n].why);
+    free(p->of);
+    smp_plan_destroy(p->first);
+    smp_graph_destroy(p->graph);
+    *p = (smp__plans){.report = -1};
+}

@@ -1,0 +1,61 @@
+/* The plans of an elastic job: the first, for all devices, decides the bits; those for fewer have
+ * the same. Each is made by a process of its own, so that training is watched meanwhile, and lies
+ * in the job's folder: a supervisor that is started again finds it. */
+#ifndef SMP_TOOLS_ELASTIC_PLANS_H
+#define SMP_TOOLS_ELASTIC_PLANS_H
+
+#include "schedule/plan/plan.h"
+#include "tools/elastic/elastic_options.h"
+
+typedef enum smp__plan_state {
+    SMP__PLAN_UNKNOWN,
+    SMP__PLAN_MADE,
+    SMP__PLAN_NONE /* there is none for so many devices */
+} smp__plan_state;
+
+typedef struct smp__known_plan {
+    smp__plan_state state;
+    bool ahead;     /* made before it was needed */
+    double step_us; /* predicted */
+    char *why;      /* there is none; malloc'ed */
+} smp__known_plan;
+
+typedef struct smp__plans {
+    const smp__elastic_options *options;
+    const char *folder;
+    smp__known_plan *of; /* [most + 1] by devices */
+    smp_plan *first;     /* NULL: not yet made */
+    smp_graph *graph;    /* its model */
+    int child;           /* process that plans; 0: none */
+    int planned;         /* ... for so many devices; 0: the first */
+    bool ahead;          /* ... before it is needed */
+    int report;          /* what it has to say when it fails; -1 */
+} smp__plans;
+
+/* known: plans that lie in the folder are this job's. SMP_ERR_INPUT: the first cannot be read. */
+smp_status smp__plans_open(const smp__elastic_options *options, const char *folder, bool known,
+                           smp__plans *out);
+void smp__plans_close(smp__plans *plans);
+
+/* Begins to make the first plan, or that for so many devices, which then is not known yet; one at a
+ * time. ahead: at low priority. */
+smp_status smp__plans_begin(smp__plans *plans, int devices, bool ahead);
+/* Ends what is being made. */
+void smp__plans_stop(smp__plans *plans);
+/* The process has ended, as waitpid says. A failure of the first plan is the job's; of another one
+ * it is that there is none. */
+smp_status smp__plans_end(smp__plans *plans, int status);
+
+/* Is the plan for so many devices in the folder already? Sets its state then. */
+bool smp__plans_find(smp__plans *plans, int devices);
+/* Of those that are made, for most devices at most, the fastest; for as many as can be within 10 %.
+ * 0: none is made. */
+int smp__plans_best(const smp__plans *plans, int least, int most);
+/* The file of a plan that is made. */
+smp_status smp__plans_path(const smp__plans *plans, int devices, char *path, size_t size);
+
+/* The number of gradient blocks of a job that first has `blocks`, with so many micro-batches in
+ * all, so that most numbers of replicas up to `devices` divide it: see plans.c. */
+int smp__plans_choose_blocks(int blocks, int64_t microbatches, int devices);
+
+#endif

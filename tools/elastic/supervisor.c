@@ -1,0 +1,418 @@
+/* The supervisor: one thread, one loop, which waits for signals, children, pipes and the end of
+ * ranks, and looks at files in between; see the header. */
+#include "tools/elastic/supervisor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "exec/checkpoint/checkpoint_copy.h"
+#include "exec/checkpoint/kept_folder.h"
+#include "graph/base/clock.h"
+#include "tools/elastic/start_ranks.h"
+
+enum { TICK_MS = 50, FIXED_POLLS = 3, PATH_BYTES = 4096 };
+static const double longest_tick_s = 0.5; /* that counts as quiet: the supervisor may be stopped */
+static const double grace_s = 10.0;       /* for all ranks to end after the first has, */
+static const double short_grace_s = 0.3;  /* ... before the last step: to say what they know */
+static const double launcher_s = 5.0;     /* for the launcher to end after its ranks */
+
+bool smp__elastic_asked(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--elastic") == 0)
+            return true;
+    return false;
+}
+
+static int open_signals(void)
+{
+    sigset_t all;
+    sigemptyset(&all);
+    const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaddset(&all, numbers[i]);
+    signal(SIGPIPE, SIG_IGN);
+    return sigprocmask(SIG_BLOCK, &all, NULL) == 0 ? signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK)
+                                                   : -1;
+}
+
+/* The folder of kept states: the user's, or one by the name of DIR in memory. */
+static smp_status name_keep(smp__elastic_job *job)
+{
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    SMP_TRY(smp__kept_default(job->folder, path));
+    job->keep = strdup(job->options->keep_in ? job->options->keep_in : path);
+    return job->keep ? SMP_OK : smp_fail_memory(sizeof path);
+}
+
+static smp_status name_files(smp__elastic_job *job)
+{
+    const smp_train_options *train = &job->options->run.train;
+    char program[PATH_BYTES];
+    SMP_TRY(smp__checkpoint_folder_make(train->checkpoint));
+    job->folder = realpath(train->checkpoint, NULL);
+    if (!job->folder)
+        return smp_fail(SMP_ERR_INPUT, "%s: %s", train->checkpoint, strerror(errno));
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n < 0)
+        return smp_fail(SMP_ERR_FAILED, "/proc/self/exe: %s", strerror(errno));
+    program[n] = '\0';
+    job->program = strdup(program);
+    const char *gpus = getenv("CUDA_VISIBLE_DEVICES");
+    job->gpus = gpus ? strdup(gpus) : NULL;
+    job->picked = calloc((size_t)job->options->most, sizeof *job->picked);
+    if (!job->program || !job->picked)
+        return smp_fail_memory(PATH_BYTES);
+    if (train->resume && !train->resume_auto && !smp__checkpoint_exists(job->folder))
+        return smp_fail(SMP_ERR_INPUT, "--resume: %s: nothing is saved there", train->checkpoint);
+    return name_keep(job);
+}
+
+/* What an earlier supervisor has left, or a new job. */
+static smp_status open_job(smp__elastic_job *job)
+{
+    const smp__elastic_options *o = job->options;
+    smp_text path = {0};
+    bool found = false;
+    SMP_TRY(smp__ranks_check());
+    SMP_TRY(smp__events_open(o->events, &job->events));
+    SMP_TRY(name_files(job));
+    smp_text_append(&path, "%s-rows", job->keep);
+    smp_status status = path.failed ? smp_fail_memory(1) : smp__rows_open(path.data, &job->rows);
+    smp_text_free(&path);
+    SMP_TRY(status);
+    SMP_TRY(smp__slots_open(job->folder, o->most, &job->slots));
+    SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
+    if (job->record.incarnation == 0 && o->keep_every > 0 && smp__checkpoint_exists(job->keep) &&
+        !smp__checkpoint_exists(job->folder))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds the state of another run, which was not ended: remove it, or "
+                        "choose another folder by --keep-in",
+                        job->keep);
+    SMP_TRY(smp__rows_take(&job->rows, job->record.job, job->record.rows));
+    SMP_TRY(smp__ranks_end_orphans(job->keep));
+    smp__slots_look(&job->slots);
+    job->failed_last = job->reached = job->rows.last;
+    if (job->record.incarnation > 0)
+        smp__events_say("%s/elastic.yaml: goes on with a job that was started %d time%s before",
+                        job->folder, job->record.incarnation,
+                        job->record.incarnation == 1 ? "" : "s");
+    return smp__plans_open(o, job->folder, job->record.incarnation > 0, &job->plans);
+}
+
+/* A full disk does not end the job. */
+static bool write_record(smp__elastic_job *job)
+{
+    job->record.rows = job->rows.last;
+    const smp_status status =
+        smp__record_write(job->folder, job->options->planning.data, &job->record, &job->slots,
+                          job->picked, job->devices);
+    if (status != SMP_OK)
+        smp__events_say("%s", smp_last_error());
+    return status == SMP_OK;
+}
+
+static bool runs(const smp__elastic_job *job)
+{
+    return job->life == SMP__LIFE_RUN || job->life == SMP__LIFE_END;
+}
+
+static void kill_all(smp__elastic_job *job)
+{
+    smp__ranks_kill(&job->ranks);
+    smp__launcher_kill(&job->launcher);
+}
+
+/* Ranks save and end; the second signal ends them at once. */
+static void take_signal(smp__elastic_job *job, int number)
+{
+    smp__events_put(&job->events, "signal", "\"signal\": %d", number);
+    if (!runs(job)) {
+        job->code = SMP__EXIT_STOPPED;
+        job->life = SMP__LIFE_OVER;
+    } else if (job->user_end) {
+        kill_all(job);
+    } else {
+        job->user_end = true;
+        job->reshapes = false;
+        smp__launcher_signal(&job->launcher, SIGUSR1);
+    }
+}
+
+static void take_signals(smp__elastic_job *job, int signals)
+{
+    struct signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) == (ssize_t)sizeof info)
+        if (info.ssi_signo != SIGCHLD)
+            take_signal(job, (int)info.ssi_signo);
+}
+
+/* A rank is lost: its launcher has a while to say how and to end. */
+static void note_loss(smp__elastic_job *job, double before_s)
+{
+    if (job->recovers && job->lost_s > job->started_s)
+        return;
+    job->recovers = true;
+    job->paused_s = 0.0;
+    job->noticed_s = smp_clock_s();
+    job->lost_s = job->noticed_s - before_s;
+    job->until_s = job->noticed_s + grace_s;
+}
+
+/* Is the end of a rank no end of the job? Of passes over the data the last step is not known. */
+static bool is_early(const smp__elastic_job *job)
+{
+    const smp_train_options *train = &job->options->run.train;
+    return !job->user_end && !job->reshapes && train->epochs == 0 &&
+           smp__ranks_step(&job->ranks) < train->steps && job->rows.last < train->steps;
+}
+
+static void look_at_ranks(smp__elastic_job *job, double elapsed_s)
+{
+    smp__ranks_look(&job->ranks, elapsed_s);
+    if (job->loaded_s == 0.0 && (job->launcher.told.loaded || job->ranks.n_known == job->ranks.n))
+        job->loaded_s = smp_clock_s();
+    const int quiet = smp__ranks_quiet(&job->ranks, job->options->beat_limit_s);
+    if (quiet >= 0 && job->stalled < 0) {
+        job->stalled = quiet;
+        note_loss(job, job->ranks.rank[quiet].quiet_s);
+        smp__ranks_kill_one(&job->ranks, quiet);
+    }
+    if (job->ranks.first_gone < 0 || job->launcher.ended)
+        return;
+    note_loss(job, 0.0);
+    if (!job->killed && (job->stalled >= 0 || is_early(job)))
+        job->until_s = fmin(job->until_s, job->noticed_s + short_grace_s);
+}
+
+static smp_status read_rows(smp__elastic_job *job)
+{
+    const int64_t before = job->rows.at, again = job->rows.n_again;
+    SMP_TRY(smp__rows_read(&job->rows));
+    if (job->rows.at == before && job->rows.n_again == again)
+        return SMP_OK;
+    job->mark_s = smp_clock_s();
+    job->n_marks = job->rows.at - job->rows.first + 1;
+    if (!job->resumed) {
+        job->first_mark_s = job->mark_s;
+        smp__elastic_note_resumed(job);
+        write_record(job);
+    }
+    return SMP_OK;
+}
+
+/* The launcher is gone: so are its ranks, or they are killed. What they have said counts. */
+static smp_status end_incarnation(smp__elastic_job *job)
+{
+    note_loss(job, 0.0);
+    if (!smp__ranks_gone(&job->ranks)) {
+        smp__ranks_kill(&job->ranks);
+        return SMP_OK;
+    }
+    SMP_TRY(read_rows(job));
+    smp__launcher_read(&job->launcher);
+    job->reached = job->rows.last;
+    smp__elastic_judge(job, smp__launcher_code(&job->launcher));
+    smp__launcher_close(&job->launcher);
+    if (job->life != SMP__LIFE_OVER)
+        write_record(job);
+    return SMP_OK;
+}
+
+/* Children that have ended. */
+static smp_status reap(smp__elastic_job *job)
+{
+    int status = 0;
+    if (job->plans.child > 0 && waitpid(job->plans.child, &status, WNOHANG) > 0) {
+        const int devices = job->plans.planned;
+        SMP_TRY(smp__plans_end(&job->plans, status));
+        smp__events_put(&job->events, "plan", "\"devices\": %d, \"made\": %s, \"ahead\": %s",
+                        devices > 0 ? devices : job->options->most,
+                        devices == 0 || job->plans.of[devices].state == SMP__PLAN_MADE ? "true"
+                                                                                       : "false",
+                        job->plans.ahead ? "true" : "false");
+        if (job->life == SMP__LIFE_PLAN)
+            job->life = SMP__LIFE_CHOOSE;
+    }
+    if (job->launcher.pid > 0 && !job->launcher.ended &&
+        waitpid(job->launcher.pid, &job->launcher.status, WNOHANG) > 0)
+        job->launcher.ended = true;
+    return SMP_OK;
+}
+
+/* The ranks, then the launcher, which says who was first. */
+static void end_late(smp__elastic_job *job)
+{
+    if (job->launcher.ended || smp_clock_s() <= job->until_s)
+        return;
+    if (job->killed)
+        kill_all(job);
+    smp__ranks_kill(&job->ranks);
+    job->killed = true;
+    job->until_s = fmax(job->until_s, smp_clock_s() + launcher_s);
+}
+
+/* One round of what does not wait. */
+static smp_status advance(smp__elastic_job *job, double elapsed_s)
+{
+    SMP_TRY(reap(job));
+    if (smp__slots_look(&job->slots))
+        smp__elastic_change(job);
+    if (runs(job)) {
+        smp__launcher_read(&job->launcher);
+        SMP_TRY(read_rows(job));
+        look_at_ranks(job, elapsed_s);
+        if (job->life == SMP__LIFE_END || job->ranks.first_gone >= 0)
+            end_late(job);
+        if (job->launcher.ended)
+            SMP_TRY(end_incarnation(job));
+    }
+    const bool over = smp_clock_s() > job->until_s;
+    if (job->life == SMP__LIFE_PAUSE && over)
+        job->life = SMP__LIFE_CHOOSE;
+    if (job->life == SMP__LIFE_WAIT && over)
+        return smp_fail(SMP_ERR_NO_FIT,
+                        "no %d devices within %g s: the job ends; the same command "
+                        "goes on once there are more",
+                        job->options->least, job->options->wait_s);
+    if (job->life == SMP__LIFE_CHOOSE) {
+        SMP_TRY(smp__elastic_choose(job));
+        if (runs(job))
+            write_record(job);
+    }
+    return smp__elastic_look_ahead(job);
+}
+
+/* Waits for what comes first, or a tick. */
+static void wait_events(smp__elastic_job *job, int signals, struct pollfd *polls)
+{
+    int n = 0;
+    polls[n++] = (struct pollfd){.fd = signals, .events = POLLIN};
+    if (runs(job)) { /* a descriptor of -1 is passed over */
+        polls[n++] = (struct pollfd){.fd = job->launcher.out, .events = POLLIN};
+        polls[n++] = (struct pollfd){.fd = job->launcher.err, .events = POLLIN};
+    }
+    const int fixed = n;
+    const int ranks = runs(job) ? smp__ranks_put_polls(&job->ranks, polls + fixed) : 0;
+    if (poll(polls, (nfds_t)(fixed + ranks), TICK_MS) > 0 && ranks > 0)
+        smp__ranks_take_polls(&job->ranks, polls + fixed, ranks);
+}
+
+/* Nothing of the job runs any more. */
+static void stop_all(smp__elastic_job *job)
+{
+    smp__plans_stop(&job->plans);
+    if (job->launcher.pid == 0)
+        return;
+    kill_all(job);
+    if (!job->launcher.ended)
+        waitpid(job->launcher.pid, &job->launcher.status, 0);
+    job->launcher.ended = true;
+    (void)smp__ranks_end_orphans(job->keep);
+    smp__launcher_close(&job->launcher);
+}
+
+static void watch(smp__elastic_job *job, int signals)
+{
+    struct pollfd *polls = calloc((size_t)job->options->most + FIXED_POLLS, sizeof *polls);
+    double before_s = smp_clock_s();
+    if (!polls)
+        smp__elastic_fail(job, smp_fail_memory(sizeof *polls));
+    while (job->life != SMP__LIFE_OVER) {
+        wait_events(job, signals, polls);
+        const double now_s = smp_clock_s();
+        take_signals(job, signals);
+        if (job->life == SMP__LIFE_OVER)
+            break;
+        const smp_status status = advance(job, fmin(now_s - before_s, longest_tick_s));
+        before_s = now_s;
+        if (status != SMP_OK)
+            smp__elastic_fail(job, status);
+    }
+    free(polls);
+    stop_all(job);
+}
+
+/* The job ends before its last step: what is in memory alone gets to the disk. */
+static void save_kept(smp__elastic_job *job)
+{
+    int64_t step = 0;
+    if (job->code == 0 || job->options->keep_every == 0)
+        return;
+    if (smp__checkpoint_copy_last(job->keep, job->folder, &step) != SMP_OK)
+        smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
+    else if (step > 0)
+        smp__events_say("the state of step %" PRId64 " is saved in %s", step, job->folder);
+}
+
+static void close_job(smp__elastic_job *job, bool opened)
+{
+    bool recorded = opened;
+    if (opened) {
+        save_kept(job);
+        if (job->record.incarnation > 0)
+            recorded = write_record(job);
+        if (job->rows.unprinted && job->code == 0)
+            job->code = 1;
+        smp__elastic_sweep(job);
+        smp__events_sum(&job->events, job->code);
+    }
+    smp__rows_close(&job->rows, recorded); /* which says how far rows have been printed */
+    smp__plans_close(&job->plans);
+    smp__ranks_close(&job->ranks);
+    smp__slots_close(&job->slots);
+    smp__events_close(&job->events);
+    smp_text_free(&job->why);
+    free(job->picked);
+    free(job->gpus);
+    free(job->program);
+    free(job->keep);
+    free(job->folder);
+}
+
+static int supervise(const smp__elastic_options *options)
+{
+    smp__elastic_job job = {.options = options,
+                            .events = {.file = -1},
+                            .rows = {.file = -1},
+                            .plans = {.report = -1},
+                            .launcher = {.out = -1, .err = -1},
+                            .ranks = {.directory = -1, .first_gone = -1},
+                            .stalled = -1,
+                            .failed_slot = -1};
+    const int signals = open_signals();
+    smp_status status =
+        signals < 0 ? smp_fail(SMP_ERR_FAILED, "signals: %s", strerror(errno)) : open_job(&job);
+    const bool opened = status == SMP_OK;
+    if (opened)
+        watch(&job, signals);
+    else
+        smp__elastic_fail(&job, status);
+    close_job(&job, opened);
+    if (signals >= 0)
+        close(signals);
+    return job.code;
+}
+
+int smp__elastic(int argc, char **argv)
+{
+    smp__elastic_options options;
+    smp_status status = smp__elastic_options_read(argc, argv, &options);
+    int code;
+    if (status == SMP_OK && !smp_options_answer(&options.table, &options, &status))
+        code = supervise(&options);
+    else
+        code = smp_options_end(&options.table, status);
+    smp__elastic_options_free(&options);
+    return code;
+}
