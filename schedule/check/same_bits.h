@@ -7,15 +7,16 @@
 /* Given to smp-run with the same options, on processors of one kind. If not, the first reason is
  * appended to `reason`: what it is, then that of a and of b. Linear in the plans. */
 smp_status smp_same_bits(const smp_plan *a, const smp_plan *b, bool *same, smp_text *reason);
-/* The same of what only the model says, of plans of which that has been found: an operator that adds
- * up over the replicas in the middle of a call has the bits of one number of them. graph: as
+/* The same of what only the model says, of plans of which that has been found: an operator that
+ * adds up over the replicas in the middle of a call has the bits of one number of them. graph: as
  * smp_plan_open_model opens it. */
 smp_status smp_same_joint_bits(const smp_plan *a, const smp_plan *b, const smp_graph *graph,
                                bool *same, smp_text *reason);
 /* The first such operator of a model that trains (smp_op_joint); NULL: it has none. */
 const smp_op *smp_joint_op(const smp_graph *graph);
-/* The answer for two plan files, with their model where it can be read, a line or a JSON object. SMP_ERR_FAILED with the reason where bits
- * differ; the text is complete then too. SMP_ERR_INPUT for a file that is no whole plan. */
+/* The answer for two plan files, with their model where it can be read, a line or a JSON object.
+ * SMP_ERR_FAILED with the reason where bits differ; the text is complete then too. SMP_ERR_INPUT
+ * for a file that is no whole plan. */
 smp_status smp_same_bits_report(const char *path, const char *other, bool json, smp_text *text);
 
 #endif
