@@ -59,6 +59,8 @@ typedef struct smp__elastic_job {
     int64_t reached; /* the highest step that rank 0 had done then */
     int in_a_row;    /* failures without a step between them */
     int64_t failed_last;
+    int own_failures; /* of the program by itself, and the step of the last */
+    int64_t own_failed_at;
     int failed_slot; /* -1: not known */
     double cost_s;   /* the last recovery took, from its plan on */
 } smp__elastic_job;

@@ -1,8 +1,8 @@
 /* What an elastic job does next: which plan, whether it goes on after a failure, and with which
  * devices; see elastic_job.h.
  *
- * A program that fails by itself fails again: the second failure in a row without a step between
- * them, on another device or on none that is known, ends the job. What is killed from outside may
+ * A program that fails by itself fails again: the second such failure within a hundred steps, on
+ * another device or on none that is known, ends the job. What is killed from outside may
  * be killed again, a few times, with growing pauses. A device whose processes fail is left out. */
 #include <inttypes.h>
 #include <math.h>
@@ -121,16 +121,16 @@ static int wanted(smp__elastic_job *job)
 
 smp_status smp__elastic_look_ahead(smp__elastic_job *job)
 {
-    if (job->life != SMP__LIFE_RUN || !job->resumed || job->user_end || job->plans.child > 0)
+    if (job->life != SMP__LIFE_RUN || !job->resumed || job->user_end)
         return SMP_OK;
     const int next = wanted(job);
-    if (next > 0)
-        return smp__plans_begin(&job->plans, next, true);
     const int at_hand = smp__slots_count(&job->slots), idle = at_hand - job->devices;
     const int best = smp__plans_best(&job->plans, job->devices, at_hand);
-    if (best > job->devices && pays(job, best)) {
+    if (next <= job->devices && best > job->devices && pays(job, best)) {
         ask_end(job, best);
-    } else if (idle > 0 && !job->told_idle) {
+    } else if (job->plans.child == 0 && next > 0) {
+        return smp__plans_begin(&job->plans, next, true);
+    } else if (next <= job->devices && idle > 0 && !job->told_idle) {
         smp__events_say("%d device%s stay%s idle: no plan with more than %d is enough faster", idle,
                         plural(idle), idle == 1 ? "s" : "", job->devices);
         job->told_idle = true;
@@ -254,8 +254,15 @@ static smp_status count_failure(smp__elastic_job *job, int code)
     job->failed_last = job->rows.last;
     job->failed_slot = slot;
     SMP_TRY(note_slot(job, slot));
-    if (job->in_a_row > 1 && other && fails_by_itself(job, code))
-        return refuse(job, "it has failed twice at this step, and not on one device");
+    if (fails_by_itself(job, code)) {
+        const bool again =
+            job->own_failures > 0 && job->rows.last < job->own_failed_at + SMP__FORGIVEN_STEPS;
+        job->own_failures++;
+        job->own_failed_at = job->rows.last;
+        if (again && other)
+            return refuse(job, "it has failed by itself twice in a hundred steps, and not on one "
+                               "device");
+    }
     if (job->in_a_row > MOST_IN_A_ROW)
         return refuse(job, "no step between the last failures");
     return SMP_OK;

@@ -343,16 +343,30 @@ static void watch(smp__elastic_job *job, int signals)
     stop_all(job);
 }
 
+/* What is on the disk as well need not stay in memory. */
+static void free_kept(const smp__elastic_job *job)
+{
+    smp__kept_folder *folder = NULL;
+    if (access(job->keep, F_OK) != 0 ||
+        smp__kept_enter(job->keep, true, grace_s, &folder) != SMP_OK)
+        return;
+    smp__kept_remove(folder);
+    smp__kept_leave(folder);
+}
+
 /* The job ends before its last step: what is in memory alone gets to the disk. */
-static void save_kept(smp__elastic_job *job)
+static void save_kept(const smp__elastic_job *job)
 {
     int64_t step = 0;
-    if (job->code == 0 || job->options->keep_every == 0)
+    if (job->code == 0 || job->record.incarnation == 0 || job->options->keep_every == 0)
         return;
-    if (smp__checkpoint_copy_last(job->keep, job->folder, &step) != SMP_OK)
+    if (smp__checkpoint_copy_last(job->keep, job->folder, &step) != SMP_OK) {
         smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
-    else if (step > 0)
+        return;
+    }
+    if (step > 0)
         smp__events_say("the state of step %" PRId64 " is saved in %s", step, job->folder);
+    free_kept(job);
 }
 
 static void close_job(smp__elastic_job *job, bool opened)
