@@ -32,13 +32,9 @@ import tempfile
 import time
 
 import trial_models
-
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("SMP_BIN_DIR", SOURCE / "build/test/bin"))
-MPIRUN = ["bash", str(SOURCE / "tests/mpi/mpirun.sh")]
+from trial_process import BIN, LIMIT_S, MPIRUN, TrialProcess, expect
 
 END_S = 5.0  # from a fault, or from the end of the patience with a rank that hangs
-LIMIT_S = 150.0  # of one run
 
 ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ibcast", "MPI_Iallgather",
            "MPI_Ialltoall")
@@ -66,79 +62,20 @@ FAULTS = {
 ERRORS = {"mmap": (errno.ENOMEM,), "open": (errno.EIO, errno.EMFILE, errno.EACCES)}
 
 
-class Failure(Exception):
-    """What is wrong with a trial."""
-
-
-def expect(condition, text):
-    if not condition:
-        raise Failure(text)
-
-
-class Job:
+class Job(TrialProcess):
     """One run of smp-run under mpirun, in the trial's folder."""
 
     def __init__(self, trial, name, plan, options, environment):
-        self.trial, self.name = trial, name
         ranks = trial_models.processes(trial.options if plan == "plan.yaml"
                                        else trial_models.one_stage(trial.options))
-        self.mark = f"SMP_TRIAL={trial.folder}/{name}"
         preload = [f"LD_PRELOAD={BIN}/make_fault.so", *environment] if environment else []
-        command = [*MPIRUN, "-n", str(ranks), "env", self.mark, *preload, str(BIN / "smp-run"),
-                   plan, *trial.data, *options]
         self.fault_log = trial.folder / f"{name}.log"
-        with open(trial.folder / f"{name}.out", "w") as out, \
-                open(trial.folder / f"{name}.err", "w") as err:
-            self.process = subprocess.Popen(command, cwd=trial.folder, stdout=out, stderr=err,
-                                            stdin=subprocess.DEVNULL, start_new_session=True)
-
-    def read(self, suffix):
-        return (self.trial.folder / f"{self.name}.{suffix}").read_text(errors="replace")
-
-    def processes(self):
-        """Those of this job, other than mpirun."""
-        found = []
-        for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if self.mark.encode() in environ.read_bytes().split(b"\0"):
-                    found.append(int(environ.parent.name))
-            except OSError:
-                pass  # gone, or not ours
-        return found
+        super().__init__(trial.folder, name, [str(BIN / "smp-run"), plan, *trial.data, *options],
+                         [*MPIRUN, "-n", str(ranks)], preload)
 
     def fault_time(self):
         text = self.fault_log.read_text() if self.fault_log.exists() else ""
         return float(text.split()[0]) if text else None
-
-    def signal(self, number):
-        for process in self.processes():
-            try:
-                os.kill(process, number)
-            except ProcessLookupError:
-                pass
-
-    def wait(self):
-        """Its exit code; nothing of it is left."""
-        try:
-            code = self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise Failure(f"{self.name}: still runs after {LIMIT_S:g} s") from None
-        self.ended = time.monotonic()
-        while self.processes() and time.monotonic() < self.ended + 2.0:
-            time.sleep(0.05)
-        if self.processes():
-            self.kill()
-            raise Failure(f"{self.name}: processes left behind")
-        return code
-
-    def kill(self):
-        self.signal(signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
-
-    def weights(self):
-        return re.findall(r"^replica \d+ weights ([0-9a-f]{16})$", self.read("out"), re.M)
 
     def steps(self):
         return max(map(int, re.findall(r"^step (\d+) ", self.read("out"), re.M)), default=0)
