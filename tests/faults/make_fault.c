@@ -9,6 +9,8 @@
  *     short, interrupted       half is read or written; EINTR
  *     error, full              errno X, once; ENOSPC from here on, whatever takes space
  *   FAULT_LOG=FILE             is written when it happens: time (CLOCK_MONOTONIC), process, path
+ *   FAULT_FULL=FILE            while it is there ENOSPC, whatever takes space in files whose paths
+ *   FAULT_FULL_IN=TEXT         have this in them
  *
  * Calls count if they come from the program itself: those of MPI, of the C library and of this file
  * are none of its business. */
@@ -198,8 +200,18 @@ static void befall(int fd)
         cut_file();
 }
 
-/* For calls that can fail: false if this one does, errno is set. */
-static bool admit(int call, const void *caller, int fd, bool takes_space)
+/* Does the file of `fd`, or of `path`, lie on a disk that is full just now? */
+static bool disk_is_full(int fd, const char *path)
+{
+    const char *file = getenv("FAULT_FULL"), *in = getenv("FAULT_FULL_IN");
+    char target[4096];
+    if (!file || !in || syscall(SYS_faccessat, AT_FDCWD, file, F_OK) != 0)
+        return false;
+    return strstr(fd >= 0 ? fd_path(fd, target) : path, in) != NULL;
+}
+
+/* For calls that can fail: false if this one does, errno is set. `path`: NULL with a descriptor. */
+static bool admit(int call, const void *caller, int fd, const char *path, bool takes_space)
 {
     if (due(call, caller)) {
         befall(fd);
@@ -209,7 +221,7 @@ static bool admit(int call, const void *caller, int fd, bool takes_space)
             return false;
         }
     }
-    if (fault.full && takes_space && of_program(caller)) {
+    if (takes_space && of_program(caller) && (fault.full || disk_is_full(fd, path))) {
         errno = ENOSPC;
         return false;
     }
@@ -226,7 +238,7 @@ static bool admit_bytes(int call, const void *caller, int fd, bool writing, size
         *n -= *n / 2;
         return true;
     }
-    return admit(call, caller, fd, writing);
+    return admit(call, caller, fd, NULL, writing);
 }
 
 #define CALLER __builtin_return_address(0)
@@ -311,7 +323,7 @@ int open(const char *path, int flags, ...)
         mode = __builtin_va_arg(list, int);
         __builtin_va_end(list);
     }
-    if (!admit(CALL_open, CALLER, -1, (flags & O_CREAT) != 0))
+    if (!admit(CALL_open, CALLER, -1, path, (flags & O_CREAT) != 0))
         return -1;
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
@@ -319,7 +331,7 @@ int open(const char *path, int flags, ...)
 /* As a network file system does: closed, but not all is written. */
 int close(int fd)
 {
-    const bool ok = admit(CALL_close, CALLER, fd, false);
+    const bool ok = admit(CALL_close, CALLER, fd, NULL, false);
     const int reason = errno, code = (int)syscall(SYS_close, fd);
     if (ok)
         return code;
@@ -329,27 +341,28 @@ int close(int fd)
 
 int fsync(int fd)
 {
-    return admit(CALL_fsync, CALLER, fd, false) ? (int)syscall(SYS_fsync, fd) : -1;
+    return admit(CALL_fsync, CALLER, fd, NULL, false) ? (int)syscall(SYS_fsync, fd) : -1;
 }
 
 int ftruncate(int fd, off_t length)
 {
-    return admit(CALL_ftruncate, CALLER, fd, true) ? (int)syscall(SYS_ftruncate, fd, length) : -1;
+    return admit(CALL_ftruncate, CALLER, fd, NULL, true) ? (int)syscall(SYS_ftruncate, fd, length)
+                                                         : -1;
 }
 
 int rename(const char *from, const char *to)
 {
-    return admit(CALL_rename, CALLER, -1, false) ? (int)syscall(SYS_rename, from, to) : -1;
+    return admit(CALL_rename, CALLER, -1, to, false) ? (int)syscall(SYS_rename, from, to) : -1;
 }
 
 int unlink(const char *path)
 {
-    return admit(CALL_unlink, CALLER, -1, false) ? (int)syscall(SYS_unlink, path) : -1;
+    return admit(CALL_unlink, CALLER, -1, path, false) ? (int)syscall(SYS_unlink, path) : -1;
 }
 
 int mkdir(const char *path, mode_t mode)
 {
-    return admit(CALL_mkdir, CALLER, -1, true) ? (int)syscall(SYS_mkdir, path, mode) : -1;
+    return admit(CALL_mkdir, CALLER, -1, path, true) ? (int)syscall(SYS_mkdir, path, mode) : -1;
 }
 
 DIR *opendir(const char *path)
@@ -357,12 +370,12 @@ DIR *opendir(const char *path)
     static DIR *(*real)(const char *);
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "opendir");
-    return admit(CALL_opendir, CALLER, -1, false) ? real(path) : NULL;
+    return admit(CALL_opendir, CALLER, -1, path, false) ? real(path) : NULL;
 }
 
 void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
-    if (!admit(CALL_mmap, CALLER, -1, false))
+    if (!admit(CALL_mmap, CALLER, fd, NULL, false))
         return MAP_FAILED;
     return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
 }
