@@ -156,6 +156,7 @@ long_faults() {
 
 faults() {
     python3 "$top/tests/faults/run_trials.py" --trials "${SMP_FAULT_TRIALS:-1000}" --jobs "$jobs" || status=1
+    python3 "$top/tests/faults/run_elastic.py" --lives "${SMP_ELASTIC_LIVES:-300}" --times || status=1
 }
 
 long_mutate() {

@@ -82,12 +82,19 @@ def _write_array(path, rows, columns, rng):
         file.write(header.encode() + values.tobytes())
 
 
-def write_model(folder, rng):
-    """model.yaml and its data in the folder. Returns the family, the first data file and the
-    options of smp-run that name the data."""
+# Steps of milliseconds on a core, so that something may happen between them.
+LARGER = {"gpt": {"T": (32, 64), "d": (48, 64, 96), "layers": (3, 4)},
+          "branches": {"T": (64, 128), "d": (96, 128), "layers": (1,)},
+          "mlp": {"T": (1,), "d": (192, 256), "layers": (3, 4)}}
+SMALL = {"T": (4, 8, 16), "d": (8, 16, 32), "layers": (1, 2, 3)}
+
+
+def write_model(folder, rng, sizes_of=None):
+    """model.yaml and its data in the folder, of small sizes or of some of those. Returns the family,
+    the first data file and the options of smp-run that name the data."""
     family = rng.choice(("gpt", "branches", "mlp"))
     template = {"gpt": GPT, "branches": BRANCHES, "mlp": MLP}[family]
-    sizes = {"T": rng.choice((4, 8, 16)), "d": rng.choice((8, 16, 32)), "layers": rng.randint(1, 3)}
+    sizes = {name: rng.choice(values) for name, values in (sizes_of[family] if sizes_of else SMALL).items()}
     (folder / "model.yaml").write_text(template.format(**sizes))
     if family == "mlp":
         _write_array(folder / "x.npy", 200, 6, rng)
