@@ -261,9 +261,7 @@ const char *smp__keep_note(const smp *s)
 /* Is what the job has come to on the disk? */
 static bool is_saved(const smp *s)
 {
-    const struct smp__saving *v = s->saving;
-    return !s->broken && v->phase == SMP__SAVE_NONE && !v->failed && v->directory[0] != '\0' &&
-           v->part.says.step == s->step;
+    return !s->broken && s->saving->complete_step == s->step;
 }
 
 smp_status smp__keep_close(smp *s)

@@ -13,6 +13,7 @@
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/save/checkpoint_keep.h"
+#include "exec/save/checkpoint_part.h"
 #include "exec/save/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
@@ -278,6 +279,12 @@ static candidate next_candidate(candidates *c)
     return (candidate){saved ? saved->step : -1, 0};
 }
 
+static void note_loaded(smp *s, bool kept)
+{
+    s->saving->complete_step = kept ? -1 : s->step;
+    smp__keep_set_loaded(s, kept);
+}
+
 static smp_status load_newest(smp *s, const char *directory, candidates *c)
 {
     char *note = smp__progress_load_note(s->progress);
@@ -291,7 +298,8 @@ static smp_status load_newest(smp *s, const char *directory, candidates *c)
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, next.kept ? smp__keep_folder(s) : directory, next.step);
         SMP_TRY(load_file(s, path, next.step, &whole));
-        smp__keep_set_loaded(s, next.kept == 1);
+        if (whole)
+            note_loaded(s, next.kept == 1);
         const size_t length = strlen(note);
         if (whole && length > 0)
             snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took the one before, %s",

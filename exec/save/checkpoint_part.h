@@ -61,8 +61,10 @@ struct smp__saving {
     bool behind;  /* written by a thread, while steps go on */
     bool running; /* `thread` is to be joined */
     pthread_t thread;
-    bool failed;       /* the last one that was begun did not become complete; on every rank */
-    atomic_bool ended; /* this rank's work of the phase; what came of it: */
+    bool failed;           /* the last one that was begun did not become complete; on every rank */
+    int64_t complete_step; /* of the last one that became complete, or of what was loaded from the
+                              disk since; -1: neither. On every rank */
+    atomic_bool ended;     /* this rank's work of the phase; what came of it: */
     smp_status status;
     char message[1024];
     struct smp__keep *keep; /* checkpoint_keep.h; NULL: no state is kept in memory */

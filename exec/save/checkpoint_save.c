@@ -90,6 +90,8 @@ static smp_status end_phase(smp *s)
     v->failed = status != SMP_OK;
     if (v->failed && s->comm->world_rank == 0)
         smp__part_abandon(s);
+    if (!v->failed)
+        v->complete_step = v->part.says.step;
     return status;
 }
 
@@ -226,7 +228,10 @@ void smp__save_drop_lock(const smp *s)
 smp_status smp__save_open(smp *s)
 {
     s->saving = calloc(1, sizeof *s->saving);
-    return s->saving ? SMP_OK : smp_fail_memory(sizeof *s->saving);
+    if (!s->saving)
+        return smp_fail_memory(sizeof *s->saving);
+    s->saving->complete_step = -1;
+    return SMP_OK;
 }
 
 smp_status smp__save_close(smp *s)

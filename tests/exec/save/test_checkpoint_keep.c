@@ -95,6 +95,36 @@ static void test_keep_names(void **state)
     assert_int_equal(access(kept, F_OK), -1); /* the disk has it */
 }
 
+/* A save that cannot begin saves nothing: what is in memory stays. */
+static void test_keep_unsaved(void **state)
+{
+    (void)state;
+    char nowhere[192];
+    smp *job = open_keeping("adamw", 1);
+    for (int s = 0; s < 3; s++)
+        step(job);
+    snprintf(nowhere, sizeof nowhere, "%s/not/there", saved);
+    assert_int_equal(smp_save(job, nowhere), SMP_ERR_INPUT);
+    smp_finalize(job);
+    assert_int_equal(kept_steps(), 1 << 3 | 1 << 2);
+    remove_kept();
+}
+
+/* A job that has nothing left to do leaves no memory behind. */
+static void test_keep_nothing_left(void **state)
+{
+    (void)state;
+    double losses[8];
+    run_steps(1, 2, losses);
+    smp *job = save_steps(3, 3, losses);
+    smp_finalize(job);
+    job = open_keeping("adamw", 1);
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 3);
+    smp_finalize(job);
+    assert_int_equal(access(kept, F_OK), -1);
+}
+
 static void test_keep_every(void **state)
 {
     (void)state;
@@ -357,7 +387,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(names),          TEST(every),     TEST(later_is_loaded), TEST(damaged),
         TEST(bytes),          TEST(goes_back), TEST(refused),         TEST(no_room),
-        TEST(folder_removed), TEST(beats),     TEST(default_folder),
+        TEST(folder_removed), TEST(beats),     TEST(default_folder),  TEST(unsaved),
+        TEST(nothing_left),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
