@@ -1,5 +1,8 @@
-/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2, links to them
- * by the names of checkpoints, and beat-RANK (heartbeat.h). */
+/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2, to each a second
+ * link, by the name of a checkpoint or free-0 .. free-2, and beat-RANK (heartbeat.h). A place gets
+ * and loses the name of a checkpoint by a rename of that link: this takes nothing that may be short,
+ * as a new link does in a tmpfs that has no more inodes. */
+#define _GNU_SOURCE /* renameat2 */
 #include "exec/checkpoint/kept_folder.h"
 
 #include <dirent.h>
@@ -37,6 +40,11 @@ struct smp__kept_folder {
 static void place_name(char name[NAME_BYTES], int place)
 {
     snprintf(name, NAME_BYTES, "place-%d", place);
+}
+
+static void free_name(char name[NAME_BYTES], int place)
+{
+    snprintf(name, NAME_BYTES, "free-%d", place);
 }
 
 static void step_name(char name[NAME_BYTES], int64_t step)
@@ -86,6 +94,18 @@ bool smp__kept_is_later(const char *kept, const char *checkpoint)
     return later;
 }
 
+smp_status smp__kept_spares(const char *kept, const char *checkpoint)
+{
+    struct stat one, other;
+    if (stat(kept, &one) != 0 || stat(checkpoint, &other) != 0 || one.st_ino != other.st_ino ||
+        one.st_dev != other.st_dev)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: states are kept there, and removed at the end: checkpoints need another "
+                    "folder, got %s",
+                    kept, checkpoint);
+}
+
 static smp_status check_owner(const smp__kept_folder *f)
 {
     struct stat info;
@@ -100,24 +120,32 @@ static smp_status check_owner(const smp__kept_folder *f)
 }
 
 /* Calls `see` for each name in the folder that begins so. */
-static void walk(const smp__kept_folder *f, const char *begin,
-                 void (*see)(const smp__kept_folder *f, const char *name, void *of), void *of)
+static smp_status walk(const smp__kept_folder *f, const char *begin,
+                       void (*see)(const smp__kept_folder *f, const char *name, void *of), void *of)
 {
     const int again = openat(f->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = again >= 0 ? fdopendir(again) : NULL;
-    if (again >= 0 && !d)
-        close(again);
-    for (struct dirent *entry; d && (entry = readdir(d));)
+    if (!d) {
+        const smp_status status =
+            smp_fail(SMP_ERR_FAILED, "%s: cannot be read: %s", f->path, strerror(errno));
+        if (again >= 0)
+            close(again);
+        return status;
+    }
+    for (struct dirent *entry; (entry = readdir(d));)
         if (strncmp(entry->d_name, begin, strlen(begin)) == 0)
             see(f, entry->d_name, of);
-    if (d)
-        closedir(d);
+    closedir(d);
+    return SMP_OK;
 }
 
-static void remove_file(const smp__kept_folder *f, const char *name, void *of)
+/* Nothing that only has such a name. */
+static void remove_beat(const smp__kept_folder *f, const char *name, void *of)
 {
+    smp__beat beat;
     (void)of;
-    unlinkat(f->directory, name, 0);
+    if (smp__beat_read(f->directory, name, &beat))
+        unlinkat(f->directory, name, 0);
 }
 
 /* Of those that beat there one that runs, or is stopped. */
@@ -134,7 +162,7 @@ static smp_status refuse(const smp__kept_folder *f)
 {
     smp__beat living = {.pid = 0};
     char who[96] = "a process that still runs";
-    walk(f, SMP__BEAT_NAME, find_living, &living);
+    (void)walk(f, SMP__BEAT_NAME, find_living, &living);
     if (living.pid > 0)
         snprintf(who, sizeof who, "process %" PRId64 " (rank %d)", living.pid, living.world_rank);
     return smp_fail(SMP_ERR_INPUT,
@@ -155,7 +183,7 @@ static smp_status hold(const smp__kept_folder *f, bool first, double patience_s)
     }
     if (!first)
         return SMP_OK;
-    walk(f, SMP__BEAT_NAME, remove_file, NULL); /* of those that have ended */
+    (void)walk(f, SMP__BEAT_NAME, remove_beat, NULL); /* of those that have ended */
     return flock(f->directory, LOCK_SH) == 0
                ? SMP_OK
                : smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
@@ -212,17 +240,25 @@ int smp__kept_file(const smp__kept_folder *f, int place)
     return f->file[place];
 }
 
+/* Which place has this name; -1: none, whatever has it is not the job's. */
+static int place_of(const smp__kept_folder *f, const char *name)
+{
+    struct stat named, info;
+    if (fstatat(f->directory, name, &named, AT_SYMLINK_NOFOLLOW) != 0)
+        return -1;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        if (f->file[i] >= 0 && fstat(f->file[i], &info) == 0 && info.st_ino == named.st_ino &&
+            info.st_dev == named.st_dev)
+            return i;
+    return -1;
+}
+
 static void note_name(const smp__kept_folder *f, const char *name, void *of)
 {
-    smp__kept_folder *own = of;
-    struct stat named, info;
     int64_t step;
-    if (!smp__checkpoint_step(name, &step) ||
-        fstatat(f->directory, name, &named, AT_SYMLINK_NOFOLLOW) != 0)
-        return;
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        if (fstat(f->file[i], &info) == 0 && info.st_ino == named.st_ino)
-            own->step[i] = step;
+    const int place = place_of(f, name);
+    if (place >= 0 && smp__checkpoint_step(name, &step))
+        ((smp__kept_folder *)of)->step[place] = step;
 }
 
 static int open_place(const smp__kept_folder *f, const char *name)
@@ -236,19 +272,12 @@ static int open_place(const smp__kept_folder *f, const char *name)
     return -1;
 }
 
-/* One of another length that has a name is another job's state. */
-static smp_status make_place(smp__kept_folder *f, int place, int64_t bytes)
+static smp_status make_place(smp__kept_folder *f, int place)
 {
     char name[NAME_BYTES];
-    struct stat info;
     place_name(name, place);
     int *file = &f->file[place];
     *file = open_place(f, name);
-    if (*file >= 0 && fstat(*file, &info) == 0 && info.st_size != bytes && info.st_nlink > 1)
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: holds the state of another model or optimizer (%" PRId64
-                        " bytes, this job's has %" PRId64 "): remove it, or choose another folder",
-                        f->path, (int64_t)info.st_size, bytes);
     if (*file >= 0)
         return SMP_OK;
     unlinkat(f->directory, name, 0);
@@ -256,6 +285,18 @@ static smp_status make_place(smp__kept_folder *f, int place, int64_t bytes)
     if (*file < 0)
         return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot create: %s", f->path, name, strerror(errno));
     return SMP_OK;
+}
+
+/* One of another length that has a name is another job's state. */
+static smp_status check_length(const smp__kept_folder *f, int place, int64_t bytes)
+{
+    struct stat info;
+    if (f->step[place] < 0 || fstat(f->file[place], &info) != 0 || info.st_size == bytes)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: holds the state of another model or optimizer (%" PRId64
+                    " bytes, this job's has %" PRId64 "): remove it, or choose another folder",
+                    f->path, (int64_t)info.st_size, bytes);
 }
 
 /* Of the machine; INT64_MAX: not known. */
@@ -321,19 +362,30 @@ static smp_status allocate(const smp__kept_folder *f, int place, int64_t bytes)
                     smp_format_bytes(text, sizeof text, bytes), strerror(error));
 }
 
-smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes, int *next)
+/* Its second link, as the end of a job, at any moment, may have left it or not. */
+static smp_status link_free(const smp__kept_folder *f, int place)
+{
+    char from[NAME_BYTES], to[NAME_BYTES];
+    place_name(from, place);
+    free_name(to, place);
+    unlinkat(f->directory, to, 0);
+    if (f->step[place] >= 0 || linkat(f->directory, from, f->directory, to, 0) == 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot be made: %s", f->path, to, strerror(errno));
+}
+
+smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes)
 {
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        SMP_TRY(make_place(f, i, bytes));
-    walk(f, "checkpoint-", note_name, f);
+        SMP_TRY(make_place(f, i));
+    SMP_TRY(walk(f, "checkpoint-", note_name, f));
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        SMP_TRY(check_length(f, i, bytes));
     SMP_TRY(check_room(f, bytes));
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
         SMP_TRY(allocate(f, i, bytes));
-    int last = SMP__KEPT_PLACES - 1;
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        last = f->step[i] > f->step[last] ? i : last;
-    *next = (last + 1) % SMP__KEPT_PLACES;
-    smp__kept_unname(f, *next);
+        SMP_TRY(link_free(f, i));
+    }
     return SMP_OK;
 }
 
@@ -351,61 +403,93 @@ smp_status smp__kept_open(smp__kept_folder *f)
     return SMP_OK;
 }
 
+smp_status smp__kept_next(smp__kept_folder *f, int *next)
+{
+    int last = SMP__KEPT_PLACES - 1;
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        last = f->step[i] > f->step[last] ? i : last;
+    *next = (last + 1) % SMP__KEPT_PLACES;
+    return smp__kept_unname(f, *next);
+}
+
+/* Over no other file: a link of the place's own that is there would make it do nothing. */
+static int rename_link(const smp__kept_folder *f, const char *from, const char *to)
+{
+    return renameat2(f->directory, from, f->directory, to, RENAME_NOREPLACE);
+}
+
 smp_status smp__kept_name(smp__kept_folder *f, int place, int64_t step)
 {
     char from[NAME_BYTES], to[NAME_BYTES];
-    place_name(from, place);
+    free_name(from, place);
     step_name(to, step);
-    if (linkat(f->directory, from, f->directory, to, 0) != 0)
+    if (rename_link(f, from, to) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot name the state of step %" PRId64 ": %s",
                         f->path, from, step, strerror(errno));
     f->step[place] = step;
     return SMP_OK;
 }
 
-void smp__kept_unname(smp__kept_folder *f, int place)
+smp_status smp__kept_unname(smp__kept_folder *f, int place)
+{
+    char from[NAME_BYTES], to[NAME_BYTES];
+    if (f->step[place] < 0)
+        return SMP_OK;
+    step_name(from, f->step[place]);
+    free_name(to, place);
+    if (rename_link(f, from, to) != 0 && errno != ENOENT)
+        return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot lose its name: %s", f->path, from,
+                        strerror(errno));
+    f->step[place] = -1;
+    return SMP_OK;
+}
+
+smp_status smp__kept_forget(smp__kept_folder *f, int64_t from_step)
+{
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        if (f->step[i] >= from_step)
+            SMP_TRY(smp__kept_unname(f, i));
+    return SMP_OK;
+}
+
+/* Of a job that has not come to reserving, too. */
+static void find_places(smp__kept_folder *f)
 {
     char name[NAME_BYTES];
-    if (f->step[place] < 0)
-        return;
-    step_name(name, f->step[place]);
-    unlinkat(f->directory, name, 0);
-    f->step[place] = -1;
-}
-
-static void forget_name(const smp__kept_folder *f, const char *name, void *of)
-{
-    int64_t step;
-    if (smp__checkpoint_step(name, &step) && step >= *(const int64_t *)of)
-        unlinkat(f->directory, name, 0);
-}
-
-void smp__kept_forget(smp__kept_folder *f, int64_t from_step)
-{
-    walk(f, "checkpoint-", forget_name, &from_step);
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        f->step[i] = f->step[i] >= from_step ? -1 : f->step[i];
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
+        place_name(name, i);
+        if (f->file[i] < 0)
+            f->file[i] = open_place(f, name);
+    }
 }
 
 static void note_state(const smp__kept_folder *f, const char *name, void *of)
 {
     int64_t step;
-    (void)f;
-    if (smp__checkpoint_step(name, &step))
+    if (place_of(f, name) >= 0 && smp__checkpoint_step(name, &step))
         *(bool *)of = true;
 }
 
-bool smp__kept_has_state(const smp__kept_folder *f)
+bool smp__kept_has_state(smp__kept_folder *f)
 {
     bool found = false;
-    walk(f, "checkpoint-", note_state, &found);
-    return found;
+    find_places(f);
+    return walk(f, "checkpoint-", note_state, &found) != SMP_OK || found;
+}
+
+static void remove_name(const smp__kept_folder *f, const char *name, void *of)
+{
+    (void)of;
+    if (place_of(f, name) >= 0)
+        unlinkat(f->directory, name, 0);
 }
 
 void smp__kept_remove(smp__kept_folder *f)
 {
-    walk(f, "checkpoint-", remove_file, NULL);
-    walk(f, "place-", remove_file, NULL);
-    walk(f, SMP__BEAT_NAME, remove_file, NULL);
+    find_places(f);
+    for (size_t i = 0; i < 3; i++)
+        (void)walk(f, (const char *const[]){"checkpoint-", "free-", "place-"}[i], remove_name,
+                   NULL);
+    (void)walk(f, SMP__BEAT_NAME, remove_beat, NULL);
     rmdir(f->path);
 }

@@ -24,6 +24,9 @@ smp_status smp__kept_default(const char *checkpoint, char path[SMP__CHECKPOINT_P
  * there? Without the directory what is kept is of no job that could go on. */
 bool smp__kept_is_later(const char *kept, const char *checkpoint);
 
+/* SMP_ERR_INPUT: the two are one folder, by whatever names. */
+smp_status smp__kept_spares(const char *kept, const char *checkpoint);
+
 /* Makes the folder, mode 0700, and holds it. `first`, once for each job and before its other
  * processes come: none of another job does, or within patience_s none is left. SMP_ERR_INPUT: one
  * is, or the folder is not the user's own. */
@@ -31,21 +34,25 @@ smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp_
 void smp__kept_leave(smp__kept_folder *folder);          /* accepts NULL */
 int smp__kept_directory(const smp__kept_folder *folder); /* a descriptor */
 
-/* By the first: three places of so many bytes, all of them allocated. What has a name keeps it, but
- * in the place that is to be written next, *next. SMP_ERR_FAILED: there is no room. */
-smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes, int *next);
+/* By the first: three places of so many bytes, all of them allocated. What has a name keeps it.
+ * SMP_ERR_FAILED: there is no room. */
+smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes);
 /* By every process, after that. */
 smp_status smp__kept_open(smp__kept_folder *folder);
 int smp__kept_file(const smp__kept_folder *folder, int place);
 
-/* By the first. A place, which has none, gets the name of a step; SMP_ERR_FAILED: it cannot. */
+/* By the first, after smp__kept_reserve. The place behind that of the latest step is the one to be
+ * written next: it has no name from now on. */
+smp_status smp__kept_next(smp__kept_folder *folder, int *next);
+/* A place, which has none, gets the name of a step; SMP_ERR_FAILED: it cannot. */
 smp_status smp__kept_name(smp__kept_folder *folder, int place, int64_t step);
-/* The place has no name from now on; nor has any with that of this step or a later one. */
-void smp__kept_unname(smp__kept_folder *folder, int place);
-void smp__kept_forget(smp__kept_folder *folder, int64_t from_step);
-/* Has anything a name? */
-bool smp__kept_has_state(const smp__kept_folder *folder);
-/* Removes what jobs make there, and the folder if nothing else lies in it. */
+/* The place has no name from now on; nor has any with that of this step or a later one.
+ * SMP_ERR_FAILED: it has. */
+smp_status smp__kept_unname(smp__kept_folder *folder, int place);
+smp_status smp__kept_forget(smp__kept_folder *folder, int64_t from_step);
+/* Has any place a name? */
+bool smp__kept_has_state(smp__kept_folder *folder);
+/* Removes what jobs have made there, and nothing else; and the folder if it is empty then. */
 void smp__kept_remove(smp__kept_folder *folder);
 
 #endif

@@ -9,7 +9,12 @@
  * That all parts are complete is known without another wait: at the end of the next step, all ranks
  * sum what lacks with their losses. Then the state gets its name, and what was complete before it
  * loses its own: but not its place, which is written after the place of the state that is begun
- * now. So rank 0 has taken a name away one sum before anybody writes to that place. */
+ * now. So rank 0 has taken a name away one sum before anybody writes to that place. Where it cannot
+ * give or take a name something lacks from then on: what has a name stays, and all ranks write to
+ * the same place again.
+ *
+ * Which place is the first to be written is known when a state is begun, not before: until then the
+ * job may load what has a name. */
 #include "exec/save/checkpoint_keep.h"
 
 #include <inttypes.h>
@@ -31,10 +36,10 @@ struct smp__keep {
     int64_t asked;       /* states that it has been asked to write */
     int next;            /* place of the state that is written, or will be: the same on all ranks */
     bool pending;        /* it is not known to be complete; the same on all ranks */
-    bool rewound;        /* what has a name may be of steps that are to come */
+    bool rewound;        /* `next` is to be found, of what has a name; the same on all ranks */
     bool loaded;
-    int64_t bytes; /* of a place */
-    char note[512];
+    int64_t bytes;  /* of a place */
+    char note[512]; /* rank 0's: why names stay as they are; or "" */
 };
 
 /* mpirun that is killed takes its ranks with it, a moment later. */
@@ -104,7 +109,7 @@ static smp_status reserve(smp *s)
     k->bytes = smp__part_file_bytes(s, &k->part);
     k->rewound = true;
     if (s->comm->world_rank == 0)
-        SMP_TRY(smp__kept_reserve(k->folder, k->bytes, &k->next));
+        SMP_TRY(smp__kept_reserve(k->folder, k->bytes));
     return smp__worker_start(write_part, s, &k->worker);
 }
 
@@ -114,21 +119,45 @@ smp_status smp__keep_open(smp *s)
     if (!k)
         return SMP_OK;
     SMP_TRY(smp__comm_agree(s->comm, reserve(s)));
-    SMP_TRY(smp__comm_share(s->comm, &k->next, sizeof k->next, 0));
     return smp__comm_agree(s->comm, smp__kept_open(k->folder));
 }
 
-/* The first takes names away, before any rank is in the sum that follows. */
+static void note_names(struct smp__keep *k, smp_status status)
+{
+    if (status != SMP_OK)
+        snprintf(k->note, sizeof k->note, "%s", smp_last_error());
+}
+
+/* Where the first state after a start, or after others were loaded, is written: what has a name of
+ * its step or a later one is of other steps. */
+static smp_status find_next(smp *s, struct smp__keep *k)
+{
+    if (!k->rewound)
+        return SMP_OK;
+    if (s->comm->world_rank == 0) {
+        smp_status status = smp__kept_forget(k->folder, s->step);
+        if (status == SMP_OK)
+            status = smp__kept_next(k->folder, &k->next);
+        note_names(k, status);
+        k->next = status == SMP_OK ? k->next : -1;
+    }
+    SMP_TRY(smp__comm_share(s->comm, &k->next, sizeof k->next, 0));
+    k->rewound = k->next < 0;
+    return SMP_OK;
+}
+
+/* The first takes a name away, before any rank is in the sum that follows. */
 static void make_way(struct smp__keep *k)
 {
-    smp__kept_unname(k->folder, (k->next + 1) % SMP__KEPT_PLACES);
-    if (k->rewound)
-        smp__kept_forget(k->folder, k->part.says.step);
-    k->rewound = false;
+    if (k->note[0] == '\0')
+        note_names(k, smp__kept_unname(k->folder, (k->next + 1) % SMP__KEPT_PLACES));
 }
 
 static smp_status begin(smp *s, struct smp__keep *k)
 {
+    SMP_TRY(find_next(s, k));
+    if (k->next < 0)
+        return SMP_OK;
     SMP_TRY(smp__updates_finish(s));
     SMP_TRY(smp__part_take(s, &k->part));
     if (smp__part_needs_copy(s))
@@ -183,7 +212,13 @@ smp_status smp__keep_wait(smp *s)
 
 smp_status smp__keep_settle(smp *s)
 {
-    return keep_of(s) ? smp__comm_agree(s->comm, wait_written(s, true)) : SMP_OK;
+    if (!keep_of(s))
+        return SMP_OK;
+    SMP_TRY(smp__comm_agree(s->comm, wait_written(s, true)));
+    double lacks = smp__keep_lacks(s);
+    SMP_TRY(smp__comm_sum(s->comm, &lacks, 1));
+    smp__keep_agree(s, lacks);
+    return SMP_OK;
 }
 
 double smp__keep_lacks(const smp *s)
@@ -191,7 +226,9 @@ double smp__keep_lacks(const smp *s)
     struct smp__keep *k = keep_of(s);
     bool done = true;
     /* what has failed is found by smp__keep_wait */
-    return k && k->pending && (test_written(k, &done) != SMP_OK || !done) ? 1.0 : 0.0;
+    return k && k->pending && (test_written(k, &done) != SMP_OK || !done || k->note[0] != '\0')
+               ? 1.0
+               : 0.0;
 }
 
 void smp__keep_agree(smp *s, double lacks)
@@ -199,8 +236,8 @@ void smp__keep_agree(smp *s, double lacks)
     struct smp__keep *k = keep_of(s);
     if (!k || !k->pending || lacks > 0.0)
         return;
-    if (s->comm->world_rank == 0 && smp__kept_name(k->folder, k->next, k->part.says.step) != SMP_OK)
-        snprintf(k->note, sizeof k->note, "%s", smp_last_error());
+    if (s->comm->world_rank == 0)
+        note_names(k, smp__kept_name(k->folder, k->next, k->part.says.step));
     k->pending = false;
     k->next = (k->next + 1) % SMP__KEPT_PLACES;
 }
@@ -219,7 +256,7 @@ void smp__keep_discard(smp *s)
     struct smp__keep *k = keep_of(s);
     smp__keep_rewind(s);
     if (k && s->comm->world_rank == 0)
-        smp__kept_forget(k->folder, 0);
+        note_names(k, smp__kept_forget(k->folder, 0));
 }
 
 const char *smp__keep_folder(const smp *s)
@@ -237,10 +274,15 @@ bool smp__keep_was_loaded(const smp *s)
     return keep_of(s) && keep_of(s)->loaded;
 }
 
-void smp__keep_set_loaded(smp *s, bool loaded)
+void smp__keep_loaded(smp *s, bool kept)
 {
-    if (keep_of(s))
-        keep_of(s)->loaded = loaded;
+    struct smp__keep *k = keep_of(s);
+    if (!k)
+        return;
+    k->loaded = kept;
+    smp__heartbeat_step(k->heartbeat, s->step, 0.0);
+    if (s->comm->world_rank == 0)
+        note_names(k, smp__kept_forget(k->folder, s->step + 1));
 }
 
 void smp__keep_describe(const smp *s, smp_text *text)
@@ -272,8 +314,6 @@ smp_status smp__keep_close(smp *s)
         return SMP_OK;
     const bool completes = k->pending && !s->comm->failed;
     const smp_status status = completes ? smp__keep_settle(s) : wait_written(s, false);
-    if (status == SMP_OK && completes)
-        smp__keep_agree(s, 0.0);
     if (k->worker)
         (void)test_written(k, &done);
     if (!done)

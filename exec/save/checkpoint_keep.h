@@ -23,7 +23,8 @@ smp_status smp__keep_close(smp *s);
 smp_status smp__keep_step(smp *s, const smp_step_result *done);
 /* Before weights or states change: waits until this rank's thread has read them. */
 smp_status smp__keep_wait(smp *s);
-smp_status smp__keep_settle(smp *s); /* likewise, all ranks: collective */
+/* Likewise, all ranks, and what was begun is complete, and has its name. Collective. */
+smp_status smp__keep_settle(smp *s);
 /* What this rank adds to a sum over all at the end of a step or an evaluation: 0 unless its part is
  * not yet written. If all together have 0, what was begun before is complete, and gets its name. */
 double smp__keep_lacks(const smp *s);
@@ -39,7 +40,9 @@ const char *smp__keep_folder(const smp *s);
 const char *smp__keep_source(const smp *s);
 /* Was the state loaded last kept there? */
 bool smp__keep_was_loaded(const smp *s);
-void smp__keep_set_loaded(smp *s, bool loaded);
+/* A state is loaded, one kept there or another. Names of later steps go: they are of a branch that
+ * is left. On all ranks. */
+void smp__keep_loaded(smp *s, bool kept);
 /* "3 x 130 MB in DIR", or nothing. */
 void smp__keep_describe(const smp *s, smp_text *text);
 /* Why states get no names any more, on rank 0; or "". */

@@ -282,7 +282,7 @@ static candidate next_candidate(candidates *c)
 static void note_loaded(smp *s, bool kept)
 {
     s->saving->complete_step = kept ? -1 : s->step;
-    smp__keep_set_loaded(s, kept);
+    smp__keep_loaded(s, kept);
 }
 
 static smp_status load_newest(smp *s, const char *directory, candidates *c)

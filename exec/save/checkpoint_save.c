@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/checkpoint/kept_folder.h"
 #include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_part.h"
 #include "exec/state/drift.h"
@@ -141,6 +142,8 @@ static void unlock_directory(smp *s)
 smp_status smp__save_lock(smp *s, const char *path)
 {
     struct smp__saving *v = s->saving;
+    if (smp__keep_folder(s))
+        SMP_TRY(smp__kept_spares(smp__keep_folder(s), path));
     if (smp__folder_lock_is_of(v->lock, path))
         return smp__folder_lock_check(v->lock);
     unlock_directory(s);

@@ -473,7 +473,7 @@ static smp_status settle_keep(smp__run_options *a)
     if (a->train.steps == 0 && a->train.epochs == 0)
         o->keep_every = 0;
     if (o->keep_every == 0 || o->keep_in)
-        return SMP_OK;
+        return o->keep_every == 0 ? SMP_OK : smp__kept_spares(o->keep_in, a->train.checkpoint);
     SMP_TRY(smp__kept_default(a->train.checkpoint, path));
     if (!a->arena && !(a->arena = smp_arena_create()))
         return SMP_ERR_NO_MEMORY;

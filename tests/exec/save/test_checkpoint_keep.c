@@ -39,10 +39,11 @@ static int kept_steps(void)
 static void remove_kept(void)
 {
     char path[192];
-    static const char *const names[] = {"place-0", "place-1", "place-2", "beat-0"};
+    static const char *const names[] = {"place-0", "place-1", "place-2", "free-0",
+                                        "free-1",  "free-2",  "beat-0"};
     for (int s = 0; s < 20; s++)
         unlink(kept_file(s));
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", kept, names[i]);
         unlink(path);
     }
@@ -125,6 +126,103 @@ static void test_keep_nothing_left(void **state)
     assert_int_equal(access(kept, F_OK), -1);
 }
 
+/* What a folder holds that no job has made there stays; checkpoints are not saved into it. */
+static void test_keep_others(void **state)
+{
+    (void)state;
+    char path[192];
+    assert_int_equal(mkdir(kept, 0700), 0);
+    smp *job = open_job("adamw");
+    for (int s = 0; s < 9; s++)
+        step(job);
+    must(smp_save(job, kept));
+    smp_finalize(job);
+    snprintf(path, sizeof path, "%s/beat-a", kept);
+    write_text(path, "SMPBEAT");
+    job = open_keeping("adamw", 1);
+    for (int s = 0; s < 3; s++)
+        step(job);
+    assert_int_equal(kept_steps(), 1 << 9 | 1 << 2);
+    assert_int_equal(smp_save(job, kept), SMP_ERR_INPUT);
+    assert_non_null(
+        strstr(smp_last_error(), "keep: states are kept there, and removed at the end"));
+    must(smp_save(job, saved));
+    smp_finalize(job);
+    assert_int_equal(kept_steps(), 1 << 9);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(kept_file(9)), 0);
+    assert_int_equal(rmdir(kept), 0); /* nothing else is left */
+}
+
+/* What was gone on from stays until a later state is complete, though the last one was damaged. */
+static void test_keep_one_is_there(void **state)
+{
+    (void)state;
+    double losses[8];
+    run_steps(1, 5, losses);
+    assert_int_equal(kept_steps(), 1 << 5 | 1 << 4);
+    flip(kept_file(5), header_of(kept_file(5)) + HEADER + 9);
+    smp *job = open_keeping("adamw", 1);
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 4);
+    assert_int_equal(kept_steps(), 1 << 4);
+    step(job);
+    assert_int_equal(kept_steps(), 1 << 4);
+    step(job);
+    assert_int_equal(kept_steps(), 1 << 5);
+    smp_finalize(job);
+    remove_kept();
+}
+
+/* Steps that a job leaves by loading an earlier state are gone at once. */
+static void test_keep_branch_left(void **state)
+{
+    (void)state;
+    double losses[8];
+    smp *job = save_steps(2, 2, losses);
+    smp_finalize(job);
+    job = open_keeping("adamw", 1);
+    for (int s = 0; s < 5; s++)
+        step(job);
+    assert_int_equal(kept_steps(), 1 << 4);
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 2);
+    assert_int_equal(kept_steps(), 0);
+    step(job);
+    smp_finalize(job);
+    assert_int_equal(kept_steps(), 1 << 3);
+    remove_kept();
+}
+
+static void hide(const char *name, bool hides)
+{
+    char path[2][192];
+    snprintf(path[0], sizeof path[0], "%s/%s", kept, name);
+    snprintf(path[1], sizeof path[1], "%s/hidden", kept);
+    assert_int_equal(rename(path[!hides], path[hides]), 0);
+}
+
+/* A state that cannot get its name costs none that has one. */
+static void test_keep_unnamed(void **state)
+{
+    (void)state;
+    smp *job = open_keeping("adamw", 1);
+    step(job);
+    step(job);
+    assert_int_equal(kept_steps(), 1 << 1);
+    hide("free-1", true);
+    for (int s = 3; s < 7; s++) {
+        step(job);
+        assert_int_equal(kept_steps(), 1 << 1);
+        assert_non_null(
+            strstr(smp__keep_note(job), "keep/free-1: cannot name the state of step 2"));
+    }
+    hide("free-1", false);
+    smp_finalize(job);
+    assert_int_equal(kept_steps(), 1 << 1);
+    remove_kept();
+}
+
 static void test_keep_every(void **state)
 {
     (void)state;
@@ -191,7 +289,7 @@ static void test_keep_damaged(void **state)
     assert_non_null(strstr(smp_load_note(job), "checkpoint-0000000005.smp: weight 'fc.weight' is "
                                                "damaged; "));
     assert_true(step(job) == losses[3]);
-    assert_int_equal(kept_steps(), 0);
+    assert_int_equal(kept_steps(), 0); /* none of the other branch */
     assert_true(step(job) == losses[4]);
     assert_int_equal(kept_steps(), 1 << 4);
     smp_finalize(job);
@@ -309,9 +407,8 @@ static void test_keep_no_room(void **state)
 {
     (void)state;
     smp__kept_folder *f;
-    int next;
     must(smp__kept_enter(kept, true, 0.0, &f));
-    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55, &next), SMP_ERR_FAILED);
+    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "keep: to keep states takes 3 x "));
     assert_non_null(strstr(smp_last_error(), " bytes wanted, "));
     smp__kept_remove(f);
@@ -327,7 +424,7 @@ static void test_keep_folder_removed(void **state)
     step(job);
     remove_kept();
     step(job);
-    if (!strstr(smp__keep_note(job), "keep/place-0: cannot name the state of step 1: "))
+    if (!strstr(smp__keep_note(job), "keep/free-0: cannot name the state of step 1: "))
         fail_msg("'%s'", smp__keep_note(job));
     step(job);
     smp_finalize(job);
@@ -388,7 +485,8 @@ int main(int argc, char **argv)
         TEST(names),          TEST(every),     TEST(later_is_loaded), TEST(damaged),
         TEST(bytes),          TEST(goes_back), TEST(refused),         TEST(no_room),
         TEST(folder_removed), TEST(beats),     TEST(default_folder),  TEST(unsaved),
-        TEST(nothing_left),
+        TEST(nothing_left),   TEST(others),    TEST(one_is_there),    TEST(branch_left),
+        TEST(unnamed),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
