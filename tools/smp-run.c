@@ -15,11 +15,15 @@
 #include "graph/base/text.h"
 
 /* What smp_load will take its state from, if nothing is damaged. */
-static const char *resumed_folder(const smp_train_options *o)
+static smp_status find_receipt(const smp_train_options *o, bool *found,
+                               char receipt[SMP__RECEIPT_BYTES])
 {
     const char *kept = o->job.runtime.keep_every > 0 ? o->job.runtime.keep_in : NULL;
-    return kept && !o->resume_best && smp__kept_is_later(kept, o->checkpoint) ? kept
-                                                                              : o->checkpoint;
+    bool later = false;
+    if (kept && !o->resume_best)
+        SMP_TRY(smp__kept_is_later(kept, o->checkpoint, &later));
+    return smp__checkpoint_find_receipt(later ? kept : o->checkpoint, o->resume_best, found,
+                                        receipt);
 }
 
 /* All ranks go by what rank 0 finds where the job is to go on. */
@@ -34,8 +38,7 @@ static smp_status settle_resume(smp__run_options *a, int rank)
     if (!a->train.resume)
         return SMP_OK;
     if (rank == 0)
-        at.status = smp__checkpoint_find_receipt(resumed_folder(&a->train), a->train.resume_best,
-                                                 &at.found, at.receipt);
+        at.status = find_receipt(&a->train, &at.found, at.receipt);
     smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
     MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);
     smp__watchdog_end();

@@ -80,20 +80,6 @@ smp_status smp__kept_default(const char *checkpoint, char path[SMP__CHECKPOINT_P
     return SMP_OK;
 }
 
-bool smp__kept_is_later(const char *kept, const char *checkpoint)
-{
-    smp__saved *in_memory = NULL, *on_disk = NULL;
-    int n_memory = 0, n_disk = 0;
-    const bool known = access(kept, F_OK) == 0 && access(checkpoint, F_OK) == 0 &&
-                       smp__checkpoint_list(kept, &in_memory, &n_memory) == SMP_OK &&
-                       smp__checkpoint_list(checkpoint, &on_disk, &n_disk) == SMP_OK;
-    const bool later =
-        known && n_memory > 0 && (n_disk == 0 || in_memory[0].step >= on_disk[0].step);
-    free(in_memory);
-    free(on_disk);
-    return later;
-}
-
 smp_status smp__kept_spares(const char *kept, const char *checkpoint)
 {
     struct stat one, other;
@@ -106,17 +92,57 @@ smp_status smp__kept_spares(const char *kept, const char *checkpoint)
                     kept, checkpoint);
 }
 
-static smp_status check_owner(const smp__kept_folder *f)
+static smp_status check_owner(int directory, const char *path)
 {
     struct stat info;
-    if (fstat(f->directory, &info) != 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: %s", f->path, strerror(errno));
+    if (fstat(directory, &info) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: %s", path, strerror(errno));
     if (info.st_uid != geteuid() || (info.st_mode & 077) != 0)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: states are kept in a folder of one's own that nobody else can enter "
                         "(mode 700): got one of user %ju, mode %o",
-                        f->path, (uintmax_t)info.st_uid, (unsigned)(info.st_mode & 0777));
+                        path, (uintmax_t)info.st_uid, (unsigned)(info.st_mode & 0777));
     return SMP_OK;
+}
+
+/* The folder, which then nobody else can have put there. */
+static smp_status open_own(const char *path, int *directory)
+{
+    *directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*directory >= 0)
+        return check_owner(*directory, path);
+    return smp_fail(SMP_ERR_INPUT, "%s: cannot be a folder to keep states in: %s", path,
+                    strerror(errno));
+}
+
+/* The number of the save that the last one whose header can be read has; -1: there is none. */
+static int64_t last_saved(const smp__saved *list, int n)
+{
+    int i = 0;
+    while (i < n && list[i].saved == INT64_MAX)
+        i++;
+    return i < n ? list[i].saved : -1;
+}
+
+smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later)
+{
+    smp__saved *in_memory = NULL, *on_disk = NULL;
+    int n_memory = 0, n_disk = 0, directory;
+    *later = false;
+    if (access(kept, F_OK) != 0 || access(checkpoint, F_OK) != 0)
+        return SMP_OK;
+    smp_status status = open_own(kept, &directory);
+    if (directory >= 0)
+        close(directory);
+    if (status == SMP_OK)
+        status = smp__checkpoint_list(kept, &in_memory, &n_memory);
+    if (status == SMP_OK)
+        status = smp__checkpoint_list(checkpoint, &on_disk, &n_disk);
+    const int64_t number = last_saved(in_memory, n_memory);
+    *later = number >= 0 && number >= last_saved(on_disk, n_disk);
+    free(in_memory);
+    free(on_disk);
+    return status;
 }
 
 /* Calls `see` for each name in the folder that begins so. */
@@ -170,23 +196,43 @@ static smp_status refuse(const smp__kept_folder *f)
                     f->path, who);
 }
 
-/* The first has it alone for a moment. */
-static smp_status hold(const smp__kept_folder *f, bool first, double patience_s)
+/* The first has it alone for a moment; then another one may be quicker. */
+static smp_status try_lock(const smp__kept_folder *f, bool first, bool *held)
+{
+    *held = flock(f->directory, (first ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0;
+    if (*held && first) {
+        (void)walk(f, SMP__BEAT_NAME, remove_beat, NULL); /* of those that have ended */
+        *held = flock(f->directory, LOCK_SH | LOCK_NB) == 0;
+    }
+    if (!*held && errno != EWOULDBLOCK && errno != EINTR)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
+    return SMP_OK;
+}
+
+/* Those who had the folder may have removed it meanwhile. */
+static bool is_there(const smp__kept_folder *f)
+{
+    struct stat held, there;
+    return fstat(f->directory, &held) == 0 && lstat(f->path, &there) == 0 &&
+           held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+}
+
+static smp_status hold(smp__kept_folder *f, bool first, double patience_s)
 {
     const double until_s = smp_clock_s() + patience_s;
-    while (flock(f->directory, (first ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
+    for (bool held;; f->directory = -1) {
+        if (first && mkdir(f->path, 0700) != 0 && errno != EEXIST)
+            return smp_fail(SMP_ERR_INPUT, "%s: cannot make the folder to keep states in: %s",
+                            f->path, strerror(errno));
+        SMP_TRY(open_own(f->path, &f->directory));
+        SMP_TRY(try_lock(f, first, &held));
+        if (held && is_there(f))
+            return SMP_OK;
         if (smp_clock_s() >= until_s)
             return refuse(f);
+        close(f->directory);
         nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * nap_s)}, NULL);
     }
-    if (!first)
-        return SMP_OK;
-    (void)walk(f, SMP__BEAT_NAME, remove_beat, NULL); /* of those that have ended */
-    return flock(f->directory, LOCK_SH) == 0
-               ? SMP_OK
-               : smp_fail(SMP_ERR_INPUT, "%s: cannot be locked: %s", f->path, strerror(errno));
 }
 
 smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp__kept_folder **out)
@@ -200,16 +246,8 @@ smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp_
         f->file[i] = -1;
         f->step[i] = -1;
     }
-    smp_status status = SMP_OK;
     f->directory = -1;
-    if ((mkdir(path, 0700) != 0 && errno != EEXIST) ||
-        (f->directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-        status = smp_fail(SMP_ERR_INPUT, "%s: cannot make the folder to keep states in: %s", path,
-                          strerror(errno));
-    if (status == SMP_OK)
-        status = check_owner(f);
-    if (status == SMP_OK)
-        status = hold(f, first, patience_s);
+    const smp_status status = hold(f, first, patience_s);
     if (status == SMP_OK)
         *out = f;
     else

@@ -39,6 +39,7 @@ struct smp__keep {
     bool rewound;        /* `next` is to be found, of what has a name; the same on all ranks */
     bool loaded;
     int64_t bytes;  /* of a place */
+    int64_t number; /* of the save to the disk that the state follows, instead of one of its own */
     char note[512]; /* rank 0's: why names stay as they are; or "" */
 };
 
@@ -50,13 +51,13 @@ static struct smp__keep *keep_of(const smp *s)
     return s->saving ? s->saving->keep : NULL;
 }
 
-/* On the thread. Later states have later steps here, so the step numbers the save. */
-static smp_status write_part(void *job, int64_t number)
+/* On the thread. */
+static smp_status write_part(void *job, int64_t asked)
 {
     const smp *s = job;
     const struct smp__keep *k = keep_of(s);
-    (void)number;
-    return smp__part_put(s, &k->part, k->part.says.step + 1, smp__kept_file(k->folder, k->next),
+    (void)asked;
+    return smp__part_put(s, &k->part, k->number, smp__kept_file(k->folder, k->next),
                          s->options->runtime.keep_in);
 }
 
@@ -165,6 +166,7 @@ static smp_status begin(smp *s, struct smp__keep *k)
     if (s->comm->world_rank == 0)
         make_way(k);
     k->pending = true;
+    k->number = s->saving->number;
     smp__worker_ask(k->worker, ++k->asked);
     return SMP_OK;
 }

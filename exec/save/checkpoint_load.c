@@ -1,5 +1,5 @@
-/* Loading a checkpoint: what was saved last, or what a job before this one has kept in memory,
- * whichever is of the later step; if that is damaged, the one before, and it says so. Every rank
+/* Loading a checkpoint: what was saved last, or what a job before this one has kept in memory and
+ * begun after that; if that is damaged, the one before, and it says so. Every rank
  * reads what it holds, or, of what several devices have in parts, its share of the pieces, which
  * they then give each other. Every decision is agreed upon, so that all take the same file. */
 #include "exec/save/checkpoint_load.h"
@@ -254,8 +254,9 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
     return status;
 }
 
-/* Checkpoints in the order in which they are tried: rank 0's. Those kept in memory come before the
- * first in the directory that is of no later step. */
+/* Checkpoints in the order in which they are tried: rank 0's. What is kept in memory has the number
+ * of the save that it follows. A save that is later was made by the same job of a step that this
+ * one does not pass, or by a job that has left the branch of what is in memory. */
 typedef struct candidates {
     smp__saved *saved, *kept;
     int n_saved, n_kept;
@@ -271,7 +272,7 @@ static candidate next_candidate(candidates *c)
 {
     const smp__saved *saved = c->at_saved < c->n_saved ? &c->saved[c->at_saved] : NULL,
                      *kept = c->at_kept < c->n_kept ? &c->kept[c->at_kept] : NULL;
-    if (kept && (!saved || kept->step >= saved->step)) {
+    if (kept && (!saved || kept->saved >= saved->saved)) {
         c->at_kept++;
         return (candidate){kept->step, 1};
     }
@@ -330,7 +331,10 @@ static smp_status choose_best(const char *path, smp__saved *list, int *n)
 
 static smp_status list_candidates(const smp *s, const char *path, bool best, candidates *c)
 {
+    int64_t next;
     SMP_TRY(smp__checkpoint_list(path, &c->saved, &c->n_saved));
+    SMP_TRY(smp__checkpoint_next(path, &next));
+    s->saving->number = next - 1;
     if (best)
         return choose_best(path, c->saved, &c->n_saved);
     return smp__keep_source(s) ? smp__checkpoint_list(smp__keep_source(s), &c->kept, &c->n_kept)

@@ -290,18 +290,14 @@ smp_status smp__part_write(const smp *s)
 {
     const smp__part *p = &s->saving->part;
     char path[SMP__CHECKPOINT_PATH_BYTES];
-    int64_t saved = 0;
     int fd;
     temporary_path(s, path);
     SMP_TRY(open_part(s, path, &fd));
     smp_status status = SMP_OK;
-    if (s->comm->world_rank == 0)
-        status = smp__checkpoint_next(s->saving->directory, &saved);
-    if (status == SMP_OK && s->comm->world_rank == 0 &&
-        ftruncate(fd, smp__part_file_bytes(s, p)) != 0)
+    if (s->comm->world_rank == 0 && ftruncate(fd, smp__part_file_bytes(s, p)) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     if (status == SMP_OK)
-        status = smp__part_put(s, p, saved, fd, path);
+        status = smp__part_put(s, p, s->saving->number, fd, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
     if (close(fd) != 0 && status == SMP_OK) /* network file systems report here what they lost */

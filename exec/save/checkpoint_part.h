@@ -55,8 +55,10 @@ struct smp__saving {
     char directory[SMP__CHECKPOINT_PATH_BYTES];
     smp__folder_lock *lock; /* of the directory that was saved into last, on rank 0; or NULL */
     char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
-    int file;                     /* rank 0's: the new file, or -1 and why there is none: */
-    int file_error;               /* an errno */
+    int64_t number; /* rank 0's: of the save that was begun last, or, if a state was loaded since,
+                       of the last one in that directory; 0: neither */
+    int file;       /* rank 0's: the new file, or -1 and why there is none: */
+    int file_error; /* an errno */
     smp__part part;
     bool behind;  /* written by a thread, while steps go on */
     bool running; /* `thread` is to be joined */

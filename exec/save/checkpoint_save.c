@@ -161,7 +161,8 @@ static smp_status prepare(smp *s, const char *path)
     if (s->comm->world_rank != 0)
         return SMP_OK;
     SMP_TRY(smp__checkpoint_folder_make(path));
-    return smp__save_lock(s, path);
+    SMP_TRY(smp__save_lock(s, path));
+    return smp__checkpoint_next(path, &v->number);
 }
 
 /* States kept in memory may be wrong where replicas differ: nobody is to go on from them. */

@@ -241,34 +241,62 @@ static void test_keep_every(void **state)
     remove_kept();
 }
 
-/* The later one of both; of equals that in memory. Then steps have the same bits. */
+/* Saves after one of n steps, and ends as if it had died. */
+static void run_saving(int n, int saved_step, double *losses)
+{
+    smp *job = open_keeping("adamw", 1);
+    for (int s = 1; s <= n; s++) {
+        losses[s - 1] = step(job);
+        if (s == saved_step)
+            must(smp_save(job, saved));
+    }
+    smp_finalize(job);
+}
+
+/* What was begun later. Then steps have the same bits. */
 static void test_keep_later_is_loaded(void **state)
 {
     (void)state;
-    double losses[8], again;
+    double losses[8], undisturbed[8];
+    smp *job = open_job("adamw");
+    for (int s = 0; s < 8; s++)
+        undisturbed[s] = step(job);
+    smp_finalize(job);
     for (int on_disk = 4; on_disk <= 6; on_disk++) {
-        smp *job = open_job("adamw");
-        for (int s = 1; s <= 7; s++) {
-            losses[s - 1] = step(job);
-            if (s == on_disk)
-                must(smp_save(job, saved));
-        }
-        smp_finalize(job);
-        run_steps(1, 5, losses);
+        run_saving(6, on_disk, losses);
+        assert_int_equal(access(kept, F_OK), on_disk == 6 ? -1 : 0);
         job = open_keeping("adamw", 1);
         must(smp_load(job, saved));
-        const int64_t at = on_disk > 5 ? on_disk : 5;
-        assert_int_equal(job->step, at);
-        assert_int_equal(smp__job_position(job), at * SAMPLES);
+        assert_int_equal(job->step, 6);
+        assert_int_equal(smp__keep_was_loaded(job), on_disk < 6);
+        assert_int_equal(smp__job_position(job), 6 * SAMPLES);
         assert_string_equal(smp_load_note(job), "");
-        again = step(job);
-        assert_true(at == 6 ? again == losses[6] : again == losses[5]);
-        step(job);
-        assert_int_equal(kept_steps(), 1 << (at + 1));
+        assert_true(step(job) == undisturbed[6]);
+        assert_true(step(job) == undisturbed[7]);
+        assert_int_equal(kept_steps(), 1 << 7);
         smp_finalize(job);
         remove_kept();
         unlink(file_of(on_disk));
     }
+}
+
+/* A job that kept nothing has gone on from elsewhere: what it saved counts, of whatever step. */
+static void test_keep_other_branch(void **state)
+{
+    (void)state;
+    double losses[8];
+    run_saving(5, 2, losses);
+    smp *job = save_steps(3, 3, losses);
+    smp_finalize(job);
+    job = open_keeping("adamw", 1);
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 3);
+    assert_false(smp__keep_was_loaded(job));
+    assert_int_equal(kept_steps(), 0);
+    step(job);
+    smp_finalize(job);
+    assert_int_equal(kept_steps(), 1 << 4);
+    remove_kept();
 }
 
 /* What is damaged in memory is passed over, and names of steps that are to come go. */
@@ -276,13 +304,11 @@ static void test_keep_damaged(void **state)
 {
     (void)state;
     double losses[8];
-    smp *job = save_steps(3, 3, losses);
-    smp_finalize(job);
-    run_steps(1, 5, losses);
+    run_saving(5, 3, losses);
     assert_int_equal(kept_steps(), 1 << 5 | 1 << 4);
     flip(kept_file(5), header_of(kept_file(5)) + HEADER + 9);
     flip(kept_file(4), header_of(kept_file(4)) + 9);
-    job = open_keeping("adamw", 1);
+    smp *job = open_keeping("adamw", 1);
     must(smp_load(job, saved));
     assert_int_equal(job->step, 3);
     assert_non_null(strstr(smp_load_note(job), "checkpoint-0000000004.smp: the header is damaged"));
@@ -379,7 +405,7 @@ static void test_keep_refused(void **state)
     expect_no_job(&options, SMP_ERR_INPUT, "keep: states are kept in a folder of one's own");
     assert_int_equal(rmdir(kept), 0);
     assert_int_equal(symlink(saved, kept), 0);
-    expect_no_job(&options, SMP_ERR_INPUT, "keep: cannot make the folder to keep states in: ");
+    expect_no_job(&options, SMP_ERR_INPUT, "keep: cannot be a folder to keep states in: ");
     assert_int_equal(unlink(kept), 0);
     options.runtime.keep_every = -1;
     expect_no_job(&options, SMP_ERR_INPUT, "every -1 steps, in '");
@@ -482,11 +508,11 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
 #define TEST(name) cmocka_unit_test_setup_teardown(test_keep_##name, enter, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(names),          TEST(every),     TEST(later_is_loaded), TEST(damaged),
-        TEST(bytes),          TEST(goes_back), TEST(refused),         TEST(no_room),
-        TEST(folder_removed), TEST(beats),     TEST(default_folder),  TEST(unsaved),
-        TEST(nothing_left),   TEST(others),    TEST(one_is_there),    TEST(branch_left),
-        TEST(unnamed),
+        TEST(names),          TEST(every),        TEST(later_is_loaded), TEST(damaged),
+        TEST(bytes),          TEST(goes_back),    TEST(refused),         TEST(no_room),
+        TEST(folder_removed), TEST(beats),        TEST(default_folder),  TEST(unsaved),
+        TEST(nothing_left),   TEST(others),       TEST(one_is_there),    TEST(branch_left),
+        TEST(unnamed),        TEST(other_branch),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
