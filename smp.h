@@ -279,7 +279,7 @@ typedef struct smp_runtime_options {
     /* After every keep_every-th step (0: never) the state is kept in memory that outlives the
      * processes of the job, which are on one machine: in the folder keep_in, on tmpfs, three times
      * what a checkpoint takes. A thread of each rank writes it beside the next step, at whose end
-     * it counts. The first smp_load of a later job takes it where nothing later is saved.
+     * it counts. The first smp_load of a later job takes it where nothing was saved after it.
      * smp_finalize removes the folder if the last step is saved; after a failure it stays. */
     int64_t keep_every;
     const char *keep_in;
@@ -469,8 +469,8 @@ SMP_API smp_status smp_save_test(smp *s, int *done);
 SMP_API smp_status smp_save_wait(smp *s);
 
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
- * step; or, with keep_every and before the first step, what an earlier job has kept in memory,
- * unless that is of an earlier step. In `mode: inference` the model takes the weights alone, of
+ * step; or, with keep_every and until this job begins to keep a state, what an earlier one has kept
+ * in memory, unless something was saved after that. In `mode: inference` the model takes the weights alone, of
  * either mode. If that is damaged, the one before is taken, and smp_load_note says so. Collective.
  * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. After an
  * error that is found in the weights the job can only be finalised. */

@@ -121,14 +121,21 @@ int smp__checkpoint_best(const smp__saved *list, int n)
     return best;
 }
 
+int64_t smp__checkpoint_last(const smp__saved *list, int n)
+{
+    int i = 0;
+    while (i < n && list[i].saved == INT64_MAX)
+        i++;
+    return i < n ? list[i].saved : -1;
+}
+
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
 {
     smp__saved *list = NULL;
-    int n = 0, i = 0;
+    int n = 0;
     SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    while (i < n && list[i].saved == INT64_MAX)
-        i++;
-    *saved = i < n ? list[i].saved + 1 : 1;
+    const int64_t last = smp__checkpoint_last(list, n);
+    *saved = last < 0 ? 1 : last + 1;
     free(list);
     return SMP_OK;
 }

@@ -1,7 +1,7 @@
-/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2, to each a second
- * link, by the name of a checkpoint or free-0 .. free-2, and beat-RANK (heartbeat.h). A place gets
- * and loses the name of a checkpoint by a rename of that link: this takes nothing that may be short,
- * as a new link does in a tmpfs that has no more inodes. */
+/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2; to each of them
+ * a second link, called free-0 .. free-2 or as a checkpoint; beat-RANK (heartbeat.h). A place gets
+ * and loses the name of a checkpoint by a rename of that link. A new link would take an inode of
+ * the tmpfs, which may have none left. */
 #define _GNU_SOURCE /* renameat2 */
 #include "exec/checkpoint/kept_folder.h"
 
@@ -115,15 +115,6 @@ static smp_status open_own(const char *path, int *directory)
                     strerror(errno));
 }
 
-/* The number of the save that the last one whose header can be read has; -1: there is none. */
-static int64_t last_saved(const smp__saved *list, int n)
-{
-    int i = 0;
-    while (i < n && list[i].saved == INT64_MAX)
-        i++;
-    return i < n ? list[i].saved : -1;
-}
-
 smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later)
 {
     smp__saved *in_memory = NULL, *on_disk = NULL;
@@ -138,8 +129,8 @@ smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *la
         status = smp__checkpoint_list(kept, &in_memory, &n_memory);
     if (status == SMP_OK)
         status = smp__checkpoint_list(checkpoint, &on_disk, &n_disk);
-    const int64_t number = last_saved(in_memory, n_memory);
-    *later = number >= 0 && number >= last_saved(on_disk, n_disk);
+    const int64_t number = smp__checkpoint_last(in_memory, n_memory);
+    *later = number >= 0 && number >= smp__checkpoint_last(on_disk, n_disk);
     free(in_memory);
     free(on_disk);
     return status;

@@ -331,10 +331,9 @@ static smp_status choose_best(const char *path, smp__saved *list, int *n)
 
 static smp_status list_candidates(const smp *s, const char *path, bool best, candidates *c)
 {
-    int64_t next;
     SMP_TRY(smp__checkpoint_list(path, &c->saved, &c->n_saved));
-    SMP_TRY(smp__checkpoint_next(path, &next));
-    s->saving->number = next - 1;
+    const int64_t last = smp__checkpoint_last(c->saved, c->n_saved);
+    s->saving->number = last < 0 ? 0 : last;
     if (best)
         return choose_best(path, c->saved, &c->n_saved);
     return smp__keep_source(s) ? smp__checkpoint_list(smp__keep_source(s), &c->kept, &c->n_kept)

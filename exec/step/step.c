@@ -198,8 +198,8 @@ static smp_status update(smp *s, smp_step_result *result)
     if (limit > 0.0f && result->grad_norm > (double)limit)
         scale = (float)((double)limit / result->grad_norm) / scaled;
     SMP_TRY(smp__stamp_begin(s));
-    SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
     SMP_TRY(smp__keep_wait(s));
+    SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
     if (!unsound)
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
     SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_UPDATE));

@@ -121,5 +121,7 @@ chmod 755 keep
 expect_exit 2 mpirun -n 2 smp-run two.yaml "${common[@]}" "${keep[@]}" --resume
 expect_match err 'keep: states are kept in a folder of one.s own that nobody else can enter \(mode 700\)'
 expect_bad '--keep-every needs --checkpoint DIR' smp-run one.yaml "${common[@]}" --keep-every 1
+expect_bad 'states are kept there, and removed at the end' smp-run one.yaml "${common[@]}" --checkpoint keep \
+    --keep-every 1 --keep-in ./keep/
 expect_bad '--keep-in needs --keep-every K' smp-run one.yaml "${common[@]}" --checkpoint saved --keep-in keep
 finish
