@@ -470,10 +470,10 @@ SMP_API smp_status smp_save_wait(smp *s);
 
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
  * step; or, with keep_every and until this job begins to keep a state, what an earlier one has kept
- * in memory, unless something was saved after that. In `mode: inference` the model takes the weights alone, of
- * either mode. If that is damaged, the one before is taken, and smp_load_note says so. Collective.
- * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. After an
- * error that is found in the weights the job can only be finalised. */
+ * in memory, unless something was saved after that. In `mode: inference` the model takes the
+ * weights alone, of either mode. If that is damaged, the one before is taken, and smp_load_note
+ * says so. Collective. Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of
+ * this model. After an error that is found in the weights the job can only be finalised. */
 SMP_API smp_status smp_load(smp *s, const char *path);
 
 /* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. Or

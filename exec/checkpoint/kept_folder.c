@@ -1,7 +1,7 @@
-/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2; to each of them
- * a second link, called free-0 .. free-2 or as a checkpoint; beat-RANK (heartbeat.h). A place gets
- * and loses the name of a checkpoint by a rename of that link. A new link would take an inode of
- * the tmpfs, which may have none left. */
+/* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2; to each of
+ * them a second link, called free-0 .. free-2 or as a checkpoint; beat-RANK (heartbeat.h). A place
+ * gets and loses the name of a checkpoint by a rename of that link. A new link would take an inode
+ * of the tmpfs, which may have none left. */
 #define _GNU_SOURCE /* renameat2 */
 #include "exec/checkpoint/kept_folder.h"
 
