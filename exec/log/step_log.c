@@ -73,6 +73,27 @@ static smp_status flush(smp__step_log *log)
                            strerror(errno));
 }
 
+/* A folder that has a file is of a run before. */
+static smp_status check_new(const smp__step_log *log, const char *name)
+{
+    return log->kind == &smp__log_events && access(log->path, F_OK) == 0
+               ? smp_fail(SMP_ERR_INPUT,
+                          "%s: holds the log of another run: go on with --resume, or choose "
+                          "another folder",
+                          name)
+               : SMP_OK;
+}
+
+smp_status smp__step_log_check_new(const char *name)
+{
+    smp__step_log log = {.kind = kind_of(name)};
+    smp_status status = log.kind->locate(name, &log.path);
+    if (status == SMP_OK)
+        status = check_new(&log, name);
+    free(log.path);
+    return status;
+}
+
 smp_status smp__step_log_open(const char *name, int64_t resumed_step, smp__step_log **out)
 {
     smp__step_log *log = calloc(1, sizeof(*log));
@@ -80,12 +101,8 @@ smp_status smp__step_log_open(const char *name, int64_t resumed_step, smp__step_
         return smp_fail_memory(sizeof(*log));
     log->kind = kind_of(name);
     smp_status status = log->kind->locate(name, &log->path);
-    if (status == SMP_OK && resumed_step < 0 && log->kind == &smp__log_events &&
-        access(log->path, F_OK) == 0)
-        status = smp_fail(SMP_ERR_INPUT,
-                          "%s: holds the log of another run: go on with --resume, or choose "
-                          "another folder",
-                          name);
+    if (status == SMP_OK && resumed_step < 0)
+        status = check_new(log, name);
     if (status == SMP_OK)
         status = open_file(log, resumed_step);
     if (status == SMP_OK)

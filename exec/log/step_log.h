@@ -74,6 +74,8 @@ typedef struct smp__step_log smp__step_log;
  * that was done before, < 0 for a run from its beginning, which writes a new file (a folder that
  * has an event file is refused). SMP_ERR_INPUT: it cannot be written, or is no log of ours. */
 smp_status smp__step_log_open(const char *name, int64_t resumed_step, smp__step_log **out);
+/* Would a run from its beginning be refused for what is there? Makes the folder. */
+smp_status smp__step_log_check_new(const char *name);
 smp_status smp__step_log_add(smp__step_log *log, const smp__log_row *row);
 void smp__step_log_close(smp__step_log *log); /* accepts NULL */
 

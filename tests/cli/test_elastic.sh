@@ -25,6 +25,13 @@ expect_bad "^smp-run: --resume-best: unknown option|ambiguous" "${elastic[@]}" -
 expect_bad '^smp-run: no --data' smp-run --elastic model.yaml -n 2 --checkpoint run
 expect_bad "^smp-run: --tensor: got 'x', expected a whole number" "${elastic[@]}" -n 2 --checkpoint run --tensor x
 OMPI_COMM_WORLD_RANK=0 expect_bad '^smp-run: --elastic starts mpirun itself' "${elastic[@]}" -n 2 --checkpoint run
+# What another run has left is gone on with only if that is asked for.
+mkdir -p saved kept log
+touch saved/checkpoint-0000000004.smp kept/checkpoint-0000000004.smp log/events.out.tfevents.1.smp
+expect_bad 'saved: holds a checkpoint already, and no elastic\.yaml: continue it with --resume' \
+    "${elastic[@]}" -n 2 --checkpoint saved --keep-in "$PWD/none"
+expect_bad 'kept: holds the state of a run that was not ended' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/kept"
+expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/none" --log log
 printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
 expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt
 finish

@@ -35,9 +35,11 @@ typedef struct smp__elastic_job {
     smp__ranks ranks;
     smp__life life;
     double until_s;
-    int code;      /* of the end */
-    bool user_end; /* a signal asks for the end */
-    bool reshapes; /* the ranks are ended for other devices */
+    int code;       /* of the end */
+    bool user_end;  /* a signal asks for the end */
+    bool ask_again; /* ... which ranks may not have got yet */
+    double asked_s; /* ... when they were told last */
+    bool reshapes;  /* the ranks are ended for other devices */
     bool told_idle;
     bool told_few; /* that there are too few devices has been said */
 

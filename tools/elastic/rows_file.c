@@ -47,6 +47,7 @@ smp_status smp__rows_open(const char *path, smp__rows *out)
     if (flock(out->file, LOCK_EX | LOCK_NB) != 0)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: another smp-run --elastic works on this checkpoint folder", path);
+    out->fresh = info.st_size == 0;
     return SMP_OK;
 }
 

@@ -28,6 +28,7 @@ typedef struct smp__rows {
     int64_t n_again;      /* ... of these, computed again */
     smp__step_bits *seen; /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
     smp_text part;        /* a line whose end has not come yet */
+    bool fresh;           /* nothing was in it */
     bool silent;          /* what is read has been printed before */
     bool unprinted;       /* standard output takes no more */
 } smp__rows;

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/kept_folder.h"
 #include "graph/base/clock.h"
 
 enum { PATH_BYTES = 4096 };
@@ -178,6 +178,35 @@ static smp_status start(smp__elastic_job *job, const char *plan)
     return status;
 }
 
+/* What a job goes on with that another run has saved decides its bits, as its first plan does. */
+static smp_status compare_bits(const smp__elastic_job *job)
+{
+    const smp_train_options *train = &job->options->run.train;
+    const smp_plan *plan = job->plans.first;
+    const char *from = smp__kept_is_later(job->keep, job->folder) ? job->keep : job->folder;
+    char receipt[SMP__RECEIPT_BYTES];
+    bool found;
+    const struct {
+        const char *word;
+        int64_t has;
+    } decides[] = {{"microbatch-size", plan->microbatch_size},
+                   {"gradient-blocks", plan->gradient_blocks}};
+    if (!train->resume || train->resume_changed)
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_find_receipt(from, false, &found, receipt));
+    for (size_t i = 0; i < sizeof decides / sizeof decides[0]; i++) {
+        size_t length;
+        const char *value = smp__receipt_value(receipt, decides[i].word, &length);
+        if (value && strtoll(value, NULL, 10) != decides[i].has)
+            return smp_fail(SMP_ERR_INPUT,
+                            "the plan has %s %lld, the run that is resumed had %.*s: give --%s "
+                            "%.*s, or --resume-changed for other bits",
+                            decides[i].word, (long long)decides[i].has, (int)length, value,
+                            decides[i].word, (int)length, value);
+    }
+    return SMP_OK;
+}
+
 static void say_start(smp__elastic_job *job, const char *plan)
 {
     smp_text slots = {0};
@@ -194,6 +223,8 @@ static void say_start(smp__elastic_job *job, const char *plan)
 smp_status smp__elastic_start(smp__elastic_job *job, int devices)
 {
     char from[PATH_BYTES], plan[PATH_BYTES];
+    if (job->record.incarnation == 0)
+        SMP_TRY(compare_bits(job));
     job->devices = devices;
     smp__slots_pick(&job->slots, devices, job->picked);
     SMP_TRY(smp__ranks_end_orphans(job->keep));

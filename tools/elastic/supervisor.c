@@ -17,6 +17,7 @@
 
 #include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/kept_folder.h"
+#include "exec/log/step_log.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/start_ranks.h"
 
@@ -25,6 +26,7 @@ static const double longest_tick_s = 0.5; /* that counts as quiet: the superviso
 static const double grace_s = 10.0;       /* for all ranks to end after the first has, */
 static const double short_grace_s = 0.3;  /* ... before the last step: to say what they know */
 static const double launcher_s = 5.0;     /* for the launcher to end after its ranks */
+static const double ask_again_s = 0.5;    /* between signals to ranks that start */
 
 bool smp__elastic_asked(int argc, char **argv)
 {
@@ -34,13 +36,23 @@ bool smp__elastic_asked(int argc, char **argv)
     return false;
 }
 
+/* What is ignored already stays so: nohup, and jobs that a script starts beside itself. */
+static bool is_ignored(int number)
+{
+    struct sigaction before;
+    return sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN;
+}
+
 static int open_signals(void)
 {
     sigset_t all;
     sigemptyset(&all);
-    const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGHUP};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaddset(&all, numbers[i]);
+    const int ends[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+    signal(SIGCHLD, SIG_DFL); /* ignored, children would go unseen */
+    sigaddset(&all, SIGCHLD);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (!is_ignored(ends[i]))
+            sigaddset(&all, ends[i]);
     signal(SIGPIPE, SIG_IGN);
     return sigprocmask(SIG_BLOCK, &all, NULL) == 0 ? signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK)
                                                    : -1;
@@ -78,6 +90,25 @@ static smp_status name_files(smp__elastic_job *job)
     return name_keep(job);
 }
 
+/* As of a run without a supervisor: a new job goes on with what it finds only if that is asked for.
+ */
+static smp_status check_new(const smp__elastic_job *job)
+{
+    const smp_train_options *train = &job->options->run.train;
+    if (!train->resume && smp__checkpoint_exists(job->folder))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds a checkpoint already, and no elastic.yaml: continue it with "
+                        "--resume or choose another directory",
+                        job->folder);
+    if (!train->resume && job->options->keep_every > 0 && smp__checkpoint_exists(job->keep))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds the state of a run that was not ended: continue it with "
+                        "--resume=auto, remove it, or choose another folder by --keep-in",
+                        job->keep);
+    const bool begins = !smp__checkpoint_exists(job->folder) && !smp__checkpoint_exists(job->keep);
+    return begins && train->log ? smp__step_log_check_new(train->log) : SMP_OK;
+}
+
 /* What an earlier supervisor has left, or a new job. */
 static smp_status open_job(smp__elastic_job *job)
 {
@@ -93,12 +124,8 @@ static smp_status open_job(smp__elastic_job *job)
     SMP_TRY(status);
     SMP_TRY(smp__slots_open(job->folder, o->most, &job->slots));
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
-    if (job->record.incarnation == 0 && o->keep_every > 0 && smp__checkpoint_exists(job->keep) &&
-        !smp__checkpoint_exists(job->folder))
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: holds the state of another run, which was not ended: remove it, or "
-                        "choose another folder by --keep-in",
-                        job->keep);
+    if (job->record.incarnation == 0)
+        SMP_TRY(check_new(job));
     SMP_TRY(smp__rows_take(&job->rows, job->record.job, job->record.rows));
     SMP_TRY(smp__ranks_end_orphans(job->keep));
     smp__slots_look(&job->slots);
@@ -145,8 +172,23 @@ static void take_signal(smp__elastic_job *job, int number)
     } else {
         job->user_end = true;
         job->reshapes = false;
-        smp__launcher_signal(&job->launcher, SIGUSR1);
+        job->ask_again = true;
     }
+}
+
+/* Ranks save and end. While they start, the signal may reach mpirun before it passes signals on, or
+ * before there are ranks: it is sent again until all are there. Then once is enough, and another
+ * one could meet ranks that are about to end. */
+static void ask_ranks(smp__elastic_job *job)
+{
+    const bool all_there = job->loaded_s > 0.0 || job->resumed;
+    const double now_s = smp_clock_s();
+    if (!job->ask_again || job->ranks.first_gone >= 0 ||
+        (!all_there && now_s < job->asked_s + ask_again_s))
+        return;
+    job->asked_s = now_s;
+    job->ask_again = !all_there;
+    smp__launcher_signal(&job->launcher, SIGUSR1);
 }
 
 static void take_signals(smp__elastic_job *job, int signals)
@@ -272,6 +314,7 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
         smp__launcher_read(&job->launcher);
         SMP_TRY(read_rows(job));
         look_at_ranks(job, elapsed_s);
+        ask_ranks(job);
         if (job->life == SMP__LIFE_END || job->ranks.first_gone >= 0)
             end_late(job);
         if (job->launcher.ended)
@@ -371,7 +414,7 @@ static void save_kept(const smp__elastic_job *job)
 
 static void close_job(smp__elastic_job *job, bool opened)
 {
-    bool recorded = opened;
+    bool recorded = opened || job->rows.fresh;
     if (opened) {
         save_kept(job);
         if (job->record.incarnation > 0)

@@ -47,8 +47,9 @@ static smp_status open_slow(smp__trainer *t)
 static smp_status open_own(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    /* A job for inference counts steps of its own. */
-    const bool resumes = o->resume && t->about.trains;
+    /* A job for inference counts steps of its own. A supervisor has looked at an old log already;
+     * what is there now may be of ranks that died before anything was saved. */
+    const bool resumes = (o->resume || o->rows) && t->about.trains;
     smp__watch *w = calloc(1, sizeof(*w));
     t->watch = w;
     if (!w)
