@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "graph/base/clock.h"
+#include "tools/elastic/outlet.h"
 
 enum { TEXT_BYTES = 4096 };
 
@@ -34,11 +35,14 @@ void smp__events_close(smp__events *events)
 void smp__events_say(const char *format, ...)
 {
     char text[TEXT_BYTES];
+    smp_text line = {0};
     va_list values;
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    fprintf(stderr, "smp-run: %s\n", text); /* unbuffered: one write */
+    smp_text_append(&line, "smp-run: %s\n", text);
+    smp__outlet_put(STDERR_FILENO, line.data, line.failed ? 0 : line.length);
+    smp_text_free(&line);
 }
 
 void smp__events_put(smp__events *events, const char *name, const char *more, ...)

@@ -5,12 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tools/elastic/outlet.h"
 
 enum { BLOCK = 64 * 1024, LINE_BYTES = 1 << 16, NOT_STARTED = 127 };
 
@@ -136,23 +139,17 @@ static void note_line(smp__told *told, const char *line)
 
 static void pass_line(smp_text *part, int to, smp__told *told)
 {
-    size_t done = 0;
     if (told)
         note_line(told, part->data);
-    while (done < part->length) {
-        const ssize_t n = write(to, part->data + done, part->length - done);
-        if (n < 0 && errno != EINTR)
-            break; /* nobody reads: the job does not depend on it */
-        done += n > 0 ? (size_t)n : 0;
-    }
+    smp__outlet_put(to, part->data, part->length);
     part->length = 0;
 }
 
-/* Reads a pipe until nothing is there; closes it at its end. */
-static void relay(int *from, smp_text *part, int to, smp__told *told)
+/* Reads a pipe until nothing is there, or too much waits for a reader; closes it at its end. */
+static void relay(int *from, smp_text *part, int to, smp__told *told, size_t most_waiting)
 {
     char block[BLOCK];
-    while (*from >= 0) {
+    while (*from >= 0 && smp__outlet_flush(to) < most_waiting) {
         const ssize_t n = read(*from, block, sizeof block);
         if (n < 0 && errno == EINTR)
             continue;
@@ -173,10 +170,23 @@ static void relay(int *from, smp_text *part, int to, smp__told *told)
     }
 }
 
+static void relay_both(smp__launcher *l, size_t most_waiting)
+{
+    relay(&l->out, &l->out_part, STDOUT_FILENO, NULL, most_waiting);
+    relay(&l->err, &l->err_part, STDERR_FILENO, &l->told, most_waiting);
+}
+
 void smp__launcher_read(smp__launcher *l)
 {
-    relay(&l->out, &l->out_part, STDOUT_FILENO, NULL);
-    relay(&l->err, &l->err_part, STDERR_FILENO, &l->told);
+    relay_both(l, SMP__OUTLET_MOST);
+}
+
+void smp__launcher_put_polls(const smp__launcher *l, struct pollfd *polls)
+{
+    const bool out = smp__outlet_flush(STDOUT_FILENO) < SMP__OUTLET_MOST;
+    const bool err = smp__outlet_flush(STDERR_FILENO) < SMP__OUTLET_MOST;
+    polls[0] = (struct pollfd){.fd = out ? l->out : -1, .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = err ? l->err : -1, .events = POLLIN};
 }
 
 void smp__launcher_signal(const smp__launcher *l, int number)
@@ -193,7 +203,7 @@ void smp__launcher_kill(const smp__launcher *l)
 
 void smp__launcher_close(smp__launcher *l)
 {
-    smp__launcher_read(l);
+    relay_both(l, SIZE_MAX);
     if (l->out >= 0)
         close(l->out);
     if (l->err >= 0)

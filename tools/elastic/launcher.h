@@ -3,6 +3,7 @@
 #ifndef SMP_TOOLS_ELASTIC_LAUNCHER_H
 #define SMP_TOOLS_ELASTIC_LAUNCHER_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -29,8 +30,9 @@ typedef struct smp__launcher {
 smp_status smp__launcher_prepare(int n);
 /* Starts it. argv: ends with NULL. SMP_ERR_INPUT: the program cannot be started. */
 smp_status smp__launcher_start(char *const *argv, smp__launcher *out);
-/* Reads what is there and passes whole lines on. */
+/* Reads what is there and passes whole lines on, unless their reader stalls. */
 void smp__launcher_read(smp__launcher *launcher);
+void smp__launcher_put_polls(const smp__launcher *launcher, struct pollfd *polls); /* [2] */
 /* To the process alone, or to its group. */
 void smp__launcher_signal(const smp__launcher *launcher, int number);
 void smp__launcher_kill(const smp__launcher *launcher);

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/elastic/outlet.h"
 #include "tools/run/supervised.h"
 
 enum {
     HEAD_BYTES = 64,
     BLOCK = 64 * 1024,
-    LINE_BYTES = 1 << 20, /* more is passed on in parts */
     KEPT_BYTES = 1 << 20, /* of what was printed stay, for a supervisor that is started again */
     FREED_AT_ONCE = 4 * KEPT_BYTES
 };
@@ -59,24 +59,6 @@ static smp_status write_head(const smp__rows *rows)
     return pwrite(rows->file, head, HEAD_BYTES, 0) == HEAD_BYTES
                ? SMP_OK
                : fail_file(rows->path, "cannot be written");
-}
-
-/* To standard output, all of it. A reader that has left does not end the job. */
-static void print(smp__rows *rows, const char *text, size_t bytes)
-{
-    while (bytes > 0 && !rows->unprinted) {
-        const ssize_t n = write(STDOUT_FILENO, text, bytes);
-        if (n >= 0) {
-            text += n;
-            bytes -= (size_t)n;
-        } else if (errno == EAGAIN) {
-            struct pollfd wait = {.fd = STDOUT_FILENO, .events = POLLOUT};
-            (void)poll(&wait, 1, -1);
-        } else if (errno != EINTR) {
-            fprintf(stderr, "smp-run: standard output: %s; the job goes on\n", strerror(errno));
-            rows->unprinted = true;
-        }
-    }
 }
 
 static smp_status take_mark(smp__rows *rows, int64_t step, uint64_t bits)
@@ -126,58 +108,86 @@ static int64_t *printed_of(smp__rows *rows, const char *line, int64_t *step)
     return NULL;
 }
 
-/* line: with its newline, and a zero in its place or after it. */
-static smp_status take_line(smp__rows *rows, const char *line, size_t bytes, smp_text *out)
+/* Whole lines from `at` on: *used bytes of the block, which has a byte more; 0: no line has ended.
+ * What is longer than the block counts as a line. */
+static smp_status read_lines(const smp__rows *rows, int64_t at, char *block, size_t size,
+                             size_t *used)
 {
-    int64_t step = 0;
-    uint64_t bits = 0;
-    if (sscanf(line, SMP__STEP_MARK_READ, &step, &bits) == 2)
-        return step > 0 ? take_mark(rows, step, bits) : SMP_OK;
-    int64_t *printed = printed_of(rows, line, &step);
-    const bool again = printed && step <= *printed;
-    if (printed && !again)
-        *printed = step;
-    if (!again && !rows->silent)
-        smp_text_append_bytes(out, line, bytes);
+    ssize_t n;
+    do
+        n = pread(rows->file, block, size, at);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return fail_file(rows->path, "cannot be read");
+    const char *end = memrchr(block, '\n', (size_t)n);
+    *used = end ? (size_t)(end - block) + 1 : (size_t)n == size ? size : 0;
     return SMP_OK;
 }
 
-/* Whole lines of what has come; the rest waits. */
-static smp_status take_lines(smp__rows *rows, const char *data, size_t bytes, smp_text *out)
+/* The length of the line at the beginning, whose newline is replaced by a zero. */
+static size_t cut_line(char *text, size_t bytes)
 {
-    while (bytes > 0) {
-        const char *end = memchr(data, '\n', bytes);
-        const size_t n = end ? (size_t)(end - data) + 1 : bytes;
-        smp_text_append_bytes(&rows->part, data, n);
-        data += n;
-        bytes -= n;
-        if (rows->part.failed)
-            return smp_fail_memory(rows->part.capacity);
-        if (!end && rows->part.length < LINE_BYTES)
-            break;
-        SMP_TRY(take_line(rows, rows->part.data, rows->part.length, out));
-        rows->part.length = 0;
+    char *end = memchr(text, '\n', bytes);
+    end = end ? end : text + bytes;
+    *end = '\0';
+    return (size_t)(end - text) + 1;
+}
+
+/* Looks at the marks of all lines that have come. */
+static smp_status take_marks(smp__rows *rows)
+{
+    char block[BLOCK + 1];
+    for (;;) {
+        size_t used = 0;
+        SMP_TRY(read_lines(rows, rows->read_to, block, BLOCK, &used));
+        if (used == 0)
+            return SMP_OK;
+        for (size_t at = 0, n; at < used; at += n) {
+            int64_t step = 0;
+            uint64_t bits = 0;
+            n = cut_line(block + at, used - at);
+            if (sscanf(block + at, SMP__STEP_MARK_READ, &step, &bits) == 2 && step > 0)
+                SMP_TRY(take_mark(rows, step, bits));
+        }
+        rows->read_to += (int64_t)used;
     }
-    return SMP_OK;
 }
 
-/* From read_to up to `end`, or all that is there. */
-static smp_status read_up_to(smp__rows *rows, int64_t end, smp_text *out)
+/* Takes out marks, and rows that have been printed. The length of what stays. */
+static size_t sift(smp__rows *rows, char *text, size_t bytes)
 {
-    char block[BLOCK];
-    smp_status status = SMP_OK;
-    while (status == SMP_OK && rows->read_to < end) {
-        const int64_t left = end - rows->read_to;
-        const ssize_t n =
-            pread(rows->file, block, left < BLOCK ? (size_t)left : BLOCK, rows->read_to);
-        if (n < 0 && errno == EINTR)
+    size_t kept = 0;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        int64_t step = 0;
+        uint64_t bits = 0;
+        const char last = text[bytes - 1];
+        n = cut_line(text + at, bytes - at);
+        const bool mark = sscanf(text + at, SMP__STEP_MARK_READ, &step, &bits) == 2;
+        int64_t *printed = mark ? NULL : printed_of(rows, text + at, &step);
+        if (mark || (printed && step <= *printed))
             continue;
-        if (n <= 0)
-            return n < 0 ? fail_file(rows->path, "cannot be read") : SMP_OK;
-        rows->read_to += n;
-        status = take_lines(rows, block, (size_t)n, out);
+        if (printed)
+            *printed = step;
+        n = n < bytes - at ? n : bytes - at;
+        text[at + n - 1] = at + n < bytes ? '\n' : last;
+        memmove(text + kept, text + at, n);
+        kept += n;
     }
-    return status;
+    return kept;
+}
+
+/* The lines after those that are printed, as many as a pipe takes at once. */
+static smp_status read_piece(const smp__rows *rows, char *block, size_t *used)
+{
+    const int64_t left = rows->read_to - rows->printed_to;
+    const size_t piece = left < PIPE_BUF ? (size_t)left : PIPE_BUF;
+    const size_t most = left < BLOCK ? (size_t)left : BLOCK;
+    *used = 0;
+    if (piece > 0)
+        SMP_TRY(read_lines(rows, rows->printed_to, block, piece, used));
+    return *used == piece && piece < most && block[piece - 1] != '\n'
+               ? read_lines(rows, rows->printed_to, block, most, used)
+               : SMP_OK;
 }
 
 /* The job of the head, and what it has printed; false: there is none. */
@@ -189,13 +199,21 @@ static bool read_head(const smp__rows *rows, char job[17], int64_t *printed_to)
            *printed_to >= HEAD_BYTES;
 }
 
+/* What ranks that are gone have left. */
+static smp_status take_silently(smp__rows *rows)
+{
+    rows->silent = true;
+    const smp_status status = take_marks(rows);
+    rows->silent = false;
+    return status;
+}
+
 smp_status smp__rows_take(smp__rows *rows, const char *job, int64_t printed)
 {
     char known[17] = "";
     int64_t printed_to = 0;
-    smp_text none = {0};
     snprintf(rows->job, sizeof rows->job, "%s", job);
-    rows->read_to = rows->printed_to = rows->freed_to = HEAD_BYTES;
+    rows->read_to = rows->printing_to = rows->printed_to = rows->freed_to = HEAD_BYTES;
     if (!read_head(rows, known, &printed_to) || strcmp(known, job) != 0) {
         if (ftruncate(rows->file, 0) != 0)
             return fail_file(rows->path, "cannot be emptied");
@@ -204,19 +222,29 @@ smp_status smp__rows_take(smp__rows *rows, const char *job, int64_t printed)
     }
     const off_t hole = lseek(rows->file, HEAD_BYTES, SEEK_HOLE); /* what was freed */
     const off_t data = hole < 0 ? -1 : lseek(rows->file, hole, SEEK_DATA);
-    rows->read_to = data > HEAD_BYTES ? data : HEAD_BYTES;
-    rows->silent = true;
-    const smp_status status = read_up_to(rows, printed_to, &none);
-    rows->silent = false;
-    rows->part.length = 0;
-    rows->printed_to = printed_to;
-    smp_text_free(&none);
-    return status;
+    rows->read_to = rows->printed_to = data > HEAD_BYTES ? data : HEAD_BYTES;
+    SMP_TRY(take_silently(rows));
+    while (rows->printed_to < printed_to) { /* which rows have been printed */
+        char block[BLOCK + 1];
+        const int64_t left = printed_to - rows->printed_to;
+        size_t used = 0;
+        SMP_TRY(
+            read_lines(rows, rows->printed_to, block, left < BLOCK ? (size_t)left : BLOCK, &used));
+        if (used == 0)
+            break;
+        sift(rows, block, used);
+        rows->printed_to += (int64_t)used;
+    }
+    rows->printed_to = rows->printing_to = printed_to;
+    return SMP_OK;
 }
 
-void smp__rows_begin(smp__rows *rows)
+smp_status smp__rows_begin(smp__rows *rows)
 {
+    SMP_TRY(take_silently(rows));
     rows->first = rows->at = rows->n_again = 0;
+    return ftruncate(rows->file, rows->read_to) == 0 ? SMP_OK
+                                                     : fail_file(rows->path, "cannot be cut");
 }
 
 /* Memory of what was printed long ago, but for the head's page. */
@@ -229,20 +257,35 @@ static void free_printed(smp__rows *rows)
     rows->freed_to = end;
 }
 
+smp_status smp__rows_print(smp__rows *rows)
+{
+    char block[BLOCK + 1];
+    while (smp__outlet_flush(STDOUT_FILENO) == 0) {
+        size_t used = 0;
+        if (rows->printing_to > rows->printed_to) {
+            rows->printed_to = rows->printing_to;
+            free_printed(rows);
+            SMP_TRY(write_head(rows));
+        }
+        SMP_TRY(read_piece(rows, block, &used));
+        if (used == 0)
+            break;
+        rows->printing_to = rows->printed_to + (int64_t)used;
+        smp__outlet_put(STDOUT_FILENO, block, sift(rows, block, used));
+    }
+    return SMP_OK;
+}
+
+bool smp__rows_printed(const smp__rows *rows)
+{
+    return rows->printed_to == rows->read_to;
+}
+
 smp_status smp__rows_read(smp__rows *rows)
 {
-    smp_text out = {0};
-    const int64_t before = rows->read_to;
-    smp_status status = read_up_to(rows, INT64_MAX, &out);
-    print(rows, out.data, out.length);
-    if (status == SMP_OK && out.failed)
-        status = smp_fail_memory(out.capacity);
-    smp_text_free(&out);
-    if (rows->read_to == before)
-        return status;
-    rows->printed_to = rows->read_to - (int64_t)rows->part.length;
-    free_printed(rows);
-    return status == SMP_OK ? write_head(rows) : status;
+    const smp_status marks = take_marks(rows);
+    const smp_status printed = smp__rows_print(rows); /* up to a mark that is wrong */
+    return marks != SMP_OK ? marks : printed;
 }
 
 void smp__rows_close(smp__rows *rows, bool remove)
@@ -251,7 +294,6 @@ void smp__rows_close(smp__rows *rows, bool remove)
         unlink(rows->path);
     if (rows->file >= 0)
         close(rows->file);
-    smp_text_free(&rows->part);
     free(rows->seen);
     free(rows->path);
     *rows = (smp__rows){.file = -1};

@@ -21,16 +21,14 @@ typedef struct smp__rows {
     char *path;
     int file;
     char job[17];
-    int64_t read_to, printed_to, freed_to; /* offsets */
-    int64_t last;                          /* the highest step done, 0: none */
-    int64_t row, evaluation;               /* the highest step whose line has been printed */
-    int64_t first, at;    /* steps since smp__rows_begin: the first, the last; 0: none yet */
-    int64_t n_again;      /* ... of these, computed again */
-    smp__step_bits *seen; /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
-    smp_text part;        /* a line whose end has not come yet */
-    bool fresh;           /* nothing was in it */
-    bool silent;          /* what is read has been printed before */
-    bool unprinted;       /* standard output takes no more */
+    int64_t read_to, printing_to, printed_to, freed_to; /* offsets */
+    int64_t last;                                       /* the highest step done, 0: none */
+    int64_t row, evaluation; /* the highest step whose line has been printed */
+    int64_t first, at;       /* steps since smp__rows_begin: the first, the last; 0: none yet */
+    int64_t n_again;         /* ... of these, computed again */
+    smp__step_bits *seen;    /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
+    bool fresh;              /* nothing was in it */
+    bool silent;             /* ranks that are gone have written what is read */
 } smp__rows;
 
 enum { SMP__ROWS_SEEN = 1 << 16 };
@@ -40,10 +38,15 @@ smp_status smp__rows_open(const char *path, smp__rows *out);
 /* Goes on after what was printed of that job, or begins; printed: the last row that is known to be
  * where the file is of another job. */
 smp_status smp__rows_take(smp__rows *rows, const char *job, int64_t printed);
-/* Ranks are about to be started. */
-void smp__rows_begin(smp__rows *rows);
-/* Prints what is new. SMP_ERR_FAILED: a step has another loss than before. */
+/* Ranks are about to be started, none runs: what the last has not written to its end is dropped. */
+smp_status smp__rows_begin(smp__rows *rows);
+/* Reads what is new and prints of it what the reader takes. SMP_ERR_FAILED: a step has another loss
+ * than before. */
 smp_status smp__rows_read(smp__rows *rows);
+/* Prints what of that is left. */
+smp_status smp__rows_print(smp__rows *rows);
+/* Is nothing left? */
+bool smp__rows_printed(const smp__rows *rows);
 /* remove: nobody goes on after this. */
 void smp__rows_close(smp__rows *rows, bool remove);
 

@@ -239,7 +239,7 @@ smp_status smp__elastic_start(smp__elastic_job *job, int devices)
     }
     smp__ranks_close(&job->ranks);
     SMP_TRY(smp__ranks_open(job->keep, devices, &job->ranks));
-    smp__rows_begin(&job->rows);
+    SMP_TRY(smp__rows_begin(&job->rows));
     job->started_s = smp_clock_s();
     job->loaded_s = job->first_mark_s = job->mark_s = 0.0;
     job->first_mark = job->n_marks = 0;

@@ -19,6 +19,7 @@
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/log/step_log.h"
 #include "graph/base/clock.h"
+#include "tools/elastic/outlet.h"
 #include "tools/elastic/start_ranks.h"
 
 enum { TICK_MS = 50, FIXED_POLLS = 3, PATH_BYTES = 4096 };
@@ -26,6 +27,7 @@ static const double longest_tick_s = 0.5; /* that counts as quiet: the superviso
 static const double grace_s = 10.0;       /* for all ranks to end after the first has, */
 static const double short_grace_s = 0.3;  /* ... before the last step: to say what they know */
 static const double launcher_s = 5.0;     /* for the launcher to end after its ranks */
+static const double drain_s = 2.0;        /* for a reader to read on, after a signal */
 static const double ask_again_s = 0.5;    /* between signals to ranks that start */
 
 bool smp__elastic_asked(int argc, char **argv)
@@ -140,7 +142,7 @@ static smp_status open_job(smp__elastic_job *job)
 /* A full disk does not end the job. */
 static bool write_record(smp__elastic_job *job)
 {
-    job->record.rows = job->rows.last;
+    job->record.rows = smp__rows_printed(&job->rows) ? job->rows.last : job->rows.row;
     const smp_status status =
         smp__record_write(job->folder, job->options->planning.data, &job->record, &job->slots,
                           job->picked, job->devices);
@@ -307,6 +309,8 @@ static void end_late(smp__elastic_job *job)
 /* One round of what does not wait. */
 static smp_status advance(smp__elastic_job *job, double elapsed_s)
 {
+    (void)smp__outlet_flush(STDERR_FILENO);
+    SMP_TRY(smp__rows_print(&job->rows));
     SMP_TRY(reap(job));
     if (smp__slots_look(&job->slots))
         smp__elastic_change(job);
@@ -342,8 +346,8 @@ static void wait_events(smp__elastic_job *job, int signals, struct pollfd *polls
     int n = 0;
     polls[n++] = (struct pollfd){.fd = signals, .events = POLLIN};
     if (runs(job)) { /* a descriptor of -1 is passed over */
-        polls[n++] = (struct pollfd){.fd = job->launcher.out, .events = POLLIN};
-        polls[n++] = (struct pollfd){.fd = job->launcher.err, .events = POLLIN};
+        smp__launcher_put_polls(&job->launcher, polls + n);
+        n += 2;
     }
     const int fixed = n;
     const int ranks = runs(job) ? smp__ranks_put_polls(&job->ranks, polls + fixed) : 0;
@@ -412,17 +416,42 @@ static void save_kept(const smp__elastic_job *job)
     free_kept(job);
 }
 
-static void close_job(smp__elastic_job *job, bool opened)
+/* Waits for those who read what is left; not for long if a signal asks for the end, or has. */
+static void drain(smp__elastic_job *job, int signals)
+{
+    struct pollfd signal = {.fd = signals, .events = POLLIN};
+    const double begin_s = smp_clock_s();
+    for (;;) {
+        struct signalfd_siginfo info;
+        const bool failed = smp__rows_print(&job->rows) != SMP_OK;
+        const bool printed = failed || smp__rows_printed(&job->rows);
+        const bool hurries = job->user_end || smp__outlet_full(STDOUT_FILENO);
+        if ((printed && smp__outlet_flush(STDERR_FILENO) == 0) ||
+            (hurries && smp_clock_s() > begin_s + drain_s))
+            return;
+        if (poll(&signal, 1, TICK_MS) > 0 &&
+            read(signals, &info, sizeof info) == (ssize_t)sizeof info && info.ssi_signo != SIGCHLD)
+            return;
+    }
+}
+
+static void close_job(smp__elastic_job *job, bool opened, int signals)
 {
     bool recorded = opened || job->rows.fresh;
     if (opened) {
         save_kept(job);
+        drain(job, signals);
         if (job->record.incarnation > 0)
             recorded = write_record(job);
-        if (job->rows.unprinted && job->code == 0)
+        recorded = recorded && smp__rows_printed(&job->rows);
+        if (!smp__rows_printed(&job->rows))
+            smp__events_say("rows that are not printed stay in %s: the same command prints them",
+                            job->rows.path);
+        if (job->code == 0 && (!smp__rows_printed(&job->rows) || smp__outlet_broken(STDOUT_FILENO)))
             job->code = 1;
         smp__elastic_sweep(job);
         smp__events_sum(&job->events, job->code);
+        (void)smp__outlet_flush(STDERR_FILENO);
     }
     smp__rows_close(&job->rows, recorded); /* which says how far rows have been printed */
     smp__plans_close(&job->plans);
@@ -455,7 +484,7 @@ static int supervise(const smp__elastic_options *options)
         watch(&job, signals);
     else
         smp__elastic_fail(&job, status);
-    close_job(&job, opened);
+    close_job(&job, opened, signals);
     if (signals >= 0)
         close(signals);
     return job.code;

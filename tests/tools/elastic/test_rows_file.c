@@ -50,7 +50,7 @@ static void open_rows(smp__rows *rows, const char *job, int64_t before)
 {
     assert_int_equal(smp__rows_open(path, rows), SMP_OK);
     assert_int_equal(smp__rows_take(rows, job, before), SMP_OK);
-    smp__rows_begin(rows);
+    assert_int_equal(smp__rows_begin(rows), SMP_OK);
 }
 
 static int begin(void **state)
@@ -75,7 +75,7 @@ static void test_rows_stand_once(void **state)
     assert_int_equal(read_printing(&rows), SMP_OK);
     expect_printed("step 1  loss 1.0000\nstep 2  loss 2.0000\nstep 2  evaluation loss 3\n");
     assert_int_equal(rows.last, 2);
-    smp__rows_begin(&rows);
+    assert_int_equal(smp__rows_begin(&rows), SMP_OK);
     append("# step 2 4000000000000000\nstep 2  loss 2.0000\nstep 2  evaluation loss 3\nother\n"
            "# step 3 3ff0000000000000\nstep 3  loss 1.0000\n");
     assert_int_equal(read_printing(&rows), SMP_OK);
@@ -111,6 +111,69 @@ static void test_rows_of_other_bits(void **state)
     append("# step 1 3ff0000000000000\n# step 1 3ff0000000000001\n");
     assert_int_equal(read_printing(&rows), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "step 1 has the loss 1.0000000000000002, and had 1 "));
+    smp__rows_close(&rows, true);
+}
+
+/* Nobody reads: steps are seen and compared all the same, and what is left is printed later. */
+static void test_rows_that_nobody_reads(void **state)
+{
+    enum { STEPS = 5000, MOST = 1 << 20 };
+    smp__rows rows;
+    int ends[2];
+    char *got = calloc(1, MOST), *at = got;
+    size_t length = 0;
+    (void)state;
+    assert_non_null(got);
+    assert_int_equal(pipe(ends), 0);
+    const int before = dup(STDOUT_FILENO);
+    fflush(stdout);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[1]);
+    open_rows(&rows, job, 0);
+    for (int step = 1; step <= STEPS; step++) {
+        char line[100];
+        snprintf(line, sizeof line, "# step %d %016x\nstep %d  loss %d and more\n", step, step,
+                 step, step);
+        append(line);
+    }
+    const smp_status status = smp__rows_read(&rows);
+    const int64_t last = rows.last;
+    const bool printed = smp__rows_printed(&rows);
+    for (int i = 0; i < 100 && !smp__rows_printed(&rows); i++) {
+        (void)smp__rows_print(&rows);
+        length += (size_t)read(ends[0], got + length, MOST - 1 - length);
+    }
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    close(ends[0]);
+    assert_int_equal(status, SMP_OK);
+    assert_int_equal(last, STEPS);
+    assert_false(printed);
+    assert_true(smp__rows_printed(&rows));
+    for (int step = 1; step <= STEPS; step++) {
+        int row = 0;
+        assert_int_equal(sscanf(at, "step %d  loss", &row), 1);
+        assert_int_equal(row, step);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_int_equal(*at, '\0');
+    free(got);
+    smp__rows_close(&rows, true);
+}
+
+/* A rank dies in the middle of a line; another one goes on. */
+static void test_rows_torn(void **state)
+{
+    smp__rows rows;
+    (void)state;
+    open_rows(&rows, job, 0);
+    append("# step 1 3ff0000000000000\nstep 1  loss 1.0000\n# step 2 4000000000000000\nstep 2  lo");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    assert_int_equal(smp__rows_begin(&rows), SMP_OK);
+    append("# step 2 4000000000000000\nstep 2  loss 2.0000\n");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    expect_printed("step 1  loss 1.0000\nstep 2  loss 2.0000\n");
+    assert_int_equal(rows.n_again, 1);
     smp__rows_close(&rows, true);
 }
 
@@ -205,6 +268,8 @@ int main(void)
         cmocka_unit_test_setup(test_rows_stand_once, begin),
         cmocka_unit_test_setup(test_rows_json, begin),
         cmocka_unit_test_setup(test_rows_of_other_bits, begin),
+        cmocka_unit_test_setup(test_rows_that_nobody_reads, begin),
+        cmocka_unit_test_setup(test_rows_torn, begin),
         cmocka_unit_test_setup(test_rows_after_a_supervisor, begin),
         cmocka_unit_test_setup(test_rows_of_a_long_job, begin),
         cmocka_unit_test_setup(test_rows_refused, begin),
