@@ -12,10 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "graph/base/clock.h"
 #include "schedule/check/same_bits.h"
+#include "tools/elastic/events.h"
 
-enum { PATH_BYTES = 4096, REPORT_BYTES = 4096, AHEAD_NICE = 19 };
-static const double gain = 0.1; /* of a plan for fewer devices, to be preferred */
+enum { PATH_BYTES = 4096, REPORT_BYTES = 4096, AHEAD_NICE = 19, MOST_FAILURES = 4 };
+static const double again_s = 30.0; /* after a search that failed */
+static const double gain = 0.1;     /* of a plan for fewer devices, to be preferred */
 
 static smp_status path_of(const char *folder, int devices, char *path, size_t size)
 {
@@ -220,6 +223,22 @@ static smp_status take_first(smp__plans *p)
     return SMP_OK;
 }
 
+/* The search was killed for memory, for instance: that says nothing of the plan. */
+void smp__plans_note_failure(smp__plans *p, int devices, const char *why)
+{
+    smp__known_plan *of = &p->of[devices];
+    of->again_s = smp_clock_s() + again_s;
+    if (++of->failures >= MOST_FAILURES)
+        set_none(p, devices, why);
+    smp__events_say("planning for %d devices has failed: %s%s", devices, why,
+                    of->failures < MOST_FAILURES ? "; it is tried again" : "");
+}
+
+bool smp__plans_may_begin(const smp__plans *p, int devices)
+{
+    return p->of[devices].failures == 0 || smp_clock_s() >= p->of[devices].again_s;
+}
+
 smp_status smp__plans_end(smp__plans *p, int status)
 {
     char why[REPORT_BYTES] = "";
@@ -239,8 +258,10 @@ smp_status smp__plans_end(smp__plans *p, int status)
     if (devices == 0)
         return take_first(p);
     p->of[devices].ahead = ahead;
-    if (code != 0)
+    if (code == 2 || code == 3)
         set_none(p, devices, why);
+    else if (code != 0)
+        smp__plans_note_failure(p, devices, why);
     else if (take_plan(p, devices) != SMP_OK)
         set_none(p, devices, smp_last_error());
     return SMP_OK;

@@ -18,6 +18,8 @@ typedef struct smp__known_plan {
     bool ahead;     /* made before it was needed */
     double step_us; /* predicted */
     char *why;      /* there is none; malloc'ed */
+    int failures;   /* of the search */
+    double again_s; /* ... which is not begun again before */
 } smp__known_plan;
 
 typedef struct smp__plans {
@@ -43,8 +45,11 @@ smp_status smp__plans_begin(smp__plans *plans, int devices, bool ahead);
 /* Ends what is being made. */
 void smp__plans_stop(smp__plans *plans);
 /* The process has ended, as waitpid says. A failure of the first plan is the job's; of another one
- * it is that there is none. */
+ * it is that there is none, or that the search has failed. */
 smp_status smp__plans_end(smp__plans *plans, int status);
+/* A search has failed: it is tried again after a while, a few times. */
+void smp__plans_note_failure(smp__plans *plans, int devices, const char *why);
+bool smp__plans_may_begin(const smp__plans *plans, int devices);
 
 /* Is the plan for so many devices in the folder already? Sets its state then. */
 bool smp__plans_find(smp__plans *plans, int devices);

@@ -8,9 +8,11 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/start_ranks.h"
 
@@ -68,13 +70,21 @@ smp_status smp__elastic_choose(smp__elastic_job *job)
     if (!job->plans.first)
         return begin_plan(job, 0);
     int n = at_hand;
+    bool later = false;
     for (; n >= least; n--) {
-        if (!smp__plans_find(&job->plans, n))
+        const bool known = smp__plans_find(&job->plans, n);
+        if (!known && smp__plans_may_begin(&job->plans, n))
             return begin_plan(job, n);
+        later = later || !known;
         if (job->plans.of[n].state == SMP__PLAN_MADE)
             break;
     }
     const int best = n >= least ? smp__plans_best(&job->plans, least, n) : 0;
+    if (best == 0 && later) { /* a search that has failed is tried again */
+        job->until_s = smp_clock_s() + 1.0;
+        job->life = SMP__LIFE_PAUSE;
+        return SMP_OK;
+    }
     if (best == 0) {
         wait_for_devices(job, at_hand);
         return SMP_OK;
@@ -111,10 +121,11 @@ static int wanted(smp__elastic_job *job)
     const int n = job->devices, ahead[] = {n - 1, n - 2, n / 2};
     const int at_hand = smp__slots_count(&job->slots);
     for (int more = at_hand; more > n; more--)
-        if (!smp__plans_find(&job->plans, more))
+        if (!smp__plans_find(&job->plans, more) && smp__plans_may_begin(&job->plans, more))
             return more;
     for (size_t i = 0; i < sizeof ahead / sizeof ahead[0]; i++)
-        if (ahead[i] >= job->options->least && !smp__plans_find(&job->plans, ahead[i]))
+        if (ahead[i] >= job->options->least && !smp__plans_find(&job->plans, ahead[i]) &&
+            smp__plans_may_begin(&job->plans, ahead[i]))
             return ahead[i];
     return 0;
 }
@@ -129,7 +140,8 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
     if (next <= job->devices && best > job->devices && pays(job, best)) {
         ask_end(job, best);
     } else if (job->plans.child == 0 && next > 0) {
-        return smp__plans_begin(&job->plans, next, true);
+        if (smp__plans_begin(&job->plans, next, true) != SMP_OK) /* the job does not depend on it */
+            smp__plans_note_failure(&job->plans, next, smp_last_error());
     } else if (next <= job->devices && idle > 0 && !job->told_idle) {
         smp__events_say("%d device%s stay%s idle: no plan with more than %d is enough faster", idle,
                         plural(idle), idle == 1 ? "s" : "", job->devices);
@@ -282,6 +294,22 @@ static void end(smp__elastic_job *job, int code)
     job->life = SMP__LIFE_OVER;
 }
 
+/* A signal has met a recovery: is what ranks have done in memory, or on the disk? What is in memory
+ * is copied to the disk when the job ends. */
+static bool is_saved(const smp__elastic_job *job)
+{
+    smp__saved *list = NULL;
+    int n = 0;
+    int64_t saved = 0;
+    if (job->options->keep_every > 0 && smp__checkpoint_exists(job->keep))
+        return true;
+    if (smp__checkpoint_list(job->folder, &list, &n) == SMP_OK)
+        for (int i = 0; i < n; i++)
+            saved = list[i].step > saved ? list[i].step : saved;
+    free(list);
+    return saved >= job->rows.last;
+}
+
 void smp__elastic_judge(smp__elastic_job *job, int code)
 {
     const bool lost = job->launcher.told.signal > 0 || job->stalled >= 0;
@@ -293,7 +321,7 @@ void smp__elastic_judge(smp__elastic_job *job, int code)
         end(job, SMP__EXIT_STOPPED); /* without a step nothing is lost */
     } else if (job->user_end) {
         smp__events_say("ranks were asked to save and end, and ended with exit code %d", code);
-        end(job, 1);
+        end(job, is_saved(job) ? SMP__EXIT_STOPPED : 1);
     } else if (!lost && (code == 2 || code == 3)) {
         end(job, code); /* bad input stays bad; a rank has said what */
     } else if (job->reshapes) {

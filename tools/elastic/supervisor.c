@@ -402,13 +402,14 @@ static void free_kept(const smp__elastic_job *job)
 }
 
 /* The job ends before its last step: what is in memory alone gets to the disk. */
-static void save_kept(const smp__elastic_job *job)
+static void save_kept(smp__elastic_job *job)
 {
     int64_t step = 0;
     if (job->code == 0 || job->record.incarnation == 0 || job->options->keep_every == 0)
         return;
     if (smp__checkpoint_copy_last(job->keep, job->folder, &step) != SMP_OK) {
         smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
+        job->code = job->code == SMP__EXIT_STOPPED ? 1 : job->code; /* which says: saved */
         return;
     }
     if (step > 0)
