@@ -37,7 +37,7 @@ void smp__slots_close(smp__slots *s)
 static smp_status read_slots(const char *path, const char *text, int n, bool *at_hand)
 {
     int count = 0;
-    long from = 0, to = 0;
+    long from = 0, to = 0, most = 0;
     bool list = false;
     for (const char *at = text; *at;) {
         if (isspace((unsigned char)*at) || *at == ',') {
@@ -55,15 +55,22 @@ static smp_status read_slots(const char *path, const char *text, int n, bool *at
             to = strtol(end + 1, &end, 10);
             list = true;
         }
-        for (long i = from; i <= to && i < n; i++)
-            at_hand[i] = true;
-        if (to < from || (to >= n && (list || count > 0)))
-            return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path, to,
-                            n - 1);
         count++;
         at = end;
+        most = to > most ? to : most;
+        for (long i = from; i <= to && i < n; i++)
+            at_hand[i] = true;
+        if (to < from)
+            return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path, to,
+                            n - 1);
     }
-    if (list || count != 1)
+    if (count == 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: says nothing; 0 says that no device is at hand", path);
+    list = list || count > 1;
+    if (list && most >= n)
+        return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path, most,
+                        n - 1);
+    if (list)
         return SMP_OK;
     for (int i = 0; i < n; i++)
         at_hand[i] = i < from;

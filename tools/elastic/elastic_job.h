@@ -50,8 +50,9 @@ typedef struct smp__elastic_job {
     double started_s, loaded_s;  /* ranks were started, all have beaten or said so; 0: not yet */
     double first_mark_s, mark_s; /* the first and the last step were seen */
     int64_t first_mark, n_marks;
-    bool killed; /* its ranks, because they did not end */
-    int stalled; /* rank that was killed because it did not beat; -1 */
+    bool killed;   /* its ranks, because they did not end */
+    double left_s; /* the launcher was gone, and ranks were not; 0: not seen */
+    int stalled;   /* rank that was killed because it did not beat; -1 */
 
     /* The recovery under way, and the failures before. */
     bool recovers;

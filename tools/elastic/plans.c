@@ -230,8 +230,8 @@ void smp__plans_note_failure(smp__plans *p, int devices, const char *why)
     of->again_s = smp_clock_s() + again_s;
     if (++of->failures >= MOST_FAILURES)
         set_none(p, devices, why);
-    smp__events_say("planning for %d devices has failed: %s%s", devices, why,
-                    of->failures < MOST_FAILURES ? "; it is tried again" : "");
+    smp__events_say("planning for %d device%s has failed: %s%s", devices, devices == 1 ? "" : "s",
+                    why, of->failures < MOST_FAILURES ? "; it is tried again" : "");
 }
 
 bool smp__plans_may_begin(const smp__plans *p, int devices)

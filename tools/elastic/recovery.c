@@ -13,11 +13,11 @@
 #include <sys/wait.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/transport/comm.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/start_ranks.h"
 
 enum { MOST_IN_A_ROW = 5, LONGEST_PAUSE_S = 60 };
-static const double ask_s = 60.0;       /* for ranks to save and end */
 static const double usual_cost_s = 5.0; /* of going on, before it is known */
 
 static const char *plural(int n)
@@ -103,14 +103,17 @@ static bool pays(const smp__elastic_job *job, int devices)
     return then_us < now_us && (1.0 - then_us / now_us) * job->options->horizon_s > cost_s;
 }
 
-/* Ends the ranks at the end of a step, saved, to go on with more. */
+/* Ends the ranks at the end of a step, saved, to go on with more. Without a state in memory what is
+ * not saved would be lost: they have all the time they need. */
 static void ask_end(smp__elastic_job *job, int devices)
 {
+    const smp_runtime_options *runtime = &job->options->run.train.job.runtime;
+    const double save_s = smp__comm_patience(runtime->timeout_save_s, runtime->timeout_s);
     smp_text_free(&job->why);
     smp_text_append(&job->why, "%d devices are at hand", devices);
     job->recovers = job->reshapes = true;
     job->lost_s = smp_clock_s();
-    job->until_s = job->lost_s + ask_s;
+    job->until_s = save_s > 0.0 && job->options->keep_every > 0 ? job->lost_s + save_s : INFINITY;
     job->life = SMP__LIFE_END;
     smp__launcher_signal(&job->launcher, SIGUSR1);
 }

@@ -242,6 +242,7 @@ smp_status smp__elastic_start(smp__elastic_job *job, int devices)
     SMP_TRY(smp__rows_begin(&job->rows));
     job->started_s = smp_clock_s();
     job->loaded_s = job->first_mark_s = job->mark_s = 0.0;
+    job->left_s = 0.0;
     job->first_mark = job->n_marks = 0;
     job->resumed = job->reshapes = job->killed = job->told_idle = false;
     job->stalled = -1;

@@ -18,6 +18,7 @@
 #include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/log/step_log.h"
+#include "exec/transport/comm.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/outlet.h"
 #include "tools/elastic/start_ranks.h"
@@ -66,7 +67,11 @@ static smp_status name_keep(smp__elastic_job *job)
     char path[SMP__CHECKPOINT_PATH_BYTES];
     SMP_TRY(smp__kept_default(job->folder, path));
     job->keep = strdup(job->options->keep_in ? job->options->keep_in : path);
-    return job->keep ? SMP_OK : smp_fail_memory(sizeof path);
+    if (!job->keep)
+        return smp_fail_memory(sizeof path);
+    for (size_t n = strlen(job->keep); n > 1 && job->keep[n - 1] == '/'; n--)
+        job->keep[n - 1] = '\0'; /* names of files beside it are made of its own */
+    return SMP_OK;
 }
 
 static smp_status name_files(smp__elastic_job *job)
@@ -221,6 +226,21 @@ static bool is_early(const smp__elastic_job *job)
            smp__ranks_step(&job->ranks) < train->steps && job->rows.last < train->steps;
 }
 
+/* The launcher hangs before there are ranks: it is killed. Without beats that cannot be told. */
+static void look_at_start(smp__elastic_job *job)
+{
+    const smp_runtime_options *runtime = &job->options->run.train.job.runtime;
+    const double start_s = smp__comm_patience(runtime->timeout_start_s, runtime->timeout_s);
+    if (job->options->keep_every == 0 || start_s <= 0.0 || job->ranks.n_known > 0 || job->resumed ||
+        job->killed || job->launcher.ended || smp_clock_s() < job->started_s + start_s)
+        return;
+    smp__events_say("no rank has beaten within %g s (--timeout-start): the launcher is killed",
+                    start_s);
+    note_loss(job, start_s);
+    job->killed = true;
+    kill_all(job);
+}
+
 static void look_at_ranks(smp__elastic_job *job, double elapsed_s)
 {
     smp__ranks_look(&job->ranks, elapsed_s);
@@ -235,6 +255,7 @@ static void look_at_ranks(smp__elastic_job *job, double elapsed_s)
     if (job->ranks.first_gone < 0 || job->launcher.ended)
         return;
     note_loss(job, 0.0);
+    job->until_s = fmin(job->until_s, smp_clock_s() + grace_s);
     if (!job->killed && (job->stalled >= 0 || is_early(job)))
         job->until_s = fmin(job->until_s, job->noticed_s + short_grace_s);
 }
@@ -255,13 +276,26 @@ static smp_status read_rows(smp__elastic_job *job)
     return SMP_OK;
 }
 
+/* A rank does not end although it is killed: it waits in the kernel, for a disk or a driver. */
+static smp_status fail_living(const smp__elastic_job *job)
+{
+    int i = 0;
+    while (i < job->ranks.n && job->ranks.rank[i].process < 0)
+        i++;
+    return smp_fail(SMP_ERR_FAILED,
+                    "process %d, rank %d on device %d, is killed and has not ended within %g s: "
+                    "the job ends; the same command goes on once it is gone",
+                    job->ranks.rank[i].pid, i, job->picked[i], grace_s);
+}
+
 /* The launcher is gone: so are its ranks, or they are killed. What they have said counts. */
 static smp_status end_incarnation(smp__elastic_job *job)
 {
     note_loss(job, 0.0);
     if (!smp__ranks_gone(&job->ranks)) {
         smp__ranks_kill(&job->ranks);
-        return SMP_OK;
+        job->left_s = job->left_s > 0.0 ? job->left_s : smp_clock_s();
+        return smp_clock_s() < job->left_s + grace_s ? SMP_OK : fail_living(job);
     }
     SMP_TRY(read_rows(job));
     smp__launcher_read(&job->launcher);
@@ -318,6 +352,7 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
         smp__launcher_read(&job->launcher);
         SMP_TRY(read_rows(job));
         look_at_ranks(job, elapsed_s);
+        look_at_start(job);
         ask_ranks(job);
         if (job->life == SMP__LIFE_END || job->ranks.first_gone >= 0)
             end_late(job);

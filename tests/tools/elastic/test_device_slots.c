@@ -54,6 +54,9 @@ static void test_slots_by_a_file(void **state)
     expect_look(&slots, "1 2", true, "01100");
     expect_look(&slots, "1-2", false, "01100");
     expect_look(&slots, "", false, "01100"); /* is being written */
+    expect_look(&slots, " \n", false, "01100");
+    expect_look(&slots, "9,1", false, "01100");
+    expect_look(&slots, "9 1", false, "01100");
     expect_look(&slots, "all", false, "01100");
     expect_look(&slots, "3-1", false, "01100");
     expect_look(&slots, "0,5", false, "01100");
