@@ -13,12 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/elastic/events.h"
 #include "tools/elastic/outlet.h"
 #include "tools/run/supervised.h"
 
 enum {
     HEAD_BYTES = 64,
     BLOCK = 64 * 1024,
+    AHEAD_BYTES = 1 << 20,
     KEPT_BYTES = 1 << 20, /* of what was printed stay, for a supervisor that is started again */
     FREED_AT_ONCE = 4 * KEPT_BYTES
 };
@@ -61,10 +63,21 @@ static smp_status write_head(const smp__rows *rows)
                : fail_file(rows->path, "cannot be written");
 }
 
+/* A rank that finds no room for its lines goes on without them. */
+static void look_for_gap(smp__rows *rows, int64_t step)
+{
+    if (rows->at == 0 || step <= rows->at + 1)
+        return;
+    smp__events_say("rows of steps %" PRId64 " to %" PRId64 " are lost: no room for %s",
+                    rows->at + 1, step - 1, rows->path);
+    rows->lost = true;
+}
+
 static smp_status take_mark(smp__rows *rows, int64_t step, uint64_t bits)
 {
     smp__step_bits *seen = &rows->seen[step % SMP__ROWS_SEEN];
     if (!rows->silent) {
+        look_for_gap(rows, step);
         rows->first = rows->first > 0 ? rows->first : step;
         rows->at = step;
         rows->n_again += step <= rows->last;
@@ -239,12 +252,24 @@ smp_status smp__rows_take(smp__rows *rows, const char *job, int64_t printed)
     return SMP_OK;
 }
 
+/* Room for what comes next, so that a full memory is met by something else first. */
+static void reserve(smp__rows *rows)
+{
+    if (rows->read_to + AHEAD_BYTES / 2 <= rows->room_to)
+        return;
+    (void)fallocate(rows->file, FALLOC_FL_KEEP_SIZE, rows->read_to, AHEAD_BYTES);
+    rows->room_to = rows->read_to + AHEAD_BYTES;
+}
+
 smp_status smp__rows_begin(smp__rows *rows)
 {
     SMP_TRY(take_silently(rows));
     rows->first = rows->at = rows->n_again = 0;
-    return ftruncate(rows->file, rows->read_to) == 0 ? SMP_OK
-                                                     : fail_file(rows->path, "cannot be cut");
+    if (ftruncate(rows->file, rows->read_to) != 0)
+        return fail_file(rows->path, "cannot be cut");
+    rows->room_to = 0;
+    reserve(rows);
+    return SMP_OK;
 }
 
 /* Memory of what was printed long ago, but for the head's page. */
@@ -284,6 +309,7 @@ bool smp__rows_printed(const smp__rows *rows)
 smp_status smp__rows_read(smp__rows *rows)
 {
     const smp_status marks = take_marks(rows);
+    reserve(rows);
     const smp_status printed = smp__rows_print(rows); /* up to a mark that is wrong */
     return marks != SMP_OK ? marks : printed;
 }

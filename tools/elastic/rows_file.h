@@ -27,6 +27,8 @@ typedef struct smp__rows {
     int64_t first, at;       /* steps since smp__rows_begin: the first, the last; 0: none yet */
     int64_t n_again;         /* ... of these, computed again */
     smp__step_bits *seen;    /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
+    int64_t room_to;         /* offset; is reserved */
+    bool lost;               /* rows: there was no room for them */
     bool fresh;              /* nothing was in it */
     bool silent;             /* ranks that are gone have written what is read */
 } smp__rows;

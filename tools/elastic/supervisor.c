@@ -483,7 +483,8 @@ static void close_job(smp__elastic_job *job, bool opened, int signals)
         if (!smp__rows_printed(&job->rows))
             smp__events_say("rows that are not printed stay in %s: the same command prints them",
                             job->rows.path);
-        if (job->code == 0 && (!smp__rows_printed(&job->rows) || smp__outlet_broken(STDOUT_FILENO)))
+        if (job->code == 0 &&
+            (job->rows.lost || !smp__rows_printed(&job->rows) || smp__outlet_broken(STDOUT_FILENO)))
             job->code = 1;
         smp__elastic_sweep(job);
         smp__events_sum(&job->events, job->code);

@@ -161,6 +161,20 @@ static void test_rows_that_nobody_reads(void **state)
     smp__rows_close(&rows, true);
 }
 
+static void test_rows_lost(void **state)
+{
+    smp__rows rows;
+    (void)state;
+    open_rows(&rows, job, 0);
+    append("# step 5 3ff0000000000000\n# step 6 3ff0000000000000\n");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    assert_false(rows.lost);
+    append("# step 9 3ff0000000000000\n");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    assert_true(rows.lost);
+    smp__rows_close(&rows, true);
+}
+
 /* A rank dies in the middle of a line; another one goes on. */
 static void test_rows_torn(void **state)
 {
@@ -270,6 +284,7 @@ int main(void)
         cmocka_unit_test_setup(test_rows_of_other_bits, begin),
         cmocka_unit_test_setup(test_rows_that_nobody_reads, begin),
         cmocka_unit_test_setup(test_rows_torn, begin),
+        cmocka_unit_test_setup(test_rows_lost, begin),
         cmocka_unit_test_setup(test_rows_after_a_supervisor, begin),
         cmocka_unit_test_setup(test_rows_of_a_long_job, begin),
         cmocka_unit_test_setup(test_rows_refused, begin),
