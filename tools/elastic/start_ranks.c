@@ -183,9 +183,8 @@ static smp_status compare_bits(const smp__elastic_job *job)
 {
     const smp_train_options *train = &job->options->run.train;
     const smp_plan *plan = job->plans.first;
-    const char *from = smp__kept_is_later(job->keep, job->folder) ? job->keep : job->folder;
     char receipt[SMP__RECEIPT_BYTES];
-    bool found;
+    bool found, later = false;
     const struct {
         const char *word;
         int64_t has;
@@ -193,7 +192,8 @@ static smp_status compare_bits(const smp__elastic_job *job)
                    {"gradient-blocks", plan->gradient_blocks}};
     if (!train->resume || train->resume_changed)
         return SMP_OK;
-    SMP_TRY(smp__checkpoint_find_receipt(from, false, &found, receipt));
+    SMP_TRY(smp__kept_is_later(job->keep, job->folder, &later));
+    SMP_TRY(smp__checkpoint_find_receipt(later ? job->keep : job->folder, false, &found, receipt));
     for (size_t i = 0; i < sizeof decides / sizeof decides[0]; i++) {
         size_t length;
         const char *value = smp__receipt_value(receipt, decides[i].word, &length);
