@@ -100,11 +100,7 @@ class Planner:
         (folder / "cluster.yaml").write_text(yaml.safe_dump(cluster, sort_keys=False))
 
     def plan(self, nodes, *more):
-        """What is predicted of the faster of two plans, the second of one chunk; None if there is none."""
-        found = [self.search(nodes, *more), self.search(nodes, *more, "--chunks", 1)]
-        return max((plan for plan in found if plan), key=lambda plan: plan["rate"], default=None)
-
-    def search(self, nodes, *more):
+        """What is predicted of a plan; None if there is none."""
         kind = "".join(f"{word}" for word in more).replace("--", "-")
         path = self.folder / f"plan-{nodes}{kind}.yaml"
         command = [self.options.programs / "smp-partition", "model.yaml", "--cluster", "cluster.yaml", "-n", nodes,
