@@ -11,23 +11,23 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/folder_lock.h"
+#include "exec/checkpoint/kept_folder.h"
 
 enum { BLOCK = 1 << 20, TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - 8 };
 
 static const double patience_s = 5.0; /* with a job that is about to end */
 
-/* The highest step; 0: none. A directory that cannot be read has none. */
-static int64_t highest_step(const char *directory)
+/* The highest step; 0: none. */
+static smp_status find_last(const char *directory, int64_t *step)
 {
     smp__saved *list = NULL;
     int n = 0;
-    int64_t step = 0;
-    if (smp__checkpoint_list(directory, &list, &n) != SMP_OK)
-        return 0;
+    *step = 0;
+    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
     for (int i = 0; i < n; i++)
-        step = list[i].saved != INT64_MAX && list[i].step > step ? list[i].step : step;
+        *step = list[i].saved != INT64_MAX && list[i].step > *step ? list[i].step : *step;
     free(list);
-    return step;
+    return SMP_OK;
 }
 
 /* The name that the header gives the model: its last line. */
@@ -107,9 +107,13 @@ static smp_status copy(const char *from, const char *to, int64_t step, const cha
 smp_status smp__checkpoint_copy_last(const char *from, const char *to, int64_t *step)
 {
     smp__folder_lock *lock = NULL;
-    const int64_t last = highest_step(from);
+    bool later = false;
+    int64_t last = 0;
     *step = 0;
-    if (last == 0 || last <= highest_step(to))
+    SMP_TRY(smp__kept_is_later(from, to, &later));
+    if (later)
+        SMP_TRY(find_last(from, &last));
+    if (last == 0)
         return SMP_OK;
     SMP_TRY(smp__folder_lock_take(to, patience_s, &lock));
     const smp_status status = copy(from, to, last, smp__folder_lock_id(lock));

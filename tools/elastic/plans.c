@@ -201,7 +201,7 @@ static smp_status take_plan(smp__plans *p, int devices)
         status = smp_same_joint_bits(p->first, plan, p->graph, &same, &reason);
     if (status == SMP_OK && same && smp_plan_processes(plan) == devices) {
         p->of[devices].state = SMP__PLAN_MADE;
-        p->of[devices].step_us = plan->predicted.step_us;
+        p->of[devices].step_us = plan->predicted.step_us + plan->predicted.waits_us;
     } else if (status == SMP_OK) {
         set_none(p, devices, same ? "it uses fewer devices" : reason.data);
     }
@@ -217,9 +217,10 @@ static smp_status take_first(smp__plans *p)
     SMP_TRY(smp_plan_read(path, &p->first));
     SMP_TRY(smp_plan_open_model(p->first, path, 0, &p->graph));
     const int devices = smp_plan_processes(p->first);
+    const smp_predicted *predicted = &p->first->predicted;
     if (devices <= p->options->most)
-        p->of[devices] =
-            (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = p->first->predicted.step_us};
+        p->of[devices] = (smp__known_plan){.state = SMP__PLAN_MADE,
+                                           .step_us = predicted->step_us + predicted->waits_us};
     return SMP_OK;
 }
 

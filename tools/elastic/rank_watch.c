@@ -132,7 +132,6 @@ static void take_beat(smp__ranks *ranks, int i, const smp__beat *beat, double el
     rank->quiet_s = found || beat->beat != rank->beat ? 0.0 : rank->quiet_s + elapsed_s;
     rank->beat = beat->beat;
     rank->step = beat->step;
-    rank->step_s = beat->step_s;
     if (found && rank->process < 0)
         note_gone(ranks, i);
 }
@@ -208,13 +207,5 @@ int64_t smp__ranks_step(const smp__ranks *ranks)
     int64_t most = 0;
     for (int i = 0; i < ranks->n; i++)
         most = ranks->rank[i].step > most ? ranks->rank[i].step : most;
-    return most;
-}
-
-double smp__ranks_step_s(const smp__ranks *ranks)
-{
-    double most = 0.0;
-    for (int i = 0; i < ranks->n; i++)
-        most = ranks->rank[i].step_s > most ? ranks->rank[i].step_s : most;
     return most;
 }

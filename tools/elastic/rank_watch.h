@@ -14,7 +14,6 @@ typedef struct smp__rank {
     int process;    /* descriptor; -1: none, or it is gone */
     int64_t beat;   /* the last */
     int64_t step;   /* finished */
-    double step_s;  /* took the last */
     double quiet_s; /* since the last beat, by the time in which the supervisor ran */
     bool gone;
 } smp__rank;
@@ -47,8 +46,7 @@ void smp__ranks_kill(smp__ranks *ranks);
 void smp__ranks_kill_one(smp__ranks *ranks, int rank);
 /* Have all that have beaten ended? */
 bool smp__ranks_gone(const smp__ranks *ranks);
-/* The highest step that a rank has finished, 0: none; and what its last one took. */
+/* The highest step that a rank has finished; 0: none. */
 int64_t smp__ranks_step(const smp__ranks *ranks);
-double smp__ranks_step_s(const smp__ranks *ranks);
 
 #endif

@@ -198,7 +198,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(expose(plan, planner, best));
     SMP_TRY(smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster));
-    return add_waits(plan, graph, best->partition);
+    return planner->trial ? SMP_OK : add_waits(plan, graph, best->partition);
 }
 
 smp_status smp__planner_write(const smp__planner *planner, const char *model_path,

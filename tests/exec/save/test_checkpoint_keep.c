@@ -2,6 +2,7 @@
  * what is refused; the bytes are those of a save, whatever the states are. One rank. */
 #include <dirent.h>
 
+#include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/heartbeat.h"
 #include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/kept_folder.h"
@@ -299,6 +300,26 @@ static void test_keep_other_branch(void **state)
     remove_kept();
 }
 
+/* Memory gets to the disk unless that was saved later, of whatever step. */
+static void test_keep_is_copied(void **state)
+{
+    (void)state;
+    double losses[8];
+    int64_t copied;
+    smp *job = save_steps(7, 7, losses);
+    smp_finalize(job);
+    run_saving(5, 2, losses);
+    must(smp__checkpoint_copy_last(kept, saved, &copied));
+    assert_int_equal(copied, 5);
+    must(smp__checkpoint_copy_last(kept, saved, &copied));
+    assert_int_equal(copied, 0);
+    remove_kept();
+    job = open_job("adamw");
+    must(smp_load(job, saved));
+    assert_int_equal(job->step, 5);
+    smp_finalize(job);
+}
+
 /* What is damaged in memory is passed over, and names of steps that are to come go. */
 static void test_keep_damaged(void **state)
 {
@@ -512,7 +533,7 @@ int main(int argc, char **argv)
         TEST(bytes),          TEST(goes_back),    TEST(refused),         TEST(no_room),
         TEST(folder_removed), TEST(beats),        TEST(default_folder),  TEST(unsaved),
         TEST(nothing_left),   TEST(others),       TEST(one_is_there),    TEST(branch_left),
-        TEST(unnamed),        TEST(other_branch),
+        TEST(unnamed),        TEST(other_branch), TEST(is_copied),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
