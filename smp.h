@@ -150,11 +150,11 @@ typedef struct smp_plan_options {
     int chunks;              /* stages per pipeline rank */
     int microbatches;        /* per replica and step */
     int64_t microbatch_size; /* samples; 0: the profile's, else any; 1 with microbatches */
-    int64_t global_batch;    /* samples of a step: microbatch_size x microbatches x ddp in every
-                                configuration looked at; 0: what microbatches come to, else 512, or
-                                the least above that the degrees divide */
+    int64_t global_batch;    /* samples of a step, of all replicas, in every configuration looked
+                                at; 0: what microbatches come to, else 512, or the least above
+                                that the degrees divide */
     int gradient_blocks;     /* gradients are added in one tree of so many blocks of the global
-                                batch: the same bits for every ddp that divides it; 0: ddp */
+                                batch: the same bits for every ddp up to it; 0: ddp */
     const char *schedule;    /* "interleaved", "zero-bubble", ...; NULL or "auto": any */
     int active_microbatches; /* most live micro-batches; 0: as the schedule has it */
     int weight_lag;          /* zero-bubble: most micro-batches that wait for W */
@@ -330,8 +330,11 @@ SMP_API int smp_input_is_int(const smp *s, int input);
 SMP_API int smp_input_is_split(const smp *s, int input);
 /* 1 if an operator on this rank reads the input; the others may be passed as NULL. */
 SMP_API int smp_input_needed(const smp *s, int input);
-/* Samples in one step of one replica: micro-batches times micro-batch size. */
+/* Samples in one step of this replica: its micro-batches times micro-batch size. Where replicas do
+ * not divide the plan's gradient blocks the first ones have more. */
 SMP_API int64_t smp_step_samples(const smp *s);
+/* ... and of the replicas before it: its part of a batch begins there. */
+SMP_API int64_t smp_samples_before(const smp *s);
 /* ... and in a micro-batch. */
 SMP_API int64_t smp_microbatch_samples(const smp *s);
 
@@ -399,9 +402,9 @@ typedef struct smp_step_result {
 SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
 
 /* smp_step for a batch of fewer samples, as the last one of a pass over the data may be: the first
- * `samples` of a global batch, the same number on every rank, 1 to smp_step_samples(s) times the
- * replicas. Replica r passes those from r * smp_step_samples(s) on: its part may be short or empty,
- * where its arrays may be NULL. Loss and gradient are the mean over what is there. */
+ * `samples` of a global batch, the same number on every rank, 1 to the global batch. A replica
+ * passes those from smp_samples_before(s) on: its part may be short or empty, where its arrays may
+ * be NULL. Loss and gradient are the mean over what is there. */
 SMP_API smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
                                   smp_step_result *result);
 

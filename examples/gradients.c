@@ -50,7 +50,7 @@ static smp_status step(smp *s, smp_step_result *result)
     float *y = malloc((size_t)own * OUTPUTS * sizeof *y);
     smp_status status = SMP_ERR_NO_MEMORY;
     if (x && y) {
-        make_samples(smp_rank(s, SMP_DDP) * own, own, x, y);
+        make_samples(smp_samples_before(s), own, x, y);
         status = smp_step_short(s, (const void *const[]){x, y}, SAMPLES, result);
     }
     free(x);

@@ -103,7 +103,7 @@ static void choose_ranks(smp *s, int loss_rank)
 
 smp_status smp__loss_share_build(smp *s)
 {
-    int n = s->comm->ddp_size * s->work->microbatches;
+    const int64_t n = smp__job_microbatches(s);
     s->given->rows_group = MPI_COMM_NULL;
     s->given->rows = calloc((size_t)n, sizeof(*s->given->rows));
     if (!s->given->rows)
@@ -122,37 +122,46 @@ static float *share(smp *s, int mb)
 }
 
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
-static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, double *rows)
+static void count_rows(smp *s, const smp_op *loss, const void *const *inputs)
 {
+    const int first = smp__job_first(s, s->comm->replica);
     if (s->given->rows_group == s->comm->world && s->comm->tensor_rank > 0)
         return; /* the first device of a group counts for all */
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->given->input[i].counts_here)
             continue;
         const int32_t *value = inputs[i];
-        for (int mb = 0; mb < s->work->microbatches; mb++) {
+        for (int mb = first; mb < s->work->microbatches; mb++) {
             int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm->replica, mb);
             if (n == 0)
                 break;
             const bool unsplit = s->graph->tensor[i].unsplit;
             const int64_t each = unsplit ? s->graph->tensor[i].elements : n;
-            rows[mb] += s->given->input[i].counted * (double)loss->kind->rows_counted(value, each) *
-                        (double)(n / each);
+            s->given->rows[smp__job_microbatch(s, s->comm->replica, mb)] +=
+                s->given->input[i].counted * (double)loss->kind->rows_counted(value, each) *
+                (double)(n / each);
             value += unsplit ? 0 : n;
         }
     }
 }
 
-/* All rows that this rank has to know, of all replicas: rows [ddp][microbatches]. */
+/* Samples in a micro-batch of all replicas. */
+static int64_t samples_of(const smp *s, int64_t microbatch)
+{
+    const int64_t left = s->given->samples - microbatch * s->work->batch;
+    return left < 0 ? 0 : left < s->work->batch ? left : s->work->batch;
+}
+
+/* All rows that this rank has to know, of all replicas. */
 static smp_status find_rows(smp *s, const void *const *inputs)
 {
-    int m = s->work->microbatches, n = s->comm->ddp_size * m;
+    const int n = (int)smp__job_microbatches(s);
     const smp_op *loss = smp__counting_loss(s);
     for (int i = 0; i < n; i++)
-        s->given->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
+        s->given->rows[i] = loss ? 0.0 : (double)samples_of(s, i);
     if (!loss)
         return SMP_OK;
-    count_rows(s, loss, inputs, s->given->rows + (int64_t)s->comm->replica * m);
+    count_rows(s, loss, inputs);
     /* an evaluation has no gradient: the replicas' rows come with their losses */
     bool replicas_only = s->given->rows_group == s->comm->ddp;
     if (s->given->rows_group == MPI_COMM_NULL || (!s->given->training && replicas_only))
@@ -163,17 +172,18 @@ static smp_status find_rows(smp *s, const void *const *inputs)
 
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
 {
-    int n = s->comm->ddp_size * s->work->microbatches;
-    const double *own = s->given->rows + (int64_t)s->comm->replica * s->work->microbatches;
+    const int64_t n = smp__job_microbatches(s), own = smp__job_microbatch(s, s->comm->replica, 0);
+    const int first = smp__job_first(s, s->comm->replica);
     SMP_TRY(find_rows(s, inputs));
     if (!s->given->training || s->memory->loss < 0)
         return SMP_OK;
     double all = 0.0;
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         all += s->given->rows[i];
     for (int mb = 0; mb < s->work->microbatches; mb++)
-        *share(s, mb) =
-            all > 0.0 ? (float)(own[mb] / all) * smp__progress_scale(s->progress) : 0.0f;
+        *share(s, mb) = all > 0.0 && mb >= first ? (float)(s->given->rows[own + mb] / all) *
+                                                       smp__progress_scale(s->progress)
+                                                 : 0.0f;
     return s->device->upload(s->device_context, s->buffers->loss_gradient, s->buffers->share,
                              (int64_t)s->work->microbatches * SMP_LOSS_SLOT_BYTES);
 }

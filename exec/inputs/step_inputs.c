@@ -7,8 +7,9 @@
  * An input that is not split (`split: false` in the model) is one sample, which is written as often
  * as a micro-batch has samples: operators know no difference, and all micro-batches read that one.
  *
- * Where a batch is short, its samples may end within a micro-batch of this replica, or before it.
- * Then the kernels read one more micro-batch, for the rest and for all that come after: the
+ * Where a batch is short, its samples may end within a micro-batch of this replica, or before it,
+ * and a replica that has fewer blocks of gradients than others begins with micro-batches without
+ * samples. Then the kernels read one more micro-batch, for the rest and for all that have none: the
  * samples left, if any, and zeroes, which any index may be. What stands there does not count
  * (smp_op_call.padding), but has to be finite. */
 #include "exec/inputs/step_inputs.h"
@@ -129,7 +130,8 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
         return SMP_OK;
     if (!tensor->unsplit)
         return copy_values(s, index, mb,
-                           (const char *)values + mb * s->work->batch * tensor->elements * 4,
+                           (const char *)values + (mb - smp__job_first(s, s->comm->replica)) *
+                                                      s->work->batch * tensor->elements * 4,
                            samples * tensor->elements, to);
     SMP_TRY(copy_values(s, index, mb, values, tensor->elements, to));
     for (int64_t k = 1; k < samples; k++)
@@ -137,61 +139,83 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
     return SMP_OK;
 }
 
+/* What of this replica's micro-batches is there: [first, full) have all their samples. `padded` is
+ * the one that those read which have not: the next, or one that has none; -1: all are full. */
+typedef struct filled {
+    int first, full, padded;
+} filled;
+
+static filled find_filled(const smp *s)
+{
+    const int n = s->work->microbatches, first = smp__job_first(s, s->comm->replica);
+    filled is = {.first = first, .full = first, .padded = -1};
+    while (is.full < n && smp__job_samples(s, s->comm->replica, is.full) == s->work->batch)
+        is.full++;
+    if (is.full < n || first > 0)
+        is.padded = is.full < n ? is.full : 0;
+    return is;
+}
+
 /* One array for all micro-batches, and its padded one after it where there are both. */
-static smp_status spread_input(smp *s, int index, int full, const void *values)
+static smp_status spread_input(smp *s, int index, filled is, const void *values)
 {
     smp__input *input = &s->given->input[index];
     const int64_t behind = (input->places - 1) * input->bytes;
+    const bool full = is.full > is.first, padded = is.padded >= 0;
     char *const seen = is_copied(s, index) ? input->device : input->host;
     input->data = seen;
     input->padded = seen + behind;
-    if (full > 0)
-        SMP_TRY(copy_microbatch(s, index, 0, values, input->host));
-    if (full < s->work->microbatches)
-        SMP_TRY(copy_microbatch(s, index, full, values, input->host + behind));
+    if (full)
+        SMP_TRY(copy_microbatch(s, index, is.first, values, input->host));
+    if (padded)
+        SMP_TRY(copy_microbatch(s, index, is.padded, values, input->host + behind));
     if (!is_copied(s, index))
         return SMP_OK;
-    const int64_t begin = full > 0 ? 0 : behind, end = full < s->work->microbatches ? behind : 0;
+    const int64_t begin = full ? 0 : behind, end = padded ? behind : 0;
     return s->device->upload(s->device_context, seen + begin, input->host + begin,
                              end + input->bytes - begin);
 }
 
-/* For a device with memory of its own; the padded micro-batch is the first that is not full. */
-static smp_status copy_input(smp *s, int index, int full, const void *values)
+/* For a device with memory of its own: micro-batches at their places, the padded one too. */
+static smp_status copy_input(smp *s, int index, filled is, const void *values)
 {
     smp__input *input = &s->given->input[index];
-    const int n = full < s->work->microbatches ? full + 1 : full;
-    for (int mb = 0; mb < n; mb++)
+    const int64_t begin = is.first * input->bytes, padded = is.padded * input->bytes;
+    const int n = is.padded == is.full ? is.full + 1 : is.full;
+    for (int mb = is.first; mb < n; mb++)
         SMP_TRY(copy_microbatch(s, index, mb, values, input->host + mb * input->bytes));
-    input->padded = input->device + full * input->bytes;
-    return s->device->upload(s->device_context, input->device, input->host, n * input->bytes);
+    input->data = input->device + begin;
+    input->padded = input->device + padded;
+    if (is.padded >= 0 && is.padded < is.first) {
+        SMP_TRY(copy_microbatch(s, index, is.padded, values, input->host + padded));
+        SMP_TRY(s->device->upload(s->device_context, input->device + padded, input->host + padded,
+                                  input->bytes));
+    }
+    return s->device->upload(s->device_context, input->device + begin, input->host + begin,
+                             n * input->bytes - begin);
 }
 
-static smp_status use_input(smp *s, int index, int full, const void *values)
+static smp_status use_input(smp *s, int index, filled is, const void *values)
 {
     smp__input *input = &s->given->input[index];
     input->data = values;
     input->padded = input->host;
-    return full < s->work->microbatches ? copy_microbatch(s, index, full, values, input->host)
-                                        : SMP_OK;
+    return is.padded >= 0 ? copy_microbatch(s, index, is.padded, values, input->host) : SMP_OK;
 }
 
 smp_status smp__inputs_begin(smp *s, const void *const *inputs)
 {
-    int full = 0;
-    while (full < s->work->microbatches &&
-           smp__job_samples(s, s->comm->replica, full) == s->work->batch)
-        full++;
-    const bool none = smp__job_samples(s, s->comm->replica, 0) == 0;
+    const filled is = find_filled(s);
+    const bool none = smp__job_samples(s, s->comm->replica, is.first) == 0;
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->given->input[i].needed)
             continue;
         if (!inputs[i] && !none)
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
                             s->graph->tensor[i].name);
-        SMP_TRY(s->graph->tensor[i].unsplit ? spread_input(s, i, full, inputs[i])
-                : is_copied(s, i)           ? copy_input(s, i, full, inputs[i])
-                                            : use_input(s, i, full, inputs[i]));
+        SMP_TRY(s->graph->tensor[i].unsplit ? spread_input(s, i, is, inputs[i])
+                : is_copied(s, i)           ? copy_input(s, i, is, inputs[i])
+                                            : use_input(s, i, is, inputs[i]));
     }
     return SMP_OK;
 }

@@ -153,6 +153,7 @@ static smp_status build_plan(smp *s)
     work->chunks = s->plan->chunks;
     work->microbatches = s->plan->microbatches;
     work->batch = s->plan->microbatch_size;
+    smp__job_number(s);
     s->given->samples = smp__job_global_batch(s);
     work->program = &s->plan->program[s->comm->pipeline_rank];
     work->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*work->stage_rank));

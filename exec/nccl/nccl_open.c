@@ -226,7 +226,8 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm, const smp_su
     MPI_Comm_rank(comm, &sums->own);
     sums->terms = terms ? terms : &sums->single;
     if (!terms)
-        SMP_TRY(smp__sum_terms_make(&sums->single, sums->members, sums->members, 0, 1));
+        SMP_TRY(smp__sum_terms_make(&sums->single, sums->members, sums->members,
+                                    (smp_sum_members){.n = sums->members, .each = 1}));
     sums->cut = calloc((size_t)sums->members + 1, sizeof(*sums->cut));
     if (!sums->cut)
         return smp_fail_memory((size_t)sums->members * sizeof(*sums->cut));

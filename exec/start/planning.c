@@ -434,9 +434,10 @@ static int64_t least_common(int64_t a, int64_t b)
  * differently: where the request leaves the global batch open, all have the same. */
 static void set_batch(smp_plan_options *o, bool any_size)
 {
-    const int64_t fixed =
-        least_common(o->ddp > 0 ? o->ddp : 1, o->gradient_blocks > 0 ? o->gradient_blocks : 1) *
-        o->microbatch_size;
+    const int64_t fixed = (o->gradient_blocks > 0 ? o->gradient_blocks
+                           : o->ddp > 0           ? o->ddp
+                                                  : 1) *
+                          o->microbatch_size;
     const int64_t all = least_common(least_common(fixed, o->ddp > 0 ? 1 : o->devices),
                                      any_size ? SMP_TENSOR_MOST_SIZE : 1);
     const int64_t unit = all <= USUAL_BATCH ? all : fixed;

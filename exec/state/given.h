@@ -13,7 +13,7 @@
  * input that is not split always a copy, one micro-batch for all. */
 typedef struct smp__input {
     bool needed;
-    const char *data;   /* micro-batch 0 of the step in progress, as the kernels see it */
+    const char *data;   /* the first micro-batch with samples, as the kernels see it */
     const char *padded; /* likewise all micro-batches that samples do not fill */
     int64_t bytes;      /* of a micro-batch */
     int64_t stride;     /* from a micro-batch to the next: bytes, or 0 if it is not split */
@@ -31,7 +31,8 @@ typedef struct smp__given {
     int64_t samples;      /* of the global batch */
     int first_microbatch; /* what micro-batch 0 of a call reads; 0 in training */
     smp__input *input;    /* [n_input] */
-    double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
+    double *
+        rows; /* [micro-batches of all replicas]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
 } smp__given;
 

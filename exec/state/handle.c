@@ -4,16 +4,60 @@
 
 #include <stdio.h>
 
+#include "schedule/plan/gradient_blocks.h"
+
+/* Micro-batches of a block of gradients. */
+static int block_size(const smp *s)
+{
+    return s->work->microbatches / smp_gradient_share(s->plan->gradient_blocks, s->comm->ddp_size);
+}
+
+static int end_block(const smp *s, int replica)
+{
+    return smp_gradient_begin(s->plan->gradient_blocks, s->comm->ddp_size, replica + 1);
+}
+
+int64_t smp__job_microbatch(const smp *s, int replica, int microbatch)
+{
+    const int64_t number =
+        replica == s->comm->replica
+            ? s->work->number
+            : (int64_t)end_block(s, replica) * block_size(s) - s->work->microbatches;
+    return number + microbatch;
+}
+
+int smp__job_first(const smp *s, int replica)
+{
+    return replica == s->comm->replica
+               ? s->work->first
+               : s->work->microbatches -
+                     (end_block(s, replica) - end_block(s, replica - 1)) * block_size(s);
+}
+
+void smp__job_number(smp *s)
+{
+    const int end = end_block(s, s->comm->replica), begin = end_block(s, s->comm->replica - 1);
+    s->work->first = s->work->microbatches - (end - begin) * block_size(s);
+    s->work->number = (int64_t)end * block_size(s) - s->work->microbatches;
+}
+
+int64_t smp__job_microbatches(const smp *s)
+{
+    return (int64_t)s->plan->gradient_blocks * block_size(s);
+}
+
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)
 {
-    int64_t left = s->given->samples -
-                   ((int64_t)replica * s->work->microbatches + microbatch) * s->work->batch;
-    return left < 0 ? 0 : left < s->work->batch ? left : s->work->batch;
+    const int64_t left =
+        s->given->samples - smp__job_microbatch(s, replica, microbatch) * s->work->batch;
+    return left < 0 || microbatch < smp__job_first(s, replica) ? 0
+           : left < s->work->batch                             ? left
+                                                               : s->work->batch;
 }
 
 int64_t smp__job_following(const smp *s, int replica, int microbatch)
 {
-    int64_t first = (int64_t)replica * s->work->microbatches + microbatch + 1;
+    int64_t first = smp__job_microbatch(s, replica, microbatch) + 1;
     int64_t n = (s->given->samples + s->work->batch - 1) / s->work->batch - first;
     return n < 0 ? 0 : n;
 }
@@ -22,7 +66,8 @@ static void *input_address(const smp *s, int input, int microbatch)
 {
     const smp__input *in = &s->given->input[input];
     bool full = smp__job_samples(s, s->comm->replica, microbatch) == s->work->batch;
-    return (char *)(full ? in->data + microbatch * in->stride : in->padded);
+    const int first = smp__job_first(s, s->comm->replica);
+    return (char *)(full ? in->data + (microbatch - first) * in->stride : in->padded);
 }
 
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
@@ -128,7 +173,13 @@ int smp_input_needed(const smp *s, int input)
 
 int64_t smp_step_samples(const smp *s)
 {
-    return s->work->batch * s->work->microbatches;
+    return s->work->batch * (s->work->microbatches - smp__job_first(s, s->comm->replica));
+}
+
+int64_t smp_samples_before(const smp *s)
+{
+    const int replica = s->comm->replica;
+    return s->work->batch * smp__job_microbatch(s, replica, smp__job_first(s, replica));
 }
 
 int64_t smp_microbatch_samples(const smp *s)
@@ -138,7 +189,7 @@ int64_t smp_microbatch_samples(const smp *s)
 
 int64_t smp__job_global_batch(const smp *s)
 {
-    return smp_step_samples(s) * s->comm->ddp_size;
+    return s->work->batch * smp__job_microbatches(s);
 }
 
 smp_status smp__job_leave(smp *s, smp_status status)

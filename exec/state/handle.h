@@ -64,6 +64,14 @@ enum { SMP__STEP_SUMS = 2 }; /* other sums over all ranks that go with the norm 
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
+/* Numbers this replica's micro-batches, once the plan is known. */
+void smp__job_number(smp *s);
+/* Micro-batches that a replica's program begins with and has no samples for: those of one block
+ * where it has fewer blocks of gradients than others (schedule/plan/gradient_blocks.h), else 0. */
+int smp__job_first(const smp *s, int replica);
+/* Number of a replica's micro-batch among those of all replicas; and how many these are. */
+int64_t smp__job_microbatch(const smp *s, int replica, int microbatch);
+int64_t smp__job_microbatches(const smp *s);
 /* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica,
  * then micro-batch, and padding stands behind them. */
 int64_t smp__job_samples(const smp *s, int replica, int microbatch);

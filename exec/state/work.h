@@ -51,7 +51,9 @@ typedef struct smp__work {
     smp_flow *flow;
     const smp_program *program; /* of this rank */
     int chunks, microbatches;
-    int64_t batch; /* samples of a micro-batch */
+    int first;      /* smp__job_first of this replica */
+    int64_t number; /* smp__job_microbatch of its micro-batch 0 */
+    int64_t batch;  /* samples of a micro-batch */
     int *stage_of_chunk;
     smp__chunk *chunk; /* [chunks] */
 } smp__work;

@@ -95,15 +95,28 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
-static int own_blocks(const smp *s)
+static int program_blocks(const smp *s)
 {
-    return s->plan->gradient_blocks / s->comm->ddp_size;
+    return smp_gradient_share(s->plan->gradient_blocks, s->comm->ddp_size);
+}
+
+static int own_begin(const smp *s)
+{
+    return smp_gradient_begin(s->plan->gradient_blocks, s->comm->ddp_size, s->comm->replica);
+}
+
+/* Blocks of its own that the replica has added when its program has done so many. */
+static int added_blocks(const smp *s, int done)
+{
+    const int end =
+        smp_gradient_begin(s->plan->gradient_blocks, s->comm->ddp_size, s->comm->replica + 1);
+    return done - (program_blocks(s) - (end - own_begin(s)));
 }
 
 /* Sums that wait for others before each of the own blocks. */
 static smp_status count_waiting(smp *s)
 {
-    const int own = own_blocks(s), first = s->comm->replica * own;
+    const int own = added_blocks(s, program_blocks(s)), first = own_begin(s);
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
     s->stepping->reducer->waiting = calloc((size_t)own + 1, sizeof *s->stepping->reducer->waiting);
     if (!s->stepping->reducer->waiting)
@@ -118,17 +131,19 @@ static smp_status count_waiting(smp *s)
 
 smp_status smp__reduce_terms(smp *s)
 {
-    const int blocks = s->plan->gradient_blocks, own = own_blocks(s);
-    const int shard = s->comm->shard_size, group = own * shard;
-    smp_sum_terms *terms = s->stepping->reducer->terms;
+    const int blocks = s->plan->gradient_blocks, ddp = s->comm->ddp_size;
+    const int shard = s->comm->shard_size, group = s->comm->replica / shard * shard;
+    const smp_sum_members of[SMP_N_REACH] = {
+        [SMP_REACH_ALL] = {.n = ddp, .each = 1},
+        [SMP_REACH_GROUP] = {.n = shard, .first = group, .each = 1},
+        [SMP_REACH_ACROSS] = {.n = ddp / shard, .each = shard},
+    };
     if (!s->graph->training)
         return SMP_OK;
     SMP_TRY(count_waiting(s));
-    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_ALL], blocks, s->comm->ddp_size, 0, own));
-    SMP_TRY(smp__sum_terms_make(&terms[SMP_REACH_GROUP], blocks, shard,
-                                s->comm->replica / shard * group, own));
-    return smp__sum_terms_make(&terms[SMP_REACH_ACROSS], blocks, s->comm->ddp_size / shard, 0,
-                               group);
+    for (int i = 0; i < SMP_N_REACH; i++)
+        SMP_TRY(smp__sum_terms_make(&s->stepping->reducer->terms[i], blocks, ddp, of[i]));
+    return SMP_OK;
 }
 
 /* The sum of what stands at `offset` of a chunk's accumulators: where sums of earlier blocks are
@@ -371,26 +386,27 @@ smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 
 int smp__reduce_block_size(const smp *s)
 {
-    return s->work->microbatches * s->comm->ddp_size / s->plan->gradient_blocks;
+    return s->work->microbatches / program_blocks(s);
 }
 
-/* The block of micro-batch `microbatch` is complete. Level k holds the k-th node of the tree that
- * waits for others; what the block makes a pair with is added to it, and it waits as the last one.
- * After the last block what is left are the terms of the sum over replicas, the last of them in the
- * accumulators. Of the chunk's accumulators the elements [begin, end). */
+/* The block of micro-batch `microbatch` is complete; one of padding alone is not kept. Level k
+ * holds the k-th node of the tree that waits for others; what the block makes a pair with is added
+ * to it, and it waits as the last one. After the last block what is left are the terms of the sum
+ * over replicas, the last of them in the accumulators. Of the chunk's accumulators the elements
+ * [begin, end). */
 static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, int64_t end)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    const int size = smp__reduce_block_size(s);
-    const int done = (microbatch + 1) / size;
-    if (own_blocks(s) == 1 || (microbatch + 1) % size != 0 || begin == end)
+    const int size = smp__reduce_block_size(s), own = added_blocks(s, program_blocks(s));
+    const int done = added_blocks(s, (microbatch + 1) / size);
+    if (own == 1 || (microbatch + 1) % size != 0 || done == 0 || begin == end)
         return SMP_OK;
     const int last = s->stepping->reducer->waiting[done] - 1;
     float *sum = at(s, bucket->offset) + begin, *level = at(s, bucket->level) + begin;
     for (int k = s->stepping->reducer->waiting[done - 1] - 1; k >= last; k--)
         SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level + k * bucket->elements,
                                end - begin));
-    if (done == own_blocks(s))
+    if (done == own)
         return SMP_OK;
     return s->device->copy(s->device_context, level + last * bucket->elements, sum,
                            (end - begin) * (int64_t)sizeof(float));

@@ -17,7 +17,7 @@ enum { ASK_END, ASK_SAVE, KEEP_LACKS, N_ASK };
 struct smp__step_sums {
     int n;                    /* of `all`, in which the others lie in this order */
     double *all;              /* allocated */
-    double *loss;             /* [ddp * microbatches] */
+    double *loss;             /* [micro-batches of all replicas] */
     double *rows;             /* likewise */
     double *us;               /* [world_size] times of the call */
     double *hits;             /* [SMP_OP_HITS] */
@@ -30,7 +30,7 @@ struct smp__step_sums {
 
 static int count_losses(const smp *s)
 {
-    return s->comm->ddp_size * s->work->microbatches;
+    return (int)smp__job_microbatches(s);
 }
 
 smp_status smp__step_sums_open(smp *s)
@@ -74,15 +74,16 @@ static bool counts_hits(const smp *s)
 void smp__step_sums_read(smp *s)
 {
     struct smp__step_sums *sums = s->stepping->sums;
-    const int own = s->comm->replica * s->work->microbatches;
     memset(sums->all, 0, (size_t)sums->n * sizeof *sums->all);
     if (s->comm->tensor_rank > 0) /* the first device of a group speaks for all */
         return;
-    for (int mb = 0; s->memory->loss >= 0 && mb < s->work->microbatches; mb++) {
+    const int first = smp__job_first(s, s->comm->replica);
+    for (int mb = first; s->memory->loss >= 0 && mb < s->work->microbatches; mb++) {
+        const int64_t at = smp__job_microbatch(s, s->comm->replica, mb);
         const smp__loss_slot *slot =
             (const smp__loss_slot *)(s->buffers->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
-        sums->loss[own + mb] = (double)slot->loss;
-        sums->rows[own + mb] = s->given->rows[own + mb];
+        sums->loss[at] = (double)slot->loss;
+        sums->rows[at] = s->given->rows[at];
         for (int i = 0; i < SMP_OP_HITS && counts_hits(s); i++)
             sums->hits[i] += (double)slot->hits[i]; /* whole numbers: exact */
     }

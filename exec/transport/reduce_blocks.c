@@ -15,7 +15,8 @@ smp_status smp__blocks_open(smp__blocks *b, MPI_Comm comm, const smp_sum_terms *
     MPI_Comm_rank(comm, &b->own);
     b->terms = terms ? terms : &b->single;
     if (!terms)
-        SMP_TRY(smp__sum_terms_make(&b->single, b->members, b->members, 0, 1));
+        SMP_TRY(smp__sum_terms_make(&b->single, b->members, b->members,
+                                    (smp_sum_members){.n = b->members, .each = 1}));
     b->most = smp__sum_terms_piece(b->terms, SMP__PIECE_FLOATS);
     if (b->members == 1)
         return SMP_OK;

@@ -65,6 +65,8 @@ static smp_status check_shape(smp__check_build *b)
     if (b->request.options.gradient_blocks > 0 &&
         (smp_gradient_blocks_check(b->request.options.gradient_blocks, b->request.options.ddp, m) !=
              SMP_OK ||
+         smp_gradient_joint_check(b->request.options.gradient_blocks, b->request.options.ddp,
+                                  b->request.graph) != SMP_OK ||
          smp_gradient_hops_check(b->request.options.gradient_blocks, b->request.options.ddp,
                                  sharding.node_replicas) != SMP_OK))
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->batch_where, "%s", smp_last_error());

@@ -58,12 +58,7 @@ static bool same_frozen(comparison *c)
 
 static int64_t all_samples(const smp_plan *plan)
 {
-    return plan->microbatch_size * plan->microbatches * plan->ddp;
-}
-
-static int blocks_of(const smp_plan *plan)
-{
-    return plan->gradient_blocks > 0 ? plan->gradient_blocks : plan->ddp;
+    return plan->microbatch_size * smp_plan_microbatches(plan);
 }
 
 /* Without training, samples meet in the products of a micro-batch alone. */
@@ -72,7 +67,8 @@ static bool same_batch(comparison *c)
     return (!c->training ||
             same_numbers(c, "global batch", all_samples(c->a), all_samples(c->b))) &&
            same_numbers(c, "micro-batch size", c->a->microbatch_size, c->b->microbatch_size) &&
-           (!c->training || same_numbers(c, "gradient blocks", blocks_of(c->a), blocks_of(c->b)));
+           (!c->training ||
+            same_numbers(c, "gradient blocks", smp_plan_blocks(c->a), smp_plan_blocks(c->b)));
 }
 
 /* Where groups differ. */
@@ -165,17 +161,6 @@ smp_status smp_same_bits(const smp_plan *a, const smp_plan *b, bool *same, smp_t
         return smp_fail_memory(reason->length);
     *same = found;
     return SMP_OK;
-}
-
-const smp_op *smp_joint_op(const smp_graph *graph)
-{
-    for (int32_t i = 0; i < graph->n_op; i++) {
-        smp_op_needs needs;
-        smp_op_needs_get(graph, &graph->op[i], 1, &needs);
-        if (needs.forward_joint > 0 || needs.input_grad_joint > 0)
-            return &graph->op[i];
-    }
-    return NULL;
 }
 
 smp_status smp_same_joint_bits(const smp_plan *a, const smp_plan *b, const smp_graph *graph,

@@ -12,8 +12,6 @@ smp_status smp_same_bits(const smp_plan *a, const smp_plan *b, bool *same, smp_t
  * smp_plan_open_model opens it. */
 smp_status smp_same_joint_bits(const smp_plan *a, const smp_plan *b, const smp_graph *graph,
                                bool *same, smp_text *reason);
-/* The first such operator of a model that trains (smp_op_joint); NULL: it has none. */
-const smp_op *smp_joint_op(const smp_graph *graph);
 /* The answer for two plan files, with their model where it can be read, a line or a JSON object.
  * SMP_ERR_FAILED with the reason where bits differ; the text is complete then too. SMP_ERR_INPUT
  * for a file that is no whole plan. */

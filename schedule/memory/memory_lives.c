@@ -321,8 +321,8 @@ static smp_status add_buffers(lives *l)
 static void keep_until(lives *l, int64_t optimize)
 {
     const smp_memory_input *input = l->input;
-    const int own = input->blocks / input->ddp * input->sharding.shard;
-    const bool terms = smp_gradient_most_nodes(input->blocks, own) > 1;
+    const bool terms =
+        smp_gradient_most_nodes(input->blocks, input->ddp, input->sharding.shard) > 1;
     for (int c = 0; c < input->chunks; c++)
         if (l->bucket[c] >= 0 && (terms || l->build->rank->bucket[c].shared))
             l->buffer.end[l->bucket[c]] = optimize;

@@ -1,44 +1,67 @@
 /* Blocks of gradients; see the header. */
 #include "schedule/plan/gradient_blocks.h"
 
-#include <stdio.h>
-
 static bool is_power_of_two(int n)
 {
     return (n & (n - 1)) == 0;
 }
 
-/* " 1, 3, 6, 12" from the lowest on; the last is `blocks` itself. Returns the buffer. */
-static const char *possible_ddp(char *buffer, size_t size, int blocks)
+int smp_gradient_share(int blocks, int ddp)
 {
-    size_t used = 0;
-    for (int ddp = 1; ddp <= blocks && used < size; ddp++)
-        if (blocks % ddp == 0)
-            used += (size_t)snprintf(buffer + used, size - used, "%s %d", used > 0 ? "," : "", ddp);
-    return buffer;
+    return blocks / ddp + (blocks % ddp != 0);
+}
+
+int smp_gradient_begin(int blocks, int ddp, int replica)
+{
+    const int more = blocks % ddp;
+    return blocks / ddp * replica + (replica < more ? replica : more);
+}
+
+int64_t smp_gradient_microbatches(int blocks, int ddp, int microbatches)
+{
+    return blocks % ddp == 0 ? (int64_t)microbatches * ddp
+                             : (int64_t)microbatches / smp_gradient_share(blocks, ddp) * blocks;
 }
 
 smp_status smp_gradient_blocks_check(int blocks, int ddp, int microbatches)
 {
-    const int own = blocks / ddp;
-    char possible[256] = "";
-    if (blocks < 1 || blocks % ddp != 0)
+    if (blocks < ddp)
         return smp_fail(SMP_ERR_INPUT,
-                        "gradient_blocks: got %d for %d replicas, expected a multiple of their "
-                        "number%s%s",
-                        blocks, ddp, blocks < 1 ? "" : "; so many blocks go with ddp",
-                        possible_ddp(possible, sizeof possible, blocks));
-    if (microbatches % own != 0)
+                        "gradient_blocks: got %d for %d replicas, expected at least as many",
+                        blocks, ddp);
+    if (microbatches % smp_gradient_share(blocks, ddp) != 0)
         return smp_fail(SMP_ERR_INPUT,
-                        "gradient_blocks: %d replicas have %d blocks each, expected a divisor of "
+                        "gradient_blocks: %d replicas have %s%d blocks each, expected a divisor of "
                         "their %d micro-batches",
-                        ddp, own, microbatches);
+                        ddp, blocks % ddp != 0 ? "up to " : "", smp_gradient_share(blocks, ddp),
+                        microbatches);
     return SMP_OK;
+}
+
+const smp_op *smp_joint_op(const smp_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        smp_op_needs needs;
+        smp_op_needs_get(graph, &graph->op[i], 1, &needs);
+        if (needs.forward_joint > 0 || needs.input_grad_joint > 0)
+            return &graph->op[i];
+    }
+    return NULL;
+}
+
+smp_status smp_gradient_joint_check(int blocks, int ddp, const smp_graph *graph)
+{
+    const smp_op *op = graph->training && blocks % ddp != 0 ? smp_joint_op(graph) : NULL;
+    return !op ? SMP_OK
+               : smp_fail(SMP_ERR_INPUT,
+                          "gradient_blocks: got %d for %d replicas, over which op '%s' adds up, "
+                          "expected a multiple of their number",
+                          blocks, ddp, op->name);
 }
 
 bool smp_gradient_is_node(int blocks, int ddp)
 {
-    return ddp == 1 || is_power_of_two(blocks / ddp);
+    return ddp == 1 || (blocks % ddp == 0 && is_power_of_two(blocks / ddp));
 }
 
 smp_status smp_gradient_hops_check(int blocks, int ddp, int node_replicas)
@@ -83,40 +106,45 @@ int smp_gradient_nodes(int blocks, int begin, int end, smp_gradient_node *node)
     return n;
 }
 
-int smp_gradient_most_nodes(int blocks, int own)
+int smp_gradient_most_nodes(int blocks, int ddp, int group)
 {
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
     int most = 1;
-    for (int begin = 0; begin < blocks && own < blocks && !is_power_of_two(own); begin += own) {
-        const int n = smp_gradient_nodes(blocks, begin, begin + own, node);
+    if (group == ddp || (blocks % ddp == 0 && is_power_of_two(blocks / ddp * group)))
+        return 1;
+    for (int first = 0; first < ddp; first += group) {
+        const int n = smp_gradient_nodes(blocks, smp_gradient_begin(blocks, ddp, first),
+                                         smp_gradient_begin(blocks, ddp, first + group), node);
         most = n > most ? n : most;
     }
     return most;
 }
 
 /* Nodes that wait at once, at most, while the blocks are added. */
-static int most_waiting(int blocks, int own)
+static int most_waiting(int blocks, int ddp)
 {
     smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
-    int most = 0, n = 0;
-    for (int i = 0; i < blocks; i++) {
-        n = i % own == 0 ? 0 : n;
-        most = n > most ? n : most;
-        n = smp_gradient_append(blocks, node, n, (smp_gradient_node){i, i + 1});
+    int most = 0;
+    for (int replica = 0; replica < ddp; replica++) {
+        const int end = smp_gradient_begin(blocks, ddp, replica + 1);
+        int n = 0;
+        for (int i = smp_gradient_begin(blocks, ddp, replica); i < end; i++) {
+            most = n > most ? n : most;
+            n = smp_gradient_append(blocks, node, n, (smp_gradient_node){i, i + 1});
+        }
     }
     return most;
 }
 
 int smp_gradient_levels(int blocks, int ddp, int shard)
 {
-    const int own = blocks / ddp;
     int levels = 0;
     if (smp_gradient_is_node(blocks, ddp))
-        while (2 << levels <= own)
+        while (2 << levels <= blocks / ddp)
             levels++;
     else
-        levels = most_waiting(blocks, own);
+        levels = most_waiting(blocks, ddp);
     /* What is sent in the end, but for the last, has waited before it. */
-    const int left = smp_gradient_most_nodes(blocks, own * (shard > 1 ? shard : 1)) - 1;
+    const int left = smp_gradient_most_nodes(blocks, ddp, shard > 1 ? shard : 1) - 1;
     return levels > left ? levels : left;
 }

@@ -7,6 +7,7 @@
 #include "partition/problem/flow.h"
 #include "partition/problem/problem.h"
 #include "schedule/plan/freeze.h"
+#include "schedule/plan/gradient_blocks.h"
 #include "schedule/rules/schedule.h"
 
 /* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. listed:
@@ -137,6 +138,17 @@ static inline int smp_plan_rank_tensor(const smp_plan *plan, int rank)
 {
     return plan->rank_begin ? plan->rank_begin[rank + 1] - plan->rank_begin[rank]
                             : smp_plan_tensor(plan);
+}
+
+/* Blocks of gradients of all replicas: one of each where a plan says nothing. */
+static inline int smp_plan_blocks(const smp_plan *plan)
+{
+    return plan->gradient_blocks > 0 ? plan->gradient_blocks : plan->ddp;
+}
+/* Micro-batches of a step of all replicas. */
+static inline int64_t smp_plan_microbatches(const smp_plan *plan)
+{
+    return smp_gradient_microbatches(smp_plan_blocks(plan), plan->ddp, plan->microbatches);
 }
 
 /* Processes of a job. */

@@ -18,9 +18,13 @@ typedef struct smp_sum_terms {
     int width; /* arrays of the member that has most, before or after the sum */
 } smp_sum_terms;
 
-/* Members with `own` neighbouring blocks each, of `blocks` in all, the first of which is `begin`.
- * blocks: a multiple of own. On failure it is to be freed too. */
-smp_status smp__sum_terms_make(smp_sum_terms *terms, int blocks, int members, int begin, int own);
+/* Neighbouring replicas of a job, `each` to a member. */
+typedef struct smp_sum_members {
+    int n, first, each; /* members, the first replica of the first one, replicas */
+} smp_sum_members;
+
+/* What members bring of `blocks` blocks on `ddp` replicas. On failure it is to be freed too. */
+smp_status smp__sum_terms_make(smp_sum_terms *terms, int blocks, int ddp, smp_sum_members of);
 void smp__sum_terms_free(smp_sum_terms *terms); /* accepts what was not made */
 
 /* Pieces of a sum: so many elements of every member's part at once, where the arrays of a piece,

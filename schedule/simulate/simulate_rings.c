@@ -117,7 +117,7 @@ static int64_t on_wire(const smp_simulation_input *input, int64_t bytes)
 static int terms_of(const smp_simulation_input *input, smp__ring of)
 {
     const int blocks = input->gradient_blocks;
-    return blocks > 0 ? smp_gradient_most_nodes(blocks, blocks / input->ddp * of.stride) : 1;
+    return blocks > 0 ? smp_gradient_most_nodes(blocks, input->ddp, of.stride) : 1;
 }
 
 bool smp__cores_move(const smp_cluster *cluster)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "schedule/memory/memory.h"
+#include "schedule/plan/gradient_blocks.h"
 #include "schedule/verify/verify.h"
 
 static smp_status compare(smp_where where, const char *what, int rank, int64_t said,
@@ -34,6 +35,7 @@ smp_status smp_verify(const smp_plan *plan, const smp_graph *graph)
 {
     int32_t *stage_of_op = NULL;
     smp_flow *flow = NULL;
+    SMP_TRY(smp_gradient_joint_check(smp_plan_blocks(plan), plan->ddp, graph));
     SMP_TRY(smp_plan_bind(plan, graph, &stage_of_op));
     smp_status status =
         smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow);

@@ -31,7 +31,7 @@ enum {
     BUFFERS = 2, /* of a lane */
     MAX_BYTES = 5 << 19,
     SUMS = 7,
-    MAX_TERMS = 4, /* of a member */
+    MAX_TERMS = 6, /* of a member */
     STEPS = 2
 };
 
@@ -87,7 +87,7 @@ typedef struct plan {
     int64_t sum_count[SUMS];
     int64_t cut[SUMS][MAX_REPLICAS + 1]; /* of ALL and GROUP: replicas have the same */
     int sum_at[SUMS];                    /* before which message it is started */
-    int blocks;                          /* gradient blocks of a replica */
+    int blocks;                          /* of gradients, of all replicas */
     smp_sum_terms terms[SMP_N_REACH];    /* and what they are to sums */
 } plan;
 
@@ -105,21 +105,13 @@ typedef struct bench {
     float *sum[SUMS], *term[SUMS]; /* `term` is copied to `sum` just before, back just after */
 } bench;
 
-/* Gradient blocks of a member of sums of a reach. */
-static int blocks_of(const bench *b, smp_reach reach)
+static smp_sum_members sum_members(const bench *b, smp_reach reach)
 {
-    return b->plan.blocks * (reach == SMP_REACH_ACROSS ? b->comm.shard_size : 1);
-}
-
-/* The first of all of them. */
-static int first_block(const bench *b, smp_reach reach)
-{
-    return reach == SMP_REACH_GROUP ? (b->comm.replica - b->comm.shard_rank) * b->plan.blocks : 0;
-}
-
-static int all_blocks(const bench *b)
-{
-    return b->comm.ddp_size * b->plan.blocks;
+    const smp_comm *comm = &b->comm;
+    return (smp_sum_members){.n = members_of(comm, reach),
+                             .first =
+                                 reach == SMP_REACH_GROUP ? comm->replica - comm->shard_rank : 0,
+                             .each = reach == SMP_REACH_ACROSS ? comm->shard_size : 1};
 }
 
 static int64_t draw_bytes(void)
@@ -150,7 +142,9 @@ static void draw_plan(plan *p, const smp_comm *comm)
 {
     int ranks = comm->pipeline_size, left = 0;
     *p = (plan){.lanes = ranks > 1 ? 1 + draw(MAX_LANES) : 0};
-    p->blocks = comm->near == MPI_COMM_NULL && draw(3) == 0 ? 3 : 1;
+    p->blocks = comm->ddp_size;
+    if (comm->near == MPI_COMM_NULL && draw(2) == 0) /* any number up to 3 of each */
+        p->blocks += draw(2 * comm->ddp_size + 1);
     for (int i = 0; i < p->lanes; i++) {
         p->from[i] = draw(ranks);
         p->to[i] = (p->from[i] + 1 + draw(ranks - 1)) % ranks;
@@ -504,8 +498,8 @@ static bool run_transport(bench *b, const smp_transport *transport)
     draw_plan(&b->plan, &b->comm);
     for (int i = 0; i < SMP_N_REACH; i++) {
         const smp_reach reach = (smp_reach)i;
-        OK(smp__sum_terms_make(&b->plan.terms[i], all_blocks(b), members_of(&b->comm, reach),
-                               first_block(b, reach), blocks_of(b, reach)));
+        OK(smp__sum_terms_make(&b->plan.terms[i], b->plan.blocks, b->comm.ddp_size,
+                               sum_members(b, reach)));
         CHECK(b->plan.terms[i].width <= MAX_TERMS);
         options.terms[i] = &b->plan.terms[i];
     }

@@ -66,12 +66,6 @@ static inline smp *open_job(const smp_options *options)
     return job;
 }
 
-/* Where this replica's part of a global batch begins, in samples. */
-static inline int64_t first_sample(const smp *job)
-{
-    return smp_rank(job, SMP_DDP) * smp_step_samples(job);
-}
-
 /* Copies the job's weights to the reference, or returns the largest difference. Collective. */
 static inline double walk_weights(smp *job, sequential *reference, bool set)
 {

@@ -87,7 +87,7 @@ static void check(const char *model, cut c)
     set_identity(job);
     assert_int_equal(smp_step_samples(job) * c.ddp, FULL);
     for (int batch = 0; batch < BATCHES; batch++) {
-        const int64_t first = first_sample(job) * ROWS;
+        const int64_t first = smp_samples_before(job) * ROWS;
         const void *const inputs[] = {x + first * CLASSES, label + first};
         make_batch(batch);
         must(smp_evaluate_short(job, inputs, given(batch), &result));
@@ -101,7 +101,7 @@ static void check(const char *model, cut c)
         most = result.hits > most ? result.hits : most;
     }
     assert_true(most > FULL && more > 0 && less > 0);
-    const int64_t first = first_sample(job) * ROWS;
+    const int64_t first = smp_samples_before(job) * ROWS;
     const void *const inputs[] = {x + first * CLASSES, label + first};
     must(smp_step_short(job, inputs, given(BATCHES - 1), &result));
     assert_int_equal(result.hits_top5, -1);
@@ -131,7 +131,7 @@ static void test_hits_of_inference(void **state)
     smp_step_result result;
     set_identity(job);
     for (int batch = 0; batch < BATCHES; batch++) {
-        const int64_t first = first_sample(job) * ROWS;
+        const int64_t first = smp_samples_before(job) * ROWS;
         const void *const inputs[] = {x + first * CLASSES, label + first};
         make_batch(batch);
         must(smp_step_short(job, inputs, given(batch), &result));

@@ -49,7 +49,7 @@ static void make_batch(int step)
 /* This replica's part of the batch. */
 static void inputs_of(const smp *job, const void *inputs[2])
 {
-    int64_t first = first_sample(job) * T;
+    int64_t first = smp_samples_before(job) * T;
     inputs[0] = tokens + first;
     inputs[1] = targets + first;
 }

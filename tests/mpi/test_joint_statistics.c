@@ -67,7 +67,7 @@ static smp *start(const char *model, cut c, const char *schedule)
 static double call(smp *job, int64_t samples, bool training)
 {
     smp_step_result result;
-    const int64_t first = first_sample(job);
+    const int64_t first = smp_samples_before(job);
     const void *inputs[] = {x + first * C * SPACE, goal + first * GOAL};
     must(training ? smp_step_short(job, inputs, samples, &result)
                   : smp_evaluate_short(job, inputs, samples, &result));
@@ -265,7 +265,7 @@ static void test_joint_statistics_name_who_is_missing(void **state)
     smp_options options = options_of(model_path(joint_model), (cut){1, 4, 2, 4, 1});
     options.runtime.timeout_s = 0.1;
     smp *job = open_job(&options);
-    const int64_t first = first_sample(job);
+    const int64_t first = smp_samples_before(job);
     const void *inputs[] = {x + first * C * SPACE, goal + first * GOAL};
     int told = 0, all = 0;
     if (world_rank != SILENT) {

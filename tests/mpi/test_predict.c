@@ -105,7 +105,7 @@ static smp *open_cut(const network *net, cut c, int tensor, int shard, const voi
     smp *job = open_job(&options);
     assert_int_equal(smp_microbatch_samples(job), 2);
     for (int i = 0; i < 2; i++)
-        inputs[i] = (const char *)net->input[i] + first_sample(job) * net->row[i] * 4;
+        inputs[i] = (const char *)net->input[i] + smp_samples_before(job) * net->row[i] * 4;
     must(smp_step(job, inputs, &result));
     return job;
 }

@@ -67,7 +67,7 @@ static void check(int ranks, int ddp, const char *schedule)
     walk_weights(job, reference, true);
     for (int step = 0; step < STEPS; step++) {
         make_batch(step);
-        int64_t first = first_sample(job) * T;
+        int64_t first = smp_samples_before(job) * T;
         const void *own[] = {tokens + first, targets + first};
         const void *const all[] = {tokens, targets};
         smp_step_result result;

@@ -55,7 +55,7 @@ static smp *start(cut c)
 
 static double run(smp *job, int64_t samples, bool training, smp_step_result *result)
 {
-    const int64_t first = first_sample(job);
+    const int64_t first = smp_samples_before(job);
     const void *inputs[] = {x + first * C * SPACE, goal + first * GOAL};
     must(training ? smp_step_short(job, inputs, samples, result)
                   : smp_evaluate_short(job, inputs, samples, result));

@@ -87,7 +87,7 @@ static void make_batch(values *v, const char *model, int step)
 /* This replica's samples; no array where it has none. */
 static double job_step(smp *job, values *v, int step, bool training, smp_step_result *result)
 {
-    const int64_t first = first_sample(job);
+    const int64_t first = smp_samples_before(job);
     const void *inputs[INPUTS] = {NULL, NULL};
     for (int i = 0; i < INPUTS && first < given[step]; i++)
         inputs[i] = &v->all[i][first * T];

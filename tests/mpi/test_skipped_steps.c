@@ -39,7 +39,7 @@ static void make_batch(int number)
 
 static smp_status train_step(smp *job, smp_step_result *result)
 {
-    int64_t first = first_sample(job) * FEATURES;
+    int64_t first = smp_samples_before(job) * FEATURES;
     const void *inputs[] = {x + first, wanted + first};
     return smp_step(job, inputs, result);
 }

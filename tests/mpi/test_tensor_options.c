@@ -50,7 +50,7 @@ static void train_step(smp *job, sequential *reference, int step)
         tokens[i] = (7 * i + 3 * step + i / 5) % VOCABULARY;
         targets[i] = (i + step) % 6 == 0 ? -1 : (5 * i + step * 11) % VOCABULARY;
     }
-    const int64_t at = first_sample(job) * T;
+    const int64_t at = smp_samples_before(job) * T;
     must(smp_step(job, (const void *const[]){tokens + at, targets + at}, &result));
     must(sequential_step(reference, (const void *const[]){tokens, targets}, &expected));
     if (!(fabs(result.loss - expected) <= 1e-6 * expected))

@@ -65,7 +65,7 @@ static void make_batch(batch *b, int step, bool targets_split)
 /* This replica's arrays: of what is not split the first sample, which may be all that there is. */
 static void take_part(const smp *job, const batch *b, batch *one, const void **inputs)
 {
-    const int64_t at = first_sample(job);
+    const int64_t at = smp_samples_before(job);
     memset(one, 0x55, sizeof *one); /* what stands behind one sample nobody reads */
     for (int input = 0; input < INPUTS; input++) {
         const char *all = input == MASK ? (const char *)b->mask : (const char *)b->ints[input];

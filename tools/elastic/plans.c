@@ -32,11 +32,6 @@ smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t 
     return path_of(p->folder, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
 }
 
-static int64_t microbatches_of(const smp_plan *plan)
-{
-    return (int64_t)plan->microbatches * plan->ddp;
-}
-
 /* Gradients are added in a tree of so many leaves, so every number of replicas that divides it has
  * the same bits. Leaves cost a replica accumulators, so there are at most two for each device; of
  * those numbers the least that most numbers of replicas divide. It has to divide the micro-batches,
@@ -80,10 +75,10 @@ static smp_status make_first(const smp__plans *p, const char *path)
     if (o->gradient_blocks > 0)
         return SMP_OK;
     SMP_TRY(smp_plan_read(path, &plan));
-    const int blocks = plan->gradient_blocks > 0 ? plan->gradient_blocks : plan->ddp;
-    o->gradient_blocks = smp__plans_choose_blocks(blocks, microbatches_of(plan), o->devices);
+    const int blocks = smp_plan_blocks(plan);
+    o->gradient_blocks = smp__plans_choose_blocks(blocks, smp_plan_microbatches(plan), o->devices);
     o->microbatch_size = plan->microbatch_size;
-    o->global_batch = plan->microbatch_size * microbatches_of(plan);
+    o->global_batch = plan->microbatch_size * smp_plan_microbatches(plan);
     o->microbatches = 0; /* for ddp of the plan alone */
     const bool again = plan->training && o->gradient_blocks != blocks;
     smp_plan_destroy(plan);
@@ -103,9 +98,9 @@ static smp_status make_later(const smp__plans *p, int devices, const char *path)
     job.runtime.device = smp_backend_name(first->target.backend);
     job.runtime.precision = smp_precision_name(first->target.precision);
     o->devices = devices;
-    o->global_batch = first->microbatch_size * microbatches_of(first);
+    o->global_batch = first->microbatch_size * smp_plan_microbatches(first);
     o->microbatch_size = first->microbatch_size;
-    o->gradient_blocks = first->gradient_blocks > 0 ? first->gradient_blocks : first->ddp;
+    o->gradient_blocks = smp_plan_blocks(first);
     o->tensor = tensor > 1 ? SMP_DEFAULT : 1;
     o->split_from = tensor > 1 ? from : NULL;
     o->n_split = 0;

@@ -117,13 +117,13 @@ static const smp_option rows[] = {
              "plan's with --fix, else none)"},
     {"global-batch", .kind = SMP_OPTION_INT64, .flags = IN_PLAN, .value = "N",
      .alias = "global-batch-size", .at = PLANNING(global_batch), .least = 1, .most = SMP_MAX_BATCH,
-     .help = "samples of a step: size x micro-batches x replicas in every configuration "
+     .help = "samples of a step of all replicas in every configuration "
              "(default: what --microbatches come to, else 512, or the least above that the "
              "degrees divide)"},
     {"gradient-blocks", .kind = SMP_OPTION_INT, .flags = IN_BOTH, .value = "N",
      .at = PLANNING(gradient_blocks), .least = 1, .most = SMP_MAX_COUNT,
-     .help = "gradients are added in N blocks of the batch: the same bits for every ddp that "
-             "divides N (default: the plan's, or ddp)"},
+     .help = "gradients are added in N blocks of the batch: the same bits for every ddp up to N "
+             "(default: the plan's, or ddp)"},
     {"gradient-wire", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "fp32|bf16",
      .at = PLANNING(gradient_wire),
      .help = "sums of gradients over replicas send half of the bytes, rounded; they are "

@@ -162,7 +162,7 @@ smp__batch smp__next_batch(const smp__trainer *t)
 static smp__reading part_of(const smp__trainer *t, smp_data *data, smp__batch b, void **buffer)
 {
     const smp *s = t->job;
-    int64_t most = smp_step_samples(s), begin = smp_rank(s, SMP_DDP) * most;
+    int64_t most = smp_step_samples(s), begin = smp_samples_before(s);
     return (smp__reading){.data = data,
                           .first = b.first + begin,
                           .count = b.samples - begin < most ? b.samples - begin : most,

@@ -287,7 +287,7 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "<%s%s%s", c->schedule, live, lag);
     smp__table_put(t, "%d", c->microbatches);
     smp__table_put(t, "<%s", smp__placement_word(c->placement));
-    double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
+    double samples = c->replicas * c->microbatches * (double)c->microbatch_size;
     smp__table_put_us(t, c->step_us);
     smp__table_put(t, "%.1f", c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);
     smp__table_put_us(t, c->bottleneck_us);

@@ -301,7 +301,7 @@ static void put_configurations(const smp_search_result *search, smp_text *json)
     open_part(json, "configurations", '[');
     for (int i = 0; i < search->n_tried && i < SMP_SEARCH_LISTED; i++) {
         const smp_candidate *c = search->tried[i];
-        const double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
+        const double samples = c->replicas * c->microbatches * (double)c->microbatch_size;
         open_item(json);
         put_integer(json, "pipeline", c->pipeline);
         put_integer(json, "ddp", c->ddp);

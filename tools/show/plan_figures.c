@@ -46,10 +46,9 @@ void smp_plan_figures_get(const smp_plan *plan, const smp_graph *graph, smp_plan
 {
     const smp_graph *whole = graph->whole ? graph->whole : graph;
     const double samples_per_s = plan->predicted.samples_per_s, rate = rate_of(plan);
-    *out =
-        (smp_plan_figures){.parameters = count_parameters(whole),
-                           .global_batch = plan->microbatch_size * plan->microbatches * plan->ddp,
-                           .tokens = count_tokens(whole)};
+    *out = (smp_plan_figures){.parameters = count_parameters(whole),
+                              .global_batch = plan->microbatch_size * smp_plan_microbatches(plan),
+                              .tokens = count_tokens(whole)};
     out->tokens_per_s = (double)out->tokens * samples_per_s;
     out->device_flops_per_s =
         smp_model_flops(whole, plan->microbatch_size) * samples_per_s / smp_plan_processes(plan);

@@ -118,6 +118,18 @@ static void put_costs(const smp_predicted *predicted, smp_text *text)
     smp_text_append(text, "\n");
 }
 
+/* Where some replicas have a block of gradients less than others. */
+static void put_shares(const smp_plan *plan, smp_text *text)
+{
+    const int blocks = smp_plan_blocks(plan), more = blocks % plan->ddp,
+              share = smp_gradient_share(blocks, plan->ddp);
+    if (more > 0)
+        smp_text_append(text,
+                        "gradient blocks: %d of %d replicas have %d of %d, the other%s %d and as "
+                        "much padding as a block\n",
+                        more, plan->ddp, share, blocks, plural(plan->ddp - more, "s"), share - 1);
+}
+
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,
                         smp_text *text)
 {
@@ -138,6 +150,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    put_shares(plan, text);
     put_costs(predicted, text);
     put_figures(plan, graph, text);
     if (groups[0])

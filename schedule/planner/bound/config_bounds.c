@@ -94,7 +94,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
 
 static double samples_of(const smp__configs *configs, const smp__config *config)
 {
-    return (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
+    return config->mapping->replicas * (double)configs->costs->microbatch_size;
 }
 
 double smp__config_tail_us(const smp__configs *configs, const smp__config *config)

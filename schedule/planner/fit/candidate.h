@@ -7,8 +7,9 @@
 /* One configuration, evaluated. */
 typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;
-    int active; /* bound on live micro-batches; 0: the rule's own */
-    int lag;    /* likewise, on those that wait for W */
+    double replicas; /* smp__planner_replicas */
+    int active;      /* bound on live micro-batches; 0: the rule's own */
+    int lag;         /* likewise, on those that wait for W */
     smp_sharding sharding;
     int64_t microbatch_size;
     const char *schedule; /* registry name */

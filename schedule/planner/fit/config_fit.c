@@ -30,6 +30,7 @@ static smp_status make_candidate(const smp__configs *configs, smp__config *confi
     }
     *candidate = (smp_candidate){.pipeline = config->mapping->pipeline,
                                  .ddp = config->mapping->ddp,
+                                 .replicas = config->mapping->replicas,
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
                                  .active = config->active,

@@ -61,6 +61,7 @@ smp_candidate smp_given_plan_candidate(const smp_given_plan *given, smp_partitio
     const smp__mapping *mapping = given->config.mapping;
     return (smp_candidate){.pipeline = given->shape.pipeline,
                            .ddp = given->planner.request.options.ddp,
+                           .replicas = mapping->replicas,
                            .chunks = given->shape.chunks,
                            .microbatches = given->shape.microbatches,
                            .active = given->shape.active,

@@ -84,7 +84,7 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
     plan->program = program;
     const smp_partition *partition = best->partition;
     double step_us = evaluation->simulation->step_us, bound = partition->lower_bound_us;
-    double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
+    double samples = (double)smp_plan_microbatches(plan) * (double)plan->microbatch_size;
     plan->predicted = (smp_predicted){.step_us = step_us,
                                       .bubble = evaluation->simulation->bubble,
                                       .samples_per_s = step_us > 0 ? 1e6 * samples / step_us : 0,
@@ -269,7 +269,7 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
 
 static double sample_us(const smp_candidate *candidate, const smp__evaluation *evaluation)
 {
-    return evaluation->simulation->step_us / candidate->microbatches / candidate->ddp;
+    return evaluation->simulation->step_us / candidate->microbatches / candidate->replicas;
 }
 
 /* A rule gets the most out of the winner; an order made for another candidate may be better still:

@@ -46,7 +46,7 @@ enum { EVERY_BOUND = 8 }; /* on live micro-batches; of higher ones three in four
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
 {
     return smp_sample_us(request, candidate->bottleneck_us, candidate->step_us,
-                         candidate->microbatches, candidate->ddp);
+                         candidate->microbatches, candidate->replicas);
 }
 
 /* Live micro-batches are bound where the request does not ask for it. */
@@ -93,10 +93,10 @@ static bool cannot_win(const smp__search *s, const smp__config *config, double l
     if (least > SMP__CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
         return true;
     int before = 0;
-    int64_t all = smp__all_microbatches(config->microbatches, config->mapping->ddp);
+    int64_t all = smp__all_microbatches(config->microbatches, config->mapping->replicas);
     for (int32_t i = 0; i < s->n && !for_memory; i++) {
         const smp_candidate *c = s->entry[i].candidate;
-        before += c->fits && smp__all_microbatches(c->microbatches, c->ddp) < all &&
+        before += c->fits && smp__all_microbatches(c->microbatches, c->replicas) < all &&
                   s->entry[i].time <= least_time;
     }
     return before >= SMP_SEARCH_LISTED;
@@ -162,7 +162,7 @@ static double step_limit_us(const smp__search *s, const smp__config *config)
     double limit = is_extra(s, config) ? extra_limit(s) : INFINITY;
     if (limit == INFINITY && s->n_least == SMP_SEARCH_LISTED)
         limit = fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]);
-    return limit < INFINITY ? limit * config->microbatches * config->mapping->ddp *
+    return limit < INFINITY ? limit * config->microbatches * config->mapping->replicas *
                                   (double)s->configs.costs->microbatch_size
                             : 0.0;
 }

@@ -74,7 +74,8 @@ static rank_key key_of(const smp__search *s, const smp__entry *entry)
 {
     const smp_candidate *c = entry->candidate;
     bool for_memory = s->configs.request->options.optimize == SMP_OPTIMIZE_MEMORY;
-    double peak = (double)c->peak_bytes, m = (double)smp__all_microbatches(c->microbatches, c->ddp);
+    double peak = (double)c->peak_bytes,
+           m = (double)smp__all_microbatches(c->microbatches, c->replicas);
     rank_key key = {2,
                     -(double)c->room_bytes,
                     m,
@@ -172,7 +173,7 @@ static smp_status search_step(smp__search *s, smp__entry *entry, double close, d
     const smp_candidate *c = entry->candidate;
     double limit_us = INFINITY;
     if (s->n_least > 0)
-        limit_us = s->least[0] * c->microbatches * c->ddp * (double)c->microbatch_size;
+        limit_us = s->least[0] * c->microbatches * c->replicas * (double)c->microbatch_size;
     smp_status status =
         smp__step_search(&s->configs, &s->configs.config[entry->index], limit_us, close * limit_us,
                          work, &entry->candidate, &entry->balanced);

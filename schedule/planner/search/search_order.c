@@ -119,7 +119,7 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     double bottleneck_us = configs->arrangement[config->arrangement].least_us;
     double fill_us = fmax(totals->compute_us * config->mapping->fastest - bottleneck_us, 0.0);
     double least_us = smp__config_least_us_of_any(configs, config);
-    double samples = (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
+    double samples = config->mapping->replicas * (double)configs->costs->microbatch_size;
     if (configs->request->options.optimize == SMP_OPTIMIZE_MEMORY)
         return (config->state_factor * totals->weight_bytes + totals->stash_bytes) /
                config->mapping->pipeline;

@@ -2,6 +2,8 @@
 #ifndef SMP_SCHEDULE_PLANNER_SEARCH_SEARCH_STATE_H
 #define SMP_SCHEDULE_PLANNER_SEARCH_SEARCH_STATE_H
 
+#include <math.h>
+
 #include "schedule/planner/bound/bounds.h"
 #include "schedule/planner/search/search.h"
 
@@ -37,9 +39,9 @@ typedef struct smp__search {
 } smp__search;
 
 /* Micro-batches of all replicas. */
-static inline int64_t smp__all_microbatches(int microbatches, int ddp)
+static inline int64_t smp__all_microbatches(int microbatches, double replicas)
 {
-    return (int64_t)microbatches * ddp;
+    return llround(microbatches * replicas);
 }
 
 /* Is it the step that decides between partitions? */

@@ -123,7 +123,7 @@ static smp_status judge_partition(step_search *s, smp_partition *partition, bool
     const smp_partition *old = (*s->best)->partition;
     smp_candidate *trial = NULL;
     double least_us, limit_us = limit_of(s);
-    double samples = (double)(*s->best)->ddp * (double)(*s->best)->microbatch_size;
+    double samples = (*s->best)->replicas * (double)(*s->best)->microbatch_size;
     *better = false;
     s->work_left -= s->problem.graph->n_op;
     smp_status status = smp__config_least_us(s->configs, s->config, partition, &least_us);

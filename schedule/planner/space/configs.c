@@ -106,28 +106,44 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
     return list;
 }
 
+/* Global batches on so many replicas are multiples of `samples`: `microbatches` of a program. */
+typedef struct least_batch {
+    int64_t samples;
+    int microbatches;
+} least_batch;
+
+static least_batch least_batch_of(const smp_search_request *request, int ddp)
+{
+    const int64_t size = request->options.microbatch_size;
+    const int blocks = request->options.gradient_blocks;
+    return blocks > ddp && blocks % ddp != 0
+               ? (least_batch){size * blocks, smp_gradient_share(blocks, ddp)}
+               : (least_batch){size * ddp, 1};
+}
+
 static choices microbatch_choices(const smp_search_request *request, int pipeline)
 {
     choices list = {{0}, 0};
     const int ddp = request->options.devices / pipeline;
     const int64_t batch = request->options.global_batch;
-    const int64_t samples = (int64_t)ddp * request->options.microbatch_size;
+    const int blocks =
+        request->options.gradient_blocks > ddp ? request->options.gradient_blocks : ddp;
+    const int share = smp_gradient_share(blocks, ddp);
     if (batch > 0) {
-        const int64_t m = batch / samples;
-        if (batch % samples == 0 &&
+        const least_batch least = least_batch_of(request, ddp);
+        const int64_t m = batch / least.samples * least.microbatches;
+        if (batch % least.samples == 0 &&
             (request->options.microbatches == 0 || request->options.microbatches == m))
             add_choice(&list, (int)m);
         return list;
     }
-    const int blocks =
-        request->options.gradient_blocks > ddp ? request->options.gradient_blocks / ddp : 1;
     if (request->options.microbatches > 0) {
         add_choice(&list, request->options.microbatches);
         return list;
     }
-    for (int m = blocks; m <= 4 * pipeline || m == blocks; m *= 2) /* whole blocks of gradients */
+    for (int m = share; m <= 4 * pipeline || m == share; m *= 2) /* whole blocks of gradients */
         add_choice(&list, m);
-    if (pipeline % blocks == 0)
+    if (pipeline % share == 0)
         add_choice(&list, pipeline);
     return list;
 }
@@ -318,6 +334,8 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
     if (status == SMP_OK)
         status = smp_gradient_blocks_check(blocks, l->mapping->ddp, microbatches);
     if (status == SMP_OK)
+        status = smp_gradient_joint_check(blocks, l->mapping->ddp, request->graph);
+    if (status == SMP_OK)
         status = smp_shard_check(sharding.shard, l->mapping->ddp);
     if (status == SMP_OK && sharding.node_replicas > 0)
         status = smp_hops_check(sharding, l->mapping->ddp);
@@ -460,7 +478,8 @@ static smp_status fail_batch(const smp_search_request *request)
         if (o->devices % p != 0 || (o->stages > 0 && p != o->stages) ||
             (o->ddp > 0 && ddp != o->ddp))
             continue;
-        const int64_t step = ddp * o->microbatch_size, m = o->microbatches;
+        const least_batch least = least_batch_of(request, (int)ddp);
+        const int64_t step = least.samples, m = o->microbatches / least.microbatches;
         const int64_t low = m > 0 ? m * step : batch / step * step;
         const int64_t high = m > 0 ? m * step : low + step;
         below = low <= batch && low > below ? low : below;

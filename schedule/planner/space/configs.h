@@ -12,6 +12,7 @@
 typedef struct smp__mapping {
     struct smp__mapping *next;
     int pipeline, ddp;
+    double replicas; /* smp__planner_replicas */
     smp_placement placement;
     int *device;     /* [ddp * pipeline] */
     int n_replica;   /* that count (profile/replicas.h), and their devices: */

@@ -124,6 +124,8 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
         return SMP_ERR_NO_MEMORY;
     *mapping = (smp__mapping){.pipeline = pipeline,
                               .ddp = configs->request->options.devices / pipeline,
+                              .replicas = smp__planner_replicas(
+                                  configs->planner, configs->request->options.devices / pipeline),
                               .placement = placement,
                               .device = SMP_ARENA_NEW(configs->arena, int, devices),
                               .memory = SMP_ARENA_NEW(configs->arena, int64_t, p),

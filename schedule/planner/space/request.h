@@ -55,17 +55,18 @@ static inline bool smp__may_offload(const smp_search_request *request)
 
 /* Microseconds per sample, as the objective counts it: of a plan's bottleneck or its step. */
 static inline double smp_sample_us(const smp_search_request *request, double bottleneck_us,
-                                   double step_us, int microbatches, int ddp)
+                                   double step_us, int microbatches, double replicas)
 {
     double us = request->options.objective == SMP_OBJECTIVE_BOTTLENECK ? bottleneck_us
                                                                        : step_us / microbatches;
-    return us / ((double)ddp * (double)request->options.microbatch_size);
+    return us / (replicas * (double)request->options.microbatch_size);
 }
 
 static inline double smp_plan_sample_us(const smp_search_request *request, const smp_plan *plan)
 {
     return smp_sample_us(request, plan->predicted.bottleneck_us, plan->predicted.step_us,
-                         plan->microbatches, plan->ddp);
+                         plan->microbatches,
+                         (double)smp_plan_microbatches(plan) / plan->microbatches);
 }
 
 /* A failure for numbers of the request that cannot be: before it the place where they stand. */

@@ -3,6 +3,7 @@
 #define SMP_SCHEDULE_PLANNER_SPACE_SESSION_H
 
 #include "schedule/memory/memory.h"
+#include "schedule/plan/gradient_blocks.h"
 #include "schedule/planner/space/budget.h"
 #include "schedule/planner/space/request.h"
 #include "schedule/simulate/simulate.h"
@@ -79,6 +80,12 @@ static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
 {
     return planner->request.options.gradient_blocks > 0 ? planner->request.options.gradient_blocks
                                                         : ddp;
+}
+/* So many replicas have as many samples as all have: fewer where some have a block less. */
+static inline double smp__planner_replicas(const smp__planner *planner, int ddp)
+{
+    const int blocks = smp__planner_blocks(planner, ddp);
+    return blocks < ddp ? ddp : (double)blocks / smp_gradient_share(blocks, ddp);
 }
 /* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
  * not. */

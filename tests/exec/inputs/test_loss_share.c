@@ -50,6 +50,7 @@ static smp_status build(smp *s)
 static smp_status find(smp_text *ops, const char *targets, double counted[3])
 {
     smp s = {.comm = &(smp_comm){.ddp_size = 1},
+             .plan = &(smp_plan){.gradient_blocks = 1},
              .work = &(smp__work){.microbatches = 1, .batch = 1},
              .given = &(smp__given){0},
              .device = smp_devices()[0]};

@@ -220,7 +220,7 @@ static void add_bucket(const job *j, const smp_memory_rank *memory, int chunk, i
         first_of(position(p, SMP_ACTION_B, 0, chunk), position(p, SMP_ACTION_W, 0, chunk));
     const int shard = j->shape.sharding.shard, all = j->blocks * j->ddp;
     const int levels = smp_gradient_levels(all, j->ddp, shard);
-    const bool terms = smp_gradient_most_nodes(all, j->blocks * shard) > 1;
+    const bool terms = smp_gradient_most_nodes(all, j->ddp, shard) > 1;
     const int64_t end = bucket->shared || terms ? position(p, SMP_ACTION_OPTIMIZE, -1, -1)
                                                 : position(p, SMP_ACTION_ALL, -1, chunk);
     if (bucket->lives && begin >= 0 && begin <= at && at <= end)

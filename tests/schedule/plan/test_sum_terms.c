@@ -24,13 +24,14 @@ static void draw_blocks(int blocks)
     }
 }
 
-/* The terms that members with `own` blocks each bring: whole nodes. Returns how many. */
-static int bring(const smp_sum_terms *t, int blocks, int begin, int own, float *term)
+/* The terms that members bring: whole nodes. Returns how many. */
+static int bring(const smp_sum_terms *t, int blocks, int ddp, smp_sum_members of, float *term)
 {
     for (int member = 0; member < t->members; member++) {
         smp_gradient_node node[SMP_MAX_GRADIENT_NODES];
-        const int from = begin + member * own;
-        const int n = smp_gradient_nodes(blocks, from, from + own, node);
+        const int first = of.first + member * of.each;
+        const int n = smp_gradient_nodes(blocks, smp_gradient_begin(blocks, ddp, first),
+                                         smp_gradient_begin(blocks, ddp, first + of.each), node);
         assert_int_equal(smp__sum_terms_of(t, member), n);
         for (int i = 0; i < n; i++)
             term[t->first[member] + i] = sum_tree_value(leaf, block, blocks, node[i]);
@@ -57,12 +58,11 @@ static void test_one_sum_has_the_bits_of_one_process(void **state)
     for (int blocks = 1; blocks <= MOST; blocks++) {
         draw_blocks(blocks);
         for (int ddp = 1; ddp <= blocks; ddp++) {
+            const smp_sum_members all = {.n = ddp, .each = 1};
             smp_sum_terms t;
             float term[MOST];
-            if (blocks % ddp != 0)
-                continue;
-            assert_int_equal(smp__sum_terms_make(&t, blocks, ddp, 0, blocks / ddp), SMP_OK);
-            bring(&t, blocks, 0, blocks / ddp, term);
+            assert_int_equal(smp__sum_terms_make(&t, blocks, ddp, all), SMP_OK);
+            bring(&t, blocks, ddp, all, term);
             add_up(&t, term);
             assert_int_equal(t.n_left, 1);
             const float whole = whole_of(blocks);
@@ -75,15 +75,16 @@ static void test_one_sum_has_the_bits_of_one_process(void **state)
 /* In groups of `shard` replicas, then of what each group has left. */
 static void check_groups(int blocks, int ddp, int shard)
 {
-    const int own = blocks / ddp, group = own * shard, groups = ddp / shard;
+    const smp_sum_members groups = {.n = ddp / shard, .each = shard};
     smp_sum_terms across;
     float left[MOST];
-    assert_int_equal(smp__sum_terms_make(&across, blocks, groups, 0, group), SMP_OK);
-    for (int g = 0; g < groups; g++) {
+    assert_int_equal(smp__sum_terms_make(&across, blocks, ddp, groups), SMP_OK);
+    for (int g = 0; g < groups.n; g++) {
+        const smp_sum_members inside = {.n = shard, .first = g * shard, .each = 1};
         smp_sum_terms t;
         float term[MOST];
-        assert_int_equal(smp__sum_terms_make(&t, blocks, shard, g * group, own), SMP_OK);
-        bring(&t, blocks, g * group, own, term);
+        assert_int_equal(smp__sum_terms_make(&t, blocks, ddp, inside), SMP_OK);
+        bring(&t, blocks, ddp, inside, term);
         add_up(&t, term);
         assert_int_equal(t.n_left, smp__sum_terms_of(&across, g));
         for (int i = 0; i < t.n_left; i++)
@@ -104,7 +105,7 @@ static void test_groups_have_the_bits_of_one_process(void **state)
         draw_blocks(blocks);
         for (int ddp = 1; ddp <= blocks; ddp++)
             for (int shard = 1; shard <= ddp; shard++)
-                if (blocks % ddp == 0 && ddp % shard == 0)
+                if (ddp % shard == 0)
                     check_groups(blocks, ddp, shard);
     }
 }
@@ -113,7 +114,7 @@ static void test_pieces_have_room_for_every_array(void **state)
 {
     (void)state;
     smp_sum_terms t;
-    assert_int_equal(smp__sum_terms_make(&t, 12, 4, 0, 3),
+    assert_int_equal(smp__sum_terms_make(&t, 12, 4, (smp_sum_members){.n = 4, .each = 1}),
                      SMP_OK); /* 0-1 2 | 3 4-5 | 6-7 8 | ... */
     assert_int_equal(t.n, 8);
     assert_int_equal(t.width, 2);
