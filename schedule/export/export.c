@@ -80,9 +80,22 @@ static smp_status write_one(const smp_exporter *exporter, const smp_plan *plan,
     return status;
 }
 
+/* Those who run a plan elsewhere give every replica as many micro-batches as the others. */
+static smp_status check_replicas(const smp_exporter *exporter, const smp_plan *plan)
+{
+    const int blocks = smp_plan_blocks(plan);
+    if (blocks % plan->ddp == 0 || !exporter->by_hand[SMP_EXPORT_DDP])
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: %d replicas have %d gradient blocks between them, expected as many micro-"
+                    "batches on each: a --ddp that divides --gradient-blocks",
+                    exporter->name, plan->ddp, blocks);
+}
+
 smp_status smp_export_file(const smp_exporter *exporter, const smp_plan *plan,
                            const smp_graph *graph, const char *path)
 {
+    SMP_TRY(check_replicas(exporter, plan));
     SMP_TRY(write_one(exporter, plan, graph, path, ""));
     if (!exporter->beside)
         return SMP_OK;

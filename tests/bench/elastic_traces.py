@@ -82,9 +82,10 @@ def parameters(model):
 
 def gradient_blocks(blocks, microbatches, devices):
     """As the supervisor chooses them (tools/elastic/plans.c): of multiples of the first plan's, up to two for each
-    device, the least that most numbers of replicas divide."""
+    device, the least with which replicas of any number are busy for nine tenths of what they can be with any."""
     multiples = [n for n in range(blocks, 2 * devices + 1, blocks) if microbatches % n == 0] or [blocks]
-    return max(multiples, key=lambda n: (sum(n % ddp == 0 for ddp in range(1, devices + 1)), -n))
+    busy = {n: sum(n / (ddp * -(-n // ddp)) for ddp in range(1, min(n, devices) + 1)) for n in multiples}
+    return min(n for n in multiples if busy[n] >= 0.9 * max(busy.values()))
 
 
 class Planner:

@@ -95,11 +95,35 @@ if [ -n "${SMP_TEST_LONG-}" ]; then
         8:1:simple:1:none 3:2:interleaved:2:all 3:2:zero-bubble:1:none:3:optimizer 6:1:simple:1:none:6:gradients)
     fewer=("${remainder[@]}") halves=("${remainder[@]}") thirds+=(2:1:simple:1:none 3:2:interleaved:2:none 4:1:simple:1:none)
 fi
+plan even.yaml ties.yaml 4 1 4 simple 1 2 2 none --gradient-blocks 8
 all_ways ties.yaml remainder 8 8 "${remainder[@]}"
 expect_match split.yaml 'microbatches: 3, microbatch_size: 2, gradient_blocks: 8'
 expect_match split.yaml 'ddp: 3'
+expect_exit 2 smp-partition ties.yaml -n 3 --stages 1 --ddp 3 --microbatches 3 --gradient-blocks 8 --export megatron-layout:layout.txt
+expect_match err 'megatron-layout: 3 replicas have 8 gradient blocks between them'
+expect_exit 0 smp-partition check split.yaml
+# The planner looks at them where the batch is whole blocks.
+expect_exit 0 smp-partition ties.yaml -n 3 --stages 1 --global-batch 32 --microbatch-size 2 --gradient-blocks 8 -o found.yaml
+expect_match out 'gradient blocks: 3 on 2 replicas, 2 and one of padding on 1'
+expect_match found.yaml 'microbatches: 6, microbatch_size: 2, gradient_blocks: 8'
+expect_exit 3 smp-partition ties.yaml -n 3 --stages 1 --global-batch 24 --microbatch-size 2 --gradient-blocks 8
+expect_match err 'nearest: 16, 32'
+expect_exit 0 smp-partition check split.yaml --same-bits-as even.yaml
 all_ways residual.yaml fewer 8 8 "${fewer[@]}"
 all_ways ties.yaml thirds 12 4 "${thirds[@]}" # blocks of 3 micro-batches
+if [ -n "${SMP_TEST_LONG-}" ]; then
+    limit_s=300
+    for blocks in 4 6 8 12; do
+        ways=()
+        for ((ddp = 1; ddp <= blocks && ddp <= 8; ddp++)); do
+            ways+=("$ddp:1:simple:1:none:$ddp:gradients" "$ddp:1:simple:1:all")
+        done
+        for optimizer in adamw sgd lion; do
+            trained=(--optimizer "$optimizer")
+            all_ways ties.yaml grid $((2 * blocks)) "$blocks" "${ways[@]}"
+        done
+    done
+fi
 planned=(--precision fp16) trained=(--optimizer lamb --device cpu)
 all_ways "$tiny" halves 8 8 "${halves[@]}"
 planned=(--tensor 2) trained=() devices=2

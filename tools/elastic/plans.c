@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 
 enum { PATH_BYTES = 4096, REPORT_BYTES = 4096, AHEAD_NICE = 19, MOST_FAILURES = 4 };
 static const double again_s = 30.0; /* after a search that failed */
+static const double about = 0.9;    /* of what keeps replicas busy, to be as good */
 static const double gain = 0.1;     /* of a plan for fewer devices, to be preferred */
 
 static smp_status path_of(const char *folder, int devices, char *path, size_t size)
@@ -32,23 +34,30 @@ smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t 
     return path_of(p->folder, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
 }
 
-/* Gradients are added in a tree of so many leaves, so every number of replicas that divides it has
- * the same bits. Leaves cost a replica accumulators, so there are at most two for each device; of
- * those numbers the least that most numbers of replicas divide. It has to divide the micro-batches,
- * and the first plan's replicas have to divide it. */
+/* Any number of replicas up to the blocks has the same bits; where they do not divide them, some
+ * spend one on padding. How much of the time replicas compute, added up over their numbers. */
+static double busy_share(int blocks, int devices)
+{
+    double sum = 0.0;
+    for (int ddp = 1; ddp <= devices && ddp <= blocks; ddp++)
+        sum += (double)blocks / ((double)ddp * smp_gradient_share(blocks, ddp));
+    return sum;
+}
+
+/* Blocks cost a replica accumulators, so there are at most two for each device; of those numbers
+ * the least that keeps replicas about as busy as any does. It has to divide the micro-batches, and
+ * the first plan's replicas have to divide it, which has none idle. */
 int smp__plans_choose_blocks(int blocks, int64_t microbatches, int devices)
 {
-    int best = blocks, most = 0;
-    for (int b = blocks; b <= 2 * devices || b == blocks; b += blocks) {
-        int n = 0;
-        for (int ddp = 1; ddp <= devices && ddp <= b; ddp++)
-            n += b % ddp == 0;
-        if (microbatches % b == 0 && n > most) {
-            best = b;
-            most = n;
-        }
-    }
-    return best;
+    double most = 0.0;
+    int best = blocks;
+    for (int b = blocks; b <= 2 * devices; b += blocks)
+        if (microbatches % b == 0)
+            most = fmax(most, busy_share(b, devices));
+    while (best <= 2 * devices &&
+           (microbatches % best != 0 || busy_share(best, devices) < about * most))
+        best += blocks;
+    return best <= 2 * devices ? best : blocks;
 }
 
 /* What is planned for: the ranks' device and format, and the operators that they load. */

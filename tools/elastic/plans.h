@@ -60,7 +60,7 @@ int smp__plans_best(const smp__plans *plans, int least, int most);
 smp_status smp__plans_path(const smp__plans *plans, int devices, char *path, size_t size);
 
 /* The number of gradient blocks of a job that first has `blocks`, with so many micro-batches in
- * all, so that most numbers of replicas up to `devices` divide it: see plans.c. */
+ * all, so that replicas of any number up to `devices` have work: see plans.c. */
 int smp__plans_choose_blocks(int blocks, int64_t microbatches, int devices);
 
 #endif

@@ -121,13 +121,11 @@ static void put_costs(const smp_predicted *predicted, smp_text *text)
 /* Where some replicas have a block of gradients less than others. */
 static void put_shares(const smp_plan *plan, smp_text *text)
 {
-    const int blocks = smp_plan_blocks(plan), more = blocks % plan->ddp,
-              share = smp_gradient_share(blocks, plan->ddp);
+    const int blocks = smp_plan_blocks(plan), more = blocks % plan->ddp;
+    const int share = smp_gradient_share(blocks, plan->ddp);
     if (more > 0)
-        smp_text_append(text,
-                        "gradient blocks: %d of %d replicas have %d of %d, the other%s %d and as "
-                        "much padding as a block\n",
-                        more, plan->ddp, share, blocks, plural(plan->ddp - more, "s"), share - 1);
+        smp_text_append(text, "gradient blocks: %d on %d replica%s, %d and one of padding on %d\n",
+                        share, more, plural(more, "s"), share - 1, plan->ddp - more);
 }
 
 static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_recompute,

@@ -15,6 +15,9 @@ class Plan:
                              "here: make one with --tensor 1")
         self.pipeline = parallel["pipeline"]
         self.ddp = parallel.get("ddp", 1)
+        if data["batch"].get("gradient_blocks", self.ddp) % self.ddp:
+            raise ValueError(f"{self.ddp} replicas have {data['batch']['gradient_blocks']} gradient blocks between them, here each has as "
+                             "many micro-batches as the others: make a plan with a --ddp that divides --gradient-blocks")
         self.chunks = parallel.get("chunks", 1)
         self.shard = parallel.get("shard", 1)
         self.shard_what = parallel.get("shard_what", "optimizer")

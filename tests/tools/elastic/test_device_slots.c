@@ -89,11 +89,13 @@ static void test_slots_left_out(void **state)
 static void test_blocks_leave_room(void **state)
 {
     (void)state;
-    assert_int_equal(smp__plans_choose_blocks(1, 8, 4), 4);   /* 1, 2, 4 */
-    assert_int_equal(smp__plans_choose_blocks(1, 12, 4), 4);  /* of 12 too many are leaves */
-    assert_int_equal(smp__plans_choose_blocks(2, 12, 6), 12); /* 1, 2, 3, 4, 6 */
-    assert_int_equal(smp__plans_choose_blocks(3, 7, 4), 3);   /* nothing else divides */
+    assert_int_equal(smp__plans_choose_blocks(1, 8, 4), 4);  /* 3 have one or two */
+    assert_int_equal(smp__plans_choose_blocks(1, 12, 4), 4); /* of 12 are too many blocks */
+    assert_int_equal(smp__plans_choose_blocks(2, 12, 6), 6); /* 5 have one or two */
+    assert_int_equal(smp__plans_choose_blocks(3, 7, 3), 3);
+    assert_int_equal(smp__plans_choose_blocks(3, 7, 4), 3); /* nothing else divides */
     assert_int_equal(smp__plans_choose_blocks(8, 512, 8), 8);
+    assert_int_equal(smp__plans_choose_blocks(4, 416, 30), 32); /* 17 and more replicas, too */
     assert_int_equal(smp__plans_choose_blocks(16, 512, 2), 16);
     assert_int_equal(smp__plans_choose_blocks(1, 1, 8), 1);
 }
