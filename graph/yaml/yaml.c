@@ -109,6 +109,11 @@ smp_status smp_yaml_top(const smp_yaml *yaml, const smp_yaml_node **out)
     return SMP_OK;
 }
 
+const smp_yaml_node *smp_yaml_root(const smp_yaml *yaml)
+{
+    return yaml->top;
+}
+
 int smp_yaml_map_size(const smp_yaml_node *map)
 {
     return map->count;

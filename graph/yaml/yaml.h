@@ -24,6 +24,8 @@ void smp_yaml_destroy(smp_yaml *yaml);
 const char *smp_yaml_file(const smp_yaml *yaml);
 /* The top node: a map that starts with `smp: 1`, checked here. */
 smp_status smp_yaml_top(const smp_yaml *yaml, const smp_yaml_node **out);
+/* The top node, whatever it is: of a line of JSON, which has no such head. */
+const smp_yaml_node *smp_yaml_root(const smp_yaml *yaml);
 /* The top node of a document of that kind ("plan"), which has no other keys than these. One of
  * another kind is told from its keys and named. */
 smp_status smp_yaml_document(const smp_yaml *yaml, const char *kind, const char *const *known,

@@ -63,8 +63,8 @@ static const smp_option own_rows[] = {
  */
 static bool is_passed(const smp_option *row)
 {
-    static const char *const left_out[] = {
-        "predict", "tensor", "predict-data", "predict-reduce", "rows", "resume-best", NULL};
+    static const char *const left_out[] = {"predict", "tensor", "predict-data", "predict-reduce",
+                                           "rows",    "events", "resume-best",  NULL};
     for (const char *const *name = left_out; *name; name++)
         if (strcmp(row->name, *name) == 0)
             return false;

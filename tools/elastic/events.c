@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +68,16 @@ void smp__events_put(smp__events *events, const char *name, const char *more, ..
         smp__events_close(events);
     }
     smp_text_free(&line);
+}
+
+void smp__events_steps(smp__events *events, int64_t step)
+{
+    const double now_s = smp_clock_s();
+    const double apart_s = fmax(1.0, 0.01 * (now_s - events->begin_s));
+    if (events->told_s > 0.0 && now_s < events->told_s + apart_s)
+        return;
+    events->told_s = now_s;
+    smp__events_put(events, "steps", "\"step\": %" PRId64, step);
 }
 
 void smp__events_sum(smp__events *e, int code)

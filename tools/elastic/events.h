@@ -18,6 +18,7 @@ typedef struct smp__events {
     int64_t steps_lost;
     double phase_s[SMP__N_PHASE]; /* all recoveries together */
     double useful_s;              /* in steps that count */
+    double told_s;                /* smp_clock_s: the last "steps"; 0: none yet */
 } smp__events;
 
 /* path: NULL: no file. SMP_ERR_INPUT: it cannot be opened. */
@@ -29,6 +30,9 @@ void smp__events_say(const char *format, ...) __attribute__((format(printf, 1, 2
 /* {"time_s": ..., "event": NAME, MORE}; more: members as JSON, or "". */
 void smp__events_put(smp__events *events, const char *name, const char *more, ...)
     __attribute__((format(printf, 3, 4)));
+/* A step is done, the last of those that are: an event "steps", at most one a second and one for
+ * each hundredth of the job's time, so that a file grows with the logarithm of that. */
+void smp__events_steps(smp__events *events, int64_t step);
 /* The job ends: the summary, as a line and as an event. */
 void smp__events_sum(smp__events *events, int code);
 

@@ -148,6 +148,7 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
     } else if (next <= job->devices && idle > 0 && !job->told_idle) {
         smp__events_say("%d device%s stay%s idle: no plan with more than %d is enough faster", idle,
                         plural(idle), idle == 1 ? "s" : "", job->devices);
+        smp__events_put(&job->events, "idle", "\"devices\": %d", idle);
         job->told_idle = true;
     }
     return SMP_OK;
@@ -313,10 +314,25 @@ static bool is_saved(const smp__elastic_job *job)
     return saved >= job->rows.last;
 }
 
+/* All ranks have ended; why: as far as it was asked for. The last step was done a while before. */
+static void put_ended(smp__elastic_job *job, int code)
+{
+    const char *why = code == 0       ? "done"
+                      : job->reshapes ? "devices"
+                      : job->user_end ? "signal"
+                                      : "failure";
+    smp__events_put(&job->events, "ended",
+                    "\"why\": \"%s\", \"exit_code\": %d, \"step\": %" PRId64
+                    ", \"since_step_s\": %.3f, \"detect_s\": %.3f",
+                    why, code, job->rows.at, job->n_marks > 0 ? job->ended_s - job->mark_s : 0.0,
+                    job->recovers ? job->ended_s - job->lost_s : 0.0);
+}
+
 void smp__elastic_judge(smp__elastic_job *job, int code)
 {
     const bool lost = job->launcher.told.signal > 0 || job->stalled >= 0;
     job->ended_s = smp_clock_s();
+    put_ended(job, code);
     count_useful(job);
     if (code == 0) {
         end(job, code);
@@ -363,10 +379,12 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
     s[SMP__LOAD] = now_s - loaded_s;
     smp__events_put(e, "resumed",
                     "\"incarnation\": %d, \"devices\": %d, \"from\": \"%s\", \"step\": %" PRId64
-                    ", \"lost_steps\": %" PRId64 ", \"detect_s\": %.3f, \"plan_s\": %.3f, "
+                    ", \"done\": %" PRId64 ", \"lost_steps\": %" PRId64
+                    ", \"detect_s\": %.3f, \"pause_s\": %.3f, \"plan_s\": %.3f, "
                     "\"start_s\": %.3f, \"load_s\": %.3f",
-                    job->record.incarnation, job->devices, source, from, lost, s[SMP__DETECT],
-                    s[SMP__PLAN], s[SMP__START], s[SMP__LOAD]);
+                    job->record.incarnation, job->devices, source, from, job->rows.at, lost,
+                    s[SMP__DETECT], job->recovers ? job->paused_s : 0.0, s[SMP__PLAN],
+                    s[SMP__START], s[SMP__LOAD]);
     if (!job->recovers)
         return;
     for (int i = 0; i < SMP__N_PHASE; i++)

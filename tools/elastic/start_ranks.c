@@ -148,6 +148,8 @@ static smp_status add_options(command *c, const smp__elastic_job *job)
             SMP_TRY(add(c, option));
     if (saved || !o->run.train.given)
         SMP_TRY(add_option(c, "resume", "auto"));
+    if (o->run.train.report && o->events)
+        SMP_TRY(add_option(c, "events", o->events));
     if (o->keep_every > 0) {
         snprintf(every, sizeof every, "%lld", (long long)o->keep_every);
         SMP_TRY(add_option(c, "keep-every", every));
@@ -214,9 +216,11 @@ static void say_start(smp__elastic_job *job, const char *plan)
         smp_text_append(&slots, "%s%d", i > 0 ? ", " : "", job->picked[i]);
     smp__events_put(&job->events, "start",
                     "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
-                    "\"predicted_us\": %.1f",
+                    "\"predicted_us\": %.1f, \"global_batch\": %lld",
                     job->record.incarnation, job->devices, slots.data ? slots.data : "",
-                    strrchr(plan, '/') + 1, job->plans.of[job->devices].step_us);
+                    strrchr(plan, '/') + 1, job->plans.of[job->devices].step_us,
+                    (long long)job->plans.first->microbatch_size * job->plans.first->microbatches *
+                        job->plans.first->ddp);
     smp_text_free(&slots);
 }
 

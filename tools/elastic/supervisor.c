@@ -137,6 +137,10 @@ static smp_status open_job(smp__elastic_job *job)
     SMP_TRY(smp__ranks_end_orphans(job->keep));
     smp__slots_look(&job->slots);
     job->failed_last = job->reached = job->rows.last;
+    smp__events_put(
+        &job->events, "begin",
+        "\"starts\": %d, \"step\": %" PRId64 ", \"least\": %d, \"most\": %d, \"at_hand\": %d",
+        job->record.incarnation, job->rows.last, o->least, o->most, smp__slots_count(&job->slots));
     if (job->record.incarnation > 0)
         smp__events_say("%s/elastic.yaml: goes on with a job that was started %d time%s before",
                         job->folder, job->record.incarnation,
@@ -268,6 +272,8 @@ static smp_status read_rows(smp__elastic_job *job)
         return SMP_OK;
     job->mark_s = smp_clock_s();
     job->n_marks = job->rows.at - job->rows.first + 1;
+    if (job->resumed)
+        smp__events_steps(&job->events, job->rows.at);
     if (!job->resumed) {
         job->first_mark_s = job->mark_s;
         smp__elastic_note_resumed(job);

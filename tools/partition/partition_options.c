@@ -281,6 +281,8 @@ static const smp_option rows[] = {
      .help = "timeline, memory and stages as a page"},
     {"svg", .kind = SMP_OPTION_FILE, .flags = IN_ALL, .value = "FILE.svg", .at = AT(svg),
      .help = "timeline and memory as a figure; of several plans a bar for each"},
+    {"events", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE.jsonl", .at = AT(events),
+     .help = "of smp-run --elastic: --report shows that job's life, too, --svg nothing else"},
     {"sweep", .kind = SMP_OPTION_LIST, .flags = IN_PLAN, .value = "KEY=V,V,...", .at = AT(sweep),
      .help = "a plan for each value of an option, such as global-batch=256,512 or "
              "n=64,128, or of an entry of the model's 'let' (T=2048,4096), and a table of "
@@ -415,7 +417,7 @@ static smp_status check_files(const smp_partition_options *o)
     const smp_plan_options *p = &o->job.planning;
     const char *const read[] = {o->job.model,  o->plan,          p->fix,   p->cluster,
                                 p->profile,    p->schedule_from, o->costs, o->same_bits_as,
-                                p->split_from, o->common.config};
+                                p->split_from, o->common.config, o->events};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         SMP_TRY(spare_file(o, read[i]));
     for (int i = 0; i < o->plugins.n; i++)
@@ -430,6 +432,9 @@ static smp_status check_several(const smp_partition_options *o)
 {
     if (o->price > 0 && o->tokens <= 0)
         return smp_fail(SMP_ERR_INPUT, "--price: of what training? --tokens N says it");
+    if (o->events && !o->report && !o->svg)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--events: is drawn by --report FILE.html or --svg FILE.svg");
     if (o->sweep.n == 0)
         return o->csv && !o->compare
                    ? smp_fail(SMP_ERR_INPUT, "--csv: is of several plans: --sweep makes them")

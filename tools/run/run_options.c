@@ -233,6 +233,9 @@ static const smp_option rows[] = {
     {"report", .kind = SMP_OPTION_TEXT, .at = AT(train.report), .value = "FILE.html",
      .help = "a page with the last step, predicted above measured, with curves of all steps, "
              "and where their time went"},
+    {"events", .kind = SMP_OPTION_FILE, .at = AT(train.events), .value = "FILE.jsonl",
+     .help = "of smp-run --elastic, which gives it to its ranks: the page of --report shows the "
+             "job's life, too"},
     {"log", .kind = SMP_OPTION_TEXT, .at = AT(train.log), .value = "FILE.csv",
      .help = "a row for each step, written at once; any other name is a folder for "
              "TensorBoard. With --resume it goes on after the step resumed from"},
@@ -491,6 +494,7 @@ static smp_status check_files(const smp__run_options *a)
         SMP_TRY(smp_file_spares(written[k], t->job.plan));
         SMP_TRY(smp_file_spares(written[k], a->common.config));
         SMP_TRY(smp_file_spares(written[k], t->given));
+        SMP_TRY(smp_file_spares(written[k], t->events));
         SMP_TRY(smp_file_spares(written[k], a->weights_map));
         for (size_t l = 0; l < sizeof lists / sizeof lists[0]; l++)
             for (int i = 0; i < lists[l]->n; i++) {

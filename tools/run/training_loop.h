@@ -36,6 +36,7 @@ typedef struct smp_train_options {
     bool checksum;       /* print a hash of every replica's weights at the end */
     const char *trace;   /* Chrome trace of the last step, or NULL */
     const char *report;  /* page of the last step (HTML), or NULL */
+    const char *events;  /* of the supervisor of the job, whose life the page shows, or NULL */
     const char *profile; /* what the steps cost, or NULL; with job.runtime.record_costs */
     const char *predict; /* what a tensor is for all samples, or NULL: a file in NumPy's format */
     const char *predict_tensor, *predict_reduce; /* NULL: as --help says */

@@ -7,6 +7,7 @@
 
 #include "exec/job/inspect_job.h"
 #include "exec/step/step_sums.h"
+#include "tools/life/job_life.h"
 #include "tools/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
@@ -152,22 +153,43 @@ smp_status smp__watch_row(smp__trainer *t)
     return smp_agree(t->job, w->log ? smp__step_log_add(w->log, &w->row) : SMP_OK);
 }
 
+/* The life of the job as a section, as far as its supervisor has written it. */
+static smp_status add_life(smp_picture *picture, const char *events, smp_text *section)
+{
+    smp__life life = {0};
+    smp_status status = smp__life_read(events, &life);
+    if (status == SMP_OK)
+        smp__life_html(&life, section);
+    else if (status == SMP_ERR_INPUT) /* training is done, and its page is worth having */
+        smp_text_append(section,
+                        "<p class='aside'>No life of the job: its events cannot be read.</p>\n");
+    smp__life_free(&life);
+    smp_picture_add_section(picture, section);
+    return section->failed           ? smp_fail_memory(section->length)
+           : status == SMP_ERR_INPUT ? SMP_OK
+                                     : status;
+}
+
 /* The page: the prediction above what was measured, and the run. */
 static smp_status write_report(const smp_plan *plan, const smp_graph *graph, const char *path,
-                               const smp_trace_event *measured, int64_t n, const void *run)
+                               const smp_trace_event *measured, int64_t n, const void *trainer)
 {
+    const smp__trainer *t = trainer;
     smp_picture *picture = NULL;
-    smp_text html = {0};
+    smp_text html = {0}, section = {0};
     smp_status status = smp_picture_open(plan, graph, &picture);
     if (status == SMP_OK)
         status = smp_picture_add_measured(picture, measured, n);
     if (status == SMP_OK)
-        smp_picture_add_run(picture, run);
+        smp_picture_add_run(picture, t->watch->record);
+    if (status == SMP_OK && t->options->events)
+        status = add_life(picture, t->options->events, &section);
     if (status == SMP_OK)
         status = smp_picture_html(picture, &html);
     if (status == SMP_OK)
         status = smp_file_write(path, html.data, html.length);
     smp_text_free(&html);
+    smp_text_free(&section);
     smp_picture_close(picture);
     return status;
 }
@@ -184,7 +206,7 @@ static smp_status tell(smp__trainer *t, const smp_rank_time *rank)
         w->record->steps = steps;
     }
     if (t->options->report)
-        SMP_TRY(smp__events_write(t->job, t->options->report, write_report, w->record));
+        SMP_TRY(smp__events_write(t->job, t->options->report, write_report, t));
     if (t->prints && steps > 0)
         status = smp__print_times(rank, n_rank, steps, t->options->json);
     return smp_agree(t->job, status);

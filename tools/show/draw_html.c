@@ -234,6 +234,15 @@ static void put_file(smp_text *html, const unsigned char *file)
     smp_text_append_bytes(html, (const char *)file, strlen((const char *)file));
 }
 
+/* What is above the timeline. */
+static void put_sections(const smp_picture *picture, smp_text *html)
+{
+    if (picture->section)
+        smp_text_append_bytes(html, picture->section->data, picture->section->length);
+    if (picture->run)
+        smp_run_record_html(picture->run, html);
+}
+
 /* The template with its places {{NAME}} filled. */
 static smp_status assemble(const page *p, const smp_text *json, smp_text *html)
 {
@@ -246,8 +255,8 @@ static smp_status assemble(const page *p, const smp_text *json, smp_text *html)
             put_file(html, smp__file_report_page_js);
         else if (strncmp(open, "{{RUN}}", 7) != 0)
             put_escaped(html, json);
-        else if (p->picture->run)
-            smp_run_record_html(p->picture->run, html);
+        else
+            put_sections(p->picture, html);
     }
     smp_text_append(html, "%s", at);
     return html->failed || json->failed ? smp_fail_memory(html->capacity) : SMP_OK;
@@ -256,6 +265,11 @@ static smp_status assemble(const page *p, const smp_text *json, smp_text *html)
 void smp_picture_add_run(smp_picture *picture, const smp_run_record *run)
 {
     picture->run = run;
+}
+
+void smp_picture_add_section(smp_picture *picture, const smp_text *html)
+{
+    picture->section = html;
 }
 
 smp_status smp_picture_html(const smp_picture *picture, smp_text *html)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/show/picture_model.h"
+#include "tools/show/svg.h"
 
 enum { WIDE = 560, HIGH = 190, LEFT = 62, TOP = 10, PLOT = WIDE - LEFT - 12, FLOOR = HIGH - 24 };
 
@@ -47,17 +48,9 @@ static void widen(figure *f, const smp_curve *c)
         }
 }
 
-/* 1, 2 or 5 times a power of ten, three to seven of which fill the span. */
-static double grid_step(double span)
-{
-    const double power = pow(10.0, floor(log10(span / 3.0)));
-    const double times = span / 3.0 / power;
-    return power * (times >= 5.0 ? 5.0 : times >= 2.0 ? 2.0 : 1.0);
-}
-
 static void put_axes(const figure *f)
 {
-    const double step = grid_step(f->high - f->low);
+    const double step = smp__svg_grid_step(f->high - f->low);
     char text[48];
     for (double v = ceil(f->low / step - 1e-9) * step; v <= f->high + 1e-9 * step; v += step) {
         snprintf(text, sizeof(text), f->format, (fabs(v) < 1e-9 * step ? 0.0 : v) * f->scale);

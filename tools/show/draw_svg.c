@@ -28,22 +28,6 @@ typedef struct figure {
     int label_every;              /* ranks */
 } figure;
 
-static const char style[] =
-    "<style>\n"
-    "text{font-family:ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',"
-    "'DejaVu Sans',Arial,sans-serif;font-size:11px;fill:#1b1f24}\n"
-    ".t{font-size:15px;font-weight:600}.s{fill:#565e69}.c{text-anchor:middle}.r{text-anchor:end}\n"
-    ".n text{font-size:10px;text-anchor:middle;fill:#20242a}.n .F{fill:#fff}\n"
-    ".bg{fill:#fff;stroke:#e2e4e8}.i{fill:#eef0f2}.g{stroke:#e2e4e8}\n"
-    ".F{fill:#2f6db3}.B{fill:#efa43f}.I{fill:#d9662b}.W{fill:#cbd97f}.O{fill:#454b55}.R{fill:#"
-    "7a5aa6}.G{fill:#3f8f6b}\n"
-    ".m{fill:#c7d6e6}.x{fill:#8fa3b8}.l{stroke:#b3261e}\n"
-    "@media(prefers-color-scheme:dark){text{fill:#e7e9ec}.s{fill:#a6adb7}.bg{fill:#1a1e23;"
-    "stroke:#2c3239}.i{fill:#262c32}.g{stroke:#2c3239}.F{fill:#3f80c9}.B{fill:#f2b253}"
-    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.G{fill:#6fc39c}"
-    ".m{fill:#435b75}.x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
-    "</style>\n";
-
 /* The style of what goes to host memory and comes back. */
 static const char host_style[] =
     "<style>.S{fill:#b0708a}.L{fill:#d08a5c}@media(prefers-color-scheme:dark){.S{fill:#c08ba0}"
@@ -366,7 +350,7 @@ static void put_frame(const figure *f, double height)
         f->svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
         "height=\"%.0f\" role=\"img\">\n%s",
-        WIDTH, height, WIDTH, height, style);
+        WIDTH, height, WIDTH, height, smp__svg_style);
     if (smp__picture_offloads(f->picture))
         smp_text_append(f->svg, "%s", host_style);
     smp_text_append(f->svg, "<title>");

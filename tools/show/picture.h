@@ -30,6 +30,9 @@ smp_status smp_picture_add_measured(smp_picture *picture, const smp_trace_event 
 /* What a run tells of all its steps, for the page; borrowed, NULL: nothing. */
 void smp_picture_add_run(smp_picture *picture, const smp_run_record *run);
 
+/* Appends HTML of a caller's to what the page has above the timeline; borrowed, NULL: nothing. */
+void smp_picture_add_section(smp_picture *picture, const smp_text *html);
+
 /* Appends a whole file. */
 smp_status smp_picture_html(const smp_picture *picture, smp_text *html);
 smp_status smp_picture_svg(const smp_picture *picture, smp_text *svg);

@@ -72,6 +72,7 @@ struct smp_picture {
     int64_t **alive;          /* [pipeline][program n] bytes alive at each action */
     smp_arena *arena;
     const smp_run_record *run; /* borrowed; NULL: of a plan alone */
+    const smp_text *section;   /* borrowed; NULL: none */
 };
 
 /* Fills memory and alive. */

@@ -11,5 +11,9 @@ void smp__svg_escaped(smp_text *svg, const char *value);
 /* class: of a style sheet; "": none. */
 void smp__svg_text(smp_text *svg, const char *class, double x, double y, const char *value);
 void smp__svg_rect(smp_text *svg, const char *class, double x, double y, double w, double h);
+/* Distance of grid lines: 1, 2 or 5 times a power of ten, three to seven of which fill the span. */
+double smp__svg_grid_step(double span);
+/* A style element: text, ground, grid and the colours of actions, light and dark. */
+extern const char smp__svg_style[];
 
 #endif
