@@ -75,6 +75,8 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
         status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
     if (status == SMP_OK && !o->json && o->tokens > 0)
         status = smp_put_training(result->plan, graph, o->tokens, o->price, &shown);
+    if (status == SMP_OK && !o->json && o->keep_every > 0)
+        status = smp_put_keeping(result->plan, graph, o->keep_every, &shown);
     if (status == SMP_OK && o->explain)
         status = o->json ? smp_explain_json(made, &shown) : put_reasons(made, &reasons);
     if (status == SMP_OK)
@@ -139,6 +141,8 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
         status = smp_check_report_json(check, request, &shown);
     else
         status = smp_check_report(check, request, &shown);
+    if (status == SMP_OK && !o->json && o->keep_every > 0 && check->plan)
+        status = smp_put_keeping(check->plan, request->graph, o->keep_every, &shown);
     if (status == SMP_OK && o->explain && check->plan && o->json) {
         status = smp_explain_checked_json(check->plan, check->partition, request->graph, &shown);
     } else if (status == SMP_OK && o->explain && check->plan) {

@@ -85,7 +85,7 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                        "memory",  "intra_node",     "cores_per_node",
                                        "overlap", "inter_node",     "optimizer_bytes_per_s",
                                        "devices", "core_switch_us", "adapters_per_node",
-                                       "host",    "scatter"};
+                                       "host",    "scatter",        "host_memory"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -106,6 +106,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(map, what, &cluster->core_switch_us));
     SMP_TRY(smp_scatter_read(map, what, &cluster->scatter));
+    if (smp_yaml_get(map, "host_memory"))
+        SMP_TRY(smp__field_bytes(map, what, "host_memory", &cluster->host_memory_bytes));
     SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &memory));
     SMP_TRY(smp__field(map, what, "overlap", &overlap));
     SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));

@@ -163,4 +163,24 @@ done
 expect_equal 'plans' "$(cmp mlp.plan named.plan && echo same)" same
 expect_exit 0 smp-partition named.yaml -n 2 --stages 2 --precision bfloat16 "${brief[@]}" -o half.plan
 expect_match half.plan 'precision: bf16'
+# What keeping states costs, and a host that has no room for them.
+cat >host.yaml <<'END'
+smp: 1
+name: host
+nodes: 1
+devices_per_node: 2
+host_memory: 1GB
+device: {name: cpu, memory: 2GB, compute: {fp32: 100GFLOP/s}, bandwidth: 20GB/s}
+links: {intra_node: {bandwidth: 10GB/s, latency_us: 3}}
+END
+keeps=("$SMP_EXAMPLES/gpt-small.yaml" --cluster host.yaml --stages 1 --ddp 2 --microbatches 2 --microbatch-size 1)
+expect_exit 0 smp-partition "${keeps[@]}" --keep-every 1 -o kept.yaml
+expect_match out '^keeping the state of every step: 25\.9 ms more a step in the mean \([0-9.]+ %\), ranks write at most 61\.8 MiB; 3 x 123\.5 MiB in the host.s memory, [0-9.]+ MiB with the ranks of 953\.7 MiB$'
+expect_exit 0 smp-partition check kept.yaml --model "$SMP_EXAMPLES/gpt-small.yaml" --keep-every 10
+expect_match out '^keeping the state of every 10 steps: 2\.59 ms more'
+sed -i 's/host_memory: 1GB/host_memory: 400MB/' host.yaml
+expect_exit 3 smp-partition "${keeps[@]}" --keep-every 1
+expect_match err '^smp-partition: --keep-every: a host needs .*, with three states of 123\.5 MiB, and has 381\.5 MiB'
+expect_exit 0 smp-partition "${keeps[@]}" # not asked for
+expect_no_match out 'keeping the state'
 finish

@@ -294,6 +294,9 @@ static const smp_option rows[] = {
      .help = "of a whole training, such as 500e9: how many days it takes"},
     {"price", .kind = SMP_OPTION_FLOAT, .flags = IN_PLAN | IN_COMPARE, .value = "X",
      .at = AT(price), .above = true, .help = "of a device hour: what that costs"},
+    {"keep-every", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "K", .at = AT(keep_every),
+     .help = "what it costs that a run keeps its state in memory after every K-th step: memory of "
+             "the host, time of a step. More than the cluster's host_memory: exit code 3"},
     {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
      .names = put_exporters, .help = "for another program: "},
     {0},

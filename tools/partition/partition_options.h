@@ -20,6 +20,7 @@ typedef struct smp_partition_options {
     const char *same_bits_as; /* likewise */
     char *fix_text;           /* malloc'ed: holds fix and fix_stages */
     const char *output, *trace, *report, *svg, *csv;
+    int64_t keep_every;  /* 0: what keeping states costs is not asked */
     const char *events;  /* of an elastic job, whose life is drawn */
     float tokens, price; /* of a training, of a device hour; 0: not given */
     smp_option_list set, split, cut_at, freeze, plugins, sweep;

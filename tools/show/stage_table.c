@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "schedule/rules/offload.h"
+#include "schedule/memory/kept_states.h"
 #include "tools/show/plan_figures.h"
 #include "tools/show/text_table.h"
 
@@ -226,5 +227,32 @@ smp_status smp_put_training(const smp_plan *plan, const smp_graph *graph, double
         smp_text_append(text, ", which cost %s",
                         smp_format_count(cost, sizeof cost, price * hours));
     smp_text_append(text, "\n");
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}
+
+smp_status smp_put_keeping(const smp_plan *plan, const smp_graph *graph, int64_t keep_every,
+                           smp_text *text)
+{
+    const double step_us = plan->predicted.step_us + plan->predicted.waits_us;
+    smp_kept_states k;
+    char added[32], part[32], state[32], host[32], limit[32], every[32] = "step";
+    SMP_TRY(smp_kept_states_get(plan, graph, keep_every, &k));
+    smp_format_bytes(state, sizeof state, k.state_bytes);
+    smp_format_bytes(host, sizeof host, k.host_bytes);
+    smp_format_bytes(limit, sizeof limit, k.host_limit);
+    if (k.host_limit > 0 && k.host_bytes > k.host_limit)
+        return smp_fail(SMP_ERR_NO_FIT,
+                        "--keep-every: a host needs %s, with three states of %s, and has %s "
+                        "(host_memory)",
+                        host, state, limit);
+    if (keep_every > 1)
+        snprintf(every, sizeof every, "%lld steps", (long long)keep_every);
+    smp_text_append(text,
+                    "keeping the state of every %s: %s more a step in the mean (%.1f %%), ranks "
+                    "write at most %s; 3 x %s in the host's memory, %s with the ranks%s%s\n",
+                    every, smp_format_us(added, sizeof added, k.step_us),
+                    step_us > 0.0 ? 100.0 * k.step_us / step_us : 0.0,
+                    smp_format_bytes(part, sizeof part, k.part_bytes), state, host,
+                    k.host_limit > 0 ? " of " : "", k.host_limit > 0 ? limit : "");
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }

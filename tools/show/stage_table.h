@@ -15,5 +15,9 @@ smp_status smp_put_training(const smp_plan *plan, const smp_graph *graph, double
 
 /* What of the optimizer lies in host memory; "" if nothing does. */
 const char *smp_show_offloaded_states(const smp_plan *plan);
+/* A line: what keeping the state of every keep_every-th step costs. SMP_ERR_NO_FIT: a host has less
+ * memory than that takes. */
+smp_status smp_put_keeping(const smp_plan *plan, const smp_graph *graph, int64_t keep_every,
+                           smp_text *text);
 
 #endif
