@@ -274,9 +274,10 @@ static bool is_in(size_t at, size_t begin, size_t size)
 static void test_plan_options_have_a_field_each(void **state)
 {
     (void)state;
-    static const char *const elsewhere[] = {
-        "o",      "costs",  "same-bits-as", "plugin", "trace", "report", "svg",   "export", "split",
-        "cut-at", "freeze", "set",          "sweep",  "csv",   "tokens", "price", NULL};
+    static const char *const elsewhere[] = {"o",      "costs",  "same-bits-as", "plugin", "trace",
+                                            "report", "svg",    "export",       "split",  "cut-at",
+                                            "freeze", "set",    "sweep",        "csv",    "tokens",
+                                            "price",  "events", "keep-every",   NULL};
     for (const smp_option *row = smp__partition_table.row; row->name; row++) {
         bool known = row->kind == SMP_OPTION_HEADING || !row->value || row->set ||
                      is_in(row->at, offsetof(smp_partition_options, job), sizeof(smp_options));
