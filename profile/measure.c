@@ -429,6 +429,15 @@ static smp_status measure_core_switch(const session *s, smp_profile *profile)
     return smp__sync_ranks(s->probe, status);
 }
 
+static smp_status measure_keeping(const session *s, smp_profile *profile)
+{
+    smp_status status = SMP_OK;
+    if (s->probe->time_keeping)
+        status = s->probe->time_keeping(s->probe->context, &profile->keep_bytes_per_s);
+    profile->keep_bytes_per_s = floor(profile->keep_bytes_per_s);
+    return smp__sync_ranks(s->probe, status);
+}
+
 /* At the end, when every kernel has run. */
 static smp_status measure_libraries(const session *s, smp_profile *profile)
 {
@@ -448,6 +457,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     SMP_TRY(measure_ops(s));
     SMP_TRY(measure_rates(s, profile));
     SMP_TRY(measure_core_switch(s, profile));
+    SMP_TRY(measure_keeping(s, profile));
     if (s->options->links)
         SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
     SMP_TRY(measure_libraries(s, profile));

@@ -44,6 +44,7 @@ typedef struct smp_profile {
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
     double core_switch_us;              /* a rank gets its core from another one; 0: not measured */
+    double keep_bytes_per_s;            /* smp_cluster.keep_bytes_per_s; 0: not measured */
     double scatter;                     /* smp_cluster.scatter */
     smp_gemm_choices products;          /* of the device's matrix products */
     smp_arena *arena;
@@ -106,6 +107,9 @@ typedef struct smp_probe {
     /* A core that goes from one waiting rank to another, the median of so many turns of each. NULL:
      * ranks do not compute on cores. */
     smp_status (*time_core_switch)(void *context, int turns, double *us);
+    /* A core of the host that hashes a state and writes it to memory, as ranks keep them. NULL: not
+     * measured. */
+    smp_status (*time_keeping)(void *context, double *bytes_per_s);
     /* How this rank computes the matrix products of the ops that were open so far, in the fastest
      * way that it has found for each. NULL: in one way. */
     smp_status (*products)(void *context, smp_arena *arena, smp_gemm_choices *out);

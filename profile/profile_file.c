@@ -239,11 +239,22 @@ smp_status smp_gemm_choices_read(const smp_yaml_node *top, const char *what, smp
 
 static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
 {
-    static const char *const keys[] = {"smp",       "model",           "device",
-                                       "dtype",     "microbatch_size", "optimizer_bytes_per_s",
-                                       "ops",       "links",           "reduce_bytes_per_s",
-                                       "memory",    "core_switch_us",  "state_precision",
-                                       "libraries", "products",        "scatter"};
+    static const char *const keys[] = {"smp",
+                                       "model",
+                                       "device",
+                                       "dtype",
+                                       "microbatch_size",
+                                       "optimizer_bytes_per_s",
+                                       "ops",
+                                       "links",
+                                       "reduce_bytes_per_s",
+                                       "memory",
+                                       "core_switch_us",
+                                       "state_precision",
+                                       "libraries",
+                                       "products",
+                                       "scatter",
+                                       "keep_bytes_per_s"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_document(yaml, "profile", keys, SMP__COUNT(keys), &top));
@@ -259,6 +270,8 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(smp__field_bf16(top, "profile", "state_precision", &profile->bf16_states));
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
+    if (smp_yaml_get(top, "keep_bytes_per_s"))
+        SMP_TRY(read_rate(top, "keep_bytes_per_s", &profile->keep_bytes_per_s));
     SMP_TRY(smp_scatter_read(top, "profile", &profile->scatter));
     SMP_TRY(read_ops(top, of, profile));
     SMP_TRY(smp_gemm_choices_read(top, "profile", profile->arena, &profile->products));
@@ -395,6 +408,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
     if (profile->core_switch_us > 0)
         put_double(yaml, "\ncore_switch_us: ", profile->core_switch_us);
+    if (profile->keep_bytes_per_s > 0)
+        put_double(yaml, "\nkeep_bytes_per_s: ", profile->keep_bytes_per_s);
     if (profile->scatter > 0)
         put_double(yaml, "\nscatter: ", profile->scatter);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");

@@ -100,6 +100,12 @@ static smp_status time_core_switch(void *context, int turns, double *us)
     return smp__probe_core_switch(p->parallel ? p->comm.node_rank : 0, turns, us);
 }
 
+static smp_status time_keeping(void *context, double *bytes_per_s)
+{
+    (void)context;
+    return smp__probe_keeping(bytes_per_s);
+}
+
 /* What is missing of what was free, besides the pool. */
 static smp_status measure_libraries(void *context, int64_t *bytes)
 {
@@ -214,7 +220,8 @@ static void fill_table(rank_probe *r)
                            .has_link[SMP_LINK_HOST] = true,
                            .time_link = time_link,
                            .time_optimizer = time_optimizer,
-                           .time_reduce = time_reduce};
+                           .time_reduce = time_reduce,
+                           .time_keeping = time_keeping};
     if (p->device->host_memory)
         p->probe.time_core_switch = time_core_switch;
     else if (p->alone)

@@ -73,6 +73,8 @@ typedef struct smp_cluster {
                                    cores (`cores_per_node:`); 0: every device computes by itself */
     int adapters_per_node; /* to other nodes, which its devices share; 0: each has its own */
     double core_switch_us; /* what it costs that a rank gets a core from another one */
+    double keep_bytes_per_s; /* of a state that a core of a host hashes and writes to its memory in
+                                a second of its time; 0: not measured */
     int64_t host_memory_bytes; /* of a node, for all its ranks; 0: not known */
     double scatter; /* of an action's times: standard deviation over mean; 0: not known */
     const struct smp_cluster *of; /* whose devices these are groups of (smp_cluster_group); NULL */

@@ -9,11 +9,11 @@
  */
 enum { PLACES = 3 };
 
-/* Bytes of a state that a core hashes and writes in a second: they are read once, and written to
- * lines that are read first; hashes take what a core reads in that time once more. */
-static double write_rate(void)
+/* Bytes of a state that a core hashes and writes in a second. Not measured: they are read once, and
+ * written to lines that are read first; hashes take what a core reads in that time once more. */
+static double write_rate(const smp_cluster *cluster)
 {
-    return SMP_CORE_BYTES_PER_S / 4.0;
+    return cluster->keep_bytes_per_s > 0.0 ? cluster->keep_bytes_per_s : SMP_CORE_BYTES_PER_S / 4.0;
 }
 
 static int64_t state_bytes(const smp_graph *graph)
@@ -85,14 +85,14 @@ smp_status smp_kept_states_get(const smp_plan *plan, const smp_graph *graph, int
                              .host_limit = cluster->host_memory_bytes};
     out->kept_bytes = PLACES * out->state_bytes;
     out->part_bytes = largest_part(plan, out->state_bytes, &optimizer_us);
-    out->write_us = 1e6 * (double)out->part_bytes / write_rate();
+    out->write_us = 1e6 * (double)out->part_bytes / write_rate(cluster);
     out->copy_us = copy_us(plan, out->part_bytes);
     out->host_bytes = out->kept_bytes + bytes_of_ranks(plan, ranks);
     const double beside_us = fmax(plan->predicted.step_us - optimizer_us, 0.0);
-    const double in_turn_us =
-        cores > 0 && cores < ranks
-            ? 1e6 * (double)out->state_bytes / write_rate() / cores * ((double)ranks / processes)
-            : 0.0;
+    const double in_turn_us = cores > 0 && cores < ranks
+                                  ? 1e6 * (double)out->state_bytes / write_rate(cluster) / cores *
+                                        ((double)ranks / processes)
+                                  : 0.0;
     const double late_us =
         spare ? fmax(out->write_us - beside_us, 0.0) : fmax(out->write_us, in_turn_us);
     out->step_us = (out->copy_us + late_us) / (double)keep_every;

@@ -81,11 +81,22 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                   smp_arena *arena, const smp_cluster **out,
                                   double *optimizer_bytes_per_s)
 {
-    static const char *const keys[] = {"name",    "nodes",          "devices_per_node",
-                                       "memory",  "intra_node",     "cores_per_node",
-                                       "overlap", "inter_node",     "optimizer_bytes_per_s",
-                                       "devices", "core_switch_us", "adapters_per_node",
-                                       "host",    "scatter",        "host_memory"};
+    static const char *const keys[] = {"name",
+                                       "nodes",
+                                       "devices_per_node",
+                                       "memory",
+                                       "intra_node",
+                                       "cores_per_node",
+                                       "overlap",
+                                       "inter_node",
+                                       "optimizer_bytes_per_s",
+                                       "devices",
+                                       "core_switch_us",
+                                       "adapters_per_node",
+                                       "host",
+                                       "scatter",
+                                       "host_memory",
+                                       "keep_bytes_per_s"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -106,6 +117,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(map, what, &cluster->core_switch_us));
     SMP_TRY(smp_scatter_read(map, what, &cluster->scatter));
+    if (smp_yaml_get(map, "keep_bytes_per_s"))
+        SMP_TRY(smp__field_rate(map, what, "keep_bytes_per_s", false, &cluster->keep_bytes_per_s));
     if (smp_yaml_get(map, "host_memory"))
         SMP_TRY(smp__field_bytes(map, what, "host_memory", &cluster->host_memory_bytes));
     SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &memory));

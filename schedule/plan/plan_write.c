@@ -474,6 +474,8 @@ static void put_cluster(writer *w, const smp_plan *plan)
         put_double(w, "core_switch_us", cluster->core_switch_us);
     if (cluster->scatter > 0.0)
         put_double(w, "scatter", cluster->scatter);
+    if (cluster->keep_bytes_per_s > 0.0)
+        put_double(w, "keep_bytes_per_s", cluster->keep_bytes_per_s);
     if (cluster->host_memory_bytes > 0)
         put_int(w, "host_memory", cluster->host_memory_bytes);
     put_int(w, "memory", memory);

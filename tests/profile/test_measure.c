@@ -146,6 +146,13 @@ static void note_progress(void *context, int done, int total)
     f->total_progress = total;
 }
 
+static smp_status fake_keeping(void *context, double *bytes_per_s)
+{
+    (void)context;
+    *bytes_per_s = 1.5e9 + 0.25;
+    return SMP_OK;
+}
+
 static smp_status fake_core_switch(void *context, int turns, double *us)
 {
     (void)context;
@@ -166,6 +173,7 @@ static smp_probe make_probe(fake *f)
                        .time_optimizer = fake_optimizer,
                        .time_reduce = fake_reduce,
                        .time_core_switch = fake_core_switch,
+                       .time_keeping = fake_keeping,
                        .sync = fake_sync};
 }
 
@@ -377,6 +385,7 @@ static void test_measure_inference_runs_forward_only(void **state)
         assert_int_equal(p->op[i].stash_bytes, 0);
     }
     assert_true(p->optimizer_bytes_per_s == 0);
+    assert_true(p->keep_bytes_per_s == 1.5e9);
     assert_true(p->core_switch_us >= 10 && p->core_switch_us == floor(p->core_switch_us));
     smp_profile_destroy(p);
     smp_graph_destroy(graph);

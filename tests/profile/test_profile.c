@@ -65,6 +65,7 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .bf16_states = link,
                            .reduce_bytes_per_s = 1e10 / 7,
                            .core_switch_us = link ? 1e3 / 7 : 0,
+                           .keep_bytes_per_s = link ? 1.5e9 : 0,
                            .scatter = link ? 1.0 / 7 : 0};
     if (link)
         profile.products = (smp_gemm_choices){"A GPU", "a library", 2, choice};
@@ -105,6 +106,7 @@ static void round_trip(bool link)
     assert_true(read->reduce_bytes_per_s == written.reduce_bytes_per_s);
     assert_true(read->bf16_states == written.bf16_states);
     assert_true(read->core_switch_us == written.core_switch_us);
+    assert_true(read->keep_bytes_per_s == written.keep_bytes_per_s);
     assert_true(read->scatter == written.scatter);
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);

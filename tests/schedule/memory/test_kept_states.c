@@ -57,6 +57,8 @@ static void test_kept_on_busy_cores(void **state)
     assert_float_equal(cost(shared, cpu, 1, 1).step_us, 4e6 * STATE / core / 2, 1e-6);
     shared.cores_per_node = 4;
     assert_float_equal(cost(shared, cpu, 1, 1).step_us, k.step_us, 1e-6);
+    shared.keep_bytes_per_s = 1e9; /* measured */
+    assert_float_equal(cost(shared, cpu, 1, 1).step_us, 1e6 * STATE * 3 / 8 / 1e9, 1e-6);
     roomy.cores_per_node = 5; /* forwards and backwards hide it */
     assert_float_equal(cost(roomy, cpu, 1, 1).step_us, 0.0, 1e-9);
 }
