@@ -13,7 +13,7 @@ write_models
 # all replicas in so many blocks; the first is what the others are compared with. `planned`, `trained`: more options.
 planned=() trained=() devices=1
 all_ways() {
-    local model=$1 name=$2 all=$3 blocks=$4 ddp stages schedule chunks redo shard what configuration reference= ranks
+    local model=$1 name=$2 all=$3 blocks=$4 ddp stages schedule chunks redo shard what configuration ranks reference=
     shift 4
     for configuration in "$@"; do
         IFS=: read -r ddp stages schedule chunks redo shard what <<<"$configuration"
@@ -87,12 +87,12 @@ done
 # Replicas of which some have a block less than others: 3 have 3, 3 and 2 of 8, 5 have 2, 2, 2, 1 and 1. Passes over
 # the text end with a batch of 13 samples of 16, half a micro-batch in the last block.
 write_text text.txt 1900
-remainder=(1:1:simple:1:none 3:1:simple:1:none 3:2:zero-bubble:1:none 3:1:breadth-first:3:all:3:weights)
+remainder=(1:1:simple:1:none 3:2:zero-bubble:1:none 3:1:breadth-first:3:all:3:weights)
 fewer=(1:1:simple:1:none 5:1:simple:1:all)
 halves=(1:1:simple:1:none 3:1:simple:1:none:3:optimizer) thirds=(1:1:simple:1:none 3:1:simple:1:none)
 if [ -n "${SMP_TEST_LONG-}" ]; then
-    remainder+=(2:1:simple:1:none 4:1:simple:1:none 5:1:simple:1:none 6:1:breadth-first:3:none:2:weights 7:1:simple:1:none
-        8:1:simple:1:none 3:2:interleaved:2:all 3:2:zero-bubble:1:none:3:optimizer 6:1:simple:1:none:6:gradients)
+    remainder+=(2:1:simple:1:none 3:1:simple:1:none 4:1:simple:1:none 5:1:simple:1:none 6:1:breadth-first:3:none:2:weights
+        7:1:simple:1:none 8:1:simple:1:none 3:2:interleaved:2:all 3:2:zero-bubble:1:none:3:optimizer 6:1:simple:1:none:6:gradients)
     fewer=("${remainder[@]}") halves=("${remainder[@]}") thirds+=(2:1:simple:1:none 3:2:interleaved:2:none 4:1:simple:1:none)
 fi
 plan even.yaml ties.yaml 4 1 4 simple 1 2 2 none --gradient-blocks 8
@@ -131,7 +131,7 @@ all_ways "$tiny" groups 8 8 1:1:simple:1:none 3:1:simple:1:none
 planned=() devices=1
 # Evaluations, too: the held-out samples are no whole batches.
 for ddp in 1 3; do
-    plan split.yaml "$tiny" "$ddp" 1 "$ddp" simple 1 $(((8 + ddp - 1) / ddp)) 2 none --gradient-blocks 8
+    plan split.yaml ties.yaml "$ddp" 1 "$ddp" simple 1 $(((8 + ddp - 1) / ddp)) 2 none --gradient-blocks 8
     expect_exit 0 mpirun -n "$ddp" smp-run split.yaml --data text.txt --steps 3 --eval-every 1 --eval-split 0.3 --seed 5
     grep -o 'eval.*' out | sed 's/ in .*//' >"eval.$ddp" || true
 done
