@@ -277,8 +277,8 @@ typedef struct smp_runtime_options {
     const char *const *plugins;
     int n_plugins;
     /* After every keep_every-th step (0: never) the state is kept in memory that outlives the
-     * processes of the job, which are on one machine: in the folder keep_in, on tmpfs, three times
-     * what a checkpoint takes. A thread of each rank writes it beside the next step, at whose end
+     * processes of the job, if they are on one machine: in the folder keep_in, on tmpfs, three times
+     * what a checkpoint takes. On several each has its own folder of that name, for heartbeats. A thread of each rank writes it beside the next step, at whose end
      * it counts. The first smp_load of a later job takes it where nothing was saved after it.
      * smp_finalize removes the folder if the last step is saved; after a failure it stays. */
     int64_t keep_every;

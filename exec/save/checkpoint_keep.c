@@ -69,18 +69,13 @@ static smp_status check_options(const smp *s)
                         "states to be kept every %" PRId64 " steps, in '%s': expected a number "
                         "from 1, and a folder",
                         o->keep_every, o->keep_in ? o->keep_in : "");
-    if (s->comm->node_size != s->comm->world_size)
-        return smp_fail(SMP_ERR_INPUT,
-                        "keep_every: states are kept in the memory of one machine, of the %d ranks "
-                        "%d are on this one",
-                        s->comm->world_size, s->comm->node_size);
     return SMP_OK;
 }
 
 static smp_status enter(smp *s, bool first)
 {
     struct smp__keep *k = keep_of(s);
-    if ((s->comm->world_rank == 0) != first)
+    if ((s->comm->node_rank == 0) != first)
         return SMP_OK;
     SMP_TRY(check_options(s));
     SMP_TRY(smp__kept_enter(s->options->runtime.keep_in, first, dying_s, &k->folder));
@@ -117,7 +112,7 @@ static smp_status reserve(smp *s)
 smp_status smp__keep_open(smp *s)
 {
     struct smp__keep *k = keep_of(s);
-    if (!k)
+    if (!k || s->comm->node_size < s->comm->world_size)
         return SMP_OK;
     SMP_TRY(smp__comm_agree(s->comm, reserve(s)));
     return smp__comm_agree(s->comm, smp__kept_open(k->folder));
@@ -177,7 +172,7 @@ smp_status smp__keep_step(smp *s, const smp_step_result *done)
     if (!k)
         return SMP_OK;
     smp__heartbeat_step(k->heartbeat, s->step, 1e-6 * done->step_us);
-    if (s->step % s->options->runtime.keep_every != 0)
+    if (!k->worker || s->step % s->options->runtime.keep_every != 0)
         return SMP_OK;
     smp__place_doing(s->place, "keeping its state");
     const smp_status status = begin(s, k);
@@ -268,7 +263,8 @@ const char *smp__keep_folder(const smp *s)
 
 const char *smp__keep_source(const smp *s)
 {
-    return keep_of(s) && keep_of(s)->asked == 0 ? smp__keep_folder(s) : NULL;
+    const struct smp__keep *k = keep_of(s);
+    return k && k->worker && k->asked == 0 ? smp__keep_folder(s) : NULL;
 }
 
 bool smp__keep_was_loaded(const smp *s)
@@ -291,7 +287,7 @@ void smp__keep_describe(const smp *s, smp_text *text)
 {
     const struct smp__keep *k = keep_of(s);
     char bytes[32];
-    if (k)
+    if (k && k->worker)
         smp_text_append(text, "%d x %s in %s", SMP__KEPT_PLACES,
                         smp_format_bytes(bytes, sizeof bytes, k->bytes),
                         s->options->runtime.keep_in);
@@ -322,7 +318,7 @@ smp_status smp__keep_close(smp *s)
         return status; /* its thread keeps what it reads */
     smp__worker_stop(k->worker);
     smp__heartbeat_stop(k->heartbeat);
-    if (k->folder && s->comm->world_rank == 0 && !s->comm->failed &&
+    if (k->folder && s->comm->node_rank == 0 && !s->comm->failed &&
         (is_saved(s) || !smp__kept_has_state(k->folder)))
         smp__kept_remove(k->folder);
     smp__kept_leave(k->folder);

@@ -10,7 +10,7 @@
 /* Where no state is kept, all of this does nothing. */
 
 /* The folder becomes this job's, and ranks beat from now on. Before the job is built. Collective.
- * SMP_ERR_INPUT: another job has it, ranks of several machines, or it is not the user's own. */
+ * Each machine has its own. SMP_ERR_INPUT: another job has it, or it is not the user's own. */
 smp_status smp__keep_enter(smp *s);
 /* The job is built: what it needs is reserved. Collective. SMP_ERR_FAILED: there is no room. */
 smp_status smp__keep_open(smp *s);
