@@ -17,17 +17,77 @@ enum { BLOCK = 1 << 20, TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - 8 };
 
 static const double patience_s = 5.0; /* with a job that is about to end */
 
-/* The highest step; 0: none. */
-static smp_status find_last(const char *directory, int64_t *step)
+struct smp__checkpoint_copy {
+    smp__folder_lock *lock;
+    int64_t step, bytes;
+    int file;
+    char to[SMP__CHECKPOINT_PATH_BYTES], part[SMP__CHECKPOINT_PATH_BYTES];
+};
+
+smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n)
 {
-    smp__saved *list = NULL;
-    int n = 0;
-    *step = 0;
-    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    for (int i = 0; i < n; i++)
-        *step = list[i].saved != INT64_MAX && list[i].step > *step ? list[i].step : *step;
-    free(list);
+    smp__kept_folder *folder = NULL;
+    *states = NULL;
+    *n = 0;
+    if (access(kept, F_OK) != 0)
+        return SMP_OK;
+    smp__kept_state *found = calloc(SMP__KEPT_PLACES, sizeof *found);
+    smp_status status =
+        found ? smp__kept_peek(kept, &folder) : smp_fail_memory(SMP__KEPT_PLACES * sizeof *found);
+    for (int place = 0; place < SMP__KEPT_PLACES && status == SMP_OK; place++) {
+        status = smp__kept_look(folder, place, &found[*n]);
+        *n += status == SMP_OK && found[*n].step >= 0;
+    }
+    smp__kept_leave(folder);
+    if (status == SMP_OK) {
+        *states = found;
+        return SMP_OK;
+    }
+    smp__kept_states_free(found, SMP__KEPT_PLACES);
+    *n = 0;
+    return status;
+}
+
+static smp_status copy_span(int from, const char *from_path, int to, const char *to_path,
+                            smp__span span, char *block)
+{
+    for (int64_t at = span.begin, n; at < span.end; at += n) {
+        n = span.end - at < BLOCK ? span.end - at : BLOCK;
+        SMP_TRY(smp__checkpoint_transfer(from, block, n, at, false, from_path));
+        SMP_TRY(smp__checkpoint_transfer(to, block, n, at, true, to_path));
+    }
     return SMP_OK;
+}
+
+static smp_status put_state(const smp__kept_folder *folder, const char *kept,
+                            const smp__kept_state *state, int to, const char *to_path)
+{
+    char *block = malloc(BLOCK);
+    smp_status status = block ? SMP_OK : smp_fail_memory(BLOCK);
+    for (int32_t i = 0; i < state->spans.n && status == SMP_OK; i++)
+        status = copy_span(smp__kept_file(folder, state->place), kept, to, to_path,
+                           state->spans.at[i], block);
+    free(block);
+    return status == SMP_OK ? smp__checkpoint_sync(to, to_path) : status;
+}
+
+smp_status smp__kept_put_ranges(const char *kept, uint64_t id, int64_t step, int to,
+                                const char *to_path, int64_t *bytes)
+{
+    smp__kept_folder *folder = NULL;
+    smp_status status = smp__kept_peek(kept, &folder);
+    *bytes = 0;
+    for (int place = 0; place < SMP__KEPT_PLACES && status == SMP_OK && *bytes == 0; place++) {
+        smp__kept_state state;
+        status = smp__kept_look(folder, place, &state);
+        if (status == SMP_OK && state.step == step && state.id == id)
+            status = put_state(folder, kept, &state, to, to_path);
+        if (status == SMP_OK && state.step == step && state.id == id)
+            *bytes = smp__spans_bytes(&state.spans);
+        smp__kept_state_free(&state);
+    }
+    smp__kept_leave(folder);
+    return status;
 }
 
 /* The name that the header gives the model: its last line. */
@@ -46,79 +106,108 @@ static smp_status read_model(int fd, const smp__checkpoint_header *header, const
     return SMP_OK;
 }
 
-static smp_status copy_bytes(int from, const char *from_path, int to, const char *to_path,
-                             int64_t bytes)
+static smp_status make_part(smp__checkpoint_copy *c)
 {
-    char *block = malloc(BLOCK);
-    smp_status status = block ? SMP_OK : smp_fail_memory(BLOCK);
-    for (int64_t at = 0; status == SMP_OK && at < bytes; at += BLOCK) {
-        const int64_t n = bytes - at < BLOCK ? bytes - at : BLOCK;
-        status = smp__checkpoint_transfer(from, block, n, at, false, from_path);
-        if (status == SMP_OK)
-            status = smp__checkpoint_transfer(to, block, n, at, true, to_path);
-    }
-    free(block);
+    SMP_TRY(smp__folder_lock_take(c->to, patience_s, &c->lock));
+    smp__checkpoint_part_path(c->part, c->to, smp__folder_lock_id(c->lock), c->step);
+    unlink(c->part);
+    c->file = open(c->part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (c->file < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", c->part, strerror(errno));
+    if (ftruncate(c->file, (off_t)c->bytes) != 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", c->part, strerror(errno));
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_copy_begin(const char *to, int64_t step, int64_t bytes,
+                                      smp__checkpoint_copy **out)
+{
+    smp__checkpoint_copy *c = calloc(1, sizeof *c);
+    if (!c)
+        return smp_fail_memory(sizeof *c);
+    c->file = -1;
+    c->step = step;
+    c->bytes = bytes;
+    snprintf(c->to, sizeof c->to, "%.4000s", to);
+    const smp_status status = make_part(c);
+    if (status == SMP_OK)
+        *out = c;
+    else
+        (void)smp__checkpoint_copy_end(c, status);
     return status;
 }
 
-/* The file under its temporary name: the same but for the number of its save. */
-static smp_status write_copy(int from, const char *from_path, int64_t bytes, const char *directory,
-                             const char *part)
+const char *smp__checkpoint_copy_path(const smp__checkpoint_copy *c)
+{
+    return c->part;
+}
+
+/* The same header but for the number of its save; then the name. */
+static smp_status finish(const smp__checkpoint_copy *c)
 {
     smp__checkpoint_header header = {0};
-    char model[SMP__CHECKPOINT_HEADER_BYTES];
-    SMP_TRY(smp__checkpoint_header_read(from, from_path, &header));
-    SMP_TRY(read_model(from, &header, from_path, model));
-    SMP_TRY(smp__checkpoint_next(directory, &header.saved));
-    unlink(part);
-    const int to = smp_file_create(AT_FDCWD, part);
-    if (to < 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", part, strerror(errno));
-    smp_status status = copy_bytes(from, from_path, to, part, bytes);
+    char model[SMP__CHECKPOINT_HEADER_BYTES], name[SMP__CHECKPOINT_PATH_BYTES];
+    smp__checkpoint_path(name, c->to, c->step);
+    SMP_TRY(smp__checkpoint_header_read(c->file, c->part, &header));
+    SMP_TRY(read_model(c->file, &header, c->part, model));
+    SMP_TRY(smp__checkpoint_next(c->to, &header.saved));
+    SMP_TRY(smp__checkpoint_header_write(c->file, &header, model, c->part));
+    SMP_TRY(smp__checkpoint_sync(c->file, c->part));
+    SMP_TRY(smp__folder_lock_check(c->lock));
+    if (rename(c->part, name) != 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot be renamed: %s", c->part, strerror(errno));
+    return smp__checkpoint_folder_sync(c->to);
+}
+
+smp_status smp__checkpoint_copy_end(smp__checkpoint_copy *c, smp_status status)
+{
     if (status == SMP_OK)
-        status = smp__checkpoint_header_write(to, &header, model, part);
-    if (status == SMP_OK)
-        status = smp__checkpoint_sync(to, part);
-    close(to);
+        status = finish(c);
+    if (c->file >= 0)
+        close(c->file);
+    if (c->file >= 0)
+        unlink(c->part); /* unless it has its name */
+    smp__folder_lock_release(c->lock);
+    free(c);
     return status;
 }
 
-static smp_status copy(const char *from, const char *to, int64_t step, const char *id)
+/* The one to be gone on from, of those whose header can be read. */
+static smp_status find_last(const smp__kept_state *states, int n, const smp__kept_state **last)
 {
-    char source[SMP__CHECKPOINT_PATH_BYTES], part[SMP__CHECKPOINT_PATH_BYTES],
-        name[SMP__CHECKPOINT_PATH_BYTES];
-    int64_t bytes = 0;
-    int fd = -1;
-    smp__checkpoint_path(source, from, step);
-    smp__checkpoint_path(name, to, step);
-    smp__checkpoint_part_path(part, to, id, step);
-    SMP_TRY(smp_file_open(source, &fd, &bytes));
-    smp_status status = write_copy(fd, source, bytes, to, part);
-    if (status == SMP_OK && rename(part, name) != 0)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot be renamed: %s", part, strerror(errno));
-    if (status == SMP_OK)
-        status = smp__checkpoint_folder_sync(to);
-    else
-        unlink(part);
-    close(fd);
-    return status;
+    int chosen[SMP__KEPT_PLACES], n_chosen = 0;
+    *last = NULL;
+    SMP_TRY(smp__kept_choose(states, n, chosen, &n_chosen));
+    for (int i = n_chosen - 1; i >= 0; i--)
+        if (states[chosen[i]].number != INT64_MAX)
+            *last = &states[chosen[i]];
+    return SMP_OK;
+}
+
+static smp_status copy_state(const char *from, const smp__kept_state *state, const char *to)
+{
+    smp__checkpoint_copy *copy = NULL;
+    int64_t bytes;
+    SMP_TRY(smp__checkpoint_copy_begin(to, state->step, state->bytes, &copy));
+    return smp__checkpoint_copy_end(
+        copy, smp__kept_put_ranges(from, state->id, state->step, copy->file, copy->part, &bytes));
 }
 
 smp_status smp__checkpoint_copy_last(const char *from, const char *to, int64_t *step)
 {
-    smp__folder_lock *lock = NULL;
+    smp__kept_state *states = NULL;
+    const smp__kept_state *last = NULL;
     bool later = false;
-    int64_t last = 0;
+    int n = 0;
     *step = 0;
     SMP_TRY(smp__kept_is_later(from, to, &later));
-    if (later)
-        SMP_TRY(find_last(from, &last));
-    if (last == 0)
-        return SMP_OK;
-    SMP_TRY(smp__folder_lock_take(to, patience_s, &lock));
-    const smp_status status = copy(from, to, last, smp__folder_lock_id(lock));
-    smp__folder_lock_release(lock);
+    smp_status status = later ? smp__kept_states(from, &states, &n) : SMP_OK;
     if (status == SMP_OK)
-        *step = last;
+        status = find_last(states, n, &last);
+    if (status == SMP_OK && last)
+        status = copy_state(from, last, to);
+    if (status == SMP_OK && last)
+        *step = last->step;
+    smp__kept_states_free(states, n);
     return status;
 }

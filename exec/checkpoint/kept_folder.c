@@ -1,7 +1,8 @@
 /* A folder of kept states: exec/checkpoint/kept_folder.h. Files: place-0 .. place-2; to each of
- * them a second link, called free-0 .. free-2 or as a checkpoint; beat-RANK (heartbeat.h). A place
- * gets and loses the name of a checkpoint by a rename of that link. A new link would take an inode
- * of the tmpfs, which may have none left. */
+ * them a second link, called free-0 .. free-2 or as a checkpoint; ranges-0 .. ranges-2, which say
+ * what lies in them (kept_ranges.h); beat-RANK (heartbeat.h). A place gets and loses the name of a
+ * checkpoint by a rename of that link. A new link would take an inode of the tmpfs, which may have
+ * none left. */
 #define _GNU_SOURCE /* renameat2 */
 #include "exec/checkpoint/kept_folder.h"
 
@@ -10,32 +11,23 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/heartbeat.h"
+#include "exec/checkpoint/kept_places.h"
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 
 enum { NAME_BYTES = 64 };
 static const double nap_s = 0.05;
-
-struct smp__kept_folder {
-    char *path;
-    int directory; /* held */
-    int file[SMP__KEPT_PLACES];
-    int64_t step[SMP__KEPT_PLACES]; /* of its name; -1: it has none. The first's */
-};
 
 static void place_name(char name[NAME_BYTES], int place)
 {
@@ -45,6 +37,11 @@ static void place_name(char name[NAME_BYTES], int place)
 static void free_name(char name[NAME_BYTES], int place)
 {
     snprintf(name, NAME_BYTES, "free-%d", place);
+}
+
+static void index_name(char name[NAME_BYTES], int place)
+{
+    snprintf(name, NAME_BYTES, "ranges-%d", place);
 }
 
 static void step_name(char name[NAME_BYTES], int64_t step)
@@ -226,18 +223,24 @@ static smp_status hold(smp__kept_folder *f, bool first, double patience_s)
     }
 }
 
-smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp__kept_folder **out)
+static smp__kept_folder *make_folder(const char *path)
 {
     smp__kept_folder *f = calloc(1, sizeof *f);
     if (!f || !(f->path = strdup(path))) {
         free(f);
-        return smp_fail_memory(sizeof *f);
+        return NULL;
     }
-    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
-        f->file[i] = -1;
-        f->step[i] = -1;
-    }
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        f->file[i] = f->index[i] = -1, f->step[i] = -1;
     f->directory = -1;
+    return f;
+}
+
+smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp__kept_folder **out)
+{
+    smp__kept_folder *f = make_folder(path);
+    if (!f)
+        return smp_fail_memory(sizeof *f);
     const smp_status status = hold(f, first, patience_s);
     if (status == SMP_OK)
         *out = f;
@@ -250,9 +253,12 @@ void smp__kept_leave(smp__kept_folder *f)
 {
     if (!f)
         return;
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
         if (f->file[i] >= 0)
             close(f->file[i]);
+        if (f->index[i] >= 0)
+            close(f->index[i]);
+    }
     if (f->directory >= 0)
         close(f->directory);
     free(f->path);
@@ -301,11 +307,9 @@ static int open_place(const smp__kept_folder *f, const char *name)
     return -1;
 }
 
-static smp_status make_place(smp__kept_folder *f, int place)
+/* The file of that name, which is there from now on. */
+static smp_status make_file(const smp__kept_folder *f, const char *name, int *file)
 {
-    char name[NAME_BYTES];
-    place_name(name, place);
-    int *file = &f->file[place];
     *file = open_place(f, name);
     if (*file >= 0)
         return SMP_OK;
@@ -314,6 +318,15 @@ static smp_status make_place(smp__kept_folder *f, int place)
     if (*file < 0)
         return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot create: %s", f->path, name, strerror(errno));
     return SMP_OK;
+}
+
+static smp_status make_place(smp__kept_folder *f, int place)
+{
+    char name[NAME_BYTES];
+    place_name(name, place);
+    SMP_TRY(make_file(f, name, &f->file[place]));
+    index_name(name, place);
+    return make_file(f, name, &f->index[place]);
 }
 
 /* One of another length that has a name is another job's state. */
@@ -328,69 +341,6 @@ static smp_status check_length(const smp__kept_folder *f, int place, int64_t byt
                     f->path, (int64_t)info.st_size, bytes);
 }
 
-/* Of the machine; INT64_MAX: not known. */
-static int64_t available_memory(void)
-{
-    char line[256];
-    int64_t kilobytes = -1;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && kilobytes < 0 && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %" SCNd64, &kilobytes) != 1)
-            kilobytes = -1;
-    if (file)
-        fclose(file);
-    return kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
-}
-
-/* What a file system has room for; of one in memory, what the machine has too. */
-static int64_t room_in(int directory)
-{
-    struct statvfs room;
-    struct statfs kind;
-    if (fstatvfs(directory, &room) != 0)
-        return INT64_MAX; /* allocating finds out */
-    const int64_t left = room.f_blocks > 0 ? (int64_t)room.f_bavail * (int64_t)room.f_frsize
-                                           : INT64_MAX; /* 0: without a limit */
-    if (fstatfs(directory, &kind) != 0 || kind.f_type != TMPFS_MAGIC)
-        return left;
-    const int64_t memory = available_memory();
-    return memory < left ? memory : left;
-}
-
-/* Before anything is allocated: of memory that is not there a process may be killed. */
-static smp_status check_room(const smp__kept_folder *f, int64_t bytes)
-{
-    char wanted[32], free_text[32];
-    int64_t missing = 0;
-    struct stat info;
-    for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        if (fstat(f->file[i], &info) == 0 && (int64_t)info.st_blocks * 512 < bytes)
-            missing += bytes - (int64_t)info.st_blocks * 512;
-    const int64_t left = room_in(f->directory);
-    if (left >= missing)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED,
-                    "%s: to keep states takes %d x %s there, %s of them are free (%" PRId64
-                    " bytes wanted, %" PRId64 " free)",
-                    f->path, SMP__KEPT_PLACES, smp_format_bytes(wanted, sizeof wanted, bytes),
-                    smp_format_bytes(free_text, sizeof free_text, left), missing, left);
-}
-
-static smp_status allocate(const smp__kept_folder *f, int place, int64_t bytes)
-{
-    char text[32];
-    int error;
-    do
-        error = posix_fallocate(f->file[place], 0, (off_t)bytes);
-    while (error == EINTR);
-    if (error == 0 && ftruncate(f->file[place], (off_t)bytes) != 0)
-        error = errno;
-    if (error == 0)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "%s/place-%d: %s cannot be allocated: %s", f->path, place,
-                    smp_format_bytes(text, sizeof text, bytes), strerror(error));
-}
-
 /* Its second link, as the end of a job, at any moment, may have left it or not. */
 static smp_status link_free(const smp__kept_folder *f, int place)
 {
@@ -403,16 +353,42 @@ static smp_status link_free(const smp__kept_folder *f, int place)
     return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot be made: %s", f->path, to, strerror(errno));
 }
 
-smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes)
+/* Of one that holds nothing, and so bytes of any kind, these alone stay. One of another length that
+ * has no name holds nothing for this job. */
+static smp_status prepare(const smp__kept_folder *f, int place, int64_t bytes,
+                          const smp__spans *spans)
+{
+    smp__kept_state here = {.step = -1};
+    SMP_TRY(smp__kept_look(f, place, &here));
+    const bool useless = here.step < 0 || here.bytes != bytes;
+    const bool says = here.step >= 0;
+    smp__kept_state_free(&here);
+    if (useless)
+        smp__kept_trim(f, place, spans);
+    return useless && says ? smp__kept_claim(f, place, NULL) : SMP_OK;
+}
+
+static smp_status set_length(const smp__kept_folder *f, int place, int64_t bytes)
+{
+    if (ftruncate(f->file[place], (off_t)bytes) == 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s/place-%d: cannot get its length: %s", f->path, place,
+                    strerror(errno));
+}
+
+smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes, const smp__spans *spans)
 {
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
         SMP_TRY(make_place(f, i));
     SMP_TRY(walk(f, "checkpoint-", note_name, f));
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
         SMP_TRY(check_length(f, i, bytes));
-    SMP_TRY(check_room(f, bytes));
+    for (int i = 0; i < SMP__KEPT_PLACES; i++)
+        SMP_TRY(prepare(f, i, bytes, spans));
+    SMP_TRY(smp__kept_check_room(f, spans));
     for (int i = 0; i < SMP__KEPT_PLACES; i++) {
-        SMP_TRY(allocate(f, i, bytes));
+        SMP_TRY(set_length(f, i, bytes));
+        SMP_TRY(smp__kept_allocate(f, i, spans));
         SMP_TRY(link_free(f, i));
     }
     return SMP_OK;
@@ -438,7 +414,8 @@ smp_status smp__kept_next(smp__kept_folder *f, int *next)
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
         last = f->step[i] > f->step[last] ? i : last;
     *next = (last + 1) % SMP__KEPT_PLACES;
-    return smp__kept_unname(f, *next);
+    SMP_TRY(smp__kept_unname(f, *next));
+    return smp__kept_claim(f, *next, NULL);
 }
 
 /* Over no other file: a link of the place's own that is there would make it do nothing. */
@@ -489,7 +466,27 @@ static void find_places(smp__kept_folder *f)
         place_name(name, i);
         if (f->file[i] < 0)
             f->file[i] = open_place(f, name);
+        index_name(name, i);
+        if (f->index[i] < 0)
+            f->index[i] = open_place(f, name);
     }
+}
+
+smp_status smp__kept_peek(const char *path, smp__kept_folder **out)
+{
+    smp__kept_folder *f = make_folder(path);
+    if (!f)
+        return smp_fail_memory(sizeof *f);
+    smp_status status = open_own(path, &f->directory);
+    if (status == SMP_OK) {
+        find_places(f);
+        status = walk(f, "checkpoint-", note_name, f);
+    }
+    if (status == SMP_OK)
+        *out = f;
+    else
+        smp__kept_leave(f);
+    return status;
 }
 
 static void note_state(const smp__kept_folder *f, const char *name, void *of)
@@ -513,12 +510,24 @@ static void remove_name(const smp__kept_folder *f, const char *name, void *of)
         unlinkat(f->directory, name, 0);
 }
 
+/* Where there is a regular file of this name, which is the user's own: find_places. */
+static void remove_indices(const smp__kept_folder *f)
+{
+    char name[NAME_BYTES];
+    for (int i = 0; i < SMP__KEPT_PLACES; i++) {
+        index_name(name, i);
+        if (f->index[i] >= 0)
+            unlinkat(f->directory, name, 0);
+    }
+}
+
 void smp__kept_remove(smp__kept_folder *f)
 {
     find_places(f);
     for (size_t i = 0; i < 3; i++)
         (void)walk(f, (const char *const[]){"checkpoint-", "free-", "place-"}[i], remove_name,
                    NULL);
+    remove_indices(f);
     (void)walk(f, SMP__BEAT_NAME, remove_beat, NULL);
     rmdir(f->path);
 }

@@ -1,7 +1,8 @@
 /* Checkpoints in memory that outlives processes: a folder, on tmpfs, with three places of the
  * length of a checkpoint, which are there from the start and written in turn. A place whose
  * checkpoint is complete has its name, too ("checkpoint-0000000041.smp", a second link): so what
- * reads folders of checkpoints reads this one.
+ * reads folders of checkpoints reads this one. Of a job on several machines each has such a folder,
+ * and in its places some of the bytes (kept_ranges.h).
  *
  * Every process that may write there holds the folder (flock): a later job waits until they have
  * ended, so none of them writes into what it has. */
@@ -12,6 +13,7 @@
 #include <stdint.h>
 
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/kept_ranges.h"
 
 enum { SMP__KEPT_PLACES = 3 };
 
@@ -35,15 +37,28 @@ smp_status smp__kept_enter(const char *path, bool first, double patience_s, smp_
 void smp__kept_leave(smp__kept_folder *folder);          /* accepts NULL */
 int smp__kept_directory(const smp__kept_folder *folder); /* a descriptor */
 
-/* By the first: three places of so many bytes, all of them allocated. What has a name keeps it.
- * SMP_ERR_FAILED: there is no room. */
-smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes);
+/* Only to look at what it holds, while nobody writes there: it is not held. */
+smp_status smp__kept_peek(const char *path, smp__kept_folder **out);
+
+/* By the first: three places of so many bytes, in which these spans are allocated, and what has a
+ * state, which stays. SMP_ERR_FAILED: there is no room; SMP_ERR_INPUT: another model's state. */
+smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes, const smp__spans *spans);
 /* By every process, after that. */
 smp_status smp__kept_open(smp__kept_folder *folder);
 int smp__kept_file(const smp__kept_folder *folder, int place);
 
-/* By the first, after smp__kept_reserve. The place behind that of the latest step is the one to be
- * written next: it has no name from now on. */
+/* What follows is the first's, after smp__kept_reserve; or of a folder that is looked at. */
+
+/* What a place holds; out->step -1: nothing. Free it. */
+smp_status smp__kept_look(const smp__kept_folder *folder, int place, smp__kept_state *out);
+/* What a place, which has no name, is to hold, or (step -1) nothing: other bytes than these are
+ * given back. */
+smp_status smp__kept_claim(const smp__kept_folder *folder, int place, const smp__kept_state *state);
+/* The same where more bytes than lie there are to come: they are allocated. */
+smp_status smp__kept_extend(const smp__kept_folder *folder, int place,
+                            const smp__kept_state *state);
+/* The place after that of the latest step is the one to be written next: it has no name and holds
+ * nothing from now on. */
 smp_status smp__kept_next(smp__kept_folder *folder, int *next);
 /* A place, which has none, gets the name of a step; SMP_ERR_FAILED: it cannot. */
 smp_status smp__kept_name(smp__kept_folder *folder, int place, int64_t step);

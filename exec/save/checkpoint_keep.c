@@ -17,9 +17,12 @@
  * job may load what has a name. */
 #include "exec/save/checkpoint_keep.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 
 #include "exec/checkpoint/heartbeat.h"
 #include "exec/checkpoint/kept_folder.h"
@@ -38,9 +41,9 @@ struct smp__keep {
     bool pending;        /* it is not known to be complete; the same on all ranks */
     bool rewound;        /* `next` is to be found, of what has a name; the same on all ranks */
     bool loaded;
-    int64_t bytes;  /* of a place */
-    int64_t number; /* of the save to the disk that the state follows, instead of one of its own */
-    char note[512]; /* rank 0's: why names stay as they are; or "" */
+    smp__kept_state state; /* that is written, or will be: what this machine has of it. The same on
+                              all ranks but for the spans, which are the first of a machine's */
+    char note[512];        /* rank 0's: why names stay as they are; or "" */
 };
 
 /* mpirun that is killed takes its ranks with it, a moment later. */
@@ -57,7 +60,7 @@ static smp_status write_part(void *job, int64_t asked)
     const smp *s = job;
     const struct smp__keep *k = keep_of(s);
     (void)asked;
-    return smp__part_put(s, &k->part, k->number, smp__kept_file(k->folder, k->next),
+    return smp__part_put(s, &k->part, k->state.number, smp__kept_file(k->folder, k->next),
                          s->options->runtime.keep_in);
 }
 
@@ -102,10 +105,11 @@ static smp_status reserve(smp *s)
     SMP_TRY(smp__part_take(s, &k->part));
     if (smp__part_needs_copy(s))
         SMP_TRY(smp__part_reserve(s, &k->part));
-    k->bytes = smp__part_file_bytes(s, &k->part);
+    k->state.bytes = smp__part_file_bytes(s, &k->part);
     k->rewound = true;
+    SMP_TRY(smp__spans_add(&k->state.spans, 0, k->state.bytes));
     if (s->comm->world_rank == 0)
-        SMP_TRY(smp__kept_reserve(k->folder, k->bytes));
+        SMP_TRY(smp__kept_reserve(k->folder, k->state.bytes, &k->state.spans));
     return smp__worker_start(write_part, s, &k->worker);
 }
 
@@ -124,6 +128,15 @@ static void note_names(struct smp__keep *k, smp_status status)
         snprintf(k->note, sizeof k->note, "%s", smp_last_error());
 }
 
+/* Of states that may be put together. */
+static smp_status draw_id(struct smp__keep *k)
+{
+    k->state.branch++; /* one more than reserve() found */
+    if (getrandom(&k->state.id, sizeof k->state.id, 0) != sizeof k->state.id)
+        return smp_fail(SMP_ERR_FAILED, "no random number: %s", strerror(errno));
+    return SMP_OK;
+}
+
 /* Where the first state after a start, or after others were loaded, is written: what has a name of
  * its step or a later one is of other steps. */
 static smp_status find_next(smp *s, struct smp__keep *k)
@@ -134,6 +147,8 @@ static smp_status find_next(smp *s, struct smp__keep *k)
         smp_status status = smp__kept_forget(k->folder, s->step);
         if (status == SMP_OK)
             status = smp__kept_next(k->folder, &k->next);
+        if (status == SMP_OK)
+            status = draw_id(k);
         note_names(k, status);
         k->next = status == SMP_OK ? k->next : -1;
     }
@@ -142,11 +157,17 @@ static smp_status find_next(smp *s, struct smp__keep *k)
     return SMP_OK;
 }
 
-/* The first takes a name away, before any rank is in the sum that follows. */
+/* The first says what is about to be written, and takes a name away, before any rank is in the sum
+ * that follows. */
 static void make_way(struct smp__keep *k)
 {
+    const int after = (k->next + 1) % SMP__KEPT_PLACES;
     if (k->note[0] == '\0')
-        note_names(k, smp__kept_unname(k->folder, (k->next + 1) % SMP__KEPT_PLACES));
+        note_names(k, smp__kept_claim(k->folder, k->next, &k->state));
+    if (k->note[0] == '\0')
+        note_names(k, smp__kept_unname(k->folder, after));
+    if (k->note[0] == '\0')
+        note_names(k, smp__kept_claim(k->folder, after, NULL));
 }
 
 static smp_status begin(smp *s, struct smp__keep *k)
@@ -158,10 +179,11 @@ static smp_status begin(smp *s, struct smp__keep *k)
     SMP_TRY(smp__part_take(s, &k->part));
     if (smp__part_needs_copy(s))
         SMP_TRY(smp__part_copy(s, &k->part));
+    k->state.step = s->step;
+    k->state.number = s->saving->number;
     if (s->comm->world_rank == 0)
         make_way(k);
     k->pending = true;
-    k->number = s->saving->number;
     smp__worker_ask(k->worker, ++k->asked);
     return SMP_OK;
 }
@@ -289,7 +311,7 @@ void smp__keep_describe(const smp *s, smp_text *text)
     char bytes[32];
     if (k && k->worker)
         smp_text_append(text, "%d x %s in %s", SMP__KEPT_PLACES,
-                        smp_format_bytes(bytes, sizeof bytes, k->bytes),
+                        smp_format_bytes(bytes, sizeof bytes, k->state.bytes),
                         s->options->runtime.keep_in);
 }
 
@@ -323,6 +345,7 @@ smp_status smp__keep_close(smp *s)
         smp__kept_remove(k->folder);
     smp__kept_leave(k->folder);
     smp__part_free(&k->part);
+    smp__kept_state_free(&k->state);
     free(k);
     s->saving->keep = NULL;
     return status;

@@ -40,8 +40,8 @@ static int kept_steps(void)
 static void remove_kept(void)
 {
     char path[192];
-    static const char *const names[] = {"place-0", "place-1", "place-2", "free-0",
-                                        "free-1",  "free-2",  "beat-0"};
+    static const char *const names[] = {"place-0", "place-1", "place-2",  "free-0",   "free-1",
+                                        "free-2",  "beat-0",  "ranges-0", "ranges-1", "ranges-2"};
     for (int s = 0; s < 20; s++)
         unlink(kept_file(s));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -455,7 +455,10 @@ static void test_keep_no_room(void **state)
     (void)state;
     smp__kept_folder *f;
     must(smp__kept_enter(kept, true, 0.0, &f));
-    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55), SMP_ERR_FAILED);
+    smp__spans all = {0};
+    must(smp__spans_add(&all, 0, INT64_C(1) << 55));
+    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55, &all), SMP_ERR_FAILED);
+    smp__spans_free(&all);
     assert_non_null(strstr(smp_last_error(), "keep: to keep states takes 3 x "));
     assert_non_null(strstr(smp_last_error(), " bytes wanted, "));
     smp__kept_remove(f);
