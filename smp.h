@@ -277,10 +277,12 @@ typedef struct smp_runtime_options {
     const char *const *plugins;
     int n_plugins;
     /* After every keep_every-th step (0: never) the state is kept in memory that outlives the
-     * processes of the job, if they are on one machine: in the folder keep_in, on tmpfs, three times
-     * what a checkpoint takes. On several each has its own folder of that name, for heartbeats. A thread of each rank writes it beside the next step, at whose end
-     * it counts. The first smp_load of a later job takes it where nothing was saved after it.
-     * smp_finalize removes the folder if the last step is saved; after a failure it stays. */
+     * processes of the job: in the folder keep_in, on tmpfs, of which each machine has one of its
+     * own. It takes three times what the machine's ranks have of a checkpoint, and what only the
+     * machine before it has, of which it keeps a copy: any one may be lost. A thread of each rank
+     * writes it beside the next step, at whose end it counts. The first smp_load of a later job
+     * takes it where nothing was saved after it. smp_finalize removes the folder if the last step
+     * is saved; after a failure it stays. */
     int64_t keep_every;
     const char *keep_in;
 } smp_runtime_options;

@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/checkpoint_folder.h"
-#include "exec/checkpoint/kept_folder.h"
 #include "tools/elastic/supervisor.h"
 #include "tools/run/run_options.h"
 #include "tools/run/supervised.h"
@@ -15,35 +16,153 @@
 #include "graph/base/text.h"
 
 /* What smp_load will take its state from, if nothing is damaged. */
-static smp_status find_receipt(const smp_train_options *o, bool *found,
-                               char receipt[SMP__RECEIPT_BYTES])
+typedef struct source {
+    smp_status status; /* of any rank, by the lowest */
+    int64_t last;      /* the save on the disk that counts; -1: none, -2: no directory */
+    int rank;          /* that reads the receipt */
+    int64_t step;      /* of the state in memory; -1: it is on the disk */
+    bool found;
+    char receipt[SMP__RECEIPT_BYTES];
+} source;
+
+static smp_status find_last_save(const char *directory, int64_t *last)
 {
-    const char *kept = o->job.runtime.keep_every > 0 ? o->job.runtime.keep_in : NULL;
-    bool later = false;
-    if (kept && !o->resume_best)
-        SMP_TRY(smp__kept_is_later(kept, o->checkpoint, &later));
-    return smp__checkpoint_find_receipt(later ? kept : o->checkpoint, o->resume_best, found,
-                                        receipt);
+    smp__saved *list = NULL;
+    int n = 0;
+    *last = -2;
+    if (access(directory, F_OK) != 0)
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
+    *last = smp__checkpoint_last(list, n);
+    free(list);
+    return SMP_OK;
 }
 
-/* All ranks go by what rank 0 finds where the job is to go on. */
+/* What is kept on this machine and counts, a line each with the rank. */
+static smp_status say_kept(const char *kept, int64_t last, int rank, smp_text *lines)
+{
+    smp__kept_state *states = NULL;
+    int n = 0;
+    SMP_TRY(smp__kept_states(kept, &states, &n));
+    for (int i = 0; i < n && last > -2; i++) {
+        if (states[i].number < last || states[i].number == INT64_MAX) /* it cannot be read */
+            continue;
+        smp_text_append(lines, "%d ", rank);
+        smp__kept_state_print(&states[i], lines);
+        smp_text_append(lines, "\n");
+    }
+    smp__kept_states_free(states, n);
+    return lines->failed ? SMP_ERR_NO_MEMORY : SMP_OK;
+}
+
+/* The lines of all ranks, malloc'ed; NULL without memory. */
+static char *gather_lines(const smp_text *own, int size)
+{
+    const int bytes = (int)own->length;
+    int total = 0, *count = calloc(2 * (size_t)size, sizeof *count);
+    if (!count)
+        return NULL;
+    MPI_Allgather(&bytes, 1, MPI_INT, count, 1, MPI_INT, MPI_COMM_WORLD);
+    for (int i = 0; i < size; i++) {
+        count[size + i] = total;
+        total += count[i];
+    }
+    char *all = calloc((size_t)total + 1, 1);
+    if (all)
+        MPI_Allgatherv(own->data ? own->data : "", bytes, MPI_BYTE, all, count, count + size,
+                       MPI_BYTE, MPI_COMM_WORLD);
+    free(count);
+    return all;
+}
+
+/* The best state of all of it that is whole, and a rank on whose machine it has its name. Ranks of
+ * one machine say the same. */
+static smp_status choose_kept(char *lines, source *from)
+{
+    int n = 0, most = 0, n_chosen = 0;
+    for (const char *at = lines; (at = strchr(at, '\n')); at++)
+        most++;
+    smp__kept_state *states = calloc((size_t)most + 1, sizeof *states);
+    int *chosen = calloc((size_t)most + 1, sizeof *chosen);
+    smp_status status = states && chosen ? SMP_OK : smp_fail_memory((size_t)most * sizeof *states);
+    for (char *rest = lines, *line; status == SMP_OK && (line = strsep(&rest, "\n")) && *line;) {
+        char *of;
+        states[n].machine = (int)strtol(line, &of, 10);
+        const int rank = states[n].machine;
+        if (smp__kept_state_parse(of + 1, &states[n]))
+            states[n++].machine = rank;
+    }
+    if (status == SMP_OK)
+        status = smp__kept_choose(states, n, chosen, &n_chosen);
+    for (int i = n - 1; n_chosen > 0 && i >= 0; i--)
+        if (states[i].named && smp__kept_same(&states[i], &states[chosen[0]])) {
+            from->rank = states[i].machine;
+            from->step = states[i].step;
+        }
+    smp__kept_states_free(states, n);
+    free(chosen);
+    return status;
+}
+
+static void read_receipt(const smp_train_options *o, source *from)
+{
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    from->found = from->step >= 0;
+    if (!from->found) {
+        from->status = smp__checkpoint_find_receipt(o->checkpoint, o->resume_best, &from->found,
+                                                    from->receipt);
+        return;
+    }
+    smp__checkpoint_path(path, o->job.runtime.keep_in, from->step);
+    if (smp__checkpoint_receipt(path, from->receipt) != SMP_OK)
+        from->receipt[0] = '\0'; /* passed over, as when it is loaded */
+}
+
+/* Collective, unwatched but for the time that all of it may take. */
+static void find_source(const smp_train_options *o, int rank, source *from)
+{
+    const char *kept =
+        o->job.runtime.keep_every > 0 && !o->resume_best ? o->job.runtime.keep_in : NULL;
+    smp_text lines = {0};
+    int size;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    *from = (source){.status = SMP_OK, .last = -2, .rank = 0, .step = -1};
+    if (rank == 0 && kept)
+        from->status = find_last_save(o->checkpoint, &from->last);
+    MPI_Bcast(&from->last, sizeof from->last, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (kept && from->status == SMP_OK)
+        from->status = say_kept(kept, from->last, rank, &lines);
+    char *all = gather_lines(&lines, size);
+    if (all && from->status == SMP_OK)
+        from->status = choose_kept(all, from);
+    if (!all)
+        from->status = smp_fail_memory(lines.length);
+    free(all);
+    smp_text_free(&lines);
+    int failed = from->status == SMP_OK ? size : rank;
+    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (failed < size)
+        from->rank = failed;
+    else if (rank == from->rank)
+        read_receipt(o, from);
+}
+
+/* All ranks go by what the ranks find where the job is to go on. */
 static smp_status settle_resume(smp__run_options *a, int rank)
 {
-    struct {
-        smp_status status;
-        bool found;
-        char receipt[SMP__RECEIPT_BYTES];
-    } at = {SMP_OK, false, ""};
+    source at;
     smp_text changed = {0};
     if (!a->train.resume)
         return SMP_OK;
-    if (rank == 0)
-        at.status = find_receipt(&a->train, &at.found, at.receipt);
     smp__watchdog_begin(SMP__WATCHED_START, "MPI_Bcast");
-    MPI_Bcast(&at, sizeof at, MPI_BYTE, 0, MPI_COMM_WORLD);
+    find_source(&a->train, rank, &at);
+    const int from = at.rank;
+    MPI_Bcast(&at, sizeof at, MPI_BYTE, from, MPI_COMM_WORLD);
     smp__watchdog_end();
+    if (at.status != SMP_OK && rank == from && rank > 0)
+        fprintf(stderr, "smp-run: rank %d: %s\n", rank, smp_last_error());
     if (at.status != SMP_OK)
-        return rank == 0 ? at.status : smp_fail(at.status, "rank 0 has failed");
+        return rank == from ? at.status : smp_fail(at.status, "rank %d has failed", from);
     a->train.resume = at.found || !a->train.resume_auto;
     smp_status status = SMP_OK;
     if (at.receipt[0] != '\0')

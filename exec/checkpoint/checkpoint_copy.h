@@ -8,9 +8,9 @@
 #include "exec/checkpoint/kept_ranges.h"
 #include "graph/base/status.h"
 
-/* What a folder of kept states holds, while nobody writes there: at most SMP__KEPT_PLACES, malloc'ed
- * (smp__kept_states_free). A folder that is not there holds nothing. SMP_ERR_INPUT: it is not the
- * user's own. */
+/* What a folder of kept states holds, while nobody writes there: at most SMP__KEPT_PLACES,
+ * malloc'ed (smp__kept_states_free). A folder that is not there holds nothing. SMP_ERR_INPUT: it is
+ * not the user's own. */
 smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n);
 /* Writes what a folder has of a state (id, step) to a file, at the same offsets, and syncs it.
  * *bytes: how many; 0: it has nothing of it. to_path: for messages. */

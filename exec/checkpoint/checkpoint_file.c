@@ -25,6 +25,7 @@ typedef struct kept_number {
     double value;
     uint64_t hash;
 } kept_number;
+_Static_assert(sizeof(kept_number) == SMP__KEPT_NUMBER_BYTES, "others count on it");
 
 enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
 
@@ -171,7 +172,8 @@ smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t o
     return SMP_OK;
 }
 
-static int64_t kept_at(const smp__checkpoint_header *header, const smp_graph *graph, int32_t param)
+int64_t smp__checkpoint_kept_at(const smp__checkpoint_header *header, const smp_graph *graph,
+                                int32_t param)
 {
     return header->at + smp__checkpoint_offset(graph, graph->n_param, header->states) +
            param * (int64_t)sizeof(kept_number);
@@ -182,8 +184,8 @@ smp_status smp__checkpoint_kept_write(int fd, const smp__checkpoint_header *head
                                       const char *path)
 {
     kept_number number = {kept, smp_hash(0, &kept, sizeof kept)};
-    return smp__checkpoint_transfer(fd, &number, sizeof number, kept_at(header, graph, param), true,
-                                    path);
+    return smp__checkpoint_transfer(fd, &number, sizeof number,
+                                    smp__checkpoint_kept_at(header, graph, param), true, path);
 }
 
 smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *header,
@@ -191,8 +193,8 @@ smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *heade
                                      const char *path)
 {
     kept_number number;
-    SMP_TRY(smp__checkpoint_transfer(fd, &number, sizeof number, kept_at(header, graph, param),
-                                     false, path));
+    SMP_TRY(smp__checkpoint_transfer(fd, &number, sizeof number,
+                                     smp__checkpoint_kept_at(header, graph, param), false, path));
     if (number.hash != smp_hash(0, &number.value, sizeof number.value))
         return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", path,
                         graph->param[param].name);

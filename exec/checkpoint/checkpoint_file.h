@@ -71,7 +71,12 @@ smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t o
 /* What is written so far survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_sync(int fd, const char *path);
 
-/* The number that is kept for a weight, after all weights. SMP_ERR_INPUT: it is damaged. */
+/* Where the number that is kept for a weight stands, with its hash, from the beginning of the file
+ * on: after all weights. */
+enum { SMP__KEPT_NUMBER_BYTES = 16 };
+int64_t smp__checkpoint_kept_at(const smp__checkpoint_header *header, const smp_graph *graph,
+                                int32_t param);
+/* The number that is kept for a weight. SMP_ERR_INPUT: it is damaged. */
 smp_status smp__checkpoint_kept_write(int fd, const smp__checkpoint_header *header,
                                       const smp_graph *graph, int32_t param, double kept,
                                       const char *path);

@@ -54,7 +54,9 @@ smp_status smp__kept_look(const smp__kept_folder *folder, int place, smp__kept_s
 /* What a place, which has no name, is to hold, or (step -1) nothing: other bytes than these are
  * given back. */
 smp_status smp__kept_claim(const smp__kept_folder *folder, int place, const smp__kept_state *state);
-/* The same where more bytes than lie there are to come: they are allocated. */
+/* More memory for a place, whatever it holds. SMP_ERR_FAILED: there is no room. */
+smp_status smp__kept_allocate(const smp__kept_folder *folder, int place, const smp__spans *spans);
+/* As smp__kept_claim where these bytes are there: none are given back. */
 smp_status smp__kept_extend(const smp__kept_folder *folder, int place,
                             const smp__kept_state *state);
 /* The place after that of the latest step is the one to be written next: it has no name and holds

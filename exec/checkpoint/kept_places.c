@@ -180,6 +180,5 @@ smp_status smp__kept_claim(const smp__kept_folder *f, int place, const smp__kept
 
 smp_status smp__kept_extend(const smp__kept_folder *f, int place, const smp__kept_state *state)
 {
-    SMP_TRY(smp__kept_allocate(f, place, &state->spans));
     return write_index(f, place, state, false);
 }

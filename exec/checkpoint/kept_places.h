@@ -14,7 +14,6 @@ struct smp__kept_folder {
 /* Before anything is allocated, as of memory that is not there a process may be killed: is there
  * room for these spans in every place, beside what lies there? */
 smp_status smp__kept_check_room(const smp__kept_folder *f, const smp__spans *spans);
-smp_status smp__kept_allocate(const smp__kept_folder *f, int place, const smp__spans *spans);
 /* Gives back what does not lie in these spans; where a file system cannot, it stays. */
 void smp__kept_trim(const smp__kept_folder *f, int place, const smp__spans *spans);
 

@@ -9,9 +9,13 @@
  * That all parts are complete is known without another wait: at the end of the next step, all ranks
  * sum what lacks with their losses. Then the state gets its name, and what was complete before it
  * loses its own: but not its place, which is written after the place of the state that is begun
- * now. So rank 0 has taken a name away one sum before anybody writes to that place. Where it cannot
- * give or take a name something lacks from then on: what has a name stays, and all ranks write to
- * the same place again.
+ * now. So the name has been taken away one sum before anybody writes to that place. Where that, or
+ * giving a name, fails, something lacks from then on: what has a name stays, and all ranks write to
+ * the same place again. On several machines the first rank of each sees to its names, and all of it
+ * holds for each: none gives up its last state for one that another could not name.
+ *
+ * What a machine alone has is sent to the next one as soon as this rank has written it, from the
+ * place, which stays as it is for two more states: O need not wait for it, the sum does.
  *
  * Which place is the first to be written is known when a state is begun, not before: until then the
  * job may load what has a name. */
@@ -22,43 +26,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <time.h>
 
-#include "exec/checkpoint/heartbeat.h"
-#include "exec/checkpoint/kept_folder.h"
-#include "exec/save/checkpoint_part.h"
+#include "exec/save/keep_state.h"
 #include "exec/state/handle.h"
 #include "exec/state/updates.h"
-#include "exec/transport/own_core.h"
-
-struct smp__keep {
-    smp__kept_folder *folder;
-    smp__heartbeat *heartbeat; /* NULL: none yet */
-    smp__part part;
-    smp__worker *worker; /* NULL: not open */
-    int64_t asked;       /* states that it has been asked to write */
-    int next;            /* place of the state that is written, or will be: the same on all ranks */
-    bool pending;        /* it is not known to be complete; the same on all ranks */
-    bool rewound;        /* `next` is to be found, of what has a name; the same on all ranks */
-    bool loaded;
-    smp__kept_state state; /* that is written, or will be: what this machine has of it. The same on
-                              all ranks but for the spans, which are the first of a machine's */
-    char note[512];        /* rank 0's: why names stay as they are; or "" */
-};
 
 /* mpirun that is killed takes its ranks with it, a moment later. */
 static const double dying_s = 2.0;
-
-static struct smp__keep *keep_of(const smp *s)
-{
-    return s->saving ? s->saving->keep : NULL;
-}
 
 /* On the thread. */
 static smp_status write_part(void *job, int64_t asked)
 {
     const smp *s = job;
-    const struct smp__keep *k = keep_of(s);
+    const struct smp__keep *k = smp__keep_of(s);
     (void)asked;
     return smp__part_put(s, &k->part, k->state.number, smp__kept_file(k->folder, k->next),
                          s->options->runtime.keep_in);
@@ -77,8 +60,8 @@ static smp_status check_options(const smp *s)
 
 static smp_status enter(smp *s, bool first)
 {
-    struct smp__keep *k = keep_of(s);
-    if ((s->comm->node_rank == 0) != first)
+    struct smp__keep *k = smp__keep_of(s);
+    if (smp__keep_is_first(s) != first)
         return SMP_OK;
     SMP_TRY(check_options(s));
     SMP_TRY(smp__kept_enter(s->options->runtime.keep_in, first, dying_s, &k->folder));
@@ -93,33 +76,154 @@ smp_status smp__keep_enter(smp *s)
     struct smp__keep *k = s->saving->keep = calloc(1, sizeof *k);
     SMP_TRY(smp__comm_agree(s->comm, k ? SMP_OK : smp_fail_memory(sizeof *k)));
     SMP_TRY(smp__comm_agree(s->comm, enter(s, true)));
-    return smp__comm_agree(s->comm, enter(s, false));
+    SMP_TRY(smp__comm_agree(s->comm, enter(s, false)));
+    k->entered = true;
+    return SMP_OK;
+}
+
+static smp_status take_part(smp *s)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    if (!s->graph->training)
+        return smp_fail(SMP_ERR_INPUT, "keep_every: the plan is for inference, nothing to keep");
+    k->rewound = true;
+    return smp__part_take(s, &k->part);
+}
+
+/* What this rank writes. */
+static smp_status find_spans(smp *s, smp__spans *own)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    k->part.sharers = k->machines.here;
+    SMP_TRY(smp__part_take(s, &k->part));
+    k->state.bytes = smp__part_file_bytes(s, &k->part);
+    return smp__part_spans(s, &k->part, own);
+}
+
+/* What a rank writes that only its machine has, to or from `peer`. */
+static smp_status add_message(struct smp__keep *k, int peer, bool sends, const smp__spans *written,
+                              const smp__spans *alone)
+{
+    smp__spans both = {0};
+    smp_status status = smp__spans_common(written, alone, &both);
+    if (status == SMP_OK && both.n > 0)
+        status = smp__byte_messages_add(&k->messages, peer, sends, &both);
+    smp__spans_free(&both);
+    return status;
+}
+
+/* The machines stand in a ring: what one alone has the next one has, too. The ranks there receive
+ * in turn. written: of each rank; alone: of this machine, and of the one before. */
+static smp_status add_messages(const smp *s, const smp__spans *written, const smp__spans alone[2])
+{
+    struct smp__keep *k = smp__keep_of(s);
+    const smp__machines *m = &k->machines;
+    const int rank = s->comm->world_rank, next = (m->own + 1) % m->n,
+              before = (m->own + m->n - 1) % m->n;
+    const int there = smp__machines_size(s, m, next), here = s->comm->node_size;
+    for (int other = 0; other < s->comm->world_size; other++) {
+        if (m->of[other] == next && m->number[other] == m->number[rank] % there)
+            SMP_TRY(add_message(k, other, true, &written[rank], &alone[0]));
+        if (m->of[other] == before && m->number[other] % here == m->number[rank])
+            SMP_TRY(add_message(k, other, false, &written[other], &alone[1]));
+    }
+    return SMP_OK;
+}
+
+/* What a place of this machine holds: what its ranks write, and what only the one before has. */
+static smp_status plan_copies(smp *s, const smp__spans *written)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    const smp__machines *m = &k->machines;
+    const int before = (m->own + m->n - 1) % m->n;
+    smp__spans *united = NULL, alone[2] = {{0}, {0}};
+    smp_status status = smp__machines_unite(s, m, written, &united);
+    if (status == SMP_OK && m->n > 1)
+        status = smp__spans_alone(united, m->n, m->own, &alone[0]);
+    if (status == SMP_OK && m->n > 1)
+        status = smp__spans_alone(united, m->n, before, &alone[1]);
+    if (status == SMP_OK && m->n > 1)
+        status = add_messages(s, written, alone);
+    if (status == SMP_OK)
+        status = smp__spans_both(&united[m->own], &alone[1], &k->state.spans);
+    k->lent = smp__spans_bytes(&alone[1]);
+    smp__machines_free_united(m, united);
+    smp__spans_free(&alone[0]);
+    smp__spans_free(&alone[1]);
+    return status;
 }
 
 /* What a step does not allocate. */
-static smp_status reserve(smp *s)
+static smp_status reserve(smp *s, const smp__spans *written)
 {
-    struct smp__keep *k = keep_of(s);
-    if (!s->graph->training)
-        return smp_fail(SMP_ERR_INPUT, "keep_every: the plan is for inference, nothing to keep");
-    SMP_TRY(smp__part_take(s, &k->part));
+    struct smp__keep *k = smp__keep_of(s);
+    SMP_TRY(plan_copies(s, written));
     if (smp__part_needs_copy(s))
         SMP_TRY(smp__part_reserve(s, &k->part));
-    k->state.bytes = smp__part_file_bytes(s, &k->part);
-    k->rewound = true;
-    SMP_TRY(smp__spans_add(&k->state.spans, 0, k->state.bytes));
-    if (s->comm->world_rank == 0)
+    if (smp__keep_is_first(s))
         SMP_TRY(smp__kept_reserve(k->folder, k->state.bytes, &k->state.spans));
     return smp__worker_start(write_part, s, &k->worker);
 }
 
+/* Messages are sent from where a part was written: O need not wait for them. */
+static smp_status open_places(struct smp__keep *k)
+{
+    SMP_TRY(smp__kept_open(k->folder));
+    for (int i = 0; i < SMP__KEPT_PLACES && k->machines.n > 1; i++) {
+        k->map[i] = mmap(NULL, (size_t)k->state.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                         smp__kept_file(k->folder, i), 0);
+        if (k->map[i] == MAP_FAILED)
+            k->map[i] = NULL;
+        if (!k->map[i])
+            return smp_fail(SMP_ERR_FAILED,
+                            "place-%d of the states that are kept: cannot be "
+                            "mapped: %s",
+                            i, strerror(errno));
+    }
+    return SMP_OK;
+}
+
+/* The highest branch that a place of any machine is of. */
+static smp_status find_branch(smp *s, struct smp__keep *k)
+{
+    char *all;
+    size_t bytes;
+    for (int i = 0; i < SMP__KEPT_PLACES && smp__keep_is_first(s); i++) {
+        smp__kept_state here;
+        if (smp__kept_look(k->folder, i, &here) == SMP_OK && here.branch > k->state.branch)
+            k->state.branch = here.branch;
+        smp__kept_state_free(&here);
+    }
+    SMP_TRY(smp__comm_gather(s->comm, &k->state.branch, sizeof k->state.branch, &all, &bytes));
+    for (size_t at = 0; at < bytes; at += sizeof k->state.branch) {
+        int64_t branch;
+        memcpy(&branch, all + at, sizeof branch);
+        k->state.branch = branch > k->state.branch ? branch : k->state.branch;
+    }
+    free(all);
+    return SMP_OK;
+}
+
 smp_status smp__keep_open(smp *s)
 {
-    struct smp__keep *k = keep_of(s);
-    if (!k || s->comm->node_size < s->comm->world_size)
+    struct smp__keep *k = smp__keep_of(s);
+    smp__spans own = {0}, *written = NULL;
+    if (!k)
         return SMP_OK;
-    SMP_TRY(smp__comm_agree(s->comm, reserve(s)));
-    return smp__comm_agree(s->comm, smp__kept_open(k->folder));
+    SMP_TRY(smp__comm_agree(s->comm, take_part(s)));
+    SMP_TRY(smp__machines_open(s, &k->machines));
+    smp_status status = smp__comm_agree(s->comm, find_spans(s, &own));
+    if (status == SMP_OK)
+        status = smp__machines_gather(s, &own, &written);
+    if (status == SMP_OK)
+        status = smp__comm_agree(s->comm, reserve(s, written));
+    if (status == SMP_OK)
+        status = smp__comm_agree(s->comm, open_places(k));
+    if (status == SMP_OK)
+        status = find_branch(s, k);
+    smp__machines_free_sets(s, written);
+    smp__spans_free(&own);
+    return status;
 }
 
 static void note_names(struct smp__keep *k, smp_status status)
@@ -128,32 +232,47 @@ static void note_names(struct smp__keep *k, smp_status status)
         snprintf(k->note, sizeof k->note, "%s", smp_last_error());
 }
 
-/* Of states that may be put together. */
-static smp_status draw_id(struct smp__keep *k)
+/* Of the states that may be put together: an id, and a number above all that are known. Of machines
+ * that are away nothing is known: the clock puts their branches before this one. */
+static smp_status draw_branch(smp__kept_state *state)
 {
-    k->state.branch++; /* one more than reserve() found */
-    if (getrandom(&k->state.id, sizeof k->state.id, 0) != sizeof k->state.id)
-        return smp_fail(SMP_ERR_FAILED, "no random number: %s", strerror(errno));
-    return SMP_OK;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t now_us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    state->branch = now_us > state->branch ? now_us : state->branch + 1;
+    if (getrandom(&state->id, sizeof state->id, 0) == sizeof state->id)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "no random number: %s", strerror(errno));
 }
 
-/* Where the first state after a start, or after others were loaded, is written: what has a name of
- * its step or a later one is of other steps. */
+/* The first rank of a machine's: what has a name of this step or a later one is of other steps. */
+static smp_status clear_next(smp *s, struct smp__keep *k)
+{
+    SMP_TRY(smp__kept_forget(k->folder, s->step));
+    SMP_TRY(smp__kept_next(k->folder, &k->next));
+    return s->comm->world_rank == 0 ? draw_branch(&k->state) : SMP_OK;
+}
+
+/* Where the first state after a start, or after others were loaded, is written. Each machine has a
+ * place of its own, and no rank writes before all places are cleared. */
 static smp_status find_next(smp *s, struct smp__keep *k)
 {
+    int failed = 0;
+    void *places;
     if (!k->rewound)
         return SMP_OK;
-    if (s->comm->world_rank == 0) {
-        smp_status status = smp__kept_forget(k->folder, s->step);
-        if (status == SMP_OK)
-            status = smp__kept_next(k->folder, &k->next);
-        if (status == SMP_OK)
-            status = draw_id(k);
+    if (smp__keep_is_first(s)) {
+        const smp_status status = clear_next(s, k);
         note_names(k, status);
-        k->next = status == SMP_OK ? k->next : -1;
+        failed = status != SMP_OK;
     }
-    SMP_TRY(smp__comm_share(s->comm, &k->next, sizeof k->next, 0));
-    k->rewound = k->next < 0;
+    SMP_TRY(smp__comm_max(s->comm, &failed));
+    SMP_TRY(smp__comm_share(s->comm, &k->state.id, sizeof k->state.id, 0));
+    SMP_TRY(smp__comm_share(s->comm, &k->state.branch, sizeof k->state.branch, 0));
+    SMP_TRY(smp__comm_gather_node(s->comm, &k->next, sizeof k->next, &places));
+    k->next = failed ? -1 : *(const int *)places;
+    free(places);
+    k->rewound = failed != 0;
     return SMP_OK;
 }
 
@@ -181,20 +300,23 @@ static smp_status begin(smp *s, struct smp__keep *k)
         SMP_TRY(smp__part_copy(s, &k->part));
     k->state.step = s->step;
     k->state.number = s->saving->number;
-    if (s->comm->world_rank == 0)
+    if (smp__keep_is_first(s))
         make_way(k);
     k->pending = true;
+    k->sending = false;
+    if (k->messages.n > 0)
+        SMP_TRY(smp__byte_messages_begin(&k->messages, s->comm, false, k->map[k->next]));
     smp__worker_ask(k->worker, ++k->asked);
     return SMP_OK;
 }
 
 smp_status smp__keep_step(smp *s, const smp_step_result *done)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     if (!k)
         return SMP_OK;
     smp__heartbeat_step(k->heartbeat, s->step, 1e-6 * done->step_us);
-    if (!k->worker || s->step % s->options->runtime.keep_every != 0)
+    if (s->step % s->options->runtime.keep_every != 0)
         return SMP_OK;
     smp__place_doing(s->place, "keeping its state");
     const smp_status status = begin(s, k);
@@ -217,45 +339,111 @@ static void describe_written(const void *of, char *buffer, size_t size)
 
 static smp_status wait_written(smp *s, bool patient)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     if (!k || !k->worker)
         return SMP_OK;
     return smp__comm_wait_until(s->comm, &(smp_wait){.patient = patient}, test_written,
                                 describe_written, k);
 }
 
+/* This rank's part is written: on its way with it, unless it is. */
+static smp_status send_written(smp *s)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    if (!k || !k->pending || k->sending)
+        return SMP_OK;
+    k->sending = true;
+    return smp__byte_messages_begin(&k->messages, s->comm, true, k->map[k->next]);
+}
+
+smp_status smp__keep_look(smp *s)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    bool done = false;
+    if (!k || !k->pending || k->sending || k->messages.n == 0)
+        return SMP_OK;
+    if (test_written(k, &done) != SMP_OK || !done) /* smp__keep_wait finds what has failed */
+        return SMP_OK;
+    return send_written(s);
+}
+
 smp_status smp__keep_wait(smp *s)
 {
-    return wait_written(s, false);
+    SMP_TRY(wait_written(s, false));
+    return send_written(s);
+}
+
+static smp_status test_messages(void *of, bool *done)
+{
+    return smp__byte_messages_test(&((struct smp__keep *)of)->messages, done);
+}
+
+static void describe_messages(const void *of, char *buffer, size_t size)
+{
+    const struct smp__keep *k = of;
+    snprintf(buffer, size, "copies of the state of step %" PRId64 " on another machine",
+             k->state.step);
+}
+
+static smp_status wait_messages(smp *s, bool patient)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    if (!k || !k->sending || k->messages.n == 0)
+        return SMP_OK;
+    return smp__comm_wait_until(s->comm, &(smp_wait){.patient = patient}, test_messages,
+                                describe_messages, k);
+}
+
+smp_status smp__keep_deliver(smp *s)
+{
+    return wait_messages(s, false);
 }
 
 smp_status smp__keep_settle(smp *s)
 {
-    if (!keep_of(s))
+    if (!smp__keep_of(s))
         return SMP_OK;
-    SMP_TRY(smp__comm_agree(s->comm, wait_written(s, true)));
+    smp_status status = wait_written(s, true);
+    if (status == SMP_OK)
+        status = send_written(s);
+    SMP_TRY(smp__comm_agree(s->comm, status));
+    SMP_TRY(smp__comm_agree(s->comm, wait_messages(s, true)));
     double lacks = smp__keep_lacks(s);
     SMP_TRY(smp__comm_sum(s->comm, &lacks, 1));
     smp__keep_agree(s, lacks);
     return SMP_OK;
 }
 
+/* More than there are ranks: a machine that names nothing any more. */
+static const double nameless = 1e9;
+
 double smp__keep_lacks(const smp *s)
 {
-    struct smp__keep *k = keep_of(s);
-    bool done = true;
-    /* what has failed is found by smp__keep_wait */
-    return k && k->pending && (test_written(k, &done) != SMP_OK || !done || k->note[0] != '\0')
-               ? 1.0
-               : 0.0;
+    struct smp__keep *k = smp__keep_of(s);
+    bool written = true, sent = true;
+    if (!k || !k->pending)
+        return 0.0;
+    if (k->note[0] != '\0')
+        return nameless;
+    /* what has failed is found by those who wait */
+    if (test_written(k, &written) != SMP_OK || !written)
+        return 1.0;
+    if (k->messages.n == 0)
+        return 0.0;
+    return !k->sending || test_messages(k, &sent) != SMP_OK || !sent ? 1.0 : 0.0;
 }
 
 void smp__keep_agree(smp *s, double lacks)
 {
-    struct smp__keep *k = keep_of(s);
-    if (!k || !k->pending || lacks > 0.0)
+    struct smp__keep *k = smp__keep_of(s);
+    if (!k || !k->pending)
         return;
-    if (s->comm->world_rank == 0)
+    if (lacks >= nameless && s->comm->world_rank == 0 && k->note[0] == '\0')
+        snprintf(k->note, sizeof k->note,
+                 "a state cannot get its name on another machine: its first rank says why");
+    if (lacks > 0.0)
+        return;
+    if (smp__keep_is_first(s))
         note_names(k, smp__kept_name(k->folder, k->next, k->part.says.step));
     k->pending = false;
     k->next = (k->next + 1) % SMP__KEPT_PLACES;
@@ -263,7 +451,7 @@ void smp__keep_agree(smp *s, double lacks)
 
 void smp__keep_rewind(smp *s)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     if (k)
         k->pending = false;
     if (k)
@@ -272,52 +460,55 @@ void smp__keep_rewind(smp *s)
 
 void smp__keep_discard(smp *s)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     smp__keep_rewind(s);
-    if (k && s->comm->world_rank == 0)
+    if (k && smp__keep_is_first(s))
         note_names(k, smp__kept_forget(k->folder, 0));
 }
 
 const char *smp__keep_folder(const smp *s)
 {
-    return keep_of(s) ? s->options->runtime.keep_in : NULL;
+    return smp__keep_of(s) ? s->options->runtime.keep_in : NULL;
 }
 
 const char *smp__keep_source(const smp *s)
 {
-    const struct smp__keep *k = keep_of(s);
-    return k && k->worker && k->asked == 0 ? smp__keep_folder(s) : NULL;
+    return smp__keep_of(s) && smp__keep_of(s)->asked == 0 ? smp__keep_folder(s) : NULL;
 }
 
 bool smp__keep_was_loaded(const smp *s)
 {
-    return keep_of(s) && keep_of(s)->loaded;
+    return smp__keep_of(s) && smp__keep_of(s)->loaded;
 }
 
 void smp__keep_loaded(smp *s, bool kept)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     if (!k)
         return;
     k->loaded = kept;
     smp__heartbeat_step(k->heartbeat, s->step, 0.0);
-    if (s->comm->world_rank == 0)
+    if (smp__keep_is_first(s))
         note_names(k, smp__kept_forget(k->folder, s->step + 1));
 }
 
 void smp__keep_describe(const smp *s, smp_text *text)
 {
-    const struct smp__keep *k = keep_of(s);
-    char bytes[32];
-    if (k && k->worker)
-        smp_text_append(text, "%d x %s in %s", SMP__KEPT_PLACES,
-                        smp_format_bytes(bytes, sizeof bytes, k->state.bytes),
-                        s->options->runtime.keep_in);
+    const struct smp__keep *k = smp__keep_of(s);
+    char bytes[32], lent[32];
+    if (!k)
+        return;
+    smp_text_append(text, "%d x %s", SMP__KEPT_PLACES,
+                    smp_format_bytes(bytes, sizeof bytes, smp__spans_bytes(&k->state.spans)));
+    if (k->lent > 0)
+        smp_text_append(text, " (of another machine %s)",
+                        smp_format_bytes(lent, sizeof lent, k->lent));
+    smp_text_append(text, " in %s", s->options->runtime.keep_in);
 }
 
 const char *smp__keep_note(const smp *s)
 {
-    return keep_of(s) ? keep_of(s)->note : "";
+    return smp__keep_of(s) ? smp__keep_of(s)->note : "";
 }
 
 /* Is what the job has come to on the disk? */
@@ -326,24 +517,48 @@ static bool is_saved(const smp *s)
     return !s->broken && s->saving->complete_step == s->step;
 }
 
+/* A state counts if one machine has its name: the others keep what they have of it. Collective once
+ * all ranks have entered. */
+static smp_status remove_folder(smp *s, struct smp__keep *k)
+{
+    int state = k->folder && smp__keep_is_first(s) && smp__kept_has_state(k->folder);
+    if (s->comm->failed)
+        return SMP_OK;
+    if (k->entered)
+        SMP_TRY(smp__comm_max(s->comm, &state));
+    if (k->folder && smp__keep_is_first(s) && (is_saved(s) || !state))
+        smp__kept_remove(k->folder);
+    return SMP_OK;
+}
+
+/* Others may still write to what is mapped, unless all have agreed that they do not. */
+static void close_places(const smp *s, struct smp__keep *k)
+{
+    for (int i = 0; i < SMP__KEPT_PLACES && !s->comm->failed; i++)
+        if (k->map[i])
+            munmap(k->map[i], (size_t)k->state.bytes);
+    smp__byte_messages_free(&k->messages, s->comm);
+    smp__machines_free(&k->machines);
+}
+
 smp_status smp__keep_close(smp *s)
 {
-    struct smp__keep *k = keep_of(s);
+    struct smp__keep *k = smp__keep_of(s);
     bool done = true;
     if (!k)
         return SMP_OK;
     const bool completes = k->pending && !s->comm->failed;
-    const smp_status status = completes ? smp__keep_settle(s) : wait_written(s, false);
+    smp_status status = completes ? smp__keep_settle(s) : wait_written(s, false);
     if (k->worker)
         (void)test_written(k, &done);
     if (!done)
         return status; /* its thread keeps what it reads */
     smp__worker_stop(k->worker);
     smp__heartbeat_stop(k->heartbeat);
-    if (k->folder && s->comm->node_rank == 0 && !s->comm->failed &&
-        (is_saved(s) || !smp__kept_has_state(k->folder)))
-        smp__kept_remove(k->folder);
+    const smp_status removed = remove_folder(s, k);
+    status = status == SMP_OK ? removed : status;
     smp__kept_leave(k->folder);
+    close_places(s, k);
     smp__part_free(&k->part);
     smp__kept_state_free(&k->state);
     free(k);

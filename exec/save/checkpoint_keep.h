@@ -23,6 +23,11 @@ smp_status smp__keep_close(smp *s);
 smp_status smp__keep_step(smp *s, const smp_step_result *done);
 /* Before weights or states change: waits until this rank's thread has read them. */
 smp_status smp__keep_wait(smp *s);
+/* Between actions of a step: what this rank's thread has written goes to the other machine that is
+ * to have it. Waits for nothing. */
+smp_status smp__keep_look(smp *s);
+/* At the end of a step, after smp__keep_wait on all ranks: waits until it is there. */
+smp_status smp__keep_deliver(smp *s);
 /* Likewise, all ranks, and what was begun is complete, and has its name. Collective. */
 smp_status smp__keep_settle(smp *s);
 /* What this rank adds to a sum over all at the end of a step or an evaluation: 0 unless its part is
@@ -45,7 +50,7 @@ bool smp__keep_was_loaded(const smp *s);
 void smp__keep_loaded(smp *s, bool kept);
 /* "3 x 130 MB in DIR", or nothing. */
 void smp__keep_describe(const smp *s, smp_text *text);
-/* Why states get no names any more, on rank 0; or "". */
+/* Why states get no names any more, on rank 0 and on the first rank of that machine; or "". */
 const char *smp__keep_note(const smp *s);
 
 #endif

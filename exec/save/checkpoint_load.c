@@ -15,6 +15,8 @@
 #include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_part.h"
 #include "exec/save/checkpoint_save.h"
+#include "exec/save/kept_fetch.h"
+#include "exec/save/kept_verify.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/progress.h"
 #include "exec/save/regroup.h"
@@ -197,7 +199,7 @@ static smp_status take_memory(smp *s, reading *r)
     const size_t bytes = (size_t)r->at_once * sizeof(float);
     if ((split || !host || rounds) && !(r->copy = malloc(bytes)))
         return smp_fail_memory(bytes);
-    return split ? smp__regroup_open(s, false, &r->parts) : SMP_OK;
+    return split ? smp__regroup_open(s, (smp__copies){0, 1}, false, &r->parts) : SMP_OK;
 }
 
 /* All ranks have the memory that they need, or none reads. */
@@ -258,26 +260,56 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
  * of the save that it follows. A save that is later was made by the same job of a step that this
  * one does not pass, or by a job that has left the branch of what is in memory. */
 typedef struct candidates {
-    smp__saved *saved, *kept;
-    int n_saved, n_kept;
+    smp__saved *saved;
+    smp__kept_list kept; /* of all ranks */
+    int n_saved;
     int at_saved, at_kept; /* the next ones */
 } candidates;
 
 typedef struct candidate {
-    int64_t step; /* -1: there is none */
-    int64_t kept; /* 1: in memory */
+    int64_t step;   /* -1: there is none */
+    int64_t number; /* of the last save on the disk */
+    int64_t kept;   /* which of the states in memory; -1: it is on the disk */
 } candidate;
 
 static candidate next_candidate(candidates *c)
 {
-    const smp__saved *saved = c->at_saved < c->n_saved ? &c->saved[c->at_saved] : NULL,
-                     *kept = c->at_kept < c->n_kept ? &c->kept[c->at_kept] : NULL;
-    if (kept && (!saved || kept->saved >= saved->saved)) {
-        c->at_kept++;
-        return (candidate){kept->step, 1};
-    }
+    const smp__saved *saved = c->at_saved < c->n_saved ? &c->saved[c->at_saved] : NULL;
+    const smp__kept_state *kept =
+        c->at_kept < c->kept.n_chosen ? &c->kept.state[c->kept.chosen[c->at_kept]] : NULL;
+    if (kept && (!saved || kept->number >= saved->saved))
+        return (candidate){.step = kept->step, .kept = c->at_kept++};
     c->at_saved += saved != NULL;
-    return (candidate){saved ? saved->step : -1, 0};
+    return (candidate){.step = saved ? saved->step : -1, .kept = -1};
+}
+
+/* What this machine lacks of a state in memory comes first. */
+static smp_status load_kept(smp *s, const char *path, const smp__kept_list *list, int i,
+                            bool *whole)
+{
+    const int64_t step = list->state[list->chosen[i]].step;
+    const smp_status status = smp__kept_fetch(s, list, i);
+    if (status == SMP_ERR_INPUT)
+        return pass_over(s);
+    SMP_TRY(status);
+    return load_file(s, path, step, whole);
+}
+
+/* If something of it is damaged, it is read once more, with what other machines have of that. The
+ * list is another one then, of which those are left that were not tried. */
+static smp_status try_kept(smp *s, const char *path, candidates *c, int i, bool *whole,
+                           bool *mended)
+{
+    SMP_TRY(load_kept(s, path, &c->kept, i, whole));
+    if (*whole)
+        return SMP_OK;
+    SMP_TRY(smp__kept_verify(s, &c->kept, &i));
+    c->at_kept = i >= 0 ? i + 1 : c->at_kept - 1;
+    if (i < 0)
+        return SMP_OK;
+    SMP_TRY(load_kept(s, path, &c->kept, i, whole));
+    *mended = *whole;
+    return SMP_OK;
 }
 
 static void note_loaded(smp *s, bool kept)
@@ -292,19 +324,23 @@ static smp_status load_newest(smp *s, const char *directory, candidates *c)
     bool whole = false;
     while (!whole) {
         candidate next = next_candidate(c);
+        next.number = s->saving->number;
         SMP_TRY(smp__comm_share(s->comm, &next, sizeof(next), 0));
+        s->saving->number = next.number;
         if (next.step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
                             note[0] ? " that can be read: " : "", note);
         char path[SMP__CHECKPOINT_PATH_BYTES];
-        smp__checkpoint_path(path, next.kept ? smp__keep_folder(s) : directory, next.step);
-        SMP_TRY(load_file(s, path, next.step, &whole));
+        smp__checkpoint_path(path, next.kept >= 0 ? smp__keep_folder(s) : directory, next.step);
+        bool mended = false;
+        SMP_TRY(next.kept >= 0 ? try_kept(s, path, c, (int)next.kept, &whole, &mended)
+                               : load_file(s, path, next.step, &whole));
         if (whole)
-            note_loaded(s, next.kept == 1);
+            note_loaded(s, next.kept >= 0);
         const size_t length = strlen(note);
         if (whole && length > 0)
-            snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took the one before, %s",
-                     path);
+            snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took %s, %s",
+                     mended ? "another machine's copy" : "the one before", path);
     }
     return SMP_OK;
 }
@@ -334,10 +370,7 @@ static smp_status list_candidates(const smp *s, const char *path, bool best, can
     SMP_TRY(smp__checkpoint_list(path, &c->saved, &c->n_saved));
     const int64_t last = smp__checkpoint_last(c->saved, c->n_saved);
     s->saving->number = last < 0 ? 0 : last;
-    if (best)
-        return choose_best(path, c->saved, &c->n_saved);
-    return smp__keep_source(s) ? smp__checkpoint_list(smp__keep_source(s), &c->kept, &c->n_kept)
-                               : SMP_OK;
+    return best ? choose_best(path, c->saved, &c->n_saved) : SMP_OK;
 }
 
 static smp_status load(smp *s, const char *path, bool best)
@@ -354,10 +387,12 @@ static smp_status load(smp *s, const char *path, bool best)
     if (s->comm->world_rank == 0)
         status = list_candidates(s, path, best, &c);
     status = smp__comm_agree(s->comm, status);
+    if (status == SMP_OK && !best && smp__keep_source(s))
+        status = smp__kept_list_make(s, &c.kept);
     if (status == SMP_OK)
         status = load_newest(s, path, &c);
     free(c.saved);
-    free(c.kept);
+    smp__kept_list_free(&c.kept);
     return smp__job_leave(s, status);
 }
 

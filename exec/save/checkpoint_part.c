@@ -28,34 +28,38 @@ static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 
 /* What this rank writes of a weight that is not split: of the own part, which every group of shards
  * has, and every device, its share of the pieces. Those of small weights fall to them in turn. */
-static smp__range shared_range(const smp *s, int32_t index)
+static smp__range shared_range(const smp *s, smp__sharers sharers, int32_t index)
 {
-    const int tensor = s->comm->tensor_size;
-    const int sharers = s->comm->ddp_size / s->comm->shard_size * tensor;
-    const int own_turn = s->comm->replica / s->comm->shard_size * tensor + s->comm->tensor_rank;
-    const int64_t turn = (own_turn + (int64_t)index) % sharers;
+    const int64_t turn = (sharers.turn + (int64_t)index) % sharers.n;
     const smp__range own = smp__own_range(s, index);
     const int64_t pieces = smp__checkpoint_pieces(own.end - own.begin);
-    const int64_t begin = own.begin + pieces * turn / sharers * SMP_PIECE_ELEMENTS,
-                  end = own.begin + pieces * (turn + 1) / sharers * SMP_PIECE_ELEMENTS;
+    const int64_t begin = own.begin + pieces * turn / sharers.n * SMP_PIECE_ELEMENTS,
+                  end = own.begin + pieces * (turn + 1) / sharers.n * SMP_PIECE_ELEMENTS;
     return begin < end ? (smp__range){begin, end < own.end ? end : own.end} : (smp__range){0, 0};
 }
 
-/* What this rank writes of a weight, in elements of the whole one. */
-static smp__range saved_range(const smp *s, int32_t index)
+static smp__sharers sharers_of(const smp *s, const smp__part *p)
 {
+    return p->sharers.n > 0 ? p->sharers : smp__sharers_all(s);
+}
+
+/* What this rank writes of a weight, in elements of the whole one. */
+static smp__range saved_range(const smp *s, const smp__part *p, int32_t index)
+{
+    const smp__sharers sharers = sharers_of(s, p);
     if (!s->memory->param[index].owner)
         return (smp__range){0, 0};
-    return smp__is_split(s, index) ? smp__dealt_range(s, index, true) : shared_range(s, index);
+    return smp__is_split(s, index) ? smp__dealt_range(s, index, sharers.copies)
+                                   : shared_range(s, sharers, index);
 }
 
 /* The values of a weight, then the states of the optimizer: of an idle one zeroes, as of a weight
  * that was never updated, so that whoever trains it later has where to begin. */
-static int64_t part_bytes(const smp *s)
+static int64_t part_bytes(const smp *s, const smp__part *p)
 {
     int64_t elements = 0;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp__range range = saved_range(s, i);
+        const smp__range range = saved_range(s, p, i);
         elements += range.end - range.begin;
     }
     return elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float);
@@ -71,9 +75,9 @@ static smp_status collect(smp__regroup *r, int32_t index, int k, int64_t begin, 
     return SMP_OK;
 }
 
-static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
+static smp_status copy_weight(smp *s, smp__regroup *r, const smp__part *p, int32_t index, char **at)
 {
-    const smp__range range = saved_range(s, index);
+    const smp__range range = saved_range(s, p, index);
     const int64_t bytes = (range.end - range.begin) * (int64_t)sizeof(float);
     for (int k = 0; k <= smp__job_states(s); k++, *at += bytes) {
         if (smp__is_split(s, index))
@@ -92,7 +96,7 @@ static smp_status copy_weights(smp *s, smp__regroup *r, smp__part *p)
     char *at = p->staging;
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (s->memory->param[i].owner)
-            SMP_TRY(copy_weight(s, r, i, &at));
+            SMP_TRY(copy_weight(s, r, p, i, &at));
     p->copy = p->staging;
     return r->status;
 }
@@ -104,7 +108,7 @@ bool smp__part_needs_copy(const smp *s)
 
 smp_status smp__part_reserve(const smp *s, smp__part *p)
 {
-    const size_t size = (size_t)part_bytes(s) + 1;
+    const size_t size = (size_t)part_bytes(s, p) + 1;
     return p->staging || (p->staging = malloc(size)) ? SMP_OK : smp_fail_memory(size);
 }
 
@@ -113,7 +117,7 @@ smp_status smp__part_copy(smp *s, smp__part *p)
     smp__regroup r = {0};
     smp_status status = smp__part_reserve(s, p);
     if (status == SMP_OK && s->comm->tensor_size > 1)
-        status = smp__regroup_open(s, true, &r);
+        status = smp__regroup_open(s, sharers_of(s, p).copies, true, &r);
     if (s->comm->tensor_most > 1) /* nobody exchanges parts unless all do */
         status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK)
@@ -148,6 +152,7 @@ smp_status smp__part_take(smp *s, smp__part *p)
                                      "a checkpoint", &p->head));
     p->headed = true;
     says->at = (int64_t)p->head.length;
+    p->heads = (p->sharers.n > 0 ? s->comm->node_rank : s->comm->world_rank) == 0;
     return take_kept(s, p);
 }
 
@@ -246,7 +251,7 @@ static smp_status write_weights(const smp *s, const smp__part *p, int fd, const 
     const smp_graph *whole = smp_graph_whole(s->graph);
     const char *copy = p->copy;
     for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp__range range = saved_range(s, i);
+        const smp__range range = saved_range(s, p, i);
         const int32_t number = s->graph->param[s->memory->param[i].param].number;
         if (range.begin < range.end)
             SMP_TRY(write_range(s, i, range, &copy, fd, p->says.at, path));
@@ -256,13 +261,74 @@ static smp_status write_weights(const smp *s, const smp__part *p, int fd, const 
     return SMP_OK;
 }
 
+/* Values, states and hashes of a range of a weight, which begins with a whole piece. */
+static smp_status add_range(const smp *s, const smp__part *p, int32_t index, int k,
+                            smp__range range, smp__spans *out)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const int32_t param = s->graph->param[s->memory->param[index].param].number;
+    const int states = p->says.states;
+    const int64_t hash = (int64_t)sizeof(uint64_t), first = range.begin / SMP_PIECE_ELEMENTS,
+                  values_at = p->says.at + smp__checkpoint_values_at(whole, param, states, k),
+                  hashes_at = p->says.at + smp__checkpoint_hashes_at(whole, param, states, k);
+    if (range.begin >= range.end)
+        return SMP_OK;
+    SMP_TRY(smp__spans_add(out, values_at + 4 * range.begin, values_at + 4 * range.end));
+    return smp__spans_add(out, hashes_at + hash * first,
+                          hashes_at +
+                              hash * (first + smp__checkpoint_pieces(range.end - range.begin)));
+}
+
+static smp_status add_kept(const smp *s, const smp__part *p, int32_t index, smp__spans *out)
+{
+    const int32_t param = s->graph->param[s->memory->param[index].param].number;
+    const int64_t at = smp__checkpoint_kept_at(&p->says, smp_graph_whole(s->graph), param);
+    return p->says.keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
+}
+
+static int64_t head_bytes(const smp__part *p)
+{
+    return p->says.at + SMP__CHECKPOINT_HEADER_BYTES;
+}
+
+smp_status smp__part_spans(const smp *s, const smp__part *p, smp__spans *out)
+{
+    SMP_TRY(smp__spans_add(out, 0, p->heads ? head_bytes(p) : 0));
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp__range range = saved_range(s, p, i);
+        for (int k = 0; k <= p->says.states; k++)
+            SMP_TRY(add_range(s, p, i, k, range, out));
+        if (range.begin == 0 && range.end > 0)
+            SMP_TRY(add_kept(s, p, i, out));
+    }
+    smp__spans_join(out);
+    return SMP_OK;
+}
+
+smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *out)
+{
+    SMP_TRY(smp__spans_add(out, 0, head_bytes(p)));
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        for (int k = 0; k <= p->says.states; k++) {
+            smp__range range = k == 0 ? smp__held_range(s, i) : smp__own_range(s, i);
+            if (smp__is_split(s, i))
+                range = smp__dealt_range(s, i, (smp__copies){0, 1});
+            if (k == 0 || !smp__is_idle(s, i))
+                SMP_TRY(add_range(s, p, i, k, range, out));
+        }
+        SMP_TRY(add_kept(s, p, i, out));
+    }
+    smp__spans_join(out);
+    return SMP_OK;
+}
+
 smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path)
 {
     smp__checkpoint_header header = p->says;
     header.saved = saved;
-    if (s->comm->world_rank == 0 && p->head.data)
+    if (p->heads && p->head.data)
         SMP_TRY(smp__checkpoint_transfer(fd, p->head.data, header.at, 0, true, path));
-    if (s->comm->world_rank == 0)
+    if (p->heads)
         SMP_TRY(smp__checkpoint_header_write(fd, &header, smp_graph_whole(s->graph)->name, path));
     return write_weights(s, p, fd, path);
 }

@@ -12,6 +12,7 @@
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/folder_lock.h"
+#include "exec/save/machines.h"
 #include "graph/base/text.h"
 #include "smp.h"
 
@@ -23,6 +24,8 @@ typedef struct smp__part {
     char *staging;               /* host memory for a copy, kept for the next one, or NULL */
     const char *copy;            /* what is written: `staging`, or NULL: what stands in the arena */
     double *kept;                /* [memory->n_param], what the optimizer keeps, or NULL */
+    smp__sharers sharers;        /* who writes what; n is 0: all that have it */
+    bool heads;                  /* this rank writes head and header */
 } smp__part;
 
 /* What a checkpoint says of the state, and what is small. Not collective. */
@@ -37,8 +40,12 @@ smp_status smp__part_reserve(const smp *s, smp__part *p);
 smp_status smp__part_copy(smp *s, smp__part *p);
 /* Bytes of the whole file, after smp__part_take. */
 int64_t smp__part_file_bytes(const smp *s, const smp__part *p);
-/* Writes this rank's part, and on rank 0 head and header, with this number of the save. Any thread
- * may call it: it asks neither other ranks nor, after a copy, the device. */
+/* The bytes that smp__part_put writes, after smp__part_take; and those that a load of the whole
+ * state reads, a set. */
+smp_status smp__part_spans(const smp *s, const smp__part *p, smp__spans *out);
+smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *out);
+/* Writes this rank's part, and one rank of those that share head and header, with this number of
+ * the save. Any thread may call it: it asks neither other ranks nor, after a copy, the device. */
 smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path);
 void smp__part_free(smp__part *p);
 
@@ -55,8 +62,8 @@ struct smp__saving {
     char directory[SMP__CHECKPOINT_PATH_BYTES];
     smp__folder_lock *lock; /* of the directory that was saved into last, on rank 0; or NULL */
     char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
-    int64_t number; /* rank 0's: of the save that was begun last, or, if a state was loaded since,
-                       of the last one in that directory; 0: neither */
+    int64_t number; /* of the save that was begun last, or, if a state was loaded since, of the last
+                       one in that directory; 0: neither */
     int file;       /* rank 0's: the new file, or -1 and why there is none: */
     int file_error; /* an errno */
     smp__part part;

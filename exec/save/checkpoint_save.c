@@ -187,6 +187,7 @@ static smp_status start(smp *s, const char *path, bool behind)
     if (s->comm->world_rank == 0)
         smp__part_create(s); /* before the others know its name */
     SMP_TRY(smp__comm_share(s->comm, s->saving->job, sizeof s->saving->job, 0));
+    SMP_TRY(smp__comm_share(s->comm, &s->saving->number, sizeof s->saving->number, 0));
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }

@@ -34,17 +34,16 @@ static int own_member(const smp *s)
     return s->comm->shard_rank * s->comm->tensor_size + s->comm->tensor_rank;
 }
 
-static int units(const smp *s, bool copies_share)
+static int units(const smp *s, smp__copies copies)
 {
-    return members(s) * (copies_share ? s->comm->ddp_size / s->comm->shard_size : 1);
+    return members(s) * copies.count;
 }
 
 /* The few pieces of small weights fall to the ranks in turn. */
-static smp__range dealt(const smp *s, int32_t index, bool copies_share, int member)
+static smp__range dealt(const smp *s, int32_t index, smp__copies copies, int member)
 {
-    const int n = units(s, copies_share);
-    const int before = copies_share ? s->comm->replica / s->comm->shard_size * members(s) : 0;
-    const int64_t unit = (before + member + (int64_t)index) % n;
+    const int n = units(s, copies);
+    const int64_t unit = (copies.index * members(s) + member + (int64_t)index) % n;
     const int64_t elements = smp__runs_whole(param_of(s, index));
     const int64_t pieces = smp__checkpoint_pieces(elements);
     const int64_t begin = pieces * unit / n * SMP_PIECE_ELEMENTS,
@@ -52,22 +51,22 @@ static smp__range dealt(const smp *s, int32_t index, bool copies_share, int memb
     return begin < end ? (smp__range){begin, end < elements ? end : elements} : (smp__range){0, 0};
 }
 
-smp__range smp__dealt_range(const smp *s, int32_t index, bool copies_share)
+smp__range smp__dealt_range(const smp *s, int32_t index, smp__copies copies)
 {
-    return dealt(s, index, copies_share, own_member(s));
+    return dealt(s, index, copies, own_member(s));
 }
 
 int64_t smp__regroup_rounds(const smp__regroup *r, int32_t index)
 {
     const int64_t pieces = smp__checkpoint_pieces(smp__runs_whole(param_of(r->s, index)));
-    const int n = units(r->s, r->copies_share);
+    const int n = units(r->s, r->copies);
     const int64_t most = (pieces + n - 1) / n * SMP_PIECE_ELEMENTS; /* of a rank */
     return (most + SMP__WINDOW_ELEMENTS - 1) / SMP__WINDOW_ELEMENTS;
 }
 
 static smp__range window_of(const smp__regroup *r, int32_t index, int64_t round, int member)
 {
-    const smp__range range = dealt(r->s, index, r->copies_share, member);
+    const smp__range range = dealt(r->s, index, r->copies, member);
     const int64_t begin = range.begin + round * SMP__WINDOW_ELEMENTS;
     const int64_t end = begin + SMP__WINDOW_ELEMENTS;
     return begin < range.end ? (smp__range){begin, end < range.end ? end : range.end}
@@ -93,7 +92,7 @@ static smp__range slice(const smp__regroup *r, int32_t index, int k, int member,
     const smp *s = r->s;
     const int at = member / s->comm->tensor_size;
     const smp__range part =
-        !r->copies_share && k == 0 ? smp__held_range_of(s, index, at) : smp__range_of(s, index, at);
+        !r->collects && k == 0 ? smp__held_range_of(s, index, at) : smp__range_of(s, index, at);
     const smp__runs runs = runs_of(r, index, member);
     const int64_t begin = smp__runs_before(runs, window.begin),
                   end = smp__runs_before(runs, window.end);
@@ -133,11 +132,11 @@ static void find_most(smp__regroup *r, int64_t most[2])
             }
 }
 
-smp_status smp__regroup_open(smp *s, bool copies_share, smp__regroup *r)
+smp_status smp__regroup_open(smp *s, smp__copies copies, bool collects, smp__regroup *r)
 {
     int64_t most[2] = {0, 0};
     const size_t n = (size_t)members(s);
-    *r = (smp__regroup){.s = s, .copies_share = copies_share};
+    *r = (smp__regroup){.s = s, .copies = copies, .collects = collects};
     for (int side = PARTS; side <= PIECES; side++) {
         r->count[side] = malloc(n * sizeof(int));
         r->at[side] = malloc(n * sizeof(int));

@@ -12,13 +12,19 @@ enum { SMP__WINDOW_ELEMENTS = 64 * SMP_PIECE_ELEMENTS };
 /* Does memory->param[index] lie in parts on several devices? */
 bool smp__is_split(const smp *s, int32_t index);
 
-/* Elements of the whole weight that are this rank's: whole pieces. All copies share them, as they
- * do a save, or each has all of them, as each reads all. */
-smp__range smp__dealt_range(const smp *s, int32_t index, bool copies_share);
+/* Copies of a weight share its pieces, as they do a save: which this is, of how many. {0, 1}: it
+ * has all of them to itself, as each reads all. */
+typedef struct smp__copies {
+    int index, count;
+} smp__copies;
+
+/* Elements of the whole weight that are this rank's: whole pieces. */
+smp__range smp__dealt_range(const smp *s, int32_t index, smp__copies copies);
 
 typedef struct smp__regroup {
     smp *s;
-    bool copies_share;
+    smp__copies copies;
+    bool collects;         /* or spreads */
     int *count[2], *at[2]; /* [ranks of comm.copy]: elements for and from each; see regroup.c */
     float *buffer[2];
     smp_status status; /* the first failure of this rank. It goes on, as others count on it, with
@@ -26,7 +32,7 @@ typedef struct smp__regroup {
 } smp__regroup;
 
 /* Memory, not collective: all ranks have to agree on it before they go on. */
-smp_status smp__regroup_open(smp *s, bool copies_share, smp__regroup *r);
+smp_status smp__regroup_open(smp *s, smp__copies copies, bool collects, smp__regroup *r);
 void smp__regroup_close(smp__regroup *r);
 
 /* The same number on all ranks, and what this one has of the dealt range in a round: it may be

@@ -140,6 +140,7 @@ static smp_status run_program(smp *s)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
         SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(run_timed(s, action));
+        SMP_TRY(smp__keep_look(s));
         if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
             SMP_TRY(smp__stamp_end(s));
     }

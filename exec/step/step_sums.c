@@ -124,6 +124,8 @@ smp_status smp__step_sums_collect(smp *s, smp_step_result *result)
     if (s->device->host_memory)
         sums->work_us[s->comm->world_rank] = 1e6 * (took_s - (s->comm->waited_s - sums->waited_s));
     ask(s);
+    if (s->given->training)
+        SMP_TRY(smp__keep_deliver(s));
     sums->asks[KEEP_LACKS] = smp__keep_lacks(s);
     SMP_TRY(smp__comm_sum(s->comm, sums->all, sums->n));
     agree(s);

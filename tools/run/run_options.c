@@ -207,8 +207,8 @@ static const smp_option rows[] = {
     {"keep-every", .kind = SMP_OPTION_INT64, .at = AT(train.job.runtime.keep_every), .value = "K",
      .least = 1,
      .help = "after every K steps keep the state in memory that outlives the processes, beside "
-             "training; --resume takes it where nothing was saved since. On several machines: "
-             "heartbeats alone"},
+             "training; --resume takes it where nothing was saved since. Of several machines each "
+             "keeps what its ranks have, and a copy of what only the one before has"},
     {"keep-in", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.keep_in), .value = "DIR",
      .help = "... in DIR, on tmpfs, three times what a checkpoint takes (default: a folder of "
              "/dev/shm, named by the user and --checkpoint); removed when a run ends that has "

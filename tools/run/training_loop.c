@@ -169,7 +169,7 @@ static smp_status save_step(smp__trainer *t, int64_t step)
 
 static void tell_keep(smp__trainer *t)
 {
-    if (t->prints && !t->keep_told && smp__keep_note(t->job)[0] != '\0') {
+    if (!t->keep_told && smp__keep_note(t->job)[0] != '\0') {
         fprintf(stderr, "smp-run: %s; training goes on\n", smp__keep_note(t->job));
         t->keep_told = true;
     }

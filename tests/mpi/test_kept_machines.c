@@ -1,0 +1,455 @@
+/* States kept in the memory of several machines: four ranks, said to be on one to four of them,
+ * each with a folder of its own. Whatever machine is lost, the others have what is gone on from,
+ * under any plan, on any machines, with the bits of a run that nothing happened to. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "exec/checkpoint/checkpoint_copy.h"
+#include "exec/checkpoint/kept_folder.h"
+#include "exec/save/checkpoint_keep.h"
+#include "exec/save/keep_state.h"
+#include "tests/mpi/ranks.h"
+
+enum { RANKS = 4, SAMPLES = 4, FEATURES = 160, MACHINES = 6, STEPS = 12 };
+
+/* Weights of more than one piece, and of one. */
+static const char model[] = "smp: 1\n"
+                            "name: kept\n"
+                            "inputs:\n"
+                            "  x: {dtype: float32, shape: [160]}\n"
+                            "  wanted: {dtype: float32, shape: [160]}\n"
+                            "ops:\n"
+                            "  - {op: linear, name: a, in: x, out: h1, features: 160}\n"
+                            "  - {op: relu, name: ra, in: h1, out: g1}\n"
+                            "  - {op: linear, name: b, in: g1, out: h2, features: 160}\n"
+                            "  - {op: relu, name: rb, in: h2, out: g2}\n"
+                            "  - {op: linear, name: c, in: g2, out: h3, features: 160}\n"
+                            "  - {op: relu, name: rc, in: h3, out: g3}\n"
+                            "  - {op: linear, name: d, in: g3, out: y, features: 160}\n"
+                            "  - {op: mse, name: loss, in: [y, wanted], out: loss}\n"
+                            "loss: loss\n";
+
+/* On which machine each rank is. */
+static int machine[RANKS];
+
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *out)
+{
+    int rank;
+    (void)type;
+    (void)info;
+    MPI_Comm_rank(comm, &rank);
+    return MPI_Comm_split(comm, machine[rank], key, out);
+}
+
+static char saved[96], kept[128];
+/* Losses of steps, from 1, of jobs without and with groups of devices, which have other bits. */
+static double expected[2][STEPS + 1];
+
+static void put_on(const char *machines)
+{
+    for (int rank = 0; rank < RANKS; rank++)
+        machine[rank] = machines[rank] - '0';
+    snprintf(kept, sizeof kept, "%s/keep-%d", ranks_folder, machine[world_rank]);
+}
+
+typedef struct shape {
+    int stages, ddp, shard, tensor;
+} shape;
+static const shape line = {4, 1, 1, 1}, replicas = {2, 2, 1, 1}, parts = {1, 4, 4, 1},
+                   half_parts = {1, 4, 2, 1}, groups = {2, 1, 1, 2}, split_parts = {1, 2, 2, 2};
+
+static smp_options options_for(shape sh, int64_t every)
+{
+    smp_options options = options_of(model_file, (cut){sh.stages, sh.ddp, SAMPLES / sh.ddp, 1, 1});
+    options.planning.shard = sh.shard;
+    options.planning.gradient_blocks = SAMPLES;
+    options.planning.tensor = sh.tensor;
+    options.optimizer.name = "adamw";
+    options.optimizer.lr = 0.01f;
+    options.runtime.keep_every = every;
+    options.runtime.keep_in = kept;
+    return options;
+}
+
+static double step(smp *job)
+{
+    static float x[SAMPLES * FEATURES], wanted[SAMPLES * FEATURES];
+    smp_step_result result;
+    for (int i = 0; i < SAMPLES * FEATURES; i++) {
+        x[i] = (float)((7 * i + (int)job->step) % 11) / 5.0f - 1.0f;
+        wanted[i] = (float)(5 * i % 13) / 6.0f - 1.0f;
+    }
+    const int64_t first = first_sample(job) * FEATURES;
+    const void *inputs[] = {x + first, wanted + first};
+    must(smp_step(job, inputs, &result));
+    return result.loss;
+}
+
+static void remove_folder(const char *path)
+{
+    char name[512];
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+        unlink(name);
+    }
+    if (folder)
+        closedir(folder);
+    rmdir(path);
+}
+
+static const char *folder_of(int number)
+{
+    static char path[2][128];
+    static int turn;
+    turn = !turn;
+    snprintf(path[turn], sizeof path[turn], "%s/keep-%d", ranks_folder, number);
+    return path[turn];
+}
+
+/* The machine is gone, and its memory. */
+static void lose(int number)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        remove_folder(folder_of(number));
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void clean(void)
+{
+    for (int i = 0; i < MACHINES; i++)
+        lose(i);
+    if (world_rank == 0)
+        remove_folder(saved);
+    if (world_rank == 0)
+        assert_int_equal(mkdir(saved, 0777), 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A name of a state, or what it has while it has none, to the other. */
+static void unname(int number, int64_t step)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0) {
+        smp__kept_folder *f;
+        smp__kept_state here;
+        must(smp__kept_peek(folder_of(number), &f));
+        for (int place = 0; place < SMP__KEPT_PLACES; place++) {
+            must(smp__kept_look(f, place, &here));
+            if (here.step == step && here.named)
+                must(smp__kept_unname(f, place));
+            smp__kept_state_free(&here);
+        }
+        smp__kept_leave(f);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static smp *go_on(shape sh, const char *machines, int64_t from, bool memory)
+{
+    put_on(machines);
+    smp_options options = options_for(sh, 1);
+    smp *job = open_job(&options);
+    must(smp_load(job, saved));
+    if (job->step != from && world_rank == 0)
+        print_error("on %s: step %" PRId64 ": %s\n", machines, job->step, smp_load_note(job));
+    assert_int_equal(job->step, from);
+    assert_int_equal(smp__keep_was_loaded(job), memory);
+    return job;
+}
+
+static void go(smp *job, int64_t last)
+{
+    while (job->step < last) {
+        const int64_t at = job->step + 1;
+        const double loss = step(job);
+        const double wanted = expected[job->comm->tensor_size > 1][at];
+        if (loss != wanted)
+            fail_msg("step %" PRId64 ": %a, expected %a", at, loss, wanted);
+    }
+}
+
+/* Steps from the beginning, one of which is saved on the disk; then it dies. */
+static void live(shape sh, const char *machines, int64_t last, int64_t on_disk)
+{
+    clean();
+    put_on(machines);
+    smp_options options = options_for(sh, 1);
+    smp *job = open_job(&options);
+    for (int64_t s = 1; s <= last; s++) {
+        go(job, s);
+        if (s == on_disk)
+            must(smp_save(job, saved));
+    }
+    smp_finalize(job);
+}
+
+static void go_on_to(shape sh, const char *machines, int64_t from, int64_t last)
+{
+    smp *job = go_on(sh, machines, from, true);
+    go(job, last);
+    smp_finalize(job);
+}
+
+/* Of a run that nothing happens to, and that keeps nothing. */
+static int run_undisturbed(void **state)
+{
+    (void)state;
+    (void)model_path(model);
+    snprintf(saved, sizeof saved, "%s/saved", ranks_folder);
+    put_on("0000");
+    for (int grouped = 0; grouped < 2; grouped++) {
+        const smp_options options = options_for(grouped ? groups : line, 0);
+        smp *job = open_job(&options);
+        for (int s = 1; s <= STEPS; s++)
+            expected[grouped][s] = step(job);
+        smp_finalize(job);
+        assert_true(expected[grouped][STEPS] != expected[grouped][STEPS - 1]);
+    }
+    if (world_rank == 0)
+        assert_int_equal(mkdir(saved, 0777), 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    return 0;
+}
+
+static int remove_all(void **state)
+{
+    (void)state;
+    clean();
+    if (world_rank == 0)
+        assert_int_equal(rmdir(saved), 0);
+    return 0;
+}
+
+/* One of two machines goes, then, of those that went on, the one that was there at first. */
+static void test_machine_lost(void **state)
+{
+    (void)state;
+    static const struct {
+        shape before;
+        const char *machines;
+        shape after;
+        const char *then;
+    } lives[] = {{line, "0011", line, "0022"},          {line, "0011", replicas, "0000"},
+                 {replicas, "0011", line, "0222"},      {replicas, "0101", parts, "0022"},
+                 {parts, "0011", line, "0022"},         {half_parts, "0011", parts, "0202"},
+                 {half_parts, "0101", line, "0000"},    {groups, "0011", groups, "0022"},
+                 {groups, "0101", split_parts, "0022"}, {split_parts, "0011", split_parts, "0202"},
+                 {split_parts, "0101", groups, "0222"}, {line, "0123", line, "0223"}};
+    const size_t n = sizeof lives / sizeof lives[0];
+    for (size_t i = 0; i < n; i++) {
+        live(lives[i].before, lives[i].machines, 4, 1);
+        lose(1);
+        go_on_to(lives[i].after, lives[i].then, 4, 6);
+        if (strchr(lives[i].then, '2') && strchr(lives[i].then, '0')) {
+            lose(0);
+            go_on_to(lives[i].after, "3322", 6, 8);
+        }
+    }
+    clean();
+}
+
+/* What both of two partners had is gone: the disk has the last that is whole. */
+static void test_partners_lost(void **state)
+{
+    (void)state;
+    live(line, "0123", 5, 2);
+    lose(1);
+    lose(2);
+    smp *job = go_on(line, "0453", 2, false);
+    go(job, 4);
+    smp_finalize(job);
+    lose(4); /* not its partner: all of it is there */
+    go_on_to(line, "0053", 4, 5);
+    clean();
+}
+
+/* A state that one machine has named is complete on all; that none has, is not known to be. */
+static void test_named_on_one(void **state)
+{
+    (void)state;
+    for (int without = 0; without < 3; without++) {
+        live(line, "0011", 5, 1);
+        if (without != 0)
+            unname(0, 5);
+        if (without != 1)
+            unname(1, 5);
+        if (without == 2)
+            unname(0, 4);
+        go_on_to(replicas, "0011", without == 2 ? 4 : 5, 8);
+        lose(0);
+        go_on_to(line, "2211", 8, 9);
+    }
+    clean();
+}
+
+/* Which machine has bytes of another: none does where each has a replica. */
+static void test_what_is_lent(void **state)
+{
+    (void)state;
+    static const struct {
+        shape sh;
+        const char *machines;
+        bool lends, whole;
+    } cases[] = {{replicas, "0011", false, true},   {replicas, "0101", true, true},
+                 {line, "0000", false, true},       {line, "0123", true, false},
+                 {half_parts, "0011", false, true}, {parts, "0011", true, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        clean();
+        put_on(cases[i].machines);
+        const smp_options options = options_for(cases[i].sh, 1);
+        smp *job = open_job(&options);
+        const struct smp__keep *k = smp__keep_of(job);
+        const int64_t bytes = smp__spans_bytes(&k->state.spans);
+        int lends = k->lent > 0;
+        MPI_Allreduce(MPI_IN_PLACE, &lends, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+        if (lends != cases[i].lends || (bytes == k->state.bytes) != cases[i].whole)
+            fail_msg("case %zu: %" PRId64 " of %" PRId64 " bytes, %" PRId64 " of another machine",
+                     i, bytes, k->state.bytes, k->lent);
+        smp_finalize(job);
+    }
+    clean();
+}
+
+/* One that was away has a state of the steps that others have passed since. */
+static void test_stale_machine(void **state)
+{
+    (void)state;
+    live(line, "0011", 5, 1);
+    char away[160];
+    snprintf(away, sizeof away, "%s/away", ranks_folder);
+    if (world_rank == 0)
+        assert_int_equal(rename(folder_of(1), away), 0);
+    go_on_to(line, "0022", 5, 8);
+    if (world_rank == 0)
+        assert_int_equal(rename(away, folder_of(1)), 0);
+    lose(2);
+    go_on_to(line, "0011", 8, 9); /* 0 has all of it */
+    lose(0);
+    go_on_to(line, "1133", 9, 10); /* and 1 has, now */
+    clean();
+    /* ... or of later ones of a branch that was left, in a job that has saved nothing since */
+    live(line, "0011", 7, 3);
+    if (world_rank == 0)
+        assert_int_equal(rename(folder_of(1), away), 0);
+    lose(0);
+    smp *job = go_on(line, "0022", 3, false);
+    go(job, 5);
+    smp_finalize(job);
+    if (world_rank == 0)
+        assert_int_equal(rename(away, folder_of(1)), 0);
+    go_on_to(replicas, "0122", 5, 7);
+    clean();
+}
+
+/* Changes a byte of the last weight in what a machine has of a state. */
+static void damage(int number, int64_t step)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0) {
+        char path[192], byte;
+        snprintf(path, sizeof path, "%s/checkpoint-%010" PRId64 ".smp", folder_of(number), step);
+        const int file = open(path, O_RDWR);
+        assert_true(file >= 0);
+        const off_t at = lseek(file, 0, SEEK_END) - 2000;
+        assert_int_equal(pread(file, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(file, &byte, 1, at), 1);
+        assert_int_equal(close(file), 0);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* What is damaged on one machine another has; what is on both is passed over. */
+static void test_damage(void **state)
+{
+    (void)state;
+    for (int number = 0; number < 2; number++) {
+        live(line, "0011", 5, 1);
+        damage(number, 5);
+        smp *job = go_on(replicas, "0011", 5, true);
+        assert_true((smp_load_note(job)[0] == '\0') ||
+                    strstr(smp_load_note(job), "is damaged; took another machine's copy"));
+        go(job, 6);
+        smp_finalize(job);
+    }
+    live(line, "0011", 5, 1);
+    damage(0, 5);
+    damage(1, 5);
+    smp *job = go_on(line, "0011", 4, true);
+    assert_non_null(strstr(smp_load_note(job), "is damaged; took the one before, "));
+    go(job, 6);
+    smp_finalize(job);
+    clean();
+}
+
+/* All ranks learn that one machine has no room. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    struct rlimit limit, small;
+    smp *job = NULL;
+    put_on("0011");
+    const smp_options options = options_for(line, 1);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    small = (struct rlimit){100000, limit.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    if (world_rank == 2)
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    assert_int_equal(smp_init(&job, &options), SMP_ERR_FAILED);
+    if (!strstr(smp_last_error(), "rank 2") || !strstr(smp_last_error(), "keep-1"))
+        fail_msg("'%s'", smp_last_error());
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    clean();
+}
+
+/* A job that has saved its last step leaves no memory behind on any machine, and a name that cannot
+ * be given costs no state that has one. */
+static void test_end(void **state)
+{
+    (void)state;
+    live(line, "0011", 4, 4);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(access(folder_of(i), F_OK), -1);
+    clean();
+    put_on("0011");
+    smp_options options = options_for(line, 1);
+    smp *job = open_job(&options);
+    go(job, 3);
+    char name[2][192];
+    snprintf(name[0], sizeof name[0], "%s/free-2", folder_of(1)); /* of step 3 */
+    snprintf(name[1], sizeof name[1], "%s/hidden", folder_of(1));
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 2)
+        assert_int_equal(rename(name[0], name[1]), 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    go(job, 7);
+    if (world_rank == 2)
+        assert_non_null(strstr(smp__keep_note(job), "free-2: cannot name the state of step 3"));
+    if (world_rank == 0)
+        assert_non_null(strstr(smp__keep_note(job), "on another machine"));
+    smp_finalize(job);
+    go_on_to(line, "0022", 3, 5);
+    clean();
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_machine_lost),  cmocka_unit_test(test_partners_lost),
+        cmocka_unit_test(test_named_on_one),  cmocka_unit_test(test_what_is_lent),
+        cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end)};
+    open_ranks(&argc, &argv);
+    int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        unlink(model_file);
+    return close_ranks(failed);
+}
