@@ -120,7 +120,7 @@ static smp_status add_messages(const smp *s, const smp__spans *written, const sm
     const smp__machines *m = &k->machines;
     const int rank = s->comm->world_rank, next = (m->own + 1) % m->n,
               before = (m->own + m->n - 1) % m->n;
-    const int there = smp__machines_size(s, m, next), here = s->comm->node_size;
+    const int there = m->size[next], here = s->comm->node_size;
     for (int other = 0; other < s->comm->world_size; other++) {
         if (m->of[other] == next && m->number[other] == m->number[rank] % there)
             SMP_TRY(add_message(k, other, true, &written[rank], &alone[0]));

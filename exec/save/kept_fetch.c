@@ -35,7 +35,7 @@ static int count_lines(const char *text)
     return n;
 }
 
-static smp_status take_states(char *text, smp__kept_list *list)
+static smp_status take_states(char *text, int machines, smp__kept_list *list)
 {
     const size_t most = (size_t)count_lines(text);
     list->state = calloc(most + 1, sizeof *list->state);
@@ -45,7 +45,8 @@ static smp_status take_states(char *text, smp__kept_list *list)
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) && *line;) {
         char *of;
         const long machine = strtol(line, &of, 10);
-        if (!smp__kept_state_parse(of + 1, &list->state[list->n]))
+        if (machine < 0 || machine >= machines || *of != ' ' ||
+            !smp__kept_state_parse(of + 1, &list->state[list->n]))
             return smp_fail(SMP_ERR_FAILED, "machine %ld says what it has kept amiss", machine);
         list->state[list->n++].machine = (int)machine;
     }
@@ -62,7 +63,7 @@ smp_status smp__kept_list_make(smp *s, smp__kept_list *list)
     if (status == SMP_OK)
         status = smp__comm_gather(s->comm, own.data ? own.data : "", own.length, &all, &bytes);
     if (status == SMP_OK)
-        status = smp__comm_agree(s->comm, take_states(all, list));
+        status = smp__comm_agree(s->comm, take_states(all, smp__keep_of(s)->machines.n, list));
     free(all);
     smp_text_free(&own);
     return status;
@@ -100,26 +101,26 @@ static int choose_place(const smp__kept_list *list, int machine)
 }
 
 /* What is to come to a machine, from the first that has each of it: messages, if one of the two is
- * this rank's and both are first ranks. *wanted, which is spoilt, is read there. */
-static smp_status add_messages(const smp *s, const smp__kept_list *list, const smp__kept_state *of,
-                               int to, smp__spans *wanted, smp__byte_messages *messages)
+ * this rank's and both are first ranks. has: [machines] what each has; *wanted, which is spoilt, is
+ * read there. */
+static smp_status add_messages(const smp *s, const smp__kept_state *const *has, int to,
+                               smp__spans *wanted, smp__byte_messages *messages)
 {
     const smp__machines *m = &smp__keep_of(s)->machines;
     smp__spans part = {0}, left = {0};
     smp_status status = SMP_OK;
-    for (int i = -1; i < m->n && status == SMP_OK; i++) { /* first what is there */
+    for (int i = -1; i < m->n && wanted->n > 0 && status == SMP_OK; i++) { /* first what is there */
         const int from = i < 0 ? to : i;
-        const smp__kept_state *has = find_state(list, of, from);
-        if (!has || i == to)
+        if (!has[from] || i == to)
             continue;
-        status = smp__spans_common(wanted, &has->spans, &part);
+        status = smp__spans_common(wanted, &has[from]->spans, &part);
         const bool travels = from != to && part.n > 0;
         if (status == SMP_OK && travels && s->comm->world_rank == m->first[from])
             status = smp__byte_messages_add(&messages[1], m->first[to], true, &part);
         if (status == SMP_OK && travels && s->comm->world_rank == m->first[to])
             status = smp__byte_messages_add(&messages[0], m->first[from], false, &part);
         if (status == SMP_OK)
-            status = smp__spans_without(wanted, &has->spans, &left);
+            status = smp__spans_without(wanted, &has[from]->spans, &left);
         const smp__spans swapped = *wanted;
         *wanted = left;
         left = swapped;
@@ -127,8 +128,23 @@ static smp_status add_messages(const smp *s, const smp__kept_list *list, const s
     smp__spans_free(&part);
     smp__spans_free(&left);
     if (status == SMP_OK && wanted->n > 0)
-        return smp_fail(SMP_ERR_INPUT, "step %" PRId64 " in memory: not all of it is there",
-                        of->step);
+        return smp_fail(SMP_ERR_INPUT, "a state in memory: not all of it is there");
+    return status;
+}
+
+/* The first rank's: what comes here, and what goes from here. */
+static smp_status plan_messages(const smp *s, const smp__kept_list *list, const smp__kept_state *of,
+                                smp__spans *wanted, smp__byte_messages *messages)
+{
+    const int machines = smp__keep_of(s)->machines.n;
+    const smp__kept_state **has = calloc((size_t)machines, sizeof *has);
+    smp_status status = has ? SMP_OK : smp_fail_memory((size_t)machines * sizeof *has);
+    for (int i = list->n - 1; i >= 0 && has; i--)
+        if (smp__kept_same(&list->state[i], of))
+            has[list->state[i].machine] = &list->state[i];
+    for (int machine = 0; machine < machines && status == SMP_OK; machine++)
+        status = add_messages(s, has, machine, &wanted[machine], messages);
+    free(has);
     return status;
 }
 
@@ -210,9 +226,7 @@ static smp_status plan_fetch(const smp *s, const smp__kept_list *list, const smp
     *here = *of;
     here->spans = (smp__spans){0};
     SMP_TRY(make_place(s, list, of, &wanted[m->own], here));
-    for (int machine = 0; machine < m->n && smp__keep_is_first(s); machine++)
-        SMP_TRY(add_messages(s, list, of, machine, &wanted[machine], f->messages));
-    return SMP_OK;
+    return smp__keep_is_first(s) ? plan_messages(s, list, of, wanted, f->messages) : SMP_OK;
 }
 
 smp_status smp__kept_fetch(smp *s, const smp__kept_list *list, int i)

@@ -71,18 +71,17 @@ static smp__sharers share(const smp *s, const smp__machines *m, const seat *seat
 static smp_status number_machines(const smp *s, const int *lowest, smp__machines *m)
 {
     const int ranks = s->comm->world_size;
-    m->of = calloc(3 * (size_t)ranks, sizeof *m->of);
+    m->of = calloc(4 * (size_t)ranks, sizeof *m->of);
     if (!m->of)
-        return smp_fail_memory(3 * (size_t)ranks * sizeof *m->of);
+        return smp_fail_memory(4 * (size_t)ranks * sizeof *m->of);
     m->number = m->of + ranks;
     m->first = m->number + ranks;
-    for (int rank = 0; rank < ranks; rank++) {
+    m->size = m->first + ranks;
+    for (int rank = 0; rank < ranks; rank++) { /* the lowest one comes first */
         if (lowest[rank] == rank)
             m->first[m->n++] = rank;
-        for (int i = 0; i < m->n; i++)
-            m->of[rank] = m->first[i] == lowest[rank] ? i : m->of[rank];
-        for (int other = 0; other < rank; other++)
-            m->number[rank] += lowest[other] == lowest[rank];
+        m->of[rank] = lowest[rank] == rank ? m->n - 1 : m->of[lowest[rank]];
+        m->number[rank] = m->size[m->of[rank]]++;
     }
     m->own = m->of[s->comm->world_rank];
     return SMP_OK;
@@ -109,14 +108,6 @@ void smp__machines_free(smp__machines *m)
 {
     free(m->of);
     *m = (smp__machines){0};
-}
-
-int smp__machines_size(const smp *s, const smp__machines *m, int machine)
-{
-    int n = 0;
-    for (int rank = 0; rank < s->comm->world_size; rank++)
-        n += m->of[rank] == machine;
-    return n;
 }
 
 /* The number of spans of each rank, and its spans. */

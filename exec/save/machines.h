@@ -18,15 +18,15 @@ smp__sharers smp__sharers_all(const smp *s);
 typedef struct smp__machines {
     int n, own;  /* machines, and that of this rank: by their lowest ranks */
     int *of;     /* [world_size] machine of each rank, then the number of each on its machine */
-    int *number; /* in the same memory */
-    int *first;  /* [n] the lowest rank of each, likewise */
+    int *number; /* in the same memory, as those below */
+    int *first;  /* [n] the lowest rank of each machine */
+    int *size;   /* [n] its ranks */
     smp__sharers here; /* those of this machine */
 } smp__machines;
 
 /* Collective. */
 smp_status smp__machines_open(smp *s, smp__machines *out);
 void smp__machines_free(smp__machines *machines);
-int smp__machines_size(const smp *s, const smp__machines *machines, int machine);
 
 /* The sets of all ranks, [world_size], malloc'ed: smp__machines_free_sets. Collective. */
 smp_status smp__machines_gather(smp *s, const smp__spans *own, smp__spans **sets);

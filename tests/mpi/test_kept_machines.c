@@ -16,14 +16,16 @@
 
 enum { RANKS = 4, SAMPLES = 4, FEATURES = 160, MACHINES = 6, STEPS = 12 };
 
-/* Weights of more than one piece, and of one. */
+/* Weights of more than one piece, and of one; statistics that no optimizer changes. */
 static const char model[] = "smp: 1\n"
                             "name: kept\n"
                             "inputs:\n"
-                            "  x: {dtype: float32, shape: [160]}\n"
+                            "  x: {dtype: float32, shape: [4, 40]}\n"
                             "  wanted: {dtype: float32, shape: [160]}\n"
                             "ops:\n"
-                            "  - {op: linear, name: a, in: x, out: h1, features: 160}\n"
+                            "  - {op: batchnorm, name: n, in: x, out: g0}\n"
+                            "  - {op: flatten, name: f, in: g0, out: g0}\n"
+                            "  - {op: linear, name: a, in: g0, out: h1, features: 160}\n"
                             "  - {op: relu, name: ra, in: h1, out: g1}\n"
                             "  - {op: linear, name: b, in: g1, out: h2, features: 160}\n"
                             "  - {op: relu, name: rb, in: h2, out: g2}\n"
@@ -347,6 +349,85 @@ static void test_stale_machine(void **state)
     clean();
 }
 
+/* Bytes of memory that the places of a machine take. */
+static int64_t memory_of(int number)
+{
+    int64_t bytes = 0;
+    for (int place = 0; place < SMP__KEPT_PLACES; place++) {
+        char path[192];
+        struct stat info;
+        snprintf(path, sizeof path, "%s/place-%d", folder_of(number), place);
+        assert_int_equal(stat(path, &info), 0);
+        bytes += (int64_t)info.st_blocks * 512;
+    }
+    return bytes;
+}
+
+/* Memory that other plans and machines took is given back, once there are later states. */
+static void test_memory(void **state)
+{
+    (void)state;
+    live(line, "0000", 4, 1);
+    const int64_t whole = memory_of(0);
+    smp *job = go_on(line, "0123", 4, true);
+    MPI_Barrier(MPI_COMM_WORLD);
+    go(job, 8);
+    MPI_Barrier(MPI_COMM_WORLD);
+    const struct smp__keep *k = smp__keep_of(job);
+    const int64_t own = smp__spans_bytes(&k->state.spans);
+    if (memory_of(machine[world_rank]) > SMP__KEPT_PLACES * (own + 16 * 4096))
+        fail_msg("%" PRId64 " bytes of memory for three places of %" PRId64,
+                 memory_of(machine[world_rank]), own);
+    assert_true(own < whole / 3);
+    MPI_Barrier(MPI_COMM_WORLD);
+    smp_finalize(job);
+    clean();
+}
+
+/* What machines have, put together on the disk without a job: what no two of them have alone. */
+static void test_copy(void **state)
+{
+    (void)state;
+    live(line, "0123", 5, 2);
+    lose(2);
+    if (world_rank == 0) {
+        smp__kept_state all[3 * SMP__KEPT_PLACES];
+        smp__checkpoint_copy *copy;
+        int chosen[3 * SMP__KEPT_PLACES], n = 0, n_chosen;
+        for (int number = 0; number < 4; number++) {
+            smp__kept_state *states;
+            int here;
+            must(smp__kept_states(folder_of(number), &states, &here));
+            for (int i = 0; i < here; i++)
+                all[n++] = states[i];
+            free(states);
+        }
+        must(smp__kept_choose(all, n, chosen, &n_chosen));
+        assert_int_equal(n_chosen, 2);
+        const smp__kept_state *last = &all[chosen[0]];
+        assert_int_equal(last->step, 5);
+        must(smp__checkpoint_copy_begin(saved, last->step, last->bytes, &copy));
+        const int file = open(smp__checkpoint_copy_path(copy), O_WRONLY);
+        assert_true(file >= 0);
+        for (int number = 0; number < 4; number++) {
+            int64_t bytes;
+            if (number != 2)
+                must(smp__kept_put_ranges(folder_of(number), last->id, last->step, file, "the copy",
+                                          &bytes));
+        }
+        close(file);
+        must(smp__checkpoint_copy_end(copy, SMP_OK));
+        for (int i = 0; i < n; i++)
+            smp__kept_state_free(&all[i]);
+    }
+    for (int number = 0; number < 4; number++)
+        lose(number);
+    smp *job = go_on(replicas, "0011", 5, false);
+    go(job, 7);
+    smp_finalize(job);
+    clean();
+}
+
 /* Changes a byte of the last weight in what a machine has of a state. */
 static void damage(int number, int64_t step)
 {
@@ -445,6 +526,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_machine_lost),  cmocka_unit_test(test_partners_lost),
         cmocka_unit_test(test_named_on_one),  cmocka_unit_test(test_what_is_lent),
         cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_copy),
         cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
