@@ -28,9 +28,9 @@ on() {
     run "${line[@]}"
 }
 
-begin() { # plan machines: until rank 3 is killed
+begin() { # plan machines call: until rank 3 is killed
     rm -rf saved keep-* fault.log
-    fault="3 MPI_Iallreduce 60 kill 0" on "$1" "$2" ":$SMP_BIN_DIR/make_fault.so" "${@:3}"
+    fault="3 MPI_Iallreduce $3 kill 0" on "$1" "$2" ":$SMP_BIN_DIR/make_fault.so"
     checks=$((checks + 1))
     if [ "$status" -eq 0 ] || [ ! -s fault.log ]; then
         fail "$1 $2: no fault"
@@ -62,15 +62,15 @@ losses out >whole.loss
 weights >whole.weights
 expect_equal "steps" "$(wc -l <whole.loss | tr -d ' ')" 12
 
-begin line 0011
+begin line 0011 60
 rm -rf keep-1
 end line 0022
-begin both 0011
+begin both 0011 90
 rm -rf keep-0
 end two 21 # rank 0 has nothing in memory
 
 # Of neighbours that are lost the disk has the state; where nothing is saved a job that may begins anew.
-begin line 0123
+begin line 0123 60
 rm -rf keep-1 keep-2
 fault="" on line 0453 "" --resume=auto
 expect_equal "nothing whole is left" "$status $(grep -c 'resumed' err)" "0 0"

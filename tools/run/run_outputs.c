@@ -49,7 +49,9 @@ static smp_status check_checkpoint(const smp__trainer *t)
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
                                              "save; with --resume its weights come from there");
     const char *kept = smp__keep_folder(t->job);
-    if (!o->resume && kept && smp__checkpoint_exists(kept))
+    /* auto has found that nothing whole is left of it, unless the folder is another run's */
+    const bool useless = o->resume_auto && access(o->checkpoint, F_OK) == 0;
+    if (!o->resume && kept && !useless && smp__checkpoint_exists(kept))
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds the state of a run that was not ended: continue it with "
                         "--resume, or remove it",
