@@ -106,15 +106,18 @@ smp_status smp__byte_messages_begin(smp__byte_messages *m, smp_comm *comm, bool 
     return SMP_OK;
 }
 
-smp_status smp__byte_messages_test(smp__byte_messages *m, bool *done)
+smp_status smp__byte_messages_test(smp__byte_messages *m, int *left)
 {
-    int flag = 1;
-    *done = true;
-    if (m->n == 0)
-        return SMP_OK;
-    SMP_TRY(
-        smp__comm_check(MPI_Testall(m->n, m->request, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
-    *done = flag != 0;
+    *left = 0;
+    for (int i = 0; i < m->n; i++) {
+        int flag = 1;
+        if (m->request[i] == MPI_REQUEST_NULL)
+            continue;
+        SMP_TRY(smp__comm_check(MPI_Test(&m->request[i], &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+        *left += !flag;
+        if (flag)
+            smp__progress_note();
+    }
     return SMP_OK;
 }
 

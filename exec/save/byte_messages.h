@@ -19,8 +19,8 @@ smp_status smp__byte_messages_add(smp__byte_messages *m, int rank, bool sends,
                                   const smp__spans *spans);
 /* Starts those that are sent, or those that are received, of a file that lies at `base`. */
 smp_status smp__byte_messages_begin(smp__byte_messages *m, smp_comm *comm, bool sends, char *base);
-/* Are those that were started done? */
-smp_status smp__byte_messages_test(smp__byte_messages *m, bool *done);
+/* How many of those that were started are not done. */
+smp_status smp__byte_messages_test(smp__byte_messages *m, int *left);
 /* None may be under way, unless the job has failed: then memory stays. */
 void smp__byte_messages_free(smp__byte_messages *m, const smp_comm *comm);
 

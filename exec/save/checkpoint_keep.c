@@ -373,9 +373,15 @@ smp_status smp__keep_wait(smp *s)
     return send_written(s);
 }
 
+/* Is one of them done since this was begun to wait for? */
 static smp_status test_messages(void *of, bool *done)
 {
-    return smp__byte_messages_test(&((struct smp__keep *)of)->messages, done);
+    struct smp__keep *k = of;
+    int left;
+    SMP_TRY(smp__byte_messages_test(&k->messages, &left));
+    *done = left < k->awaited || left == 0;
+    k->awaited = left;
+    return SMP_OK;
 }
 
 static void describe_messages(const void *of, char *buffer, size_t size)
@@ -385,13 +391,17 @@ static void describe_messages(const void *of, char *buffer, size_t size)
              k->state.step);
 }
 
+/* Each may take as long as anything in a step: all of them together take what the network needs. */
 static smp_status wait_messages(smp *s, bool patient)
 {
     struct smp__keep *k = smp__keep_of(s);
     if (!k || !k->sending || k->messages.n == 0)
         return SMP_OK;
-    return smp__comm_wait_until(s->comm, &(smp_wait){.patient = patient}, test_messages,
-                                describe_messages, k);
+    k->awaited = k->messages.n;
+    while (k->awaited > 0)
+        SMP_TRY(smp__comm_wait_until(s->comm, &(smp_wait){.patient = patient}, test_messages,
+                                     describe_messages, k));
+    return SMP_OK;
 }
 
 smp_status smp__keep_deliver(smp *s)
@@ -420,7 +430,8 @@ static const double nameless = 1e9;
 double smp__keep_lacks(const smp *s)
 {
     struct smp__keep *k = smp__keep_of(s);
-    bool written = true, sent = true;
+    bool written = true;
+    int left = 0;
     if (!k || !k->pending)
         return 0.0;
     if (k->note[0] != '\0')
@@ -430,7 +441,9 @@ double smp__keep_lacks(const smp *s)
         return 1.0;
     if (k->messages.n == 0)
         return 0.0;
-    return !k->sending || test_messages(k, &sent) != SMP_OK || !sent ? 1.0 : 0.0;
+    if (!k->sending || smp__byte_messages_test(&k->messages, &left) != SMP_OK || left > 0)
+        return 1.0;
+    return 0.0;
 }
 
 void smp__keep_agree(smp *s, double lacks)

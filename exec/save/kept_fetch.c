@@ -175,10 +175,10 @@ typedef struct fetching {
 static smp_status test_fetched(void *of, bool *done)
 {
     fetching *f = of;
-    bool sent = false;
-    SMP_TRY(smp__byte_messages_test(&f->messages[0], done));
+    int received = 0, sent = 0;
+    SMP_TRY(smp__byte_messages_test(&f->messages[0], &received));
     SMP_TRY(smp__byte_messages_test(&f->messages[1], &sent));
-    *done = *done && sent;
+    *done = received + sent == 0;
     return SMP_OK;
 }
 
