@@ -7,6 +7,7 @@
 
 #include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "tools/elastic/hosts/agent.h"
 #include "tools/elastic/supervisor.h"
 #include "tools/run/run_options.h"
 #include "tools/run/supervised.h"
@@ -207,6 +208,8 @@ int main(int argc, char **argv)
 {
     smp__run_options a = {0};
     int code = 0;
+    if (smp__agent_asked(argc, argv))
+        return smp__agent(argc, argv);
     if (smp__elastic_asked(argc, argv))
         return smp__elastic(argc, argv);
     smp_status status = smp__run_options_read(argc, argv, &a);

@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 write_good_model model.yaml
 
 expect_exit 0 smp-run --elastic --help
-for option in -n --wait --horizon --failures-allowed --beat-limit --keep-every --keep-in --launcher --events \
+for option in -n --wait --horizon --failures-allowed --beat-limit --keep-every --keep-in --keep-for --hosts --agent --launcher --events \
     --global-batch --profile --effort --stages --lr --checkpoint --config; do
     expect_match out "^  $option([^-a-z]|\$)"
 done
@@ -24,6 +24,13 @@ expect_bad "^smp-run: --predict: unknown option" "${elastic[@]}" -n 2 --checkpoi
 expect_bad "^smp-run: --resume-best: unknown option|ambiguous" "${elastic[@]}" -n 2 --checkpoint run --resume-best
 expect_bad '^smp-run: no --data' smp-run --elastic model.yaml -n 2 --checkpoint run
 expect_bad "^smp-run: --tensor: got 'x', expected a whole number" "${elastic[@]}" -n 2 --checkpoint run --tensor x
+expect_bad '^smp-run: absent: cannot' "${elastic[@]}" -n 2 --checkpoint run --hosts absent
+printf 'elsewhere slots=2\n' >hosts
+expect_bad 'hosts: this host is not among the 1 named' "${elastic[@]}" -n 2 --checkpoint run --hosts hosts
+printf 'localhost slots=none\n' >hosts
+expect_bad "hosts:1: got 'slots=none', expected slots=N" "${elastic[@]}" -n 2 --checkpoint run --hosts hosts
+expect_bad "^smp-run: --agent: got 'ssh', expected {host} among its words" "${elastic[@]}" -n 2 --checkpoint run --agent ssh
+expect_bad '^smp-run: --elastic-agent is for smp-run --elastic' smp-run --elastic-agent keep 5
 OMPI_COMM_WORLD_RANK=0 expect_bad '^smp-run: --elastic starts mpirun itself' "${elastic[@]}" -n 2 --checkpoint run
 # What another run has left is gone on with only if that is asked for.
 mkdir -p saved kept log

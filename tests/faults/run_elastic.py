@@ -2,7 +2,7 @@
 """Seeded lives of a job that loses and regains devices: smp-run --elastic, and what befalls it.
 
     run_elastic.py [--lives N] [--every-kind] [--part I/N] [--kinds K,...] [--seed S] [--life K]
-                   [--jobs J] [--keep DIR] [--times] [--model FILE --devices N]
+                   [--jobs J] [--keep DIR] [--times] [--model FILE --devices N] [--hosts N]
 
 A life is a small model, a range of devices, and one to three things that happen at random steps (KINDS
 below). The job must come to its end by itself, or be started again by the same command where the
@@ -14,7 +14,8 @@ supervisor was ended. Then the plan of its first start runs undisturbed, without
   - of finished steps as many are lost as states are apart (--keep-every), at most;
   - no process and no state in memory stays.
 
-With --model the model is that one, of tokens, its bytes a text, on N devices.
+With --hosts the job is on so many hosts (fake_hosts.py), of which some are lost and come back; with
+--every-kind what may befall hosts happens once. With --model the model is that one, of tokens, its bytes a text, on N devices.
 
 A life is a function of seed and number, with --every-kind of the number of lives, too. One that fails
 leaves its folder; the same command with `--life K` repeats it. --times prints seconds from a death to
@@ -36,6 +37,7 @@ import sys
 import tempfile
 import time
 
+import fake_hosts
 import trial_models
 from trial_process import BIN, MPIRUN, TrialProcess, expect
 
@@ -61,6 +63,13 @@ KINDS = {
     "reboot": (1, 2, "the supervisor is killed, and what was kept in memory is gone; it is started again"),
     "end": (1, 2, "the supervisor is asked to end by SIGTERM, and started again"),
 }
+# The same where the job is on hosts of its own (fake_hosts.py); the supervisor is on the first.
+HOST_KINDS = {
+    "host": (2, 3, "a host loses power, and what it kept is gone"),
+    "host_back": (2, 3, "... and is started again some steps later"),
+    "cut": (2, 3, "the link of a host goes down, and up again some steps later"),
+}
+KINDS_ON_HOSTS = ("kill", "again", "stop", "launcher", "devices", "supervisor", "end")
 
 
 class Supervisor(TrialProcess):
@@ -69,8 +78,21 @@ class Supervisor(TrialProcess):
     def __init__(self, life, name):
         self.at = 0  # bytes of its output that were read
         self.steps = []
-        super().__init__(life.folder, name, [str(BIN / "smp-run"), "--elastic", *life.options],
+        on = [sys.executable, fake_hosts.__file__, "run", str(life.folder), "h1"] if life.hosts else []
+        super().__init__(life.folder, name, [str(BIN / "smp-run"), "--elastic", *life.options], on,
                          environment=life.environment)
+
+    def processes(self):
+        """But for agents, which hold what is in memory after their supervisor is gone."""
+        return [process for process in super().processes() if process not in self.agents()]
+
+    def agents(self):
+        return [process for process in super().processes() if is_agent(process)]
+
+    def kill(self):
+        super().kill()
+        for process in self.agents():
+            send(process, signal.SIGKILL)
 
     def look(self):
         """New rows: [(step, loss as printed)]."""
@@ -89,7 +111,7 @@ class Supervisor(TrialProcess):
         found = {}
         for process, words in self.environments().items():
             number = [word for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK=")]
-            if number and process_name(process) == "smp-run":
+            if number and process_name(process) == "smp-run" and not is_agent(process):
                 found[int(number[0].split(b"=")[1])] = process
         return found
 
@@ -103,6 +125,13 @@ def process_name(process):
         return pathlib.Path(f"/proc/{process}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def is_agent(process):
+    try:
+        return b"--elastic-agent" in pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def send(process, number):
@@ -122,10 +151,12 @@ class Life:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.memory = pathlib.Path(f"/dev/shm/smp-life-{os.getpid()}-{number}")
-        self.beside = [self.memory.with_name(f"{self.memory.name}-{what}") for what in ("rows", "mpi")]
+        self.beside = [self.memory.with_name(f"{self.memory.name}-{what}") for what in ("rows", "mpi", "agent")]
         self.full = self.folder / "full"
         self.text = f"life {number}:"
         self.kinds = kinds
+        self.hosts = None  # fake_hosts.Hosts
+        self.n_hosts = options.hosts
         self.n_supervisors = 0
         self.rows = []  # [(step, loss)] of all supervisors, in order
         self.reboots = []  # steps of the last rows before
@@ -140,13 +171,16 @@ class Life:
 
     def draw(self):
         self.family, _, data = trial_models.write_model(self.folder, self.rng, trial_models.LARGER)
-        kinds = list(KINDS)
+        if set(self.kinds) & set(HOST_KINDS):
+            self.n_hosts = self.n_hosts or self.rng.randint(2, 4)
+        of = KINDS if not self.n_hosts else {**{kind: KINDS[kind] for kind in KINDS_ON_HOSTS}, **HOST_KINDS}
+        kinds = list(of)
         most = self.rng.choice((2, 2, 3, 3, 4, 4, 5, 6, 8))
         if not self.kinds:
             count = self.rng.choice((1, 1, 2, 3))
-            self.kinds = self.rng.choices(kinds, [KINDS[kind][0] for kind in kinds], k=count)
-        self.most = self.most or max(most, *(KINDS[kind][1] for kind in self.kinds))
-        fewer = {"devices", "worn"} & set(self.kinds)
+            self.kinds = self.rng.choices(kinds, [of[kind][0] for kind in kinds], k=count)
+        self.most = self.most or max(most, self.n_hosts, *(of[kind][1] for kind in self.kinds))
+        fewer = {"devices", "worn", *HOST_KINDS} & set(self.kinds)
         if self.family == "mlp" and fewer:
             # Statistics of all replicas have the bits of one number of them: plans for fewer devices need not be.
             model = self.folder / "model.yaml"
@@ -168,8 +202,9 @@ class Life:
             shape = self.draw_shape(size, fewer)
         # No device is left out where there need not be a plan for fewer.
         all_stay = ["--failures-allowed", "9"] if not fewer and (self.family == "mlp" or "--tensor" in shape) else []
+        self.save_every = self.rng.choice((7, 20))
         self.options = ["model.yaml", "-n", f"1:{self.most}", *plan_with, *shape, *all_stay, *self.train,
-                        "--checkpoint", "saved", "--save-every", str(self.rng.choice((7, 20))),
+                        "--checkpoint", "saved", "--save-every", str(self.save_every),
                         "--keep-every", str(self.keep_every), "--keep-in", str(self.memory),
                         "--log", "steps.csv", "--events", "events.jsonl",
                         "--beat-limit", f"{BEAT_LIMIT_S:g}", "--wait", "20"]
@@ -177,6 +212,7 @@ class Life:
         if "full" in self.kinds:
             self.environment = [f"LD_PRELOAD={BIN}/make_fault.so", f"FAULT_FULL={self.full}",
                                 "FAULT_FULL_IN=saved/checkpoint"]
+        self.draw_hosts()
         # Each at a step of its own, the last well before the end.
         room = self.last // (len(self.kinds) + 1)
         self.at = [room * i + self.rng.randint(2, max(room // 2, 2)) for i in range(len(self.kinds))]
@@ -184,6 +220,19 @@ class Life:
             self.at[0] = 0
         self.say(f"{self.family} 1:{self.most} batch {self.batch} of {size} keep {self.keep_every} "
                  + " ".join(word.removeprefix("--") for word in shape if ":" not in word and word != "--split"))
+
+    def draw_hosts(self):
+        """As many devices on each as go round; the first has one at least."""
+        if not self.n_hosts:
+            return
+        slots = [self.most // self.n_hosts + (n < self.most % self.n_hosts) for n in range(self.n_hosts)]
+        (self.folder / "hostfile").write_text("".join(f"h{n + 1} slots={count}\n" for n, count in enumerate(slots)))
+        self.options += ["--hosts", "hostfile", "--agent", f"{sys.executable} {fake_hosts.__file__} shell {{host}}"]
+        # What mpirun needs where all hosts share the cores of one.
+        self.environment += ["OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_mpi_yield_when_idle=1"]
+        self.hosts = fake_hosts.Hosts(self.folder)
+        self.hosts.make(self.n_hosts)
+        self.say(f"on {self.n_hosts} hosts")
 
     def draw_shape(self, size, fewer):
         """Options of the first plan; those after it have what they need of them."""
@@ -383,7 +432,58 @@ class Life:
         self.note_death()
         self.restart()
 
+    def pick_host(self):
+        """One that is in use, but not the supervisor's."""
+        self.wait_for_ranks()
+        start = [event for event in self.events() if event["event"] == "start"][-1]
+        used = sorted({slot.split(":")[0] for slot in start["slots"]} - {"h1"})
+        expect(used, f"no other host is in use: {start}")
+        host = self.rng.choice(used)
+        self.say(host)
+        self.note_death()
+        return host
+
+    def wait_for_host(self, host):
+        """It is up again, and the job has got on."""
+        def is_up():
+            states = [event["state"] for event in self.events() if event["event"] == "host" and event["host"] == host]
+            return states[-1:] == ["up"]
+        end = time.monotonic() + 45
+        while not is_up():
+            expect(self.supervisor.process.poll() is None, f"the job has ended before {host} was back")
+            expect(time.monotonic() < end, f"{host} is not taken back")
+            self.look()
+            time.sleep(LOOK_S)
+
+    def do_host(self):
+        self.hosts.kill(self.pick_host())
+        self.recovered()
+
+    def do_host_back(self):
+        host = self.pick_host()
+        self.hosts.kill(host)
+        self.recovered()
+        self.pass_steps(min(self.newest() + self.rng.randint(1, 5), self.last - 20))
+        self.hosts.start(host)
+        self.wait_for_host(host)
+
+    def do_cut(self):
+        host = self.pick_host()
+        self.hosts.link(host, "down")
+        self.recovered()
+        self.hosts.link(host, "up")
+        self.wait_for_host(host)
+
     # What is left.
+
+    def kept(self):
+        """What is in memory, on any host."""
+        roots = [""]
+        if self.hosts:
+            roots = [f"/proc/{self.hosts.process(f'h{n + 1}')}/root" for n in range(self.n_hosts)
+                     if (self.hosts.state / f"h{n + 1}").exists()]
+        return [root + str(path) for root in roots for path in (self.memory, *self.beside)
+                if os.path.exists(root + str(path))]
 
     def judge(self):
         while self.supervisor.process.poll() is None:
@@ -392,8 +492,8 @@ class Life:
         code = self.supervisor.wait()
         self.look()
         expect(code == 0, f"exit code {code}")
-        kept = [path.name for path in (self.memory, *self.beside) if path.exists()]
-        expect(not kept, f"what was kept in memory is still there: {kept}")
+        expect(not self.kept(), f"what was kept in memory is still there: {self.kept()}")
+        expect(not self.supervisor.agents(), f"agents are still there: {self.supervisor.agents()}")
         saved = sorted((self.folder / "saved").glob("checkpoint-*.smp"))
         expect(saved and saved[-1].stem == f"checkpoint-{self.last:010d}", "the last step is not saved")
         left = [path.name for path in (self.folder / "saved").glob("*.part")]
@@ -439,8 +539,9 @@ class Life:
         states are apart."""
         events = self.events()
         resumed = [event for event in events if event["event"] == "resumed"]
+        apart = self.save_every if self.hosts else self.keep_every
         for event in resumed:
-            expect(event["lost_steps"] <= self.keep_every or "reboot" in self.kinds,
+            expect(event["lost_steps"] <= apart or "reboot" in self.kinds,
                    f"{event['lost_steps']} steps were lost: {event}")
         for at, kind in self.deaths:
             after = [event for event in resumed if event["time_s"] > at]
@@ -464,11 +565,16 @@ class Life:
         finally:
             if self.n_supervisors:
                 self.supervisor.kill()
+            if self.hosts and self.hosts.state.exists():
+                self.hosts.remove()
             self.forget()
 
     def forget(self):
-        rows, mpi = self.beside
+        for process in self.supervisor.agents() if self.n_supervisors else []:
+            send(process, signal.SIGKILL)
+        rows, mpi, agent = self.beside
         rows.unlink(missing_ok=True)
+        agent.unlink(missing_ok=True)
         for folder in (self.memory, mpi):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -479,9 +585,9 @@ def replace_file(path, text):
     other.replace(path)
 
 
-def kinds_of_lives(seed, lives):
+def kinds_of_lives(seed, lives, on_hosts):
     """Every kind once: a list of kinds for each life."""
-    kinds = list(KINDS)
+    kinds = list(HOST_KINDS if on_hosts else KINDS)
     random.Random(f"{seed}/kinds").shuffle(kinds)
     return [kinds[number::lives] for number in range(lives)]
 
@@ -507,7 +613,7 @@ def print_times(lives):
             found.setdefault((kind, phase), []).append(seconds)
     print(f"| what | times | {' | '.join(f'{phase} s' for phase in (*PHASES, 'to the next step'))} |")
     print("|---|---" + "|---" * (len(PHASES) + 1) + "|")
-    for kind in KINDS:
+    for kind in (*KINDS, *HOST_KINDS):
         cells = []
         for phase in (*PHASES, "all"):
             seconds = found.get((kind, phase), [])
@@ -529,23 +635,27 @@ def parse():
     parser.add_argument("--times", action="store_true", help="print seconds from a death to the next step")
     parser.add_argument("--model", type=pathlib.Path, help="instead of small ones")
     parser.add_argument("--devices", type=int, help="at most")
+    parser.add_argument("--hosts", type=int, default=0, metavar="N", help="on so many hosts of its own; needs root")
     return parser.parse_args()
 
 
 def main():
     options = parse()
+    if options.hosts and not fake_hosts.can_be_made():
+        print("no hosts can be made here")
+        return fake_hosts.SKIPPED
     base = (options.keep or pathlib.Path(tempfile.mkdtemp(prefix="smp-lives-"))).resolve()
     part, parts = map(int, options.part.split("/"))
     numbers = range(part - 1, options.lives, parts) if options.life is None else [options.life]
     kinds = [options.kinds or ()] * (max(numbers, default=0) + 1)
     if options.every_kind:
-        kinds = kinds_of_lives(options.seed, options.lives)
+        kinds = kinds_of_lives(options.seed, options.lives, options.hosts > 0)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(lambda number: run_life(options, number, base, kinds[number]), numbers))
     lives = [life for life in done if life]
     failures = len(done) - len(lives)
     befell = [kind for life in lives for kind in life.kinds]
-    counts = ", ".join(f"{kind} {befell.count(kind)}" for kind in KINDS if kind in befell)
+    counts = ", ".join(f"{kind} {befell.count(kind)}" for kind in (*KINDS, *HOST_KINDS) if kind in befell)
     print(f"{len(done)} lives with seed {options.seed}, {failures} failed; passed: {counts}")
     if options.times:
         print_times(lives)

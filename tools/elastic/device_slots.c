@@ -2,6 +2,7 @@
 #include "tools/elastic/device_slots.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +12,38 @@
 
 enum { FILE_BYTES = 64 * 1024 };
 
-smp_status smp__slots_open(const char *folder, int n, smp__slots *out)
+static smp_status add_slots(smp__slots *s, int host, int count)
+{
+    smp__slot *more = realloc(s->slot, ((size_t)s->n + (size_t)count) * sizeof *more);
+    if (!more)
+        return smp_fail_memory(((size_t)s->n + (size_t)count) * sizeof *more);
+    s->slot = more;
+    for (int i = 0; i < count; i++)
+        s->slot[s->n++] =
+            (smp__slot){.host = host, .index = i, .at_hand = true, .present = s->hosts == NULL};
+    return SMP_OK;
+}
+
+/* Slots of hosts that have come, after the others. */
+static smp_status match_hosts(smp__slots *s)
+{
+    int known = s->n > 0 ? s->slot[s->n - 1].host + 1 : 0;
+    for (; s->hosts && known < s->hosts->n; known++) {
+        SMP_TRY(add_slots(s, known, s->hosts->host[known].devices));
+        s->looked.st_ino = 0; /* the file is read again */
+    }
+    return SMP_OK;
+}
+
+smp_status smp__slots_open(const char *folder, int most, const smp__hosts *hosts, smp__slots *out)
 {
     smp_text path = {0};
-    *out = (smp__slots){.n = n};
+    *out = (smp__slots){.most = most, .hosts = hosts};
     smp_text_append(&path, "%s/devices", folder);
     out->path = path.data;
-    out->slot = calloc((size_t)n, sizeof *out->slot);
-    if (!out->slot || path.failed)
-        return smp_fail_memory((size_t)n * sizeof *out->slot);
-    for (int i = 0; i < n; i++)
-        out->slot[i].at_hand = true;
-    return SMP_OK;
+    if (path.failed)
+        return smp_fail_memory(path.capacity);
+    return hosts ? match_hosts(out) : add_slots(out, 0, most);
 }
 
 void smp__slots_close(smp__slots *s)
@@ -32,48 +53,116 @@ void smp__slots_close(smp__slots *s)
     *s = (smp__slots){0};
 }
 
-/* "3", the first so many; or slots and ranges with commas or blanks between. at_hand: [n], false.
- * SMP_ERR_INPUT: neither. */
-static smp_status read_slots(const char *path, const char *text, int n, bool *at_hand)
+const char *smp__slot_name(const smp__slots *s, int slot, char text[SMP__SLOT_NAME])
 {
-    int count = 0;
-    long from = 0, to = 0, most = 0;
-    bool list = false;
-    for (const char *at = text; *at;) {
-        if (isspace((unsigned char)*at) || *at == ',') {
-            list = list || *at == ',';
-            at++;
+    const smp__slot *at = &s->slot[slot];
+    if (s->hosts && s->hosts->n > 1)
+        snprintf(text, SMP__SLOT_NAME, "%s:%d", s->hosts->host[at->host].name, at->index);
+    else
+        snprintf(text, SMP__SLOT_NAME, "%d", slot);
+    return text;
+}
+
+int smp__slot_find(const smp__slots *s, const char *name)
+{
+    char text[SMP__SLOT_NAME];
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(smp__slot_name(s, i, text), name) == 0)
+            return i;
+    return -1;
+}
+
+/* "5" or "0-2", to the end of the word. */
+static bool read_range(const char *word, long *from, long *to)
+{
+    char *end;
+    if (!isdigit((unsigned char)*word))
+        return false;
+    *from = *to = strtol(word, &end, 10);
+    if (*end == '-' && isdigit((unsigned char)end[1]))
+        *to = strtol(end + 1, &end, 10);
+    return *end == '\0';
+}
+
+/* "h2" or "h2:0-1". false: it is no such word; SMP_ERR_INPUT: the host has no such device. */
+static smp_status read_host(const smp__slots *s, const char *path, const char *word, bool *at_hand,
+                            bool *found)
+{
+    long from = 0, to = LONG_MAX;
+    *found = false;
+    for (int i = 0; s->hosts && i < s->hosts->n && !*found; i++) {
+        const char *name = s->hosts->host[i].name;
+        const size_t length = strlen(name);
+        const int devices = s->hosts->host[i].devices;
+        if (strncmp(word, name, length) != 0 || (word[length] != '\0' && word[length] != ':') ||
+            (word[length] == ':' && !read_range(word + length + 1, &from, &to)))
             continue;
-        }
-        char *end;
-        if (!isdigit((unsigned char)*at))
-            return smp_fail(SMP_ERR_INPUT,
-                            "%s: got '%.40s', expected a number of devices, or slots such as 0-2,5",
-                            path, at);
-        from = to = strtol(at, &end, 10);
-        if (*end == '-' && isdigit((unsigned char)end[1])) {
-            to = strtol(end + 1, &end, 10);
-            list = true;
-        }
-        count++;
-        at = end;
-        most = to > most ? to : most;
-        for (long i = from; i <= to && i < n; i++)
-            at_hand[i] = true;
-        if (to < from)
-            return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path, to,
-                            n - 1);
+        *found = true;
+        if (word[length] == ':' && (to < from || to >= devices))
+            return smp_fail(SMP_ERR_INPUT, "%s: got '%.80s', expected devices 0 to %d of host %s",
+                            path, word, devices - 1, name);
+        for (int k = 0; k < s->n; k++)
+            if (s->slot[k].host == i && s->slot[k].index >= from && s->slot[k].index <= to)
+                at_hand[k] = true;
     }
-    if (count == 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: says nothing; 0 says that no device is at hand", path);
-    list = list || count > 1;
-    if (list && most >= n)
-        return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path, most,
-                        n - 1);
-    if (list)
-        return SMP_OK;
-    for (int i = 0; i < n; i++)
-        at_hand[i] = i < from;
+    return SMP_OK;
+}
+
+/* What a text has said so far. */
+typedef struct said {
+    int count; /* words */
+    long most; /* the highest number */
+    bool list; /* it is more than one number */
+} said;
+
+static smp_status read_word(const smp__slots *s, const char *word, bool *at_hand, said *so_far)
+{
+    long from = 0, to = 0;
+    bool found = false;
+    const char *path = s->path;
+    so_far->count++;
+    if (!read_range(word, &from, &to)) {
+        SMP_TRY(read_host(s, path, word, at_hand, &found));
+        so_far->list = true;
+        return found ? SMP_OK
+                     : smp_fail(SMP_ERR_INPUT,
+                                "%s: got '%.40s', expected a number of devices, or slots such as "
+                                "0-2,5",
+                                path, word);
+    }
+    so_far->list = so_far->list || so_far->count > 1 || strchr(word, '-');
+    so_far->most = to > so_far->most ? to : so_far->most;
+    for (long i = from; i <= to && i < s->n; i++)
+        at_hand[i] = true;
+    return to >= from ? SMP_OK
+                      : smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", path,
+                                 to, s->n - 1);
+}
+
+/* "3", the first so many; or slots, ranges and hosts with commas or blanks between. at_hand: [n],
+ * false. SMP_ERR_INPUT: neither. */
+static smp_status read_slots(const smp__slots *s, const char *text, bool *at_hand)
+{
+    char word[SMP__SLOT_NAME + 64];
+    said so_far = {.list = strchr(text, ',') != NULL};
+    for (const char *at = text; *at;) {
+        const size_t length = strcspn(at, ", \t\r\n\v\f");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        if (length >= sizeof word)
+            return smp_fail(SMP_ERR_INPUT, "%s: got '%.40s...', expected the name of a host",
+                            s->path, word);
+        if (length > 0)
+            SMP_TRY(read_word(s, word, at_hand, &so_far));
+        at += length + (at[length] != '\0');
+    }
+    if (so_far.count == 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: says nothing; 0 says that no device is at hand",
+                        s->path);
+    if (so_far.list && so_far.most >= s->n)
+        return smp_fail(SMP_ERR_INPUT, "%s: got slot %ld, expected slots 0 to %d", s->path,
+                        so_far.most, s->n - 1);
+    for (int i = 0; i < s->n && !so_far.list; i++)
+        at_hand[i] = i < so_far.most;
     return SMP_OK;
 }
 
@@ -93,7 +182,8 @@ static bool forgive(smp__slots *s, const bool *at_hand)
     bool changed = false;
     for (int i = 0; i < s->n; i++)
         if (at_hand[i] && s->slot[i].left_out) {
-            s->slot[i] = (smp__slot){.at_hand = s->slot[i].at_hand};
+            s->slot[i].left_out = false;
+            s->slot[i].failures = 0;
             changed = true;
         }
     return changed;
@@ -104,7 +194,7 @@ static bool take_text(smp__slots *s, const char *text)
     bool *at_hand = calloc((size_t)s->n, sizeof *at_hand), changed = false;
     if (!at_hand) /* looked at again when it changes again */
         return false;
-    if (read_slots(s->path, text, s->n, at_hand) != SMP_OK) {
+    if (read_slots(s, text, at_hand) != SMP_OK) {
         smp__events_say("%s; the devices at hand stay as they are", smp_last_error());
     } else {
         changed = s->begun && forgive(s, at_hand);
@@ -145,11 +235,25 @@ static bool look(smp__slots *s)
     return changed;
 }
 
+/* Which hosts are there. */
+static bool look_at_hosts(smp__slots *s)
+{
+    bool changed = false;
+    if (match_hosts(s) != SMP_OK) /* their slots are not known yet */
+        smp__events_say("%s", smp_last_error());
+    for (int i = 0; s->hosts && i < s->n; i++) {
+        const bool present = smp__host_usable(&s->hosts->host[s->slot[i].host]);
+        changed = changed || present != s->slot[i].present;
+        s->slot[i].present = present;
+    }
+    return changed;
+}
+
 bool smp__slots_look(smp__slots *s)
 {
-    const bool changed = look(s);
+    const bool hosts = look_at_hosts(s), changed = look(s);
     s->begun = true;
-    return changed;
+    return changed || hosts;
 }
 
 int smp__slots_count(const smp__slots *s)
@@ -157,7 +261,7 @@ int smp__slots_count(const smp__slots *s)
     int n = 0;
     for (int i = 0; i < s->n; i++)
         n += smp__slot_usable(&s->slot[i]);
-    return n;
+    return n < s->most ? n : s->most;
 }
 
 void smp__slots_pick(const smp__slots *s, int n, int *picked)

@@ -6,9 +6,9 @@
 #include "tools/elastic/elastic_options.h"
 #include "tools/elastic/elastic_record.h"
 #include "tools/elastic/events.h"
+#include "tools/elastic/hosts/hosts.h"
 #include "tools/elastic/launcher.h"
 #include "tools/elastic/plans.h"
-#include "tools/elastic/rank_watch.h"
 #include "tools/elastic/rows_file.h"
 
 typedef enum smp__life {
@@ -16,6 +16,7 @@ typedef enum smp__life {
     SMP__LIFE_PLAN,   /* ... it is being made */
     SMP__LIFE_PAUSE,  /* ... until until_s */
     SMP__LIFE_WAIT,   /* too few devices, until until_s */
+    SMP__LIFE_START,  /* agents get ready for ranks */
     SMP__LIFE_RUN,    /* ranks run */
     SMP__LIFE_END,    /* ... and have been asked to end, or killed; by until_s */
     SMP__LIFE_OVER
@@ -32,7 +33,7 @@ typedef struct smp__elastic_job {
     smp__plans plans;
     smp__rows rows;
     smp__launcher launcher;
-    smp__ranks ranks;
+    smp__hosts hosts;
     smp__life life;
     double until_s;
     int code;       /* of the end */
@@ -46,6 +47,7 @@ typedef struct smp__elastic_job {
     /* The incarnation: ranks from one start to their end. */
     int devices;
     int *picked;                 /* [most] slots of the ranks */
+    char plan[4096];             /* path of theirs */
     bool resumed;                /* a step is done */
     double started_s, loaded_s;  /* ranks were started, all have beaten or said so; 0: not yet */
     double first_mark_s, mark_s; /* the first and the last step were seen */
@@ -53,6 +55,7 @@ typedef struct smp__elastic_job {
     bool killed;   /* its ranks, because they did not end */
     double left_s; /* the launcher was gone, and ranks were not; 0: not seen */
     int stalled;   /* rank that was killed because it did not beat; -1 */
+    int lost_host; /* ... whose ranks, and devices, went with it; -1 */
 
     /* The recovery under way, and the failures before. */
     bool recovers;
@@ -80,6 +83,10 @@ void smp__elastic_change(smp__elastic_job *job);
 void smp__elastic_judge(smp__elastic_job *job, int code);
 /* The first step of an incarnation is done. */
 void smp__elastic_note_resumed(smp__elastic_job *job);
+/* DIR/elastic.yaml. false: it cannot be written, which has been said; the job goes on. */
+bool smp__elastic_write_record(smp__elastic_job *job);
+/* Nothing runs any more. opened: there was a job. signals: a descriptor of them. */
+void smp__elastic_close(smp__elastic_job *job, bool opened, int signals);
 /* The job ends with the last error. */
 void smp__elastic_fail(smp__elastic_job *job, smp_status status);
 

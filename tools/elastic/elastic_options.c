@@ -33,8 +33,14 @@ static smp_status set_devices(void *options, const char *name, const char *text)
 static const smp_option own_rows[] = {
     {"devices that come and go", .kind = SMP_OPTION_HEADING},
     {"n", .kind = SMP_OPTION_OWN, .value = "MIN:MAX", .set = set_devices,
-     .help = "devices of this host, slots 0 to MAX-1; the first plan is for MAX and decides the "
-             "bits. A number, or slots such as 0-2,5, in DIR/devices says which are at hand"},
+     .help = "devices of all hosts together; the first plan is for MAX and decides the bits. A "
+             "number, or slots such as 0-2,5 or HOST:0-1, in DIR/devices says which are at hand"},
+    {"hosts", .kind = SMP_OPTION_FILE, .at = AT(hosts), .value = "FILE",
+     .help = "hosts and their devices, lines NAME slots=N, this one among them; read again when it "
+             "changes (default: those of the Slurm or PBS job, else this host alone)"},
+    {"agent", .kind = SMP_OPTION_FILE, .at = AT(agent), .value = "COMMAND",
+     .help = "what runs a line of the shell on {host}: words with blanks between; the line follows "
+             "(default: ssh, in a Slurm job srun)"},
     {"wait", .kind = SMP_OPTION_SECONDS, .at = AT(wait_s), .value = "S",
      .help = "with fewer than MIN devices wait so long for more, then end (default 10m)"},
     {"horizon", .kind = SMP_OPTION_SECONDS, .at = AT(horizon_s), .value = "S",
@@ -51,9 +57,11 @@ static const smp_option own_rows[] = {
              "checkpoints are gone on from)"},
     {"keep-in", .kind = SMP_OPTION_FILE, .at = AT(keep_in), .value = "KEEP",
      .help = "... in this folder (default: one of /dev/shm by the name of DIR)"},
+    {"keep-for", .kind = SMP_OPTION_SECONDS, .at = AT(keep_for_s), .value = "S",
+     .help = "... which hosts hold for S after the supervisor is gone (default 1h)"},
     {"launcher", .kind = SMP_OPTION_FILE, .at = AT(launcher), .value = "COMMAND",
      .help = "what ranks are started with, words with blanks between; -n N and the command follow "
-             "(default mpirun, with what one host needs)"},
+             "(default mpirun, with what the hosts need)"},
     {"events", .kind = SMP_OPTION_FILE, .at = AT(events), .value = "FILE.jsonl",
      .help = "append a JSON object for each event"},
     {0},
@@ -157,6 +165,7 @@ smp_status smp__elastic_options_read(int argc, char **argv, smp__elastic_options
                                 .wait_s = 600.0,
                                 .beat_limit_s = 5.0,
                                 .horizon_s = 600.0,
+                                .keep_for_s = 3600.0,
                                 .failures_allowed = 3};
     smp__run_options_begin(&o->run);
     o->arena = smp_arena_create();

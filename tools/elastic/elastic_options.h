@@ -6,7 +6,7 @@
 #include "tools/partition/partition_options.h"
 #include "tools/run/run_options.h"
 
-enum { SMP__ELASTIC_DEVICES = 512 }; /* at most, of one host: each takes a descriptor */
+enum { SMP__ELASTIC_DEVICES = 512 }; /* at most */
 
 typedef struct smp__elastic_options {
     smp__run_options run; /* first: common.operand is the model */
@@ -15,7 +15,8 @@ typedef struct smp__elastic_options {
     int64_t keep_every;
     const char *keep_in; /* NULL: the default */
     const char *launcher, *events;
-    double wait_s, beat_limit_s, horizon_s;
+    const char *hosts, *agent; /* file; command; NULL: the usual */
+    double wait_s, beat_limit_s, horizon_s, keep_for_s;
     int failures_allowed;
     smp_option *rows; /* of `table` */
     smp_option_table table;

@@ -34,9 +34,10 @@ static smp_status read_left_out(const smp_yaml_node *list, smp__slots *slots)
 {
     SMP_TRY(smp_yaml_list(list, "left_out"));
     for (int i = 0; i < smp_yaml_list_size(list); i++) {
-        int64_t slot = 0;
-        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "left_out", 0, INT32_MAX, &slot));
-        if (slot < slots->n)
+        const char *name = "";
+        SMP_TRY(smp_yaml_string(smp_yaml_list_at(list, i), "left_out", &name));
+        const int slot = smp__slot_find(slots, name); /* -1: its host is no longer named */
+        if (slot >= 0)
             slots->slot[slot].left_out = true;
     }
     return SMP_OK;
@@ -105,7 +106,7 @@ smp_status smp__record_read(const char *folder, const char *planned_for, smp__re
 smp_status smp__record_write(const char *folder, const char *planned_for, const smp__record *r,
                              const smp__slots *slots, const int *picked, int n)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], name[SMP__SLOT_NAME];
     smp_text text = {0};
     SMP_TRY(path_of(folder, path));
     smp_text_append(&text, "smp: 1\njob: \"%s\"\nplanned_for: ", r->job);
@@ -113,12 +114,13 @@ smp_status smp__record_write(const char *folder, const char *planned_for, const 
     smp_text_append(&text, "\nincarnation: %d\nplan: plan-%d.yaml\ndevices: [", r->incarnation,
                     r->incarnation);
     for (int i = 0; i < n; i++)
-        smp_text_append(&text, "%s%d", i > 0 ? ", " : "", picked[i]);
+        smp_text_append(&text, "%s\"%s\"", i > 0 ? ", " : "",
+                        smp__slot_name(slots, picked[i], name));
     smp_text_append(&text, "]\nleft_out: [");
     const char *between = "";
     for (int i = 0; i < slots->n; i++)
         if (slots->slot[i].left_out) {
-            smp_text_append(&text, "%s%d", between, i);
+            smp_text_append(&text, "%s\"%s\"", between, smp__slot_name(slots, i, name));
             between = ", ";
         }
     smp_text_append(&text,

@@ -1,27 +1,32 @@
 /* The launcher of a job; see the header. */
-#define _GNU_SOURCE /* pipe2 */
 #include "tools/elastic/launcher.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tools/elastic/outlet.h"
 
-enum { BLOCK = 64 * 1024, LINE_BYTES = 1 << 16, NOT_STARTED = 127 };
+enum { BLOCK = 64 * 1024, LINE_BYTES = 1 << 16 };
 
-smp_status smp__launcher_prepare(int n)
+/* Sets `count` variables, unless they are set. */
+static int set_all(const char *const (*pair)[2], size_t count)
+{
+    int failed = 0;
+    for (size_t i = 0; i < count; i++)
+        failed |= setenv(pair[i][0], pair[i][1], 0);
+    return failed;
+}
+
+smp_status smp__launcher_prepare(int n, const char *shell)
 {
     static const char *const always[][2] = {
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-        {"OMPI_MCA_plm", "isolated"},
         {"HWLOC_HIDE_ERRORS", "2"},
         {"OMPI_MCA_odls_base_sigkill_timeout",
          "0"}, /* those that a dead rank leaves have nothing to do */
@@ -34,90 +39,34 @@ smp_status smp__launcher_prepare(int n)
         {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
     };
-    int failed = 0;
-    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
-        failed |= setenv(always[i][0], always[i][1], 0);
-    for (size_t i = 0; i < 2 && n > sysconf(_SC_NPROCESSORS_ONLN); i++)
-        failed |= setenv(crowded[i][0], crowded[i][1], 0);
-    for (size_t i = 0; i < 2 && geteuid() == 0; i++)
-        failed |= setenv(as_root[i][0], as_root[i][1], 0);
+    static const char *const alone[][2] = {{"OMPI_MCA_plm", "isolated"}};
+    const char *const several[][2] = {
+        {"OMPI_MCA_plm", "rsh"},
+        {"OMPI_MCA_plm_rsh_agent", shell},
+        {"OMPI_MCA_plm_rsh_no_tree_spawn", "1"}, /* the shell is here alone */
+        {"OMPI_MCA_oob_tcp_keepalive_time", "1"},
+        {"OMPI_MCA_oob_tcp_keepalive_intvl", "1"},
+        {"OMPI_MCA_oob_tcp_keepalive_probes", "4"},
+    };
+    int failed = set_all(always, sizeof always / sizeof always[0]);
+    failed |= shell ? set_all(several, sizeof several / sizeof several[0]) : set_all(alone, 1);
+    if (n > sysconf(_SC_NPROCESSORS_ONLN))
+        failed |= set_all(crowded, 2);
+    if (geteuid() == 0)
+        failed |= set_all(as_root, 2);
     return failed ? smp_fail_memory(1) : SMP_OK;
-}
-
-/* In the child: nothing here but system calls. */
-static _Noreturn void become(char *const *argv, pid_t parent, int out, int err, int report)
-{
-    sigset_t none;
-    const int null = open("/dev/null", O_RDONLY);
-    setpgid(0, 0);                    /* what a terminal sends goes to the supervisor alone */
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* it ends its ranks and removes its files */
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
-    if (getppid() == parent && null >= 0 && dup2(null, STDIN_FILENO) >= 0 &&
-        dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0)
-        execvp(argv[0], argv);
-    const int error = errno;
-    const ssize_t n = write(report, &error, sizeof error);
-    (void)n; /* the parent is gone */
-    _exit(NOT_STARTED);
-}
-
-static void close_pair(const int pair[2])
-{
-    for (int i = 0; i < 2; i++)
-        if (pair[i] >= 0)
-            close(pair[i]);
-}
-
-/* Waits until the child has become the program; report: what it has to say where it has not. */
-static smp_status wait_start(pid_t child, int report, const char *program)
-{
-    int error = 0;
-    ssize_t n;
-    do
-        n = read(report, &error, sizeof error);
-    while (n < 0 && errno == EINTR);
-    if (n == 0)
-        return SMP_OK;
-    waitpid(child, NULL, 0);
-    return smp_fail(SMP_ERR_INPUT, "'%s' cannot be started: %s; --launcher names another program",
-                    program, strerror(error));
 }
 
 smp_status smp__launcher_start(char *const *argv, smp__launcher *out)
 {
-    int from_out[2] = {-1, -1}, from_err[2] = {-1, -1}, report[2] = {-1, -1};
-    const pid_t self = getpid();
-    pid_t child = -1;
-    if (pipe2(from_out, O_CLOEXEC) == 0 && pipe2(from_err, O_CLOEXEC) == 0 &&
-        pipe2(report, O_CLOEXEC) == 0)
-        child = fork();
-    if (child < 0) {
-        const int error = errno;
-        close_pair(from_out);
-        close_pair(from_err);
-        close_pair(report);
-        return smp_fail(SMP_ERR_FAILED, "no process for '%s': %s", argv[0], strerror(error));
-    }
-    if (child == 0)
-        become(argv, self, from_out[1], from_err[1], report[1]);
-    setpgid(child, child); /* whichever of the two is first */
-    close(from_out[1]);
-    close(from_err[1]);
-    close(report[1]);
-    const smp_status status = wait_start(child, report[0], argv[0]);
-    close(report[0]);
-    if (status != SMP_OK) {
-        close(from_out[0]);
-        close(from_err[0]);
+    /* Asked to end, it ends its ranks and removes its files. */
+    *out = (smp__launcher){.child = SMP__NO_CHILD, .told = {.rank = -1}};
+    char why[512];
+    const smp_status status = smp__child_start(argv, false, SIGTERM, &out->child);
+    if (status != SMP_ERR_INPUT)
         return status;
-    }
-    fcntl(from_out[0], F_SETFL, O_NONBLOCK);
-    fcntl(from_err[0], F_SETFL, O_NONBLOCK);
-    *out =
-        (smp__launcher){.pid = child, .out = from_out[0], .err = from_err[0], .told = {.rank = -1}};
-    return SMP_OK;
+    snprintf(why, sizeof why, "%.500s", smp_last_error());
+    return smp_fail(SMP_ERR_INPUT, "%s; --launcher names another program", why);
 }
 
 /* What Open MPI says of the rank that ended a job, and ranks of what they go on from. */
@@ -172,8 +121,8 @@ static void relay(int *from, smp_text *part, int to, smp__told *told, size_t mos
 
 static void relay_both(smp__launcher *l, size_t most_waiting)
 {
-    relay(&l->out, &l->out_part, STDOUT_FILENO, NULL, most_waiting);
-    relay(&l->err, &l->err_part, STDERR_FILENO, &l->told, most_waiting);
+    relay(&l->child.out, &l->out_part, STDOUT_FILENO, NULL, most_waiting);
+    relay(&l->child.err, &l->err_part, STDERR_FILENO, &l->told, most_waiting);
 }
 
 void smp__launcher_read(smp__launcher *l)
@@ -185,40 +134,30 @@ void smp__launcher_put_polls(const smp__launcher *l, struct pollfd *polls)
 {
     const bool out = smp__outlet_flush(STDOUT_FILENO) < SMP__OUTLET_MOST;
     const bool err = smp__outlet_flush(STDERR_FILENO) < SMP__OUTLET_MOST;
-    polls[0] = (struct pollfd){.fd = out ? l->out : -1, .events = POLLIN};
-    polls[1] = (struct pollfd){.fd = err ? l->err : -1, .events = POLLIN};
+    polls[0] = (struct pollfd){.fd = out ? l->child.out : -1, .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = err ? l->child.err : -1, .events = POLLIN};
 }
 
 void smp__launcher_signal(const smp__launcher *l, int number)
 {
-    if (l->pid > 0 && !l->ended)
-        kill(l->pid, number);
-}
-
-void smp__launcher_kill(const smp__launcher *l)
-{
-    if (l->pid > 0 && !l->ended) /* it is not reaped: the group is its own */
-        kill(-l->pid, SIGKILL);
+    if (l->child.pid > 0 && !l->child.ended)
+        kill(l->child.pid, number);
 }
 
 void smp__launcher_close(smp__launcher *l)
 {
     relay_both(l, SIZE_MAX);
-    if (l->out >= 0)
-        close(l->out);
-    if (l->err >= 0)
-        close(l->err);
-    l->out = l->err = -1;
     if (l->out_part.length > 0)
         pass_line(&l->out_part, STDOUT_FILENO, NULL);
     if (l->err_part.length > 0)
         pass_line(&l->err_part, STDERR_FILENO, &l->told);
     smp_text_free(&l->out_part);
     smp_text_free(&l->err_part);
-    l->pid = 0;
+    smp__child_close(&l->child);
 }
 
 int smp__launcher_code(const smp__launcher *l)
 {
-    return WIFSIGNALED(l->status) ? 128 + WTERMSIG(l->status) : WEXITSTATUS(l->status);
+    return WIFSIGNALED(l->child.status) ? 128 + WTERMSIG(l->child.status)
+                                        : WEXITSTATUS(l->child.status);
 }

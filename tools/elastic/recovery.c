@@ -33,11 +33,22 @@ void smp__elastic_fail(smp__elastic_job *job, smp_status status)
     job->life = SMP__LIFE_OVER;
 }
 
+/* Rank 0 writes its rows into memory of this host. */
+static bool is_home(const smp__elastic_job *job)
+{
+    for (int i = 0; i < job->slots.n; i++)
+        if (job->hosts.host[job->slots.slot[i].host].local && smp__slot_usable(&job->slots.slot[i]))
+            return true;
+    return false;
+}
+
 /* Why there are too few devices, or what they lack. */
 static void wait_for_devices(smp__elastic_job *job, int at_hand)
 {
     const smp__elastic_options *o = job->options;
-    const char *why = at_hand < o->least ? "-n asks for more" : job->plans.of[at_hand].why;
+    const char *why = at_hand < o->least ? "-n asks for more"
+                      : !is_home(job)    ? "none of them is of this host, where rank 0 is"
+                                         : job->plans.of[at_hand].why;
     if (!job->told_few)
         smp__events_say(
             "%d device%s at hand, expected %d to %d: %s; waiting for more, at most %g s "
@@ -69,6 +80,12 @@ smp_status smp__elastic_choose(smp__elastic_job *job)
     const int at_hand = smp__slots_count(&job->slots);
     if (!job->plans.first)
         return begin_plan(job, 0);
+    if (!smp__hosts_settled(&job->hosts))
+        return SMP_OK; /* looked at again soon */
+    if (at_hand >= least && !is_home(job)) {
+        wait_for_devices(job, at_hand);
+        return SMP_OK;
+    }
     int n = at_hand;
     bool later = false;
     for (; n >= least; n--) {
@@ -121,7 +138,7 @@ static void ask_end(smp__elastic_job *job, int devices)
 /* The next plan to have at hand; 0: all are known. */
 static int wanted(smp__elastic_job *job)
 {
-    const int n = job->devices, ahead[] = {n - 1, n - 2, n / 2};
+    const int n = job->devices, ahead[] = {n - 1, n - smp__elastic_most_on_host(job), n - 2, n / 2};
     const int at_hand = smp__slots_count(&job->slots);
     for (int more = at_hand; more > n; more--)
         if (!smp__plans_find(&job->plans, more) && smp__plans_may_begin(&job->plans, more))
@@ -157,30 +174,34 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
 void smp__elastic_change(smp__elastic_job *job)
 {
     int gone = -1;
+    char name[SMP__SLOT_NAME];
     for (int i = 0; i < job->devices && gone < 0; i++)
         gone = smp__slot_usable(&job->slots.slot[job->picked[i]]) ? -1 : job->picked[i];
     const int at_hand = smp__slots_count(&job->slots);
     job->told_idle = false;
     smp__events_put(&job->events, "devices", "\"at_hand\": %d", at_hand);
     if (job->life == SMP__LIFE_WAIT || job->life == SMP__LIFE_PLAN ||
-        job->life == SMP__LIFE_PAUSE) {
+        job->life == SMP__LIFE_PAUSE || job->life == SMP__LIFE_START) {
         job->told_few = false;
+        if (job->life == SMP__LIFE_START && gone >= 0)
+            job->life = SMP__LIFE_CHOOSE;
         if (job->life == SMP__LIFE_PLAN && job->plans.first)
             job->life = SMP__LIFE_CHOOSE;
         if (job->life == SMP__LIFE_WAIT)
             job->life = SMP__LIFE_CHOOSE;
         return;
     }
-    if ((job->life != SMP__LIFE_RUN && job->life != SMP__LIFE_END) || gone < 0 || job->user_end)
+    if ((job->life != SMP__LIFE_RUN && job->life != SMP__LIFE_END) || gone < 0 || job->user_end ||
+        job->lost_host >= 0)
         return;
     smp_text_free(&job->why);
-    smp_text_append(&job->why, "device %d is no longer at hand, %d %s", gone, at_hand,
-                    at_hand == 1 ? "is" : "are");
+    smp_text_append(&job->why, "device %s is no longer at hand, %d %s",
+                    smp__slot_name(&job->slots, gone, name), at_hand, at_hand == 1 ? "is" : "are");
     job->recovers = job->reshapes = true;
     job->lost_s = job->until_s = smp_clock_s();
     job->life = SMP__LIFE_END;
-    smp__ranks_kill(&job->ranks); /* what is lost is lost: no save is waited for */
-    if (job->ranks.n_known < job->ranks.n)
+    smp__ranks_kill(&job->hosts); /* what is lost is lost: no save is waited for */
+    if (job->hosts.ranks.n_known < job->hosts.ranks.n)
         smp__launcher_signal(&job->launcher, SIGTERM); /* it kills those that have not beaten */
 }
 
@@ -201,13 +222,22 @@ static void count_useful(smp__elastic_job *job)
 static void put_failure(smp__elastic_job *job, int rank, int slot, int code)
 {
     const int signal = job->launcher.told.signal;
+    char name[SMP__SLOT_NAME] = "";
+    const char *host = job->lost_host >= 0 ? job->hosts.host[job->lost_host].name
+                       : slot >= 0         ? job->hosts.host[job->slots.slot[slot].host].name
+                                           : "";
     smp_text_free(&job->why);
-    if (rank >= 0)
-        smp_text_append(&job->why, "rank %d (device %d) ", rank, slot);
+    if (job->lost_host >= 0)
+        smp_text_append(&job->why, "host %s ", host);
+    else if (rank >= 0)
+        smp_text_append(&job->why, "rank %d (device %s) ", rank,
+                        smp__slot_name(&job->slots, slot, name));
     else
         smp_text_append(&job->why,
-                        WIFSIGNALED(job->launcher.status) ? "the launcher " : "the job ");
-    if (job->stalled >= 0)
+                        WIFSIGNALED(job->launcher.child.status) ? "the launcher " : "the job ");
+    if (job->lost_host >= 0)
+        smp_text_append(&job->why, "was lost after step %" PRId64, job->reached);
+    else if (job->stalled >= 0)
         smp_text_append(&job->why, "did not beat for %g s after step %" PRId64 " and was killed",
                         job->options->beat_limit_s, job->reached);
     else if (signal > 0 || code > 128)
@@ -218,8 +248,10 @@ static void put_failure(smp__elastic_job *job, int rank, int slot, int code)
                         code);
     smp__events_put(&job->events, "failure",
                     "\"rank\": %d, \"device\": %d, \"step\": %" PRId64
-                    ", \"signal\": %d, \"exit_code\": %d, \"stalled\": %s",
-                    rank, slot, job->reached, signal, code, job->stalled >= 0 ? "true" : "false");
+                    ", \"signal\": %d, \"exit_code\": %d, \"stalled\": %s, \"host\": \"%s\", "
+                    "\"host_lost\": %s",
+                    rank, slot, job->reached, signal, code, job->stalled >= 0 ? "true" : "false",
+                    host, job->lost_host >= 0 ? "true" : "false");
 }
 
 /* Did the program end itself, rather than somebody else it? */
@@ -228,7 +260,7 @@ static bool fails_by_itself(const smp__elastic_job *job, int code)
     const int signal = job->launcher.told.signal;
     const bool outside =
         signal == SIGKILL || signal == SIGTERM || signal == SIGHUP || (signal == 0 && code > 128);
-    return job->stalled < 0 && !outside;
+    return job->stalled < 0 && job->lost_host < 0 && !outside;
 }
 
 static smp_status refuse(const smp__elastic_job *job, const char *why)
@@ -244,9 +276,11 @@ static smp_status note_slot(smp__elastic_job *job, int slot)
     const int allowed = job->options->failures_allowed;
     if (slot < 0 || !smp__slots_fail(&job->slots, slot, job->rows.last, allowed))
         return SMP_OK;
-    smp__events_put(&job->events, "left_out", "\"device\": %d", slot);
-    smp__events_say("device %d is left out: %d processes have failed there", slot,
-                    job->slots.slot[slot].failures);
+    char name[SMP__SLOT_NAME];
+    const char *host = job->hosts.host[job->slots.slot[slot].host].name;
+    smp__events_put(&job->events, "left_out", "\"device\": %d, \"host\": \"%s\"", slot, host);
+    smp__events_say("device %s is left out: %d processes have failed there",
+                    smp__slot_name(&job->slots, slot, name), job->slots.slot[slot].failures);
     return SMP_OK;
 }
 
@@ -254,11 +288,12 @@ static smp_status note_slot(smp__elastic_job *job, int slot)
 static smp_status count_failure(smp__elastic_job *job, int code)
 {
     const smp__told *told = &job->launcher.told;
-    const bool launcher = WIFSIGNALED(job->launcher.status) && !job->killed;
+    const bool launcher = WIFSIGNALED(job->launcher.child.status) && !job->killed;
     const bool by_signal = told->signal > 0 || (code > 128 && !launcher);
-    const int rank = job->stalled >= 0                              ? job->stalled
+    const int rank = job->lost_host >= 0                            ? -1
+                     : job->stalled >= 0                            ? job->stalled
                      : told->rank >= 0 && told->rank < job->devices ? told->rank
-                     : by_signal                                    ? job->ranks.first_gone
+                     : by_signal                                    ? job->hosts.ranks.first_gone
                                                                     : -1;
     const int slot = rank >= 0 && rank < job->devices ? job->picked[rank] : -1;
     const bool moved = job->rows.last > job->failed_last;
@@ -305,7 +340,8 @@ static bool is_saved(const smp__elastic_job *job)
     smp__saved *list = NULL;
     int n = 0;
     int64_t saved = 0;
-    if (job->options->keep_every > 0 && smp__checkpoint_exists(job->keep))
+    if (job->options->keep_every > 0 &&
+        (smp__checkpoint_exists(job->keep) || smp__hosts_have_state(&job->hosts)))
         return true;
     if (smp__checkpoint_list(job->folder, &list, &n) == SMP_OK)
         for (int i = 0; i < n; i++)
@@ -330,7 +366,7 @@ static void put_ended(smp__elastic_job *job, int code)
 
 void smp__elastic_judge(smp__elastic_job *job, int code)
 {
-    const bool lost = job->launcher.told.signal > 0 || job->stalled >= 0;
+    const bool lost = job->launcher.told.signal > 0 || job->stalled >= 0 || job->lost_host >= 0;
     job->ended_s = smp_clock_s();
     put_ended(job, code);
     count_useful(job);

@@ -1,15 +1,14 @@
 /* Starting ranks; see the header. */
 #include "tools/elastic/start_ranks.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "exec/checkpoint/kept_folder.h"
 #include "graph/base/clock.h"
+#include "tools/elastic/hosts/agent.h"
+#include "tools/elastic/hosts/agent_command.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -34,54 +33,68 @@ static void add_entry(smp_text *text, const char *list, int i)
         smp_text_append(text, "%d", i);
 }
 
-/* CUDA shows ranks the GPUs of their slots alone, which they take in turn. */
+static bool is_several(const smp__elastic_job *job)
+{
+    return job->hosts.n > 1;
+}
+
+/* CUDA shows ranks the GPUs of their slots alone, which they take in turn. Of ranks from..to, on
+ * one host; empty: there are none. */
+static void list_gpus(const smp__elastic_job *job, int from, int to, smp_text *list)
+{
+    for (int i = from; i < to && job->hosts.options.gpus; i++) {
+        const smp__slot *slot = &job->slots.slot[job->picked[i]];
+        smp_text_append(list, "%s", i > from ? "," : "");
+        add_entry(list, job->hosts.host[slot->host].local ? job->gpus : NULL, slot->index);
+    }
+}
+
 static smp_status show_gpus(const smp__elastic_job *job)
 {
-    const char *device = job->options->run.train.job.runtime.device;
     smp_text list = {0};
-    if (!device || strcmp(device, "cpu") == 0)
-        return SMP_OK;
-    for (int i = 0; i < job->devices; i++) {
-        smp_text_append(&list, "%s", i > 0 ? "," : "");
-        add_entry(&list, job->gpus, job->picked[i]);
-    }
-    const bool failed = list.failed || setenv("CUDA_VISIBLE_DEVICES", list.data, 1) != 0;
+    if (is_several(job))
+        return SMP_OK; /* each host's stand in the command */
+    list_gpus(job, 0, job->devices, &list);
+    const bool failed =
+        list.failed || (list.length > 0 && setenv("CUDA_VISIBLE_DEVICES", list.data, 1) != 0);
     smp_text_free(&list);
     return failed ? smp_fail_memory(1) : SMP_OK;
 }
 
-static smp_status mapped_folder(const smp__elastic_job *job, char path[PATH_BYTES])
-{
-    return snprintf(path, PATH_BYTES, "%s-mpi", job->keep) < PATH_BYTES
-               ? SMP_OK
-               : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", job->keep);
-}
-
-void smp__elastic_sweep(const smp__elastic_job *job)
+/* What mpirun starts its daemons on other hosts with lies in the folder of what ranks share. */
+static smp_status write_shell(const smp__elastic_job *job, char shell[PATH_BYTES])
 {
     char path[PATH_BYTES];
-    DIR *all = mapped_folder(job, path) == SMP_OK ? opendir(path) : NULL;
-    if (!all)
-        return;
-    for (const struct dirent *entry; (entry = readdir(all));)
-        unlinkat(dirfd(all), entry->d_name, 0); /* "." and ".." stay */
-    closedir(all);
-    rmdir(path);
+    SMP_TRY(smp__agent_shared(job->keep, path, sizeof path - 16));
+    strcat(path, "/shell");
+    if (strchr(path, ' '))
+        return smp_fail(SMP_ERR_INPUT, "%s: mpirun takes no blanks: choose another --keep-in",
+                        path);
+    snprintf(shell, PATH_BYTES, "/bin/sh %.*s", PATH_BYTES - 16, path);
+    return smp__agent_script(job->hosts.agent, path);
 }
 
-/* What ranks of a machine share lies in a folder of the job's own: an mpirun that is killed leaves
- * it behind. */
-static smp_status name_mapped(const smp__elastic_job *job)
+int smp__elastic_most_on_host(const smp__elastic_job *job)
 {
-    char path[PATH_BYTES];
-    struct stat info;
-    SMP_TRY(mapped_folder(job, path));
-    smp__elastic_sweep(job);
-    if (mkdir(path, 0700) != 0 &&
-        (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()))
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot be made a folder of this user's", path);
-    return setenv("OMPI_MCA_btl_vader_backing_directory", path, 0) == 0 ? SMP_OK
-                                                                        : smp_fail_memory(1);
+    int most = 0;
+    for (int i = 0, n = 0; i < job->devices; i++) {
+        const bool same = i > 0 && job->slots.slot[job->picked[i]].host ==
+                                       job->slots.slot[job->picked[i - 1]].host;
+        n = same ? n + 1 : 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static smp_status prepare_launcher(const smp__elastic_job *job)
+{
+    char shared[PATH_BYTES], shell[PATH_BYTES];
+    SMP_TRY(smp__agent_shared(job->keep, shared, sizeof shared));
+    if (is_several(job))
+        SMP_TRY(write_shell(job, shell));
+    SMP_TRY(smp__launcher_prepare(smp__elastic_most_on_host(job), is_several(job) ? shell : NULL));
+    return setenv("OMPI_MCA_btl_vader_backing_directory", shared, 0) == 0 ? SMP_OK
+                                                                          : smp_fail_memory(1);
 }
 
 static bool begins(const char *text, const char *with)
@@ -121,20 +134,16 @@ static smp_status add_option(command *c, const char *name, const char *value)
 
 static smp_status add_launcher(command *c, const smp__elastic_job *job)
 {
-    char number[16], *rest = NULL;
+    char *rest = NULL;
     char *words =
         smp_arena_strdup(c->arena, job->options->launcher ? job->options->launcher : "mpirun");
     if (!words)
         return SMP_ERR_NO_MEMORY;
-    if (!job->options->launcher) {
-        SMP_TRY(smp__launcher_prepare(job->devices));
-        SMP_TRY(name_mapped(job));
-    }
+    if (!job->options->launcher)
+        SMP_TRY(prepare_launcher(job));
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
         SMP_TRY(add(c, w));
-    snprintf(number, sizeof number, "%d", job->devices);
-    SMP_TRY(add(c, "-n"));
-    return add(c, number);
+    return SMP_OK;
 }
 
 static smp_status add_options(command *c, const smp__elastic_job *job)
@@ -142,7 +151,8 @@ static smp_status add_options(command *c, const smp__elastic_job *job)
     const smp__elastic_options *o = job->options;
     const char *option = o->passed.data;
     char every[24];
-    const bool saved = smp__checkpoint_exists(job->folder) || smp__checkpoint_exists(job->keep);
+    const bool saved = smp__checkpoint_exists(job->folder) || smp__checkpoint_exists(job->keep) ||
+                       smp__hosts_have_state(&job->hosts);
     for (int i = 0; i < o->n_passed; i++, option += strlen(option) + 1)
         if (!saved || !is_for_beginning(o, option))
             SMP_TRY(add(c, option));
@@ -158,20 +168,69 @@ static smp_status add_options(command *c, const smp__elastic_job *job)
     return add_option(c, "rows", job->rows.path);
 }
 
-static smp_status start(smp__elastic_job *job, const char *plan)
+/* -n N PROGRAM ..., of ranks that are alike. */
+static smp_status add_ranks(command *c, const smp__elastic_job *job, int n)
 {
-    const int most = job->options->n_passed + 64;
+    const char *number = smp_arena_printf(c->arena, "%d", n);
+    if (!number)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(add(c, "-n"));
+    SMP_TRY(add(c, number));
+    SMP_TRY(add(c, job->program));
+    SMP_TRY(add(c, job->plan));
+    return add_options(c, job);
+}
+
+/* --host NAME:N -n N PROGRAM ..., of ranks from..to. */
+static smp_status add_host(command *c, const smp__elastic_job *job, int from, int to)
+{
+    smp_text gpus = {0};
+    const int host = job->slots.slot[job->picked[from]].host;
+    const char *place = smp_arena_printf(c->arena, "%s:%d", job->hosts.host[host].name, to - from);
+    smp_status status = place ? SMP_OK : SMP_ERR_NO_MEMORY;
+    list_gpus(job, from, to, &gpus);
+    if (status == SMP_OK && gpus.length > 0) {
+        const char *shown = smp_arena_printf(c->arena, "CUDA_VISIBLE_DEVICES=%s", gpus.data);
+        status = shown && !gpus.failed ? add(c, "-x") : SMP_ERR_NO_MEMORY;
+        if (status == SMP_OK)
+            status = add(c, shown);
+    }
+    smp_text_free(&gpus);
+    if (status == SMP_OK)
+        status = add(c, "--host");
+    if (status == SMP_OK)
+        status = add(c, place);
+    return status == SMP_OK ? add_ranks(c, job, to - from) : status;
+}
+
+/* Host by host, as the slots are. */
+static smp_status add_hosts(command *c, const smp__elastic_job *job)
+{
+    for (int from = 0, to; from < job->devices; from = to) {
+        const int host = job->slots.slot[job->picked[from]].host;
+        for (to = from; to < job->devices && job->slots.slot[job->picked[to]].host == host;)
+            to++;
+        if (from > 0)
+            SMP_TRY(add(c, ":"));
+        SMP_TRY(add_host(c, job, from, to));
+    }
+    return SMP_OK;
+}
+
+static smp_status start(smp__elastic_job *job)
+{
+    int hosts = 0;
+    for (int i = 0; i < job->hosts.n; i++)
+        hosts += job->hosts.host[i].used;
+    const int most = (job->options->n_passed + 64) * (hosts + 1);
+    const bool alike = !is_several(job) || job->options->launcher;
     command c = {.most = most, .arena = smp_arena_create()};
     if (!c.arena)
         return SMP_ERR_NO_MEMORY;
     c.word = SMP_ARENA_NEW(c.arena, char *, (size_t)most + 1);
     smp_status status = c.word ? add_launcher(&c, job) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
-        status = add(&c, job->program);
-    if (status == SMP_OK)
-        status = add(&c, plan);
-    if (status == SMP_OK)
-        status = add_options(&c, job);
+        status = alike ? add_ranks(&c, job, job->devices) : add_hosts(&c, job);
     if (status == SMP_OK)
         status = show_gpus(job);
     if (status == SMP_OK)
@@ -209,40 +268,61 @@ static smp_status compare_bits(const smp__elastic_job *job)
     return SMP_OK;
 }
 
-static void say_start(smp__elastic_job *job, const char *plan)
+static void say_start(smp__elastic_job *job)
 {
     smp_text slots = {0};
+    char name[SMP__SLOT_NAME];
     for (int i = 0; i < job->devices; i++)
-        smp_text_append(&slots, "%s%d", i > 0 ? ", " : "", job->picked[i]);
+        if (is_several(job))
+            smp_text_append(&slots, "%s\"%s\"", i > 0 ? ", " : "",
+                            smp__slot_name(&job->slots, job->picked[i], name));
+        else
+            smp_text_append(&slots, "%s%d", i > 0 ? ", " : "", job->picked[i]);
     smp__events_put(&job->events, "start",
                     "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
                     "\"predicted_us\": %.1f, \"global_batch\": %lld",
                     job->record.incarnation, job->devices, slots.data ? slots.data : "",
-                    strrchr(plan, '/') + 1, job->plans.of[job->devices].step_us,
-                    (long long)job->plans.first->microbatch_size * job->plans.first->microbatches *
-                        job->plans.first->ddp);
+                    strrchr(job->plan, '/') + 1, job->plans.of[job->devices].step_us,
+                    (long long)(job->plans.first->microbatch_size *
+                                smp_plan_microbatches(job->plans.first)));
     smp_text_free(&slots);
+}
+
+/* The incarnation's own copy of its plan. */
+static smp_status name_plan(smp__elastic_job *job, int devices)
+{
+    char from[PATH_BYTES];
+    SMP_TRY(smp__plans_path(&job->plans, devices, from, sizeof from));
+    if (snprintf(job->plan, sizeof job->plan, "%s/plan-%d.yaml", job->folder,
+                 job->record.incarnation) >= (int)sizeof job->plan)
+        return smp_fail(SMP_ERR_INPUT, "%s: the name is too long", job->folder);
+    if (copy_plan(from, job->plan) != SMP_OK) { /* a full disk: it is there under another name */
+        smp__events_say("%s", smp_last_error());
+        snprintf(job->plan, sizeof job->plan, "%s", from);
+    }
+    return SMP_OK;
 }
 
 smp_status smp__elastic_start(smp__elastic_job *job, int devices)
 {
-    char from[PATH_BYTES], plan[PATH_BYTES];
     if (job->record.incarnation == 0)
         SMP_TRY(compare_bits(job));
     job->devices = devices;
     smp__slots_pick(&job->slots, devices, job->picked);
-    SMP_TRY(smp__ranks_end_orphans(job->keep));
     job->record.incarnation++;
-    SMP_TRY(smp__plans_path(&job->plans, devices, from, sizeof from));
-    if (snprintf(plan, sizeof plan, "%s/plan-%d.yaml", job->folder, job->record.incarnation) >=
-        (int)sizeof plan)
-        return smp_fail(SMP_ERR_INPUT, "%s: the name is too long", job->folder);
-    if (copy_plan(from, plan) != SMP_OK) { /* a full disk: the plan is there under another name */
-        smp__events_say("%s", smp_last_error());
-        snprintf(plan, sizeof plan, "%s", from);
-    }
-    smp__ranks_close(&job->ranks);
-    SMP_TRY(smp__ranks_open(job->keep, devices, &job->ranks));
+    SMP_TRY(name_plan(job, devices));
+    for (int i = 0; i < job->hosts.n; i++)
+        job->hosts.host[i].used = false;
+    for (int i = 0; i < devices; i++)
+        job->hosts.host[job->slots.slot[job->picked[i]].host].used = true;
+    SMP_TRY(smp__hosts_begin(&job->hosts, job->record.incarnation, devices));
+    job->lost_host = -1;
+    job->life = SMP__LIFE_START;
+    return SMP_OK;
+}
+
+smp_status smp__elastic_launch(smp__elastic_job *job)
+{
     SMP_TRY(smp__rows_begin(&job->rows));
     job->started_s = smp_clock_s();
     job->loaded_s = job->first_mark_s = job->mark_s = 0.0;
@@ -250,8 +330,8 @@ smp_status smp__elastic_start(smp__elastic_job *job, int devices)
     job->first_mark = job->n_marks = 0;
     job->resumed = job->reshapes = job->killed = job->told_idle = false;
     job->stalled = -1;
-    SMP_TRY(start(job, plan));
+    SMP_TRY(start(job));
     job->life = SMP__LIFE_RUN;
-    say_start(job, plan);
+    say_start(job);
     return SMP_OK;
 }

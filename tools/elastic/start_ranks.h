@@ -4,10 +4,11 @@
 
 #include "tools/elastic/elastic_job.h"
 
-/* Starts ranks by the plan for so many devices, which is made, on the first slots at hand. What is
- * left of earlier ones is ended before. */
+/* Takes the first slots at hand, for the plan for so many devices, which is made. The agents of
+ * their hosts end what is left of earlier ranks; once they are ready, ranks can be launched. */
 smp_status smp__elastic_start(smp__elastic_job *job, int devices);
-/* Removes what ranks that have ended left of the memory that they shared. */
-void smp__elastic_sweep(const smp__elastic_job *job);
+smp_status smp__elastic_launch(smp__elastic_job *job);
+/* Of the ranks that are picked, those on the host that has most. */
+int smp__elastic_most_on_host(const smp__elastic_job *job);
 
 #endif

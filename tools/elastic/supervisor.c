@@ -3,7 +3,6 @@
 #include "tools/elastic/supervisor.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -13,9 +12,9 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/log/step_log.h"
 #include "exec/transport/comm.h"
@@ -28,7 +27,6 @@ static const double longest_tick_s = 0.5; /* that counts as quiet: the superviso
 static const double grace_s = 10.0;       /* for all ranks to end after the first has, */
 static const double short_grace_s = 0.3;  /* ... before the last step: to say what they know */
 static const double launcher_s = 5.0;     /* for the launcher to end after its ranks */
-static const double drain_s = 2.0;        /* for a reader to read on, after a signal */
 static const double ask_again_s = 0.5;    /* between signals to ranks that start */
 
 bool smp__elastic_asked(int argc, char **argv)
@@ -116,25 +114,40 @@ static smp_status check_new(const smp__elastic_job *job)
     return begins && train->log ? smp__step_log_check_new(train->log) : SMP_OK;
 }
 
+static smp_status open_hosts(smp__elastic_job *job)
+{
+    const smp__elastic_options *o = job->options;
+    const char *device = o->run.train.job.runtime.device;
+    const smp__hosts_options options = {.file = o->hosts,
+                                        .agent = o->agent,
+                                        .devices = o->most,
+                                        .gpus = device && strcmp(device, "cpu") != 0,
+                                        .program = job->program,
+                                        .keep = job->keep,
+                                        .beat_limit_s = o->beat_limit_s,
+                                        .keep_for_s = o->keep_for_s,
+                                        .say = smp__events_say};
+    return smp__hosts_open(&options, &job->hosts);
+}
+
 /* What an earlier supervisor has left, or a new job. */
 static smp_status open_job(smp__elastic_job *job)
 {
     const smp__elastic_options *o = job->options;
     smp_text path = {0};
     bool found = false;
-    SMP_TRY(smp__ranks_check());
     SMP_TRY(smp__events_open(o->events, &job->events));
     SMP_TRY(name_files(job));
     smp_text_append(&path, "%s-rows", job->keep);
     smp_status status = path.failed ? smp_fail_memory(1) : smp__rows_open(path.data, &job->rows);
     smp_text_free(&path);
     SMP_TRY(status);
-    SMP_TRY(smp__slots_open(job->folder, o->most, &job->slots));
+    SMP_TRY(open_hosts(job));
+    SMP_TRY(smp__slots_open(job->folder, o->most, &job->hosts, &job->slots));
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
     if (job->record.incarnation == 0)
         SMP_TRY(check_new(job));
     SMP_TRY(smp__rows_take(&job->rows, job->record.job, job->record.rows));
-    SMP_TRY(smp__ranks_end_orphans(job->keep));
     smp__slots_look(&job->slots);
     job->failed_last = job->reached = job->rows.last;
     smp__events_put(
@@ -148,8 +161,7 @@ static smp_status open_job(smp__elastic_job *job)
     return smp__plans_open(o, job->folder, job->record.incarnation > 0, &job->plans);
 }
 
-/* A full disk does not end the job. */
-static bool write_record(smp__elastic_job *job)
+bool smp__elastic_write_record(smp__elastic_job *job)
 {
     job->record.rows = smp__rows_printed(&job->rows) ? job->rows.last : job->rows.row;
     const smp_status status =
@@ -167,8 +179,8 @@ static bool runs(const smp__elastic_job *job)
 
 static void kill_all(smp__elastic_job *job)
 {
-    smp__ranks_kill(&job->ranks);
-    smp__launcher_kill(&job->launcher);
+    smp__ranks_kill(&job->hosts);
+    smp__child_kill(&job->launcher.child);
 }
 
 /* Ranks save and end; the second signal ends them at once. */
@@ -194,7 +206,7 @@ static void ask_ranks(smp__elastic_job *job)
 {
     const bool all_there = job->loaded_s > 0.0 || job->resumed;
     const double now_s = smp_clock_s();
-    if (!job->ask_again || job->ranks.first_gone >= 0 ||
+    if (!job->ask_again || job->hosts.ranks.first_gone >= 0 ||
         (!all_there && now_s < job->asked_s + ask_again_s))
         return;
     job->asked_s = now_s;
@@ -227,7 +239,7 @@ static bool is_early(const smp__elastic_job *job)
 {
     const smp_train_options *train = &job->options->run.train;
     return !job->user_end && !job->reshapes && train->epochs == 0 &&
-           smp__ranks_step(&job->ranks) < train->steps && job->rows.last < train->steps;
+           smp__ranks_step(&job->hosts) < train->steps && job->rows.last < train->steps;
 }
 
 /* The launcher hangs before there are ranks: it is killed. Without beats that cannot be told. */
@@ -235,8 +247,9 @@ static void look_at_start(smp__elastic_job *job)
 {
     const smp_runtime_options *runtime = &job->options->run.train.job.runtime;
     const double start_s = smp__comm_patience(runtime->timeout_start_s, runtime->timeout_s);
-    if (job->options->keep_every == 0 || start_s <= 0.0 || job->ranks.n_known > 0 || job->resumed ||
-        job->killed || job->launcher.ended || smp_clock_s() < job->started_s + start_s)
+    if (job->options->keep_every == 0 || start_s <= 0.0 || job->hosts.ranks.n_known > 0 ||
+        job->resumed || job->killed || job->launcher.child.ended ||
+        smp_clock_s() < job->started_s + start_s)
         return;
     smp__events_say("no rank has beaten within %g s (--timeout-start): the launcher is killed",
                     start_s);
@@ -245,18 +258,29 @@ static void look_at_start(smp__elastic_job *job)
     kill_all(job);
 }
 
-static void look_at_ranks(smp__elastic_job *job, double elapsed_s)
+/* A host is lost, and its ranks are: nothing more is heard of them. */
+static void look_at_lost_host(smp__elastic_job *job)
 {
-    smp__ranks_look(&job->ranks, elapsed_s);
-    if (job->loaded_s == 0.0 && (job->launcher.told.loaded || job->ranks.n_known == job->ranks.n))
+    if (job->hosts.lost < 0 || job->lost_host >= 0)
+        return;
+    job->lost_host = job->hosts.lost;
+    note_loss(job, job->hosts.lost_s);
+    job->killed = true;
+    kill_all(job);
+}
+
+static void look_at_ranks(smp__elastic_job *job)
+{
+    const smp__ranks *ranks = &job->hosts.ranks;
+    if (job->loaded_s == 0.0 && (job->launcher.told.loaded || ranks->n_known == ranks->n))
         job->loaded_s = smp_clock_s();
-    const int quiet = smp__ranks_quiet(&job->ranks, job->options->beat_limit_s);
+    const int quiet = smp__ranks_quiet(&job->hosts, job->options->beat_limit_s);
     if (quiet >= 0 && job->stalled < 0) {
         job->stalled = quiet;
-        note_loss(job, job->ranks.rank[quiet].quiet_s);
-        smp__ranks_kill_one(&job->ranks, quiet);
+        note_loss(job, ranks->rank[quiet].quiet_s);
+        smp__ranks_kill_one(&job->hosts, quiet);
     }
-    if (job->ranks.first_gone < 0 || job->launcher.ended)
+    if (ranks->first_gone < 0 || job->launcher.child.ended)
         return;
     note_loss(job, 0.0);
     job->until_s = fmin(job->until_s, smp_clock_s() + grace_s);
@@ -277,7 +301,7 @@ static smp_status read_rows(smp__elastic_job *job)
     if (!job->resumed) {
         job->first_mark_s = job->mark_s;
         smp__elastic_note_resumed(job);
-        write_record(job);
+        smp__elastic_write_record(job);
     }
     return SMP_OK;
 }
@@ -285,21 +309,24 @@ static smp_status read_rows(smp__elastic_job *job)
 /* A rank does not end although it is killed: it waits in the kernel, for a disk or a driver. */
 static smp_status fail_living(const smp__elastic_job *job)
 {
+    const smp__ranks *ranks = &job->hosts.ranks;
+    char name[SMP__SLOT_NAME];
     int i = 0;
-    while (i < job->ranks.n && job->ranks.rank[i].process < 0)
+    while (i < ranks->n - 1 && (ranks->rank[i].pid == 0 || ranks->rank[i].gone))
         i++;
     return smp_fail(SMP_ERR_FAILED,
-                    "process %d, rank %d on device %d, is killed and has not ended within %g s: "
+                    "process %d, rank %d on device %s, is killed and has not ended within %g s: "
                     "the job ends; the same command goes on once it is gone",
-                    job->ranks.rank[i].pid, i, job->picked[i], grace_s);
+                    ranks->rank[i].pid, i, smp__slot_name(&job->slots, job->picked[i], name),
+                    grace_s);
 }
 
 /* The launcher is gone: so are its ranks, or they are killed. What they have said counts. */
 static smp_status end_incarnation(smp__elastic_job *job)
 {
     note_loss(job, 0.0);
-    if (!smp__ranks_gone(&job->ranks)) {
-        smp__ranks_kill(&job->ranks);
+    if (!smp__ranks_gone(&job->hosts)) {
+        smp__ranks_kill(&job->hosts);
         job->left_s = job->left_s > 0.0 ? job->left_s : smp_clock_s();
         return smp_clock_s() < job->left_s + grace_s ? SMP_OK : fail_living(job);
     }
@@ -309,7 +336,7 @@ static smp_status end_incarnation(smp__elastic_job *job)
     smp__elastic_judge(job, smp__launcher_code(&job->launcher));
     smp__launcher_close(&job->launcher);
     if (job->life != SMP__LIFE_OVER)
-        write_record(job);
+        smp__elastic_write_record(job);
     return SMP_OK;
 }
 
@@ -328,22 +355,53 @@ static smp_status reap(smp__elastic_job *job)
         if (job->life == SMP__LIFE_PLAN)
             job->life = SMP__LIFE_CHOOSE;
     }
-    if (job->launcher.pid > 0 && !job->launcher.ended &&
-        waitpid(job->launcher.pid, &job->launcher.status, WNOHANG) > 0)
-        job->launcher.ended = true;
+    (void)smp__child_reap(&job->launcher.child);
     return SMP_OK;
 }
 
 /* The ranks, then the launcher, which says who was first. */
 static void end_late(smp__elastic_job *job)
 {
-    if (job->launcher.ended || smp_clock_s() <= job->until_s)
+    if (job->launcher.child.ended || smp_clock_s() <= job->until_s)
         return;
     if (job->killed)
         kill_all(job);
-    smp__ranks_kill(&job->ranks);
+    smp__ranks_kill(&job->hosts);
     job->killed = true;
     job->until_s = fmax(job->until_s, smp_clock_s() + launcher_s);
+}
+
+/* Agents, and what they tell; the event of each host that comes or goes. */
+static smp_status look_at_hosts(smp__elastic_job *job, double elapsed_s)
+{
+    static const char *const state[] = {"lost", "starting", "up", "refused"};
+    smp__hosts *hosts = &job->hosts;
+    smp__hosts_look(hosts, elapsed_s);
+    for (int i = 0; i < hosts->n && hosts->n > 1; i++) {
+        smp__host *host = &hosts->host[i];
+        if (host->state == host->told || host->state == SMP__HOST_STARTING)
+            continue;
+        smp__events_put(&job->events, "host", "\"host\": \"%s\", \"state\": \"%s\"", host->name,
+                        state[host->state]);
+        host->told = host->state;
+    }
+    if (hosts->host[0].tried && hosts->kind[0] == '\0')
+        return smp_fail(SMP_ERR_FAILED, "this host cannot be used, the job ends");
+    if (runs(job))
+        look_at_lost_host(job);
+    return SMP_OK;
+}
+
+/* Agents are ready for the ranks. */
+static smp_status launch(smp__elastic_job *job)
+{
+    bool ready;
+    SMP_TRY(smp__hosts_ready(&job->hosts, &ready));
+    if (!ready)
+        return SMP_OK;
+    SMP_TRY(smp__elastic_launch(job));
+    smp__elastic_write_record(job);
+    return SMP_OK;
 }
 
 /* One round of what does not wait. */
@@ -352,17 +410,18 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
     (void)smp__outlet_flush(STDERR_FILENO);
     SMP_TRY(smp__rows_print(&job->rows));
     SMP_TRY(reap(job));
+    SMP_TRY(look_at_hosts(job, elapsed_s));
     if (smp__slots_look(&job->slots))
         smp__elastic_change(job);
     if (runs(job)) {
         smp__launcher_read(&job->launcher);
         SMP_TRY(read_rows(job));
-        look_at_ranks(job, elapsed_s);
+        look_at_ranks(job);
         look_at_start(job);
         ask_ranks(job);
-        if (job->life == SMP__LIFE_END || job->ranks.first_gone >= 0)
+        if (job->life == SMP__LIFE_END || job->hosts.ranks.first_gone >= 0)
             end_late(job);
-        if (job->launcher.ended)
+        if (job->launcher.child.ended)
             SMP_TRY(end_incarnation(job));
     }
     const bool over = smp_clock_s() > job->until_s;
@@ -373,56 +432,63 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
                         "no %d devices within %g s: the job ends; the same command "
                         "goes on once there are more",
                         job->options->least, job->options->wait_s);
-    if (job->life == SMP__LIFE_CHOOSE) {
+    if (job->life == SMP__LIFE_CHOOSE)
         SMP_TRY(smp__elastic_choose(job));
-        if (runs(job))
-            write_record(job);
-    }
+    if (job->life == SMP__LIFE_START)
+        SMP_TRY(launch(job));
     return smp__elastic_look_ahead(job);
 }
 
-/* Waits for what comes first, or a tick. */
-static void wait_events(smp__elastic_job *job, int signals, struct pollfd *polls)
+/* Waits for what comes first, or a tick. polls: grows with the hosts. */
+static smp_status wait_events(smp__elastic_job *job, int signals, struct pollfd **polls)
 {
+    const int hosts = smp__hosts_count_polls(&job->hosts);
+    struct pollfd *more = realloc(*polls, (size_t)(hosts + FIXED_POLLS) * sizeof *more);
     int n = 0;
-    polls[n++] = (struct pollfd){.fd = signals, .events = POLLIN};
+    if (!more)
+        return smp_fail_memory((size_t)(hosts + FIXED_POLLS) * sizeof *more);
+    *polls = more;
+    more[n++] = (struct pollfd){.fd = signals, .events = POLLIN};
     if (runs(job)) { /* a descriptor of -1 is passed over */
-        smp__launcher_put_polls(&job->launcher, polls + n);
+        smp__launcher_put_polls(&job->launcher, more + n);
         n += 2;
     }
-    const int fixed = n;
-    const int ranks = runs(job) ? smp__ranks_put_polls(&job->ranks, polls + fixed) : 0;
-    if (poll(polls, (nfds_t)(fixed + ranks), TICK_MS) > 0 && ranks > 0)
-        smp__ranks_take_polls(&job->ranks, polls + fixed, ranks);
+    smp__hosts_put_polls(&job->hosts, more + n);
+    (void)poll(more, (nfds_t)(n + hosts), TICK_MS);
+    return SMP_OK;
 }
 
-/* Nothing of the job runs any more. */
+/* Nothing of the job runs any more, on hosts that answer. */
 static void stop_all(smp__elastic_job *job)
 {
+    const double until_s = smp_clock_s() + grace_s;
+    const struct timespec pause = {.tv_nsec = 2000000};
     smp__plans_stop(&job->plans);
-    if (job->launcher.pid == 0)
+    if (job->launcher.child.pid == 0)
         return;
-    kill_all(job);
-    if (!job->launcher.ended)
-        waitpid(job->launcher.pid, &job->launcher.status, 0);
-    job->launcher.ended = true;
-    (void)smp__ranks_end_orphans(job->keep);
+    while (smp_clock_s() < until_s) {
+        kill_all(job);
+        const bool ended = smp__child_reap(&job->launcher.child);
+        smp__hosts_look(&job->hosts, 0.0);
+        if (ended && smp__ranks_gone(&job->hosts))
+            break;
+        nanosleep(&pause, NULL);
+    }
     smp__launcher_close(&job->launcher);
 }
 
 static void watch(smp__elastic_job *job, int signals)
 {
-    struct pollfd *polls = calloc((size_t)job->options->most + FIXED_POLLS, sizeof *polls);
+    struct pollfd *polls = NULL;
     double before_s = smp_clock_s();
-    if (!polls)
-        smp__elastic_fail(job, smp_fail_memory(sizeof *polls));
     while (job->life != SMP__LIFE_OVER) {
-        wait_events(job, signals, polls);
+        smp_status status = wait_events(job, signals, &polls);
         const double now_s = smp_clock_s();
         take_signals(job, signals);
         if (job->life == SMP__LIFE_OVER)
             break;
-        const smp_status status = advance(job, fmin(now_s - before_s, longest_tick_s));
+        if (status == SMP_OK)
+            status = advance(job, fmin(now_s - before_s, longest_tick_s));
         before_s = now_s;
         if (status != SMP_OK)
             smp__elastic_fail(job, status);
@@ -431,92 +497,15 @@ static void watch(smp__elastic_job *job, int signals)
     stop_all(job);
 }
 
-/* What is on the disk as well need not stay in memory. */
-static void free_kept(const smp__elastic_job *job)
-{
-    smp__kept_folder *folder = NULL;
-    if (access(job->keep, F_OK) != 0 ||
-        smp__kept_enter(job->keep, true, grace_s, &folder) != SMP_OK)
-        return;
-    smp__kept_remove(folder);
-    smp__kept_leave(folder);
-}
-
-/* The job ends before its last step: what is in memory alone gets to the disk. */
-static void save_kept(smp__elastic_job *job)
-{
-    int64_t step = 0;
-    if (job->code == 0 || job->record.incarnation == 0 || job->options->keep_every == 0)
-        return;
-    if (smp__checkpoint_copy_last(job->keep, job->folder, &step) != SMP_OK) {
-        smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
-        job->code = job->code == SMP__EXIT_STOPPED ? 1 : job->code; /* which says: saved */
-        return;
-    }
-    if (step > 0)
-        smp__events_say("the state of step %" PRId64 " is saved in %s", step, job->folder);
-    free_kept(job);
-}
-
-/* Waits for those who read what is left; not for long if a signal asks for the end, or has. */
-static void drain(smp__elastic_job *job, int signals)
-{
-    struct pollfd signal = {.fd = signals, .events = POLLIN};
-    const double begin_s = smp_clock_s();
-    for (;;) {
-        struct signalfd_siginfo info;
-        const bool failed = smp__rows_print(&job->rows) != SMP_OK;
-        const bool printed = failed || smp__rows_printed(&job->rows);
-        const bool hurries = job->user_end || smp__outlet_full(STDOUT_FILENO);
-        if ((printed && smp__outlet_flush(STDERR_FILENO) == 0) ||
-            (hurries && smp_clock_s() > begin_s + drain_s))
-            return;
-        if (poll(&signal, 1, TICK_MS) > 0 &&
-            read(signals, &info, sizeof info) == (ssize_t)sizeof info && info.ssi_signo != SIGCHLD)
-            return;
-    }
-}
-
-static void close_job(smp__elastic_job *job, bool opened, int signals)
-{
-    bool recorded = opened || job->rows.fresh;
-    if (opened) {
-        save_kept(job);
-        drain(job, signals);
-        if (job->record.incarnation > 0)
-            recorded = write_record(job);
-        recorded = recorded && smp__rows_printed(&job->rows);
-        if (!smp__rows_printed(&job->rows))
-            smp__events_say("rows that are not printed stay in %s: the same command prints them",
-                            job->rows.path);
-        if (job->code == 0 &&
-            (job->rows.lost || !smp__rows_printed(&job->rows) || smp__outlet_broken(STDOUT_FILENO)))
-            job->code = 1;
-        smp__elastic_sweep(job);
-        smp__events_sum(&job->events, job->code);
-        (void)smp__outlet_flush(STDERR_FILENO);
-    }
-    smp__rows_close(&job->rows, recorded); /* which says how far rows have been printed */
-    smp__plans_close(&job->plans);
-    smp__ranks_close(&job->ranks);
-    smp__slots_close(&job->slots);
-    smp__events_close(&job->events);
-    smp_text_free(&job->why);
-    free(job->picked);
-    free(job->gpus);
-    free(job->program);
-    free(job->keep);
-    free(job->folder);
-}
-
 static int supervise(const smp__elastic_options *options)
 {
     smp__elastic_job job = {.options = options,
                             .events = {.file = -1},
                             .rows = {.file = -1},
                             .plans = {.report = -1},
-                            .launcher = {.out = -1, .err = -1},
-                            .ranks = {.directory = -1, .first_gone = -1},
+                            .launcher = {.child = SMP__NO_CHILD},
+                            .hosts = {.lost = -1},
+                            .lost_host = -1,
                             .stalled = -1,
                             .failed_slot = -1};
     const int signals = open_signals();
@@ -527,7 +516,7 @@ static int supervise(const smp__elastic_options *options)
         watch(&job, signals);
     else
         smp__elastic_fail(&job, status);
-    close_job(&job, opened, signals);
+    smp__elastic_close(&job, opened, signals);
     if (signals >= 0)
         close(signals);
     return job.code;

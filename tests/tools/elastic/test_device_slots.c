@@ -42,7 +42,7 @@ static void test_slots_by_a_file(void **state)
     smp__slots slots;
     int picked[2];
     (void)state;
-    assert_int_equal(smp__slots_open(folder, 5, &slots), SMP_OK);
+    assert_int_equal(smp__slots_open(folder, 5, NULL, &slots), SMP_OK);
     assert_false(smp__slots_look(&slots));
     expect_usable(&slots, "11111");
     expect_look(&slots, "3\n", true, "11100");
@@ -72,7 +72,7 @@ static void test_slots_left_out(void **state)
 {
     smp__slots slots;
     (void)state;
-    assert_int_equal(smp__slots_open(folder, 3, &slots), SMP_OK);
+    assert_int_equal(smp__slots_open(folder, 3, NULL, &slots), SMP_OK);
     assert_false(smp__slots_look(&slots));
     assert_false(smp__slots_fail(&slots, 1, 10, 3));
     assert_false(smp__slots_fail(&slots, 1, 20, 3));
@@ -83,6 +83,47 @@ static void test_slots_left_out(void **state)
     expect_look(&slots, "0-1", true, "110"); /* named again */
     assert_false(smp__slots_fail(&slots, 1, 123, 3));
     remove(path);
+    smp__slots_close(&slots);
+}
+
+/* Hosts come and go, and one is added. */
+static void test_slots_of_hosts(void **state)
+{
+    smp__host host[3] = {{.name = "h1", .devices = 2, .listed = true, .state = SMP__HOST_UP},
+                         {.name = "10.0.0.2", .devices = 3, .listed = true, .state = SMP__HOST_UP},
+                         {.name = "h3", .devices = 1, .listed = true, .state = SMP__HOST_UP}};
+    smp__hosts hosts = {.n = 2, .host = host};
+    smp__slots slots;
+    char name[SMP__SLOT_NAME];
+    (void)state;
+    assert_int_equal(smp__slots_open(folder, 4, &hosts, &slots), SMP_OK);
+    expect_usable(&slots, "00000"); /* nobody has looked yet */
+    assert_true(smp__slots_look(&slots));
+    expect_usable(&slots, "11111");
+    assert_int_equal(smp__slots_count(&slots), 4); /* as many as are asked for */
+    assert_string_equal(smp__slot_name(&slots, 3, name), "10.0.0.2:1");
+    assert_int_equal(smp__slot_find(&slots, "10.0.0.2:1"), 3);
+    assert_int_equal(smp__slot_find(&slots, "10.0.0.2:3"), -1);
+    expect_look(&slots, "h1:1 10.0.0.2:0-1\n", true, "01110");
+    expect_look(&slots, "10.0.0.2, 0\n", true, "10111");
+    expect_look(&slots, "h1:2\n", false, "10111");
+    expect_look(&slots, "h2\n", false, "10111");
+    expect_look(&slots, "h1:1-0\n", false, "10111");
+    expect_look(&slots, "h1:\n", false, "10111");
+    host[1].state = SMP__HOST_DOWN;
+    assert_true(smp__slots_look(&slots));
+    expect_usable(&slots, "10000");
+    expect_look(&slots, "3\n", true, "11000");
+    hosts.n = 3;
+    assert_true(smp__slots_look(&slots) || slots.n == 6);
+    expect_usable(&slots, "110000");
+    assert_int_equal(remove(path), 0);
+    assert_true(smp__slots_look(&slots));
+    expect_usable(&slots, "110001");
+    host[1].state = SMP__HOST_UP;
+    host[0].listed = false;
+    assert_true(smp__slots_look(&slots));
+    expect_usable(&slots, "001111");
     smp__slots_close(&slots);
 }
 
@@ -121,6 +162,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_by_a_file),
         cmocka_unit_test(test_slots_left_out),
+        cmocka_unit_test(test_slots_of_hosts),
         cmocka_unit_test(test_blocks_leave_room),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,0 +1,256 @@
+/* The agent of a host, through its lines: it watches, ends orphans, survives what is no line of the
+ * language, holds what is kept when it is alone, and leaves when a later one comes. And the other
+ * side, which survives what no agent says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/checkpoint/heartbeat.h"
+#include "graph/base/clock.h"
+#include "tools/elastic/hosts/agent.h"
+#include "tools/elastic/hosts/agent_link.h"
+
+static char folder[256], keep[300];
+
+/* An agent in a process of its own. */
+typedef struct talk {
+    pid_t pid;
+    int to, from;
+} talk;
+
+static talk start_agent(const char *keep_for)
+{
+    int in[2], out[2];
+    talk t = {0};
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    t.pid = fork();
+    assert_true(t.pid >= 0);
+    if (t.pid == 0) {
+        char *argv[] = {"smp-run", SMP__AGENT_WORD, keep, "0", (char *)(uintptr_t)keep_for, "cpu",
+                        NULL};
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        close(in[1]);
+        close(out[0]);
+        _exit(smp__agent(6, argv));
+    }
+    close(in[0]);
+    close(out[1]);
+    t.to = in[1];
+    t.from = out[0];
+    return t;
+}
+
+static void say(const talk *t, const char *line)
+{
+    assert_int_equal(write(t->to, line, strlen(line)), (ssize_t)strlen(line));
+}
+
+/* The next line that begins so; others are passed over. */
+static void expect_line(const talk *t, const char *begins, char line[SMP__AGENT_LINE])
+{
+    const double until_s = smp_clock_s() + 10.0;
+    for (size_t n = 0; smp_clock_s() < until_s;) {
+        if (read(t->from, line + n, 1) != 1)
+            break;
+        if (line[n] != '\n' && n < SMP__AGENT_LINE - 1) {
+            n++;
+            continue;
+        }
+        line[n] = '\0';
+        n = 0;
+        if (strncmp(line, begins, strlen(begins)) == 0)
+            return;
+    }
+    fail_msg("no line '%s'", begins);
+}
+
+static void expect_end(const talk *t)
+{
+    int status = -1;
+    assert_int_equal(waitpid(t->pid, &status, 0), t->pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(t->to);
+    close(t->from);
+}
+
+static bool is_there(const char *suffix)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s%s", keep, suffix);
+    return access(path, F_OK) == 0;
+}
+
+/* A process that beats as rank 1 of 2, until it is killed. */
+static pid_t start_rank(void)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        smp__heartbeat *beat = NULL;
+        const int directory = open(keep, O_RDONLY | O_DIRECTORY);
+        if (smp__heartbeat_start(directory, 1, 2, &beat) != SMP_OK)
+            _exit(1);
+        smp__heartbeat_step(beat, 7, 0.1);
+        for (;;)
+            pause();
+    }
+    return child;
+}
+
+static void test_agent_watches(void **state)
+{
+    char line[SMP__AGENT_LINE], expected[64];
+    int status = 0;
+    (void)state;
+    assert_int_equal(mkdir(keep, 0700), 0);
+    talk t = start_agent("60");
+    expect_line(&t, SMP__AGENT_HELLO, line);
+    assert_true(strlen(line) > strlen(SMP__AGENT_HELLO));
+    say(&t, "watch 1 0\nwatch 1 -3\nwatch 1 99999999\nkill 5\nkill -1\nkill\nput 1\nput zz 1 "
+            "a\n\n\x01\n");
+    say(&t, "watch 4 2\n");
+    expect_line(&t, "ready", line);
+    assert_string_equal(line, "ready 4 0");
+    assert_true(is_there("-mpi"));
+    const pid_t rank = start_rank();
+    snprintf(expected, sizeof expected, "rank 1 %d 1 7 ", (int)rank);
+    expect_line(&t, expected, line);
+    say(&t, "kill 1\n");
+    snprintf(expected, sizeof expected, "rank 1 %d 0 7 ", (int)rank);
+    expect_line(&t, expected, line);
+    assert_int_equal(waitpid(rank, &status, 0), rank);
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    say(&t, "states\n");
+    expect_line(&t, "states", line);
+    say(&t, "put 1 1 nowhere/at/all\n");
+    expect_line(&t, "failed 0", line);
+    say(&t, "remove\n");
+    expect_line(&t, "removed", line);
+    assert_false(is_there(""));
+    say(&t, "end\n");
+    expect_end(&t);
+    assert_false(is_there("-agent") || is_there("-mpi"));
+}
+
+static void test_agent_ends_orphans(void **state)
+{
+    char line[SMP__AGENT_LINE];
+    int status = 0;
+    (void)state;
+    assert_int_equal(mkdir(keep, 0700), 0);
+    talk t = start_agent("60");
+    expect_line(&t, SMP__AGENT_HELLO, line);
+    say(&t, "watch 1 2\n");
+    expect_line(&t, "ready 1 ", line);
+    const pid_t rank = start_rank();
+    expect_line(&t, "rank 1 ", line);
+    /* A later one comes: the first leaves, and what it watched is an orphan. */
+    talk later = start_agent("0.1");
+    expect_line(&later, SMP__AGENT_HELLO, line);
+    assert_int_equal(waitpid(rank, &status, 0), rank);
+    expect_end(&t);
+    assert_true(is_there("") && is_there("-agent"));
+    /* Alone, it kills its ranks, holds what is kept, and then removes it. */
+    say(&later, "watch 2 2\n");
+    expect_line(&later, "ready 2 ", line);
+    const pid_t second = start_rank();
+    expect_line(&later, "rank 1 ", line);
+    close(later.to);
+    assert_int_equal(waitpid(second, &status, 0), second);
+    later.to = open("/dev/null", O_WRONLY);
+    expect_end(&later);
+    assert_false(is_there("") || is_there("-agent") || is_there("-mpi"));
+}
+
+static void test_agent_refuses(void **state)
+{
+    char line[SMP__AGENT_LINE], path[400];
+    (void)state;
+    snprintf(path, sizeof path, "%s-agent", keep);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    talk t = start_agent("60");
+    expect_line(&t, "failed 0 ", line);
+    expect_end(&t);
+    assert_int_equal(remove(path), 0);
+}
+
+static void count_rank(void *of, const smp__told_rank *rank)
+{
+    *(int *)of += rank->rank >= 0;
+}
+
+/* What a shell prints is heard as what an agent says: whether it may go on, and how many ranks. */
+static void expect_heard(const char *printed, bool right, int ranks)
+{
+    char command[512];
+    int heard = 0;
+    bool open = true;
+    smp__agent_link link;
+    snprintf(command, sizeof command, "printf '%s'; exec sleep 10", printed);
+    char *argv[] = {"/bin/sh", "-c", command, NULL};
+    assert_int_equal(smp__agent_link_open(argv, false, &link), SMP_OK);
+    for (int i = 0; i < 200 && open && (i < 40 || heard < ranks); i++) {
+        open = smp__agent_link_hear(&link, count_rank, &heard);
+        usleep(2000);
+    }
+    assert_int_equal(open, right);
+    assert_int_equal(heard, ranks);
+    assert_true(right || link.why[0] != '\0');
+    smp__agent_link_cut(&link);
+}
+
+static void test_link_survives(void **state)
+{
+    (void)state;
+    expect_heard(
+        "smp-agent 1 a, b\\nrank 0 7 1 3 0\\nbeat\\nrank 99999999999999999999 1 1 1 nan\\n", true,
+        2);
+    expect_heard("smp-agent 1 a\\nrank 0 7", true, 0); /* not a whole line */
+    expect_heard("smp-agent 2 a\\n", false, 0);
+    expect_heard("Welcome to the machine\\n", false, 0);
+    expect_heard("smp-agent 1 a\\nrank x\\n", false, 0);
+    expect_heard("smp-agent 1 a\\nstate 1 2\\n", false, 0);
+    expect_heard("beat\\n", false, 0);
+    expect_heard("\\000\\n", false, 0);
+    expect_heard("failed 0 out of order\\n", true, 0);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(keep, sizeof keep, "%s/keep", folder);
+    signal(SIGPIPE, SIG_IGN);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder) != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agent_watches),
+        cmocka_unit_test(test_agent_ends_orphans),
+        cmocka_unit_test(test_agent_refuses),
+        cmocka_unit_test(test_link_survives),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
