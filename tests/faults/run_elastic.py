@@ -202,9 +202,8 @@ class Life:
             shape = self.draw_shape(size, fewer)
         # No device is left out where there need not be a plan for fewer.
         all_stay = ["--failures-allowed", "9"] if not fewer and (self.family == "mlp" or "--tensor" in shape) else []
-        self.save_every = self.rng.choice((7, 20))
         self.options = ["model.yaml", "-n", f"1:{self.most}", *plan_with, *shape, *all_stay, *self.train,
-                        "--checkpoint", "saved", "--save-every", str(self.save_every),
+                        "--checkpoint", "saved", "--save-every", str(self.rng.choice((7, 20))),
                         "--keep-every", str(self.keep_every), "--keep-in", str(self.memory),
                         "--log", "steps.csv", "--events", "events.jsonl",
                         "--beat-limit", f"{BEAT_LIMIT_S:g}", "--wait", "20"]
@@ -539,9 +538,8 @@ class Life:
         states are apart."""
         events = self.events()
         resumed = [event for event in events if event["event"] == "resumed"]
-        apart = self.save_every if self.hosts else self.keep_every
         for event in resumed:
-            expect(event["lost_steps"] <= apart or "reboot" in self.kinds,
+            expect(event["lost_steps"] <= self.keep_every or "reboot" in self.kinds,
                    f"{event['lost_steps']} steps were lost: {event}")
         for at, kind in self.deaths:
             after = [event for event in resumed if event["time_s"] > at]
