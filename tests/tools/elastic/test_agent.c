@@ -216,9 +216,7 @@ static void expect_heard(const char *printed, bool right, int ranks)
 static void test_link_survives(void **state)
 {
     (void)state;
-    expect_heard(
-        "smp-agent 1 a, b\\nrank 0 7 1 3 0\\nbeat\\nrank 999999999 1 1 1 nan\\n", true,
-        2);
+    expect_heard("smp-agent 1 a, b\\nrank 0 7 1 3 0\\nbeat\\nrank 999999999 1 1 1 nan\\n", true, 2);
     expect_heard("smp-agent 1 a\\nrank 0 7", true, 0); /* not a whole line */
     expect_heard("smp-agent 2 a\\n", false, 0);
     expect_heard("Welcome to the machine\\n", false, 0);
