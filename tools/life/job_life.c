@@ -345,6 +345,17 @@ static smp_status take_wait(smp__life_state *s, const smp_yaml_node *event)
     return note(s, "waits: %d of %d devices at hand", at_hand, needed);
 }
 
+/* A host of several is up, lost or refused. */
+static smp_status take_host(smp__life_state *s, const smp_yaml_node *event)
+{
+    const char *host, *state;
+    smp__life_turn turn = {.at_s = s->now_s, .step = s->top};
+    SMP_TRY(read_word(event, "host", &host));
+    SMP_TRY(read_word(event, "state", &state));
+    snprintf(turn.what, sizeof turn.what, "host %s: %s", host, state);
+    return add_turn(s->life, &turn);
+}
+
 /* Events that are told with one number. */
 static smp_status take_noted(smp__life_state *s, const smp_yaml_node *event, const char *name)
 {
@@ -378,7 +389,7 @@ static smp_status take_event(smp__life_state *s, const smp_yaml_node *event)
     } takes[] = {{"begin", take_begin}, {"plan", take_plan},       {"devices", take_devices},
                  {"start", take_start}, {"resumed", take_resumed}, {"steps", take_steps},
                  {"ended", take_ended}, {"failure", take_failure}, {"wait", take_wait},
-                 {"end", take_end}};
+                 {"host", take_host},   {"end", take_end}};
     const char *name;
     double time_s;
     SMP_TRY(smp_yaml_map(event, "event"));

@@ -36,6 +36,7 @@ static const char whole[] =
     "\"signal\": "
     "9, \"exit_code\": 137, \"stalled\": false}\n"
     "{\"time_s\": 1015, \"event\": \"left_out\", \"device\": 3}\n"
+    "{\"time_s\": 1015, \"event\": \"host\", \"host\": \"h2\", \"state\": \"lost\"}\n"
     "{\"time_s\": 1015, \"event\": \"start\", \"devices\": 3, \"global_batch\": 8}\n"
     "{\"time_s\": 1018, \"event\": \"resumed\", \"from\": \"memory\", \"step\": 19, \"done\": 20, "
     "\"lost_steps\": 1, \"detect_s\": 0.25, \"pause_s\": 0, \"plan_s\": 0.5, \"start_s\": 1, "
@@ -100,16 +101,17 @@ static void test_life_in_order(void **state)
     assert_int_equal(life.level[1].devices, 1);
     assert_int_equal(life.n_rate, 4);
     assert_float_equal(life.rate[0].per_s, 16.0, 1e-6); /* 19 steps of 8 samples in 9.5 s */
-    assert_int_equal(life.n_turn, 6);
+    assert_int_equal(life.n_turn, 7);
     assert_string_equal(life.turn[0].what, "the job begins");
     assert_string_equal(life.turn[1].what, "rank 2 (device 3) died (signal 9)");
     assert_true(life.turn[1].resumed && life.turn[1].before == 4 && life.turn[1].after == 3);
     assert_string_equal(life.turn[1].from, "memory");
     assert_string_equal(life.turn[2].what, "device 3 is left out");
-    assert_string_equal(life.turn[3].what, "other devices are at hand");
-    assert_false(life.turn[3].resumed); /* the supervisor was killed before */
-    assert_string_equal(life.turn[4].what, "waits: 1 of 2 devices at hand");
-    assert_string_equal(life.turn[5].what, "the supervisor is started again");
+    assert_string_equal(life.turn[3].what, "host h2: lost");
+    assert_string_equal(life.turn[4].what, "other devices are at hand");
+    assert_false(life.turn[4].resumed); /* the supervisor was killed before */
+    assert_string_equal(life.turn[5].what, "waits: 1 of 2 devices at hand");
+    assert_string_equal(life.turn[6].what, "the supervisor is started again");
     smp__life_free(&life);
 }
 
