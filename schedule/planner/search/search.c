@@ -35,6 +35,7 @@
 enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 
 enum { EVERY_BOUND = 8 }; /* on live micro-batches; of higher ones three in four */
+enum { OVERTIME = 10 };   /* times the effort for a search that has found nothing yet */
 
 #define PATIENCE 0.15        /* of the time that is left; */
 #define LITTLE_PATIENCE 0.01 /* with shards, of which there are many to look at, */
@@ -518,6 +519,14 @@ smp_status smp__search_try(smp__search *s, int32_t index)
     return add_bounds(s, index, binds);
 }
 
+/* By when a search that has found nothing gives up; 0: never. */
+static double last_s(const smp__search *s)
+{
+    const smp__budget *budget = s->budget;
+    return budget->end_s > 0.0 ? budget->begin_s + OVERTIME * (budget->end_s - budget->begin_s)
+                               : 0.0;
+}
+
 /* Until when one configuration of a large search may look for what fits. Some take as long as a
  * hundred others: those wait until the others had their turn. */
 static double patience_s(const smp__search *s, double share)
@@ -525,17 +534,20 @@ static double patience_s(const smp__search *s, double share)
     if (!s->configs.quick)
         return 0.0;
     if (share >= 1.0)
-        return s->n_least > 0 ? s->budget->part_s : 0.0;
+        return s->n_least > 0 ? s->budget->part_s : last_s(s);
     return smp__budget_is_over(s->budget) ? 0.0 : smp__budget_share(s->budget, share);
 }
 
-/* Once the time is over only what is needed to have an answer is tried. */
+/* Once the time is over only what is needed to have an answer is tried, and that not for ever: on
+ * 1,018 devices the only pipelines may have hundreds of stages. */
 static smp_status try_each(smp__search *s, double share)
 {
     const smp__trial *trial = s->configs.planner->trial;
     const bool gives_up = trial && !trial->patient;
     for (int32_t i = 0; i < s->configs.n; i++) {
         if ((s->n_least > 0 || gives_up) && smp__budget_is_over(s->budget))
+            break;
+        if (s->n_least == 0 && smp_work_past(last_s(s)))
             break;
         s->budget->patience_s = patience_s(s, share);
         SMP_TRY(smp__search_try(s, i));
@@ -632,6 +644,18 @@ static bool no_other(const smp__search *s)
     return s->configs.planner->left_out && s->n == 0 && s->missed < 0;
 }
 
+static smp_status fail_late(const smp__search *s)
+{
+    int open = 0;
+    for (int32_t i = 0; i < s->configs.n; i++)
+        open += smp__config_is_open(&s->configs.config[i]);
+    return smp_fail(SMP_ERR_NO_FIT,
+                    "no plan was found in %d times the effort; %d of %d configurations were not "
+                    "looked through: another number of devices may suit the batch, a higher "
+                    "--effort looks longer",
+                    OVERTIME, open, s->configs.n);
+}
+
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
     smp__search s = {
@@ -656,7 +680,9 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     /* In a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on =
         !planner->trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
-    if (status == SMP_OK && s.n_least == 0)
+    if (status == SMP_OK && s.n_least == 0 && s.timed_out && goes_on && smp_work_past(last_s(&s)))
+        status = fail_late(&s);
+    else if (status == SMP_OK && s.n_least == 0)
         status =
             goes_on && !no_other(&s) ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");
     if (status == SMP_OK)
