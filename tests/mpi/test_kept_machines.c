@@ -85,7 +85,7 @@ static double step(smp *job)
         x[i] = (float)((7 * i + (int)job->step) % 11) / 5.0f - 1.0f;
         wanted[i] = (float)(5 * i % 13) / 6.0f - 1.0f;
     }
-    const int64_t first = first_sample(job) * FEATURES;
+    const int64_t first = smp_samples_before(job) * FEATURES;
     const void *inputs[] = {x + first, wanted + first};
     must(smp_step(job, inputs, &result));
     return result.loss;

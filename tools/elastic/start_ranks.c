@@ -278,13 +278,13 @@ static void say_start(smp__elastic_job *job)
                             smp__slot_name(&job->slots, job->picked[i], name));
         else
             smp_text_append(&slots, "%s%d", i > 0 ? ", " : "", job->picked[i]);
-    smp__events_put(&job->events, "start",
-                    "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
-                    "\"predicted_us\": %.1f, \"global_batch\": %lld",
-                    job->record.incarnation, job->devices, slots.data ? slots.data : "",
-                    strrchr(job->plan, '/') + 1, job->plans.of[job->devices].step_us,
-                    (long long)(job->plans.first->microbatch_size *
-                                smp_plan_microbatches(job->plans.first)));
+    smp__events_put(
+        &job->events, "start",
+        "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
+        "\"predicted_us\": %.1f, \"global_batch\": %lld",
+        job->record.incarnation, job->devices, slots.data ? slots.data : "",
+        strrchr(job->plan, '/') + 1, job->plans.of[job->devices].step_us,
+        (long long)(job->plans.first->microbatch_size * smp_plan_microbatches(job->plans.first)));
     smp_text_free(&slots);
 }
 

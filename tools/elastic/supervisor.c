@@ -3,6 +3,7 @@
 #include "tools/elastic/supervisor.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
