@@ -9,6 +9,7 @@
 
 #include "graph/model/op.h"
 #include "schedule/memory/memory_build.h"
+#include "graph/base/clock.h"
 #include "schedule/planner/fit/fit.h"
 
 /* Growing list of numbers that a key is made of. */
@@ -365,6 +366,7 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *
         smp_status status = kind->order(&shape, r, &order);
         if (status == SMP_OK)
             status = smp__planner_least_beside(planner, candidate, &order, r, &beside);
+        smp_work_count(SMP_WORK_OP, (double)order.n); /* each action is made and looked at once */
         smp_program_free(&order);
         SMP_TRY(status);
         bytes[r] += beside;

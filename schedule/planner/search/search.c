@@ -522,9 +522,8 @@ smp_status smp__search_try(smp__search *s, int32_t index)
 /* By when a search that has found nothing gives up; 0: never. */
 static double last_s(const smp__search *s)
 {
-    const smp__budget *budget = s->budget;
-    return budget->end_s > 0.0 ? budget->begin_s + OVERTIME * (budget->end_s - budget->begin_s)
-                               : 0.0;
+    const double end_s = s->budget->end_s;
+    return end_s > 0.0 ? end_s + OVERTIME * smp_effort_s(s->configs.request->options.effort) : 0.0;
 }
 
 /* Until when one configuration of a large search may look for what fits. Some take as long as a

@@ -9,6 +9,11 @@ static const double part_end[2][3] = {{0.8, 1.0, 1.0}, {0.65, 0.82, 0.89}};
 
 static const double effort_s[] = {1.0, 10.0, 100.0, 0.0};
 
+double smp_effort_s(smp_effort effort)
+{
+    return effort_s[effort];
+}
+
 double smp_effort_begin(smp_effort effort, double limit_s)
 {
     const double all_s = effort_s[effort] > 0.0 ? effort_s[effort] : limit_s;

@@ -12,6 +12,9 @@
  * limit_s > 0 no later than when the thread has had a core for so long; 0: none. */
 double smp_effort_begin(smp_effort effort, double limit_s);
 
+/* Seconds of work that an effort is; 0: as long as it takes. */
+double smp_effort_s(smp_effort effort);
+
 typedef enum smp__part { SMP__PART_FIND, SMP__PART_IMPROVE, SMP__PART_PROVE } smp__part;
 
 typedef struct smp__budget {
