@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 sed 's/^let: .*/let: {T: 32, d: 64, heads: 4, layers: 2, vocab: 256}/' "$SMP_EXAMPLES/gpt-tiny.yaml" >tiny.yaml
 limit_s=150 expect_exit 0 "$SMP_EXAMPLES/elastic-life.sh" life tiny.yaml 800
 expect_match out '^800 steps; 2 failures, [12] changes? of devices, 2 supervisors, [0-9]+ steps? lost; .* % of .* s in steps that count$'
-expect_equal rows "$(grep -oE '^step [0-9]+' life/rows.txt | grep -oE '[0-9]+')" "$(seq 800)"
+expect_equal rows "$(sed -nE 's/^step ([0-9]+)  loss .*/\1/p' life/rows.txt)" "$(seq 800)"
 expect_json_lines() { while IFS= read -r line; do printf '%s\n' "$line" >line.json && expect_json line.json; done <"$1"; }
 expect_json_lines life/events.jsonl
 row() { sed -n "/<table id='life'/,/<\/table>/p" life/life.html | grep -c "$1" || true; }
