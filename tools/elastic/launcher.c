@@ -49,6 +49,9 @@ smp_status smp__launcher_prepare(int n, const char *shell)
         {"OMPI_MCA_oob_tcp_keepalive_probes", "4"},
     };
     int failed = set_all(always, sizeof always / sizeof always[0]);
+    const char *plm = getenv("OMPI_MCA_plm");
+    if (shell && plm && strcmp(plm, "isolated") == 0) /* set while there was one host */
+        failed |= unsetenv("OMPI_MCA_plm");
     failed |= shell ? set_all(several, sizeof several / sizeof several[0]) : set_all(alone, 1);
     if (n > sysconf(_SC_NPROCESSORS_ONLN))
         failed |= set_all(crowded, 2);

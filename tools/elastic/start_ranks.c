@@ -321,8 +321,22 @@ smp_status smp__elastic_start(smp__elastic_job *job, int devices)
     return SMP_OK;
 }
 
+/* A new job goes on with what it finds only if that is asked for: on this host supervisor.c has
+ * looked, what others have is known now. */
+static smp_status check_hosts(const smp__elastic_job *job)
+{
+    if (job->record.incarnation > 1 || job->options->run.train.resume ||
+        smp__checkpoint_exists(job->folder) || !smp__hosts_have_state(&job->hosts))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: on another host it holds the state of a run that was not ended: continue "
+                    "it with --resume=auto, remove it, or choose another folder by --keep-in",
+                    job->keep);
+}
+
 smp_status smp__elastic_launch(smp__elastic_job *job)
 {
+    SMP_TRY(check_hosts(job));
     SMP_TRY(smp__rows_begin(&job->rows));
     job->started_s = smp_clock_s();
     job->loaded_s = job->first_mark_s = job->mark_s = 0.0;

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/log/step_log.h"
 #include "exec/transport/comm.h"
@@ -131,6 +132,29 @@ static smp_status open_hosts(smp__elastic_job *job)
     return smp__hosts_open(&options, &job->hosts);
 }
 
+/* The job is run from one host at a time: an earlier supervisor may have been lost with its host,
+ * and its ranks' lock of DIR then has to run out; that of a job that lives does not. */
+static smp_status wait_for_folder(const smp__elastic_job *job)
+{
+    const double until_s = smp_clock_s() + SMP__LOCK_LEASE_S + SMP__LOCK_RENEW_S;
+    bool told = false;
+    for (;;) {
+        smp__folder_lock *lock = NULL;
+        sigset_t pending;
+        const smp_status status = smp__folder_lock_take(job->folder, 0.0, &lock);
+        smp__folder_lock_release(lock);
+        if (status != SMP_ERR_INPUT || smp_clock_s() > until_s)
+            return status;
+        if (!told)
+            smp__events_say("waits for its lock to run out: %s", smp_last_error());
+        told = true;
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        if (sigpending(&pending) == 0 &&
+            (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
+            return status;
+    }
+}
+
 /* What an earlier supervisor has left, or a new job. */
 static smp_status open_job(smp__elastic_job *job)
 {
@@ -143,6 +167,8 @@ static smp_status open_job(smp__elastic_job *job)
     smp_status status = path.failed ? smp_fail_memory(1) : smp__rows_open(path.data, &job->rows);
     smp_text_free(&path);
     SMP_TRY(status);
+    if (o->hosts)
+        SMP_TRY(wait_for_folder(job));
     SMP_TRY(open_hosts(job));
     SMP_TRY(smp__slots_open(job->folder, o->most, &job->hosts, &job->slots));
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));

@@ -57,9 +57,17 @@ smp_status smp__agent_shared(const char *keep, char *path, unsigned long size)
 static void sweep(const char *keep)
 {
     char path[PATH_BYTES];
-    DIR *all = smp__agent_shared(keep, path, sizeof path) == SMP_OK ? opendir(path) : NULL;
-    if (!all)
+    struct stat info;
+    if (smp__agent_shared(keep, path, sizeof path) != SMP_OK)
         return;
+    const int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool own = directory >= 0 && fstat(directory, &info) == 0 && info.st_uid == geteuid();
+    DIR *all = own ? fdopendir(directory) : NULL;
+    if (!all) {
+        if (directory >= 0)
+            close(directory);
+        return;
+    }
     for (const struct dirent *entry; (entry = readdir(all));)
         unlinkat(dirfd(all), entry->d_name, 0); /* "." and ".." stay */
     closedir(all);
@@ -290,7 +298,7 @@ static void hold(agent *a)
     while (smp_clock_s() < until_s)
         if (poll(&wait, 1, 1000) > 0)
             return;
-    if (smp__rank_watch_end_orphans(a->keep) == SMP_OK && remove_kept(a->keep) == SMP_OK)
+    if (remove_kept(a->keep) == SMP_OK) /* unless another job of the user's has it by now */
         sweep(a->keep);
 }
 

@@ -16,9 +16,10 @@ static bool has_told(const smp__agent_link *link)
     return link->told_states;
 }
 
+/* One that was lost and is there again has not been asked. */
 static bool has_put(const smp__agent_link *link)
 {
-    return link->put >= 0;
+    return link->put >= 0 || !link->told_states;
 }
 
 /* What all have: [n], malloc'ed; what is in it stays the links'. */
@@ -52,6 +53,29 @@ static smp_status is_later(const smp__kept_state *state, const char *directory, 
     return SMP_OK;
 }
 
+/* Have those that wrote all of it, and are they still there? What a lost one wrote may be half. */
+static smp_status check_written(smp__hosts *h, const smp__kept_state *state)
+{
+    smp__spans all = {0};
+    smp_status status = SMP_OK;
+    for (int i = 0; i < h->n; i++) {
+        const smp__agent_link *link = &h->host[i].link;
+        if (h->host[i].state != SMP__HOST_UP || link->put < 0)
+            continue;
+        for (int k = 0; k < link->n_states; k++)
+            for (int32_t a = 0; smp__kept_same(&link->states[k], state) &&
+                                a < link->states[k].spans.n && status == SMP_OK;
+                 a++)
+                status = smp__spans_add(&all, link->states[k].spans.at[a].begin,
+                                        link->states[k].spans.at[a].end);
+    }
+    smp__spans_join(&all);
+    if (status == SMP_OK && !smp__spans_cover(&all, 0, state->bytes))
+        status = smp_fail(SMP_ERR_FAILED, "a host was lost while the state was saved");
+    smp__spans_free(&all);
+    return status;
+}
+
 static smp_status copy(smp__hosts *h, const smp__kept_state *state, const char *directory)
 {
     smp__checkpoint_copy *file = NULL;
@@ -66,23 +90,26 @@ static smp_status copy(smp__hosts *h, const smp__kept_state *state, const char *
         smp__hosts_say(h, line);
         status = smp__hosts_await(h, has_put, write_s) ? SMP_OK : SMP_ERR_FAILED;
     }
-    for (int i = 0; i < h->n && status == SMP_OK; i++) { /* one may have been lost meanwhile */
-        bool had = false;
-        for (int k = 0; k < h->host[i].link.n_states; k++)
-            had = had || smp__kept_same(&h->host[i].link.states[k], state);
-        if (had && h->host[i].state != SMP__HOST_UP)
-            status = smp_fail(SMP_ERR_FAILED, "host %s was lost while the state was saved",
-                              h->host[i].name);
-    }
+    if (status == SMP_OK)
+        status = check_written(h, state);
     return smp__checkpoint_copy_end(file, status);
 }
 
-smp_status smp__hosts_save(smp__hosts *h, const char *directory, int64_t *step)
+/* Whoever is up tells what it has, and writes it. */
+static smp_status save_once(smp__hosts *h, const char *directory, int64_t *step)
 {
     smp__kept_state *all = NULL;
     int n = 0, n_chosen = 0;
     bool later = false;
     *step = 0;
+    for (int i = 0; i < h->n; i++) {
+        smp__agent_link *link = &h->host[i].link;
+        smp__kept_states_free(link->states, link->n_states);
+        link->states = NULL;
+        link->n_states = 0;
+        link->told_states = false;
+        link->put = -1;
+    }
     smp__hosts_say(h, "states");
     if (!smp__hosts_await(h, has_told, tell_s))
         return SMP_ERR_FAILED;
@@ -97,5 +124,14 @@ smp_status smp__hosts_save(smp__hosts *h, const char *directory, int64_t *step)
         *step = all[chosen[0]].step;
     free(chosen);
     free(all);
+    return status;
+}
+
+/* What a host that is lost meanwhile had, its partner may have. */
+smp_status smp__hosts_save(smp__hosts *h, const char *directory, int64_t *step)
+{
+    smp_status status = save_once(h, directory, step);
+    for (int again = 0; again < 2 && status == SMP_ERR_FAILED; again++)
+        status = save_once(h, directory, step);
     return status;
 }

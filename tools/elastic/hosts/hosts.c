@@ -160,6 +160,7 @@ static void welcome(smp__hosts *h, int i)
         h->options.say("host %s is not used: it has %s, this one %s", host->name, host->link.kind,
                        h->kind);
         smp__agent_link_say(&host->link, "end");
+        smp__agent_link_cut(&host->link); /* nothing is read of it any more */
         return;
     }
     if (again)

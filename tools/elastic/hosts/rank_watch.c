@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -82,10 +83,26 @@ smp_status smp__rank_watch_check(void)
     return SMP_OK;
 }
 
+/* The folder, if it is this user's alone: what others wrote there would name processes to be
+ * killed. -1: it is not, or not yet there. */
+static int open_own(const char *folder)
+{
+    struct stat info;
+    const int directory = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0 ||
+        (fstat(directory, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0))
+        return directory;
+    close(directory);
+    return -1;
+}
+
 smp_status smp__rank_watch_end_orphans(const char *folder)
 {
-    DIR *all = opendir(folder);
+    const int directory = open_own(folder);
+    DIR *all = directory >= 0 ? fdopendir(directory) : NULL;
     smp_status status = SMP_OK;
+    if (!all && directory >= 0)
+        close(directory);
     if (!all) /* nothing has been kept yet */
         return SMP_OK;
     for (const struct dirent *entry; status == SMP_OK && (entry = readdir(all));)
@@ -133,7 +150,7 @@ static void take_beat(smp__watched *rank, const smp__beat *beat, double elapsed_
 void smp__rank_watch_look(smp__rank_watch *watch, double elapsed_s)
 {
     if (watch->directory < 0)
-        watch->directory = open(watch->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        watch->directory = open_own(watch->folder);
     for (int i = 0; i < watch->n && watch->directory >= 0; i++) {
         char name[NAME_BYTES];
         smp__beat beat;
