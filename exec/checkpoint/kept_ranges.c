@@ -205,11 +205,16 @@ static smp_status is_complete(const smp__kept_state *states, int n, int first, b
     return status;
 }
 
+/* The branch before the number: a save that is begun counts from its beginning, and a machine that
+ * was away then may come back with the number of one that was never complete. */
 static bool is_better(const smp__kept_state *a, const smp__kept_state *b)
 {
-    if (a->number != b->number)
-        return a->number > b->number;
-    return a->branch != b->branch ? a->branch > b->branch : a->step > b->step;
+    const bool a_unread = a->number == INT64_MAX, b_unread = b->number == INT64_MAX;
+    if (a_unread != b_unread)
+        return a_unread;
+    if (a->branch != b->branch)
+        return a->branch > b->branch;
+    return a->number != b->number ? a->number > b->number : a->step > b->step;
 }
 
 smp_status smp__kept_choose(const smp__kept_state *states, int n, int *chosen, int *n_chosen)

@@ -42,9 +42,9 @@ void smp__kept_state_print(const smp__kept_state *state, smp_text *line);
 bool smp__kept_state_parse(const char *line, smp__kept_state *out);
 
 /* Of what several machines have, the first of each state that can be gone on from, best first: it
- * has a name on one of them, and together they have all of its bytes. What follows a later save is
- * better, then a later branch, then a later step; a header that cannot be read is first, as it is
- * to be reported. chosen: [n]. */
+ * has a name on one of them, and together they have all of its bytes. A later branch is better,
+ * then what follows a later save, then a later step; a header that cannot be read is first, as it
+ * is to be reported. chosen: [n]. */
 smp_status smp__kept_choose(const smp__kept_state *states, int n, int *chosen, int *n_chosen);
 /* Are they of one state? */
 bool smp__kept_same(const smp__kept_state *a, const smp__kept_state *b);

@@ -257,7 +257,8 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
 }
 
 /* Checkpoints in the order in which they are tried: rank 0's. What is kept in memory has the number
- * of the save that it follows. A save that is later was made by the same job of a step that this
+ * of the save that it follows; of a branch that is left it may be higher than of a later one, which
+ * is tried before it. A save that is later was made by the same job of a step that this
  * one does not pass, or by a job that has left the branch of what is in memory. */
 typedef struct candidates {
     smp__saved *saved;

@@ -106,11 +106,14 @@ static void test_kept_choose(void **state)
                                    "00000000000000aa 1 5 0 90 0 2 1 40-90"};
     assert_int_equal(choose(unnamed, 2, chosen), 0);
     /* of a machine that was away: another branch, which is later by its steps alone */
-    const char *const stale[] = {
-        "00000000000000aa 1 9 0 90 1 0 1 0-90", "00000000000000bb 2 6 0 90 1 0 1 0-90",
-        "00000000000000bb 2 7 0 90 1 1 1 0-90", "00000000000000cc 1 1 1 90 1 1 1 0-90"};
-    assert_int_equal(choose(stale, 4, chosen), 4);
-    const int order[] = {3, 2, 1, 0};
+    const char *const stale[] = {"00000000000000aa 1 9 0 90 1 0 1 0-90",
+                                 "00000000000000bb 2 6 0 90 1 0 1 0-90",
+                                 "00000000000000bb 2 7 0 90 1 1 1 0-90",
+                                 "00000000000000cc 1 1 1 90 1 1 1 0-90",
+                                 "00000000000000bb 2 6 1 90 1 2 1 0-90",
+                                 "00000000000000dd 0 1 9223372036854775807 90 1 0 1 0-90"};
+    assert_int_equal(choose(stale, 6, chosen), 5); /* of bb, 6 is one state */
+    const int order[] = {5, 2, 1, 3, 0};
     assert_memory_equal(chosen, order, sizeof order);
     const char *const mixed[] = {"00000000000000aa 1 5 0 90 1 0 1 0-50",
                                  "00000000000000bb 1 5 0 90 1 0 1 50-90"};
