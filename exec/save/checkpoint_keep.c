@@ -409,15 +409,21 @@ smp_status smp__keep_deliver(smp *s)
     return wait_messages(s, false);
 }
 
-smp_status smp__keep_settle(smp *s)
+/* What was begun is written, and no message is under way. Collective. */
+static smp_status arrive(smp *s)
 {
-    if (!smp__keep_of(s))
-        return SMP_OK;
     smp_status status = wait_written(s, true);
     if (status == SMP_OK)
         status = send_written(s);
     SMP_TRY(smp__comm_agree(s->comm, status));
-    SMP_TRY(smp__comm_agree(s->comm, wait_messages(s, true)));
+    return smp__comm_agree(s->comm, wait_messages(s, true));
+}
+
+smp_status smp__keep_settle(smp *s)
+{
+    if (!smp__keep_of(s))
+        return SMP_OK;
+    SMP_TRY(arrive(s));
     double lacks = smp__keep_lacks(s);
     SMP_TRY(smp__comm_sum(s->comm, &lacks, 1));
     smp__keep_agree(s, lacks);
@@ -471,12 +477,16 @@ void smp__keep_rewind(smp *s)
         k->rewound = true;
 }
 
-void smp__keep_discard(smp *s)
+smp_status smp__keep_discard(smp *s)
 {
     struct smp__keep *k = smp__keep_of(s);
+    if (!k)
+        return SMP_OK;
+    const smp_status status = arrive(s); /* a rank may already wait for another's part */
     smp__keep_rewind(s);
-    if (k && smp__keep_is_first(s))
+    if (smp__keep_is_first(s))
         note_names(k, smp__kept_forget(k->folder, 0));
+    return status;
 }
 
 const char *smp__keep_folder(const smp *s)
@@ -547,6 +557,9 @@ static smp_status remove_folder(smp *s, struct smp__keep *k)
 /* Others may still write to what is mapped, unless all have agreed that they do not. */
 static void close_places(const smp *s, struct smp__keep *k)
 {
+    int left = 0;
+    if (!s->comm->failed && (smp__byte_messages_test(&k->messages, &left) != SMP_OK || left > 0))
+        return;
     for (int i = 0; i < SMP__KEPT_PLACES && !s->comm->failed; i++)
         if (k->map[i])
             munmap(k->map[i], (size_t)k->state.bytes);

@@ -36,8 +36,9 @@ double smp__keep_lacks(const smp *s);
 void smp__keep_agree(smp *s, double lacks);
 /* The weights are about to become those of another step: after smp__keep_settle, on all ranks. */
 void smp__keep_rewind(smp *s);
-/* Nothing of what is kept is to be gone on from: replicas differ. On all ranks. */
-void smp__keep_discard(smp *s);
+/* Nothing of what is kept is to be gone on from: replicas differ. What was begun gets no name, and
+ * is waited for. Collective. */
+smp_status smp__keep_discard(smp *s);
 
 /* The folder, or NULL. */
 const char *smp__keep_folder(const smp *s);

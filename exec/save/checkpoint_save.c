@@ -169,9 +169,10 @@ static smp_status prepare(smp *s, const char *path)
 static smp_status check_alike(smp *s)
 {
     const smp_status status = smp_replicas_check(s);
-    if (smp__replicas_differ(s))
-        smp__keep_discard(s);
-    return status;
+    if (!smp__replicas_differ(s))
+        return status;
+    const smp_status discarded = smp__keep_discard(s);
+    return status == SMP_OK ? discarded : status;
 }
 
 static smp_status start(smp *s, const char *path, bool behind)

@@ -152,6 +152,20 @@ static void unname(int number, int64_t step)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* How many states of a machine have a name. */
+static int has_name(int number)
+{
+    int names = 0;
+    DIR *folder;
+    MPI_Barrier(MPI_COMM_WORLD);
+    assert_non_null(folder = opendir(folder_of(number)));
+    for (struct dirent *entry; (entry = readdir(folder));)
+        names += strncmp(entry->d_name, "checkpoint-", strlen("checkpoint-")) == 0;
+    closedir(folder);
+    MPI_Barrier(MPI_COMM_WORLD);
+    return names;
+}
+
 static smp *go_on(shape sh, const char *machines, int64_t from, bool memory)
 {
     put_on(machines);
@@ -520,6 +534,25 @@ static void test_end(void **state)
     clean();
 }
 
+/* What is given up has messages under way: none of them is taken for one of a later state. */
+static void test_discard(void **state)
+{
+    (void)state;
+    clean();
+    put_on("0011");
+    const smp_options options = options_for(line, 1);
+    smp *job = open_job(&options);
+    go(job, 3);
+    must(smp__keep_discard(job));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(has_name(i), 0);
+    go(job, 7);
+    smp_finalize(job);
+    lose(1);
+    go_on_to(line, "0022", 7, 9);
+    clean();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -527,7 +560,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_named_on_one),  cmocka_unit_test(test_what_is_lent),
         cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end)};
+        cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end),
+        cmocka_unit_test(test_discard)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -137,9 +137,13 @@ static smp_status check_replicas(smp__trainer *t, int64_t step, bool saves)
     if (saves ? !replays : !due(step, o->check_replicas, o->steps))
         return SMP_OK;
     const smp_status status = smp_replicas_check(t->job);
-    if (smp__replicas_differ(t->job))
-        smp__keep_discard(t->job);
-    return smp__replicas_differ(t->job) && replays ? replay(t, step) : status;
+    if (!smp__replicas_differ(t->job))
+        return status;
+    const smp_status discarded = smp__keep_discard(t->job);
+    if (!replays)
+        return status == SMP_OK ? discarded : status;
+    SMP_TRY(discarded);
+    return replay(t, step);
 }
 
 static void ask_save(smp__trainer *t)
