@@ -148,8 +148,21 @@ static smp_status plan_messages(const smp *s, const smp__kept_list *list, const 
     return status;
 }
 
-/* This machine's: what it has, and what its ranks read, in a place that has no name, unless that is
- * there already. */
+/* A state for which there is no room is passed over. Nothing is given up before that is known. */
+static smp_status make_room(struct smp__keep *k, const smp__kept_state *here, bool has)
+{
+    smp_status status = smp__kept_allocate(k->folder, here->place, &here->spans);
+    if (status == SMP_ERR_FAILED)
+        status = smp_fail(SMP_ERR_INPUT, "%s", smp_last_error());
+    SMP_TRY(status);
+    if (has)
+        return SMP_OK;
+    SMP_TRY(smp__kept_unname(k->folder, here->place));
+    return smp__kept_claim(k->folder, here->place, NULL);
+}
+
+/* This machine's: what it has, and what its ranks read. A place that has a part of it keeps its
+ * name: what comes lies where its index says that there is nothing. */
 static smp_status make_place(const smp *s, const smp__kept_list *list, const smp__kept_state *of,
                              const smp__spans *wanted, smp__kept_state *here)
 {
@@ -162,10 +175,7 @@ static smp_status make_place(const smp *s, const smp__kept_list *list, const smp
         has && has->named && smp__spans_bytes(&here->spans) == smp__spans_bytes(&has->spans);
     if (!smp__keep_is_first(s) || here->named)
         return SMP_OK;
-    SMP_TRY(smp__kept_unname(k->folder, here->place));
-    if (!has)
-        SMP_TRY(smp__kept_claim(k->folder, here->place, NULL));
-    return smp__kept_allocate(k->folder, here->place, &here->spans);
+    return make_room(k, here, has);
 }
 
 typedef struct fetching {
@@ -215,8 +225,21 @@ static smp_status name_place(smp__kept_folder *folder, const smp__kept_state *he
     }
     if (here->named)
         return SMP_OK;
+    SMP_TRY(smp__kept_unname(folder, here->place));
     SMP_TRY(smp__kept_extend(folder, here->place, here));
     return smp__kept_name(folder, here->place, here->step);
+}
+
+/* One machine after another: whatever ends the job meanwhile, the state has no less than the names
+ * of the others. Collective. */
+static smp_status name_places(smp *s, const smp__kept_state *here)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    for (int machine = 0; machine < k->machines.n; machine++) {
+        const bool own = s->comm->world_rank == k->machines.first[machine];
+        SMP_TRY(smp__comm_agree(s->comm, own ? name_place(k->folder, here) : SMP_OK));
+    }
+    return SMP_OK;
 }
 
 static smp_status plan_fetch(const smp *s, const smp__kept_list *list, const smp__kept_state *of,
@@ -245,9 +268,8 @@ smp_status smp__kept_fetch(smp *s, const smp__kept_list *list, int i)
         status = smp__comm_agree(s->comm, plan_fetch(s, list, &of, wanted, &f, &here));
     if (status == SMP_OK && k->machines.n > 1)
         status = smp__comm_agree(s->comm, travel(s, &f, &here));
-    if (status == SMP_OK && smp__keep_is_first(s))
-        status = name_place(k->folder, &here);
-    status = smp__comm_agree(s->comm, status);
+    if (status == SMP_OK)
+        status = name_places(s, &here);
     smp__byte_messages_free(&f.messages[0], s->comm);
     smp__byte_messages_free(&f.messages[1], s->comm);
     smp__kept_state_free(&here);
