@@ -75,8 +75,10 @@ smp_status smp__kept_put_ranges(const char *kept, uint64_t id, int64_t step, int
                                 const char *to_path, int64_t *bytes)
 {
     smp__kept_folder *folder = NULL;
-    smp_status status = smp__kept_peek(kept, &folder);
     *bytes = 0;
+    if (access(kept, F_OK) != 0)
+        return SMP_OK;
+    smp_status status = smp__kept_peek(kept, &folder);
     for (int place = 0; place < SMP__KEPT_PLACES && status == SMP_OK && *bytes == 0; place++) {
         smp__kept_state state;
         status = smp__kept_look(folder, place, &state);
