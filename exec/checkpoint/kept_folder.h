@@ -15,8 +15,6 @@
 #include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/kept_ranges.h"
 
-enum { SMP__KEPT_PLACES = 3 };
-
 typedef struct smp__kept_folder smp__kept_folder;
 
 /* Where jobs that save into a directory keep their states unless they are told: a name of its real

@@ -10,6 +10,8 @@
 #include "exec/checkpoint/byte_spans.h"
 #include "graph/base/text.h"
 
+enum { SMP__KEPT_PLACES = 3 }; /* of a folder */
+
 typedef struct smp__kept_state {
     uint64_t id;      /* drawn where a job begins to keep states, or goes back: alike on all of its
                          machines. 0: of a job on one machine, before there were ids */
