@@ -499,6 +499,18 @@ const char *smp__keep_source(const smp *s)
     return smp__keep_of(s) && smp__keep_of(s)->asked == 0 ? smp__keep_folder(s) : NULL;
 }
 
+smp_status smp__keep_has_state(smp *s, bool *has)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    *has = false;
+    if (!k)
+        return SMP_OK;
+    int state = smp__keep_is_first(s) && smp__kept_has_state(k->folder);
+    SMP_TRY(smp__comm_max(s->comm, &state));
+    *has = state != 0;
+    return SMP_OK;
+}
+
 bool smp__keep_was_loaded(const smp *s)
 {
     return smp__keep_of(s) && smp__keep_of(s)->loaded;

@@ -44,6 +44,8 @@ smp_status smp__keep_discard(smp *s);
 const char *smp__keep_folder(const smp *s);
 /* ... where it may hold what an earlier job has kept: until this one begins to write. */
 const char *smp__keep_source(const smp *s);
+/* Has a state a name in the folder of any machine? Collective. */
+smp_status smp__keep_has_state(smp *s, bool *has);
 /* Was the state loaded last kept there? */
 bool smp__keep_was_loaded(const smp *s);
 /* A state is loaded, one kept there or another. Names of later steps go: they are of a branch that

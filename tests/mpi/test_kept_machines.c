@@ -534,6 +534,26 @@ static void test_end(void **state)
     clean();
 }
 
+/* All ranks learn that a machine that is not the first has a state. */
+static void test_has_state(void **state)
+{
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        live(line, "0011", 4, 1);
+        lose(0);
+        if (lost)
+            lose(1);
+        put_on("0011");
+        const smp_options options = options_for(line, 1);
+        smp *job = open_job(&options);
+        bool has;
+        must(smp__keep_has_state(job, &has));
+        assert_int_equal(has, !lost);
+        smp_finalize(job);
+    }
+    clean();
+}
+
 /* What is given up has messages under way: none of them is taken for one of a later state. */
 static void test_discard(void **state)
 {
@@ -561,7 +581,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_copy),
         cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end),
-        cmocka_unit_test(test_discard)};
+        cmocka_unit_test(test_discard),       cmocka_unit_test(test_has_state)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);

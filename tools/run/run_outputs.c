@@ -40,7 +40,7 @@ smp_status smp__resume_lock(const smp__trainer *t)
     return lock_checkpoints(t);
 }
 
-static smp_status check_checkpoint(const smp__trainer *t)
+static smp_status check_checkpoint(const smp__trainer *t, bool keeps)
 {
     const smp_train_options *o = t->options;
     if (!t->about.trains)
@@ -48,14 +48,15 @@ static smp_status check_checkpoint(const smp__trainer *t)
                    ? SMP_OK
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
                                              "save; with --resume its weights come from there");
-    const char *kept = smp__keep_folder(t->job);
     /* auto has found that nothing whole is left of it, unless the folder is another run's */
     const bool useless = o->resume_auto && access(o->checkpoint, F_OK) == 0;
-    if (!o->resume && kept && !useless && smp__checkpoint_exists(kept))
+    if (!o->resume && keeps && !useless)
         return smp_fail(SMP_ERR_INPUT,
-                        "%s: holds the state of a run that was not ended: continue it with "
+                        "%s: holds the state of a run that was not ended%s: continue it with "
                         "--resume, or remove it",
-                        kept);
+                        smp__keep_folder(t->job),
+                        smp__checkpoint_exists(smp__keep_folder(t->job)) ? ""
+                                                                         : ", on another host");
     SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
     if (access(o->checkpoint, W_OK | X_OK) != 0)
         return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
@@ -89,11 +90,13 @@ static smp_status spare_model(const smp__trainer *t)
 smp_status smp__outputs_check(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
+    bool keeps;
+    SMP_TRY(smp__keep_has_state(t->job, &keeps));
     if (!t->prints)
         return SMP_OK;
     SMP_TRY(spare_model(t));
     if (o->checkpoint)
-        SMP_TRY(check_checkpoint(t));
+        SMP_TRY(check_checkpoint(t, keeps));
     if (o->report && !smp__job_has_cluster(t->job))
         return smp_fail(SMP_ERR_INPUT,
                         "--report: the plan has no `cluster:`, so there is no prediction to draw: "

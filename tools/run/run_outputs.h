@@ -4,7 +4,7 @@
 
 #include "tools/run/trainer.h"
 
-/* What the end of the job will write can be written: found now, not after hours. */
+/* What the end of the job will write can be written: found now, not after hours. Collective. */
 smp_status smp__outputs_check(const smp__trainer *t);
 /* After weights were exported into a folder, by the names of a family and out of a Hugging Face
  * folder: what from_pretrained reads beside them goes along. */
