@@ -76,6 +76,8 @@ static int train(smp *s, const char *path, int64_t steps)
     }
 
     int64_t samples = smp_step_samples(s), length = smp_input_elements(s, 0);
+    smp_job_description about;
+    smp_job_describe(s, &about);
     text t = {0};
     int32_t *buffer[2] = {malloc((size_t)(samples * length) * sizeof(int32_t)),
                           malloc((size_t)(samples * length) * sizeof(int32_t))};
@@ -85,7 +87,7 @@ static int train(smp *s, const char *path, int64_t steps)
 
     for (int64_t step = 0; step < steps && !failed; step++) {
         /* Each replica takes its own part of the global batch. */
-        int64_t first = (step * smp_size(s, SMP_DDP) + smp_rank(s, SMP_DDP)) * samples;
+        int64_t first = step * about.global_batch + smp_samples_before(s);
         const void *inputs[2];
         for (int i = 0; i < 2; i++) {
             text_read(&t, first, samples, i == targets, buffer[i]);

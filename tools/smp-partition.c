@@ -67,7 +67,7 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
 {
     const smp_planner_result *result = &made->result;
     const smp_graph *graph = made->request.graph;
-    smp_text shown = {0}, reasons = {0};
+    smp_text shown = {0}, reasons = {0}, untold = {0};
     smp_status status = SMP_OK;
     if (o->json)
         status = smp_plan_format_json(result->plan, &shown);
@@ -75,8 +75,8 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
         status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
     if (status == SMP_OK && !o->json && o->tokens > 0)
         status = smp_put_training(result->plan, graph, o->tokens, o->price, &shown);
-    if (status == SMP_OK && !o->json && o->keep_every > 0)
-        status = smp_put_keeping(result->plan, graph, o->keep_every, &shown);
+    if (status == SMP_OK && o->keep_every > 0)
+        status = smp_put_keeping(result->plan, graph, o->keep_every, o->json ? &untold : &shown);
     if (status == SMP_OK && o->explain)
         status = o->json ? smp_explain_json(made, &shown) : put_reasons(made, &reasons);
     if (status == SMP_OK)
@@ -88,6 +88,7 @@ static smp_status write_results(const smp_partition_options *o, smp_tensor_resul
     }
     smp_text_free(&shown);
     smp_text_free(&reasons);
+    smp_text_free(&untold);
     return status;
 }
 
@@ -135,14 +136,15 @@ static smp_status run_plan(const smp_partition_options *o)
 static smp_status write_check(const smp_partition_options *o, const smp_check *check,
                               const smp_search_request *request)
 {
-    smp_text shown = {0}, reasons = {0};
+    smp_text shown = {0}, reasons = {0}, untold = {0};
     smp_status status;
     if (o->json)
         status = smp_check_report_json(check, request, &shown);
     else
         status = smp_check_report(check, request, &shown);
-    if (status == SMP_OK && !o->json && o->keep_every > 0 && check->plan)
-        status = smp_put_keeping(check->plan, request->graph, o->keep_every, &shown);
+    if (status == SMP_OK && o->keep_every > 0 && check->plan)
+        status =
+            smp_put_keeping(check->plan, request->graph, o->keep_every, o->json ? &untold : &shown);
     if (status == SMP_OK && o->explain && check->plan && o->json) {
         status = smp_explain_checked_json(check->plan, check->partition, request->graph, &shown);
     } else if (status == SMP_OK && o->explain && check->plan) {
@@ -158,6 +160,7 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
         status = show(o, &shown, &reasons);
     smp_text_free(&shown);
     smp_text_free(&reasons);
+    smp_text_free(&untold);
     return status;
 }
 

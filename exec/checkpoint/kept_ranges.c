@@ -171,7 +171,8 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out)
     if (!take_number(&at, ' ', &s.branch) || !take_number(&at, ' ', &s.step) ||
         !take_number(&at, ' ', &s.number) || !take_number(&at, ' ', &s.bytes) ||
         !take_number(&at, ' ', &named) || !take_number(&at, ' ', &place) ||
-        !take_number(&at, ' ', &n) || named > 1 || place >= SMP__KEPT_PLACES || !take_spans(at, n, &s)) {
+        !take_number(&at, ' ', &n) || named > 1 || place >= SMP__KEPT_PLACES ||
+        !take_spans(at, n, &s)) {
         smp__spans_free(&s.spans);
         return false;
     }

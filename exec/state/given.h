@@ -31,9 +31,8 @@ typedef struct smp__given {
     int64_t samples;      /* of the global batch */
     int first_microbatch; /* what micro-batch 0 of a call reads; 0 in training */
     smp__input *input;    /* [n_input] */
-    double *
-        rows; /* [micro-batches of all replicas]: what each loss is a mean over, see loss_share.h */
-    MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
+    double *rows;         /* [micro-batches of all replicas] of each loss's mean: loss_share.h */
+    MPI_Comm rows_group;  /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
 } smp__given;
 
 #endif

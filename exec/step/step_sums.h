@@ -21,8 +21,8 @@ void smp__step_sums_count(const smp *s, double *wrong, double *rows);
  * the time of the slowest. Collective. */
 smp_status smp__step_sums_collect(smp *s, smp_step_result *result);
 
-/* Results of the last call, alike on all ranks: losses and rows, [ddp * microbatches] by replica,
- * then micro-batch; microseconds of each rank without waits, [world_size], 0 where a device waits
+/* Results of the last call, alike on all ranks: losses and rows, by micro-batch of the
+ * global batch; microseconds of each rank without waits, [world_size], 0 where a device waits
  * by itself. */
 const double *smp__step_sums_losses(const smp *s, const double **rows);
 const double *smp__step_sums_work_us(const smp *s);

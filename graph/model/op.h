@@ -237,7 +237,7 @@ typedef struct smp_op_step {
     int64_t following;
 } smp_op_step;
 
-/* step: from 1; microbatch: index in the global batch, replica * microbatches + m. */
+/* step: from 1; microbatch: index in the global batch. */
 static inline uint64_t smp_op_turn(int64_t step, int64_t microbatch)
 {
     return (uint64_t)step << 32 ^ (uint64_t)microbatch;

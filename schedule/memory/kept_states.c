@@ -83,6 +83,9 @@ smp_status smp_kept_states_get(const smp_plan *plan, const smp_graph *graph, int
     const bool spare = plan->target.backend != SMP_BACKEND_CPU || cores > ranks;
     *out = (smp_kept_states){.state_bytes = state_bytes(graph),
                              .host_limit = cluster->host_memory_bytes};
+    out->several_nodes = processes > places;
+    if (out->several_nodes)
+        return SMP_OK;
     out->kept_bytes = PLACES * out->state_bytes;
     out->part_bytes = largest_part(plan, out->state_bytes, &optimizer_us);
     out->write_us = 1e6 * (double)out->part_bytes / write_rate(cluster);

@@ -3,6 +3,8 @@
 #ifndef SMP_SCHEDULE_MEMORY_KEPT_STATES_H
 #define SMP_SCHEDULE_MEMORY_KEPT_STATES_H
 
+#include <stdbool.h>
+
 #include "schedule/plan/plan.h"
 
 typedef struct smp_kept_states {
@@ -14,6 +16,8 @@ typedef struct smp_kept_states {
     double step_us;      /* added to a step, the mean */
     int64_t host_bytes;  /* that a node needs with them, all told */
     int64_t host_limit;  /* the cluster's `host_memory`; 0: not known */
+    bool several_nodes;  /* shares of nodes, and what travels between them, are not predicted: all
+                            else is 0 but state_bytes */
 } smp_kept_states;
 
 /* graph: the plan's, which trains. Needs plan->cluster. keep_every >= 1.

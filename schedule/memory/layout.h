@@ -55,7 +55,7 @@ typedef enum smp_space {
     SMP_SPACE_WORK,   /* offset in the rank's work area */
     SMP_SPACE_BORDER, /* index: border of this stage */
     SMP_SPACE_LOSS,   /* the micro-batch's loss slot */
-    /* 1 / (microbatches * ddp) */
+    /* the micro-batch's share of the global batch */
     SMP_SPACE_LOSS_GRADIENT
 } smp_space;
 

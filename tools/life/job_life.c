@@ -14,7 +14,8 @@
 #include "graph/yaml/yaml_field.h"
 
 enum { MOST_ITEMS = 1 << 22, MOST_DEVICES = 1 << 20 };
-static const double most_s = 1e12; /* since 1970, or of anything */
+static const int64_t MOST_STEPS = (int64_t)1 << 40; /* whose sums do not overflow */
+static const double most_s = 1e12;                  /* since 1970, or of anything */
 
 const smp__life_form smp__life_forms[SMP__LIFE_N_PARTS] = {
 #define SMP__LIFE_ROW(name, key, text, letter) {key, text, letter},
@@ -157,7 +158,7 @@ static smp_status end_run(smp__life_state *s)
 
 static smp_status read_int(const smp_yaml_node *event, const char *key, int64_t most, int64_t *out)
 {
-    return smp__field_int64(event, "event", key, -1, most, out);
+    return smp__field_int64(event, "event", key, 0, most < MOST_STEPS ? most : MOST_STEPS, out);
 }
 
 static smp_status read_devices(const smp_yaml_node *event, const char *key, int *out)
@@ -316,7 +317,8 @@ static smp_status take_failure(smp__life_state *s, const smp_yaml_node *event)
 {
     char who[80], how[64], what[160];
     int rank, device, signal, code;
-    bool stalled;
+    bool stalled, host_lost = false;
+    const char *host = "";
     const smp_yaml_node *node;
     SMP_TRY(smp__field_int(event, "event", "rank", -1, MOST_DEVICES, &rank));
     SMP_TRY(smp__field_int(event, "event", "device", -1, MOST_DEVICES, &device));
@@ -324,6 +326,10 @@ static smp_status take_failure(smp__life_state *s, const smp_yaml_node *event)
     SMP_TRY(smp__field_int(event, "event", "exit_code", 0, 1 << 16, &code));
     SMP_TRY(smp__field(event, "event", "stalled", &node));
     SMP_TRY(smp_yaml_bool(node, "stalled", &stalled));
+    if (smp_yaml_get(event, "host_lost")) {
+        SMP_TRY(smp_yaml_bool(smp_yaml_get(event, "host_lost"), "host_lost", &host_lost));
+        SMP_TRY(read_word(event, "host", &host));
+    }
     SMP_TRY(end_run(s));
     snprintf(who, sizeof who, "rank %d (device %d)", rank, device);
     if (stalled)
@@ -332,7 +338,10 @@ static smp_status take_failure(smp__life_state *s, const smp_yaml_node *event)
         snprintf(how, sizeof how, "died (signal %d)", signal > 0 ? signal : code - 128);
     else
         snprintf(how, sizeof how, "failed (exit code %d)", code);
-    snprintf(what, sizeof what, "%s %s", rank >= 0 ? who : "the job", how);
+    if (host_lost)
+        snprintf(what, sizeof what, "host %s was lost", host);
+    else
+        snprintf(what, sizeof what, "%s %s", rank >= 0 ? who : "the job", how);
     s->life->failures++;
     return begin_turn(s, s->now_s, what);
 }

@@ -295,6 +295,7 @@ static const smp_option rows[] = {
     {"price", .kind = SMP_OPTION_FLOAT, .flags = IN_PLAN | IN_COMPARE, .value = "X",
      .at = AT(price), .above = true, .help = "of a device hour: what that costs"},
     {"keep-every", .kind = SMP_OPTION_INT64, .flags = IN_BOTH, .value = "K", .at = AT(keep_every),
+     .least = 1,
      .help = "what it costs that a run keeps its state in memory after every K-th step: memory of "
              "the host, time of a step. More than the cluster's host_memory: exit code 3"},
     {"export", .kind = SMP_OPTION_OWN, .flags = IN_BOTH, .value = "FORMAT:FILE", .set = add_export,
@@ -442,7 +443,8 @@ static smp_status check_several(const smp_partition_options *o)
         return o->csv && !o->compare
                    ? smp_fail(SMP_ERR_INPUT, "--csv: is of several plans: --sweep makes them")
                    : SMP_OK;
-    if (o->output || o->trace || o->report || o->explain || o->json || o->n_export > 0)
+    if (o->output || o->trace || o->report || o->explain || o->json || o->n_export > 0 ||
+        o->keep_every > 0)
         return smp_fail(SMP_ERR_INPUT, "--sweep: makes a table, CSV and SVG of several plans, no "
                                        "file of one");
     return SMP_OK;

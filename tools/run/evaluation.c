@@ -72,7 +72,7 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
             return SMP_OK;
         }
         const double *counted, *losses = smp__step_sums_losses(t->job, &counted);
-        for (int64_t i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
+        for (int64_t i = 0; i < microbatches; i++) {
             sum += losses[i] * counted[i];
             rows += counted[i];
         }

@@ -238,6 +238,13 @@ smp_status smp_put_keeping(const smp_plan *plan, const smp_graph *graph, int64_t
     char added[32], part[32], state[32], host[32], limit[32], every[32] = "step";
     SMP_TRY(smp_kept_states_get(plan, graph, keep_every, &k));
     smp_format_bytes(state, sizeof state, k.state_bytes);
+    if (k.several_nodes) {
+        smp_text_append(text,
+                        "keeping a state of %s in the memory of several hosts: its cost is not "
+                        "predicted\n",
+                        state);
+        return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+    }
     smp_format_bytes(host, sizeof host, k.host_bytes);
     smp_format_bytes(limit, sizeof limit, k.host_limit);
     if (k.host_limit > 0 && k.host_bytes > k.host_limit)

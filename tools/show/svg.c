@@ -50,8 +50,10 @@ void smp__svg_escaped(smp_text *svg, const char *value)
     for (; *value; value++) {
         if (*value == '<' || *value == '&')
             smp_text_append(svg, *value == '<' ? "&lt;" : "&amp;");
-        else
-            smp_text_append_bytes(svg, value, 1);
+        else /* XML has no other control characters */
+            smp_text_append_bytes(
+                svg, (unsigned char)*value >= ' ' || *value == '\t' || *value == '\n' ? value : "?",
+                1);
     }
 }
 

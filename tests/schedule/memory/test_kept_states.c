@@ -70,6 +70,8 @@ static void test_kept_that_is_copied(void **state)
     const smp_target gpu = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
     smp_cluster cluster = {.nodes = 2, .devices_per_node = 2, .host = {.bytes_per_s = 1e9}};
     (void)state;
+    assert_true(cost(cluster, gpu, 1, 1).several_nodes);
+    cluster.devices_per_node = 4;
     const smp_kept_states k = cost(cluster, gpu, 1, 1);
     assert_float_equal(k.copy_us, 1e6 * STATE * 3 / 8 / 1e9, 1e-6);
     assert_float_equal(k.step_us, k.copy_us, 1e-6);

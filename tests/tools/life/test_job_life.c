@@ -36,7 +36,7 @@ static const char whole[] =
     "\"signal\": "
     "9, \"exit_code\": 137, \"stalled\": false}\n"
     "{\"time_s\": 1015, \"event\": \"left_out\", \"device\": 3}\n"
-    "{\"time_s\": 1015, \"event\": \"host\", \"host\": \"h2\", \"state\": \"lost\"}\n"
+    "{\"time_s\": 1015, \"event\": \"host\", \"host\": \"h\\u0001\", \"state\": \"lost\"}\n"
     "{\"time_s\": 1015, \"event\": \"start\", \"devices\": 3, \"global_batch\": 8}\n"
     "{\"time_s\": 1018, \"event\": \"resumed\", \"from\": \"memory\", \"step\": 19, \"done\": 20, "
     "\"lost_steps\": 1, \"detect_s\": 0.25, \"pause_s\": 0, \"plan_s\": 0.5, \"start_s\": 1, "
@@ -107,7 +107,7 @@ static void test_life_in_order(void **state)
     assert_true(life.turn[1].resumed && life.turn[1].before == 4 && life.turn[1].after == 3);
     assert_string_equal(life.turn[1].from, "memory");
     assert_string_equal(life.turn[2].what, "device 3 is left out");
-    assert_string_equal(life.turn[3].what, "host h2: lost");
+    assert_string_equal(life.turn[3].what, "host h\001: lost");
     assert_string_equal(life.turn[4].what, "other devices are at hand");
     assert_false(life.turn[4].resumed); /* the supervisor was killed before */
     assert_string_equal(life.turn[5].what, "waits: 1 of 2 devices at hand");
