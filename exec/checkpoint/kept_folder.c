@@ -330,11 +330,13 @@ static smp_status make_place(smp__kept_folder *f, int place)
 }
 
 /* One of another length that has a name is another job's state. */
-static smp_status check_length(const smp__kept_folder *f, int place, int64_t bytes)
+static smp_status check_length(smp__kept_folder *f, int place, int64_t bytes, bool drops)
 {
     struct stat info;
     if (f->step[place] < 0 || fstat(f->file[place], &info) != 0 || info.st_size == bytes)
         return SMP_OK;
+    if (drops)
+        return smp__kept_unname(f, place);
     return smp_fail(SMP_ERR_INPUT,
                     "%s: holds the state of another model or optimizer (%" PRId64
                     " bytes, this job's has %" PRId64 "): remove it, or choose another folder",
@@ -376,13 +378,14 @@ static smp_status set_length(const smp__kept_folder *f, int place, int64_t bytes
                     strerror(errno));
 }
 
-smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes, const smp__spans *spans)
+smp_status smp__kept_reserve(smp__kept_folder *f, int64_t bytes, const smp__spans *spans,
+                             bool drops)
 {
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
         SMP_TRY(make_place(f, i));
     SMP_TRY(walk(f, "checkpoint-", note_name, f));
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
-        SMP_TRY(check_length(f, i, bytes));
+        SMP_TRY(check_length(f, i, bytes, drops));
     for (int i = 0; i < SMP__KEPT_PLACES; i++)
         SMP_TRY(prepare(f, i, bytes, spans));
     SMP_TRY(smp__kept_check_room(f, spans));

@@ -39,8 +39,10 @@ int smp__kept_directory(const smp__kept_folder *folder); /* a descriptor */
 smp_status smp__kept_peek(const char *path, smp__kept_folder **out);
 
 /* By the first: three places of so many bytes, in which these spans are allocated, and what has a
- * state, which stays. SMP_ERR_FAILED: there is no room; SMP_ERR_INPUT: another model's state. */
-smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes, const smp__spans *spans);
+ * state, which stays. `drops`: but for another model's, which loses its name. SMP_ERR_FAILED: there
+ * is no room; SMP_ERR_INPUT: another model's state. */
+smp_status smp__kept_reserve(smp__kept_folder *folder, int64_t bytes, const smp__spans *spans,
+                             bool drops);
 /* By every process, after that. */
 smp_status smp__kept_open(smp__kept_folder *folder);
 int smp__kept_file(const smp__kept_folder *folder, int place);

@@ -153,7 +153,8 @@ static smp_status plan_copies(smp *s, const smp__spans *written)
     return status;
 }
 
-/* What a step does not allocate. */
+/* What a step does not allocate. On the machine of rank 0 the folder was chosen by who began the
+ * job: another model's state there is reported. On others it is a leftover. */
 static smp_status reserve(smp *s, const smp__spans *written)
 {
     struct smp__keep *k = smp__keep_of(s);
@@ -161,7 +162,8 @@ static smp_status reserve(smp *s, const smp__spans *written)
     if (smp__part_needs_copy(s))
         SMP_TRY(smp__part_reserve(s, &k->part));
     if (smp__keep_is_first(s))
-        SMP_TRY(smp__kept_reserve(k->folder, k->state.bytes, &k->state.spans));
+        SMP_TRY(smp__kept_reserve(k->folder, k->state.bytes, &k->state.spans,
+                                  k->machines.own != k->machines.of[0]));
     return smp__worker_start(write_part, s, &k->worker);
 }
 

@@ -554,6 +554,31 @@ static void test_has_state(void **state)
     clean();
 }
 
+/* Another model's state: reported where rank 0 is, a leftover elsewhere. */
+static void test_other_model(void **state)
+{
+    (void)state;
+    for (int number = 0; number < 2; number++) {
+        live(replicas, "0011", 4, 1);
+        for (int place = 0; place < SMP__KEPT_PLACES && world_rank == 0; place++) {
+            char path[192];
+            snprintf(path, sizeof path, "%s/place-%d", folder_of(number), place);
+            assert_int_equal(truncate(path, 4096), 0);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (number == 1) {
+            go_on_to(replicas, "0011", 4, 6);
+            continue;
+        }
+        smp *job = NULL;
+        put_on("0011");
+        const smp_options options = options_for(replicas, 1);
+        assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "another model"));
+    }
+    clean();
+}
+
 /* What is given up has messages under way: none of them is taken for one of a later state. */
 static void test_discard(void **state)
 {
@@ -581,7 +606,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_copy),
         cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end),
-        cmocka_unit_test(test_discard),       cmocka_unit_test(test_has_state)};
+        cmocka_unit_test(test_discard),       cmocka_unit_test(test_has_state),
+        cmocka_unit_test(test_other_model)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -457,7 +457,7 @@ static void test_keep_no_room(void **state)
     must(smp__kept_enter(kept, true, 0.0, &f));
     smp__spans all = {0};
     must(smp__spans_add(&all, 0, INT64_C(1) << 55));
-    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55, &all), SMP_ERR_FAILED);
+    assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55, &all, false), SMP_ERR_FAILED);
     smp__spans_free(&all);
     assert_non_null(strstr(smp_last_error(), "keep: to keep states takes 3 x "));
     assert_non_null(strstr(smp_last_error(), " bytes wanted, "));
