@@ -1,4 +1,5 @@
 /* smp-run: executes a plan. Wiring and exit code. */
+#include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,14 +40,14 @@ static smp_status find_last_save(const char *directory, int64_t *last)
     return SMP_OK;
 }
 
-/* What is kept on this machine and counts, a line each with the rank. */
+/* What is kept on this machine, a line each with the rank. */
 static smp_status say_kept(const char *kept, int64_t last, int rank, smp_text *lines)
 {
     smp__kept_state *states = NULL;
     int n = 0;
     SMP_TRY(smp__kept_states(kept, &states, &n));
     for (int i = 0; i < n && last > -2; i++) {
-        if (states[i].number < last || states[i].number == INT64_MAX) /* it cannot be read */
+        if (states[i].number == INT64_MAX) /* it cannot be read */
             continue;
         smp_text_append(lines, "%d ", rank);
         smp__kept_state_print(&states[i], lines);
@@ -56,19 +57,31 @@ static smp_status say_kept(const char *kept, int64_t last, int rank, smp_text *l
     return lines->failed ? SMP_ERR_NO_MEMORY : SMP_OK;
 }
 
-/* The lines of all ranks, malloc'ed; NULL without memory. */
+/* The ranks of a machine see the same folder: one speaks for them. Collective. */
+static bool is_first_of_machine(void)
+{
+    MPI_Comm here;
+    int rank;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Comm_rank(here, &rank);
+    MPI_Comm_free(&here);
+    return rank == 0;
+}
+
+/* The lines of all ranks, malloc'ed; NULL without memory, or where MPI cannot count so many. */
 static char *gather_lines(const smp_text *own, int size)
 {
-    const int bytes = (int)own->length;
-    int total = 0, *count = calloc(2 * (size_t)size, sizeof *count);
+    const int bytes = own->length > INT_MAX ? INT_MAX : (int)own->length;
+    int64_t total = 0;
+    int *count = calloc(2 * (size_t)size, sizeof *count);
     if (!count)
         return NULL;
     MPI_Allgather(&bytes, 1, MPI_INT, count, 1, MPI_INT, MPI_COMM_WORLD);
-    for (int i = 0; i < size; i++) {
-        count[size + i] = total;
+    for (int i = 0; i < size && total <= INT_MAX; i++) {
+        count[size + i] = (int)total;
         total += count[i];
     }
-    char *all = calloc((size_t)total + 1, 1);
+    char *all = total < INT_MAX ? calloc((size_t)total + 1, 1) : NULL;
     if (all)
         MPI_Allgatherv(own->data ? own->data : "", bytes, MPI_BYTE, all, count, count + size,
                        MPI_BYTE, MPI_COMM_WORLD);
@@ -76,8 +89,8 @@ static char *gather_lines(const smp_text *own, int size)
     return all;
 }
 
-/* The best state of all of it that is whole, and a rank on whose machine it has its name. Ranks of
- * one machine say the same. */
+/* The best state of all of it that is whole, unless what is saved is later, and a rank on whose
+ * machine it has its name. */
 static smp_status choose_kept(char *lines, source *from)
 {
     int n = 0, most = 0, n_chosen = 0;
@@ -95,7 +108,8 @@ static smp_status choose_kept(char *lines, source *from)
     }
     if (status == SMP_OK)
         status = smp__kept_choose(states, n, chosen, &n_chosen);
-    for (int i = n - 1; n_chosen > 0 && i >= 0; i--)
+    const bool later = n_chosen > 0 && states[chosen[0]].number >= from->last;
+    for (int i = n - 1; later && i >= 0; i--)
         if (states[i].named && smp__kept_same(&states[i], &states[chosen[0]])) {
             from->rank = states[i].machine;
             from->step = states[i].step;
@@ -131,7 +145,7 @@ static void find_source(const smp_train_options *o, int rank, source *from)
     if (rank == 0 && kept)
         from->status = find_last_save(o->checkpoint, &from->last);
     MPI_Bcast(&from->last, sizeof from->last, MPI_BYTE, 0, MPI_COMM_WORLD);
-    if (kept && from->status == SMP_OK)
+    if (is_first_of_machine() && kept && from->status == SMP_OK)
         from->status = say_kept(kept, from->last, rank, &lines);
     char *all = gather_lines(&lines, size);
     if (all && from->status == SMP_OK)
