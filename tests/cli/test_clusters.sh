@@ -54,6 +54,9 @@ used=$({ time smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --cluster "$SMP_EXAMPL
     --precision bf16 --effort full --time-limit 0.5 >out 2>err; } 2>&1)
 awk -v used="$used" 'BEGIN { exit !(used < 1.5) }' || fail "$used s of the processor under a limit of 0.5"
 expect_match err 'the time limit is spent'
+# Too little for any plan: the first that is found.
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-175b.yaml" --cluster "$SMP_EXAMPLES/cluster-a100-1k.yaml" --device cuda \
+    --precision bf16 --effort full --time-limit 0.01
 
 # Of ten thousand ops: splittings are listed out of the same work, which then plans less.
 deep() { # option...

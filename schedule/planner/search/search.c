@@ -523,7 +523,8 @@ smp_status smp__search_try(smp__search *s, int32_t index)
 static double last_s(const smp__search *s)
 {
     const double end_s = s->budget->end_s;
-    return end_s > 0.0 ? end_s + OVERTIME * smp_effort_s(s->configs.request->options.effort) : 0.0;
+    const double effort_s = smp_effort_s(s->configs.request->options.effort);
+    return end_s > 0.0 && effort_s > 0.0 ? end_s + OVERTIME * effort_s : 0.0;
 }
 
 /* Until when one configuration of a large search may look for what fits. Some take as long as a
