@@ -167,9 +167,9 @@ static smp_status open_job(smp__elastic_job *job)
     smp_status status = path.failed ? smp_fail_memory(1) : smp__rows_open(path.data, &job->rows);
     smp_text_free(&path);
     SMP_TRY(status);
-    if (o->hosts)
-        SMP_TRY(wait_for_folder(job));
     SMP_TRY(open_hosts(job));
+    if (job->hosts.n > 1) /* no agent is started yet */
+        SMP_TRY(wait_for_folder(job));
     SMP_TRY(smp__slots_open(job->folder, o->most, &job->hosts, &job->slots));
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
     if (job->record.incarnation == 0)
