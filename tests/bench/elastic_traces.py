@@ -271,8 +271,9 @@ class Life:
         if self.rate <= 0.0:
             self.began, self.used = math.inf, []
             return
-        stay = [node for node in self.used if node in self.nodes]
-        others = [node for node in self.nodes if node not in stay]
+        at_hand, stayed = set(self.nodes), set(self.used)
+        stay = [node for node in self.used if node in at_hand]
+        others = [node for node in self.nodes if node not in stayed]
         self.used = [*stay, *others][:count]
         self.step_s = self.system.batch / self.rate
         for phase, seconds in phases.items():
