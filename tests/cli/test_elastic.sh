@@ -38,6 +38,20 @@ touch saved/checkpoint-0000000004.smp kept/checkpoint-0000000004.smp log/events.
 expect_bad 'saved: holds a checkpoint already, and no elastic\.yaml: continue it with --resume' \
     "${elastic[@]}" -n 2 --checkpoint saved --keep-in "$PWD/none"
 expect_bad 'kept: holds the state of a run that was not ended' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/kept"
+# So it is on another host, here one whose folder has another name; and what it has stays there.
+printf 'localhost slots=1\nh2 slots=1\n' >hosts
+# shellcheck disable=SC2016 # for the shell that it writes
+printf 'exec /bin/sh -c "$(printf %%s "$2" | sed "s:/none:/$1:g")"\n' >shell
+printf '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20\n' >text.txt
+mkdir -m 700 h2
+touch h2/place-0
+ln h2/place-0 h2/checkpoint-0000000004.smp
+for attempt in first second; do
+    expect_exit 2 "${elastic[@]}" -n 2 \
+        --global-batch 2 --checkpoint again --keep-in "$PWD/none" --hosts hosts --agent '/bin/sh shell {host}'
+    expect_match err 'none: on another host it holds the state of a run that was not ended'
+    expect_equal "the state on h2, $attempt" "$(ls h2)" $'checkpoint-0000000004.smp\nplace-0'
+done
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/none" --log log
 printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
 expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt

@@ -323,11 +323,13 @@ smp_status smp__elastic_start(smp__elastic_job *job, int devices)
 
 /* A new job goes on with what it finds only if that is asked for: on this host supervisor.c has
  * looked, what others have is known now. */
-static smp_status check_hosts(const smp__elastic_job *job)
+static smp_status check_hosts(smp__elastic_job *job)
 {
-    if (job->record.incarnation > 1 || job->options->run.train.resume ||
-        smp__checkpoint_exists(job->folder) || !smp__hosts_have_state(&job->hosts))
+    if (job->options->keep_every == 0 || job->record.incarnation > 1 ||
+        job->options->run.train.resume || smp__checkpoint_exists(job->folder) ||
+        !smp__hosts_have_state(&job->hosts))
         return SMP_OK;
+    job->record.incarnation = 0; /* none was begun: hosts keep what they have, nothing is noted */
     return smp_fail(SMP_ERR_INPUT,
                     "%s: on another host it holds the state of a run that was not ended: continue "
                     "it with --resume=auto, remove it, or choose another folder by --keep-in",
