@@ -62,12 +62,13 @@ static smp_status check_written(smp__hosts *h, const smp__kept_state *state)
         const smp__agent_link *link = &h->host[i].link;
         if (h->host[i].state != SMP__HOST_UP || link->put < 0)
             continue;
-        for (int k = 0; k < link->n_states; k++)
-            for (int32_t a = 0; smp__kept_same(&link->states[k], state) &&
-                                a < link->states[k].spans.n && status == SMP_OK;
-                 a++)
-                status = smp__spans_add(&all, link->states[k].spans.at[a].begin,
-                                        link->states[k].spans.at[a].end);
+        for (int k = 0; k < link->n_states; k++) {
+            const smp__spans *has = &link->states[k].spans;
+            const bool wrote =
+                smp__kept_same(&link->states[k], state) && link->put >= smp__spans_bytes(has);
+            for (int32_t a = 0; wrote && a < has->n && status == SMP_OK; a++)
+                status = smp__spans_add(&all, has->at[a].begin, has->at[a].end);
+        }
     }
     smp__spans_join(&all);
     if (status == SMP_OK && !smp__spans_cover(&all, 0, state->bytes))
@@ -86,6 +87,8 @@ static smp_status copy(smp__hosts *h, const smp__kept_state *state, const char *
     smp_status status = length < (int)sizeof line - 1
                             ? SMP_OK
                             : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", directory);
+    for (int i = 0; i < h->n; i++)
+        h->host[i].link.put = -1; /* a late answer of an attempt before came before `states` */
     if (status == SMP_OK) {
         smp__hosts_say(h, line);
         status = smp__hosts_await(h, has_put, write_s) ? SMP_OK : SMP_ERR_FAILED;
@@ -108,7 +111,6 @@ static smp_status save_once(smp__hosts *h, const char *directory, int64_t *step)
         link->states = NULL;
         link->n_states = 0;
         link->told_states = false;
-        link->put = -1;
     }
     smp__hosts_say(h, "states");
     if (!smp__hosts_await(h, has_told, tell_s))
