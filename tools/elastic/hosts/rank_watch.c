@@ -149,7 +149,7 @@ static void take_beat(smp__watched *rank, const smp__beat *beat, double elapsed_
 
 void smp__rank_watch_look(smp__rank_watch *watch, double elapsed_s)
 {
-    if (watch->directory < 0)
+    if (watch->directory < 0 && watch->folder) /* ranks are to be watched */
         watch->directory = open_own(watch->folder);
     for (int i = 0; i < watch->n && watch->directory >= 0; i++) {
         char name[NAME_BYTES];
