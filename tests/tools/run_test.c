@@ -8,8 +8,8 @@
  * work here and now, and the budget grows by as much. Twice, because a busy moment may be over by
  * then. SMP_TEST_LONG lifts it.
  *
- * Jobs of Open MPI get a session folder of their own: in the one that they share by default a job that
- * ends removes what another one is about to use.
+ * Jobs of Open MPI get a session folder of their own: in the one that they share by default a job
+ * that ends removes what another one is about to use.
  *
  * A command that fails is run up to TRIES times: what compares times may meet a busy moment. */
 #define _GNU_SOURCE
