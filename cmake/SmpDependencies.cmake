@@ -75,6 +75,7 @@ endforeach()
 # Smp::cuda: the static CUDA runtime and the headers of cuBLASLt, NCCL and cuDNN. Those three are
 # opened when a GPU is (graph/base/library.h), so programs start fast and where they are missing.
 set(SMP_CUDA_ARCH "80;90" CACHE STRING "Compute capabilities that CUDA kernels are compiled for")
+option(SMP_CUDA_QUICK "Compile CUDA kernels in the least time: slow ones, to see that they compile" OFF)
 set(SMP_HAVE_CUDA OFF)
 if(SMP_WITH_CUDA STREQUAL "AUTO" OR SMP_WITH_CUDA)
   find_package(CUDAToolkit QUIET)
@@ -88,6 +89,9 @@ if(SMP_WITH_CUDA STREQUAL "AUTO" OR SMP_WITH_CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
     set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+    if(SMP_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0) # older ones know no such option
+      string(APPEND CMAKE_CUDA_FLAGS_RELEASE " -Ofast-compile=max")
+    endif()
     add_library(Smp::cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(Smp::cuda INTERFACE CUDA::cudart_static stdc++ ${CMAKE_DL_LIBS})
     target_include_directories(Smp::cuda SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})

@@ -115,7 +115,7 @@ run_fast() {
 }
 
 run_ordinary() {
-    part 'configure' configure test "${release[@]}" -DSMP_CUDA_ARCH=90
+    part 'configure' configure test "${release[@]}" -DSMP_CUDA_ARCH=90 -DSMP_CUDA_QUICK=ON
     part 'build' build test all
     part 'tests' run test -LE long
     part 'configure, sanitized' configure sanitize "${sanitized[@]}" -DSMP_SANITIZE=ON
