@@ -90,7 +90,7 @@ if(SMP_WITH_CUDA STREQUAL "AUTO" OR SMP_WITH_CUDA)
     set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
     set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
     if(SMP_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0) # older ones know no such option
-      string(APPEND CMAKE_CUDA_FLAGS_RELEASE " -Ofast-compile=max")
+      string(APPEND CMAKE_CUDA_FLAGS_RELEASE " --Ofast-compile=max")
     endif()
     add_library(Smp::cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(Smp::cuda INTERFACE CUDA::cudart_static stdc++ ${CMAKE_DL_LIBS})
