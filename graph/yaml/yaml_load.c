@@ -179,6 +179,7 @@ static smp_status on_start(loader *l, smp_yaml_kind kind, yaml_mark_t mark,
     smp_yaml_node *node = NULL;
     SMP_TRY(new_node(l, kind, mark, &node));
     node->open = 1;
+    node->height = 1;
     SMP_TRY(set_anchor(l, anchor, node));
     l->stack[l->depth++] = (frame){node, l->n_item};
     return SMP_OK;

@@ -22,7 +22,7 @@ struct smp_yaml_node {
     int32_t column;
     uint8_t kind;
     uint8_t quoted; /* scalar: not plain */
-    uint8_t height; /* levels below, 0 for a scalar */
+    uint8_t height; /* levels of lists and maps, this one too; 0 for a scalar */
     uint8_t open;   /* while being read: an alias to it would be a cycle */
 };
 

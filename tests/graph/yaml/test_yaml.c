@@ -84,6 +84,9 @@ static void test_yaml_tree_and_places(void **state)
     assert_int_equal(smp_yaml_list_size(smp_yaml_get(top, "empty")), 0);
     assert_string_equal(smp_yaml_text(smp_yaml_get(top, "none")), "");
     assert_null(smp_yaml_get(top, "absent"));
+    expect_place(top, 1, 1);
+    expect_place(list, 2, 7);
+    expect_place(smp_yaml_get(top, "none"), 8, 6);
 }
 
 static void test_yaml_large_maps(void **state)
@@ -192,6 +195,152 @@ static void test_yaml_hostile_documents(void **state)
         smp_text_append(&text, "%%TAG !a%d! b\n", i);
     smp_text_append(&text, "---\nsmp: 1\n");
     expect_refused(text.data, text.length, "%TAG directives");
+    smp_text_free(&text);
+}
+
+static void expect_accepted(const smp_text *text)
+{
+    assert_false(text->failed);
+    parse_top(text->data);
+    release(NULL);
+}
+
+static void append_times(smp_text *text, const char *what, int times)
+{
+    for (int i = 0; i < times; i++)
+        smp_text_append(text, "%s", what);
+}
+
+/* What is open below the top map, then a value: itself or by an alias of so many levels. */
+static void nest(smp_text *text, const char *anchored, int lists, const char *value)
+{
+    text->length = 0;
+    smp_text_append(text, "smp: 1\na: %s\nb: ", anchored);
+    append_times(text, "[", lists);
+    smp_text_append(text, "%s", value);
+    append_times(text, "]", lists);
+    smp_text_append(text, "\n");
+}
+
+/* The last depth that is accepted, and the place of the level that is too deep. */
+static void test_yaml_greatest_depth(void **state)
+{
+    static const struct {
+        const char *anchored, *value;
+        int levels;
+    } cases[] = {{"0", "x", 0},       {"0", "[]", 1},          {"0", "{k: []}", 2},
+                 {"&x y", "*x", 0},   {"&x []", "*x", 1},      {"&x {}", "*x", 1},
+                 {"&x [y]", "*x", 1}, {"&x [[], y]", "*x", 2}, {"&x {k: [y]}", "*x", 2}};
+    smp_text text = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char message[64];
+        const int lists = 99 - cases[i].levels; /* the top map is one */
+        nest(&text, cases[i].anchored, lists, cases[i].value);
+        expect_accepted(&text);
+        nest(&text, cases[i].anchored, lists + 1, cases[i].value);
+        const bool alias = cases[i].value[0] == '*' && cases[i].levels > 0;
+        snprintf(message, sizeof message, "f.yaml:3:%d: nested deeper than 100 levels",
+                 alias                 ? 4 + lists + 1
+                 : cases[i].levels < 2 ? 4 + 99
+                                       : 4 + 99 + 3);
+        expect_refused(text.data, text.length, message);
+    }
+    smp_text_free(&text);
+}
+
+/* A million values more than there are, by aliases; sixteen directives; places of what is over. */
+static void test_yaml_other_limits(void **state)
+{
+    smp_text text = {0};
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        text.length = 0;
+        smp_text_append(&text, "smp: &one 1\nx: &x [");
+        append_times(&text, "a,", 999);
+        smp_text_append(&text, "]\ny: [");
+        append_times(&text, "*x,", 1000);
+        smp_text_append(&text, "%s]\n", more ? "*one" : "");
+        if (more)
+            expect_refused(text.data, text.length,
+                           "f.yaml:1:1: its aliases expand to more than 1001006 values");
+        else
+            expect_accepted(&text);
+    }
+    for (int end = 0; end < 2; end++)
+        for (int directives = 16; directives <= 17; directives++) {
+            text.length = 0;
+            for (int i = 0; i < directives; i++)
+                smp_text_append(&text, "%%TAG !a%d! b%s", i, end ? "\r" : "\n");
+            smp_text_append(&text, "---\nsmp: 1\n");
+            if (directives == 16)
+                expect_accepted(&text);
+            else
+                expect_refused(text.data, text.length,
+                               end ? "more than 16 %TAG directives, expected none"
+                                   : "f.yaml:17:1: more than 16 %TAG directives, expected none");
+        }
+    text.length = 0;
+    append_times(&text, "# %TAG\n", 20); /* none of them begins a line */
+    smp_text_append(&text, "smp: 1\n");
+    expect_accepted(&text);
+    smp_text_free(&text);
+}
+
+/* Maps that are searched linearly, and the smallest that is not: which repetition is reported. */
+static void test_yaml_repeated_keys(void **state)
+{
+    smp_text text = {0};
+    (void)state;
+    for (int keys = 3; keys <= 12; keys++) {
+        char message[80];
+        text.length = 0;
+        smp_text_append(&text, "smp: 1\n");
+        for (int i = 1; i < keys - 2; i++)
+            smp_text_append(&text, "z%d: 1\n", 20 - i);
+        const size_t length = text.length;
+        smp_text_append(&text, "b: 1\na: 1\n");
+        expect_accepted(&text);
+        smp_text_append(&text, "b: 2\na: 2\nb: 3\n");
+        snprintf(message, sizeof message,
+                 "f.yaml:%d:1: duplicate key 'b', already given on line %d", keys + 1, keys - 1);
+        expect_refused(text.data, text.length, message);
+        text.length = length;
+        text.data[length] = '\0';
+        const smp_yaml_node *top = parse_top(text.data);
+        assert_int_equal(smp_yaml_map_size(top), keys - 2);
+        for (int i = 0; i < keys - 2; i++)
+            assert_ptr_equal(smp_yaml_get(top, smp_yaml_map_key(top, i)),
+                             smp_yaml_map_value(top, i));
+        assert_null(smp_yaml_get(top, ""));
+        assert_null(smp_yaml_get(top, "zz"));
+        release(NULL);
+    }
+    smp_text_free(&text);
+}
+
+/* Of a file of another kind, which may be secret, no word is shown. */
+static void test_yaml_shows_words_of_its_own_files(void **state)
+{
+    (void)state;
+    REFUSED("a: smp\nb: *secret\n", "f.yaml:2:4: unknown alias '*...', expected an anchor '&...'");
+    REFUSED("- [smp, *secret]\n", "f.yaml:1:9: unknown alias '*...'");
+    REFUSED("&smp smp\n", "f.yaml:1:1: file: got a text");
+    REFUSED("a: 1\nsecret: 1\nsecret: 2\n",
+            "f.yaml:3:1: duplicate key '...', already given on line 2");
+    REFUSED("a: !secret 1\n", "f.yaml:1:4: got the tag '...', expected a value without a tag");
+    REFUSED("a: &secret [*secret]\n", "f.yaml:1:13: alias '*...' stands inside");
+    REFUSED("abcdefghijklmnopqrstuvwx: 1\n", "got 'abcdefghijklmnopqrstuvwx' as the first key");
+    REFUSED("abcdefghijklmnopqrstuvwxy: 1\n", "got another text as the first key");
+    REFUSED("smp: 1\na: *"
+            "0123456789012345678901234567890123456789012345678901234567890123456789012345678901",
+            "'*01234567890123456789012345678901234567890123456789012345678901234567890123456789', "
+            "expected an anchor '&"
+            "01234567890123456789012345678901234567890123456789012345678901234567890123456789' "
+            "before it");
+    smp_text text = {0};
+    smp_text_append(&text, "smp: ! 1\n? b\n: ! {}\n"); /* the tag that says nothing */
+    expect_accepted(&text);
     smp_text_free(&text);
 }
 
@@ -364,6 +513,10 @@ int main(void)
         TEST(test_yaml_aliases),
         TEST(test_yaml_broken_documents),
         TEST(test_yaml_hostile_documents),
+        TEST(test_yaml_greatest_depth),
+        TEST(test_yaml_other_limits),
+        TEST(test_yaml_repeated_keys),
+        TEST(test_yaml_shows_words_of_its_own_files),
         TEST(test_yaml_truncated_at_every_byte),
         TEST(test_yaml_known_keys),
         TEST(test_yaml_typed_reads),
