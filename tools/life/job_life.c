@@ -34,9 +34,24 @@ struct smp__life_state {
     double first_s, mark_s;  /* when the first and the last were seen */
     int64_t from, done, top; /* steps: gone on from; done; the highest before */
 
-    int pending;    /* the turn after which steps have to be done again; -1: none */
-    double quiet_s; /* the last step before it, or its own time */
+    int pending;      /* the turn after which steps have to be done again; -1: none */
+    double quiet_s;   /* the last step before it, or its own time */
+    double counted_s; /* the last step of ranks that have ended */
 };
+
+/* A text that may have been cut to so many bytes ends with a whole character. */
+static void end_whole(char *text, size_t size)
+{
+    size_t at = strlen(text), n = 1;
+    if (at + 1 < size)
+        return;
+    while (at > 0 && ((unsigned char)text[at - 1] & 0xc0) == 0x80)
+        at--, n++;
+    const unsigned char first = at > 0 ? (unsigned char)text[at - 1] : 0;
+    const size_t needs = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+    if (at > 0 && n < needs)
+        text[at - 1] = '\0';
+}
 
 /* A place at the end of an array; NULL: no memory, or too many. */
 static void *grown(void **items, int n, size_t size)
@@ -107,6 +122,7 @@ static smp_status add_turn(smp__life *l, const smp__life_turn *turn)
     if (!more)
         return fail_room(l->n_turn);
     *more = *turn;
+    end_whole(more->what, sizeof more->what);
     l->n_turn++;
     return SMP_OK;
 }
@@ -138,7 +154,8 @@ static smp_status mark(smp__life_state *s, double at_s, int64_t step)
     return SMP_OK;
 }
 
-/* The ranks have ended, or their supervisor has. */
+/* The ranks have ended, or their supervisor has. Of the first of their steps the end alone is seen:
+ * it is taken for as long as the others, if there was so much time before. */
 static smp_status end_run(smp__life_state *s)
 {
     const double n = (double)(s->done - s->from);
@@ -147,7 +164,9 @@ static smp_status end_run(smp__life_state *s)
         return SMP_OK;
     s->runs = false;
     if (n > 1.0 && fresh > 0.0)
-        s->life->part_s[SMP__LIFE_STEPS] += (s->mark_s - s->first_s) / (n - 1.0) * fresh;
+        s->life->part_s[SMP__LIFE_STEPS] +=
+            fmin((s->mark_s - s->first_s) / (n - 1.0) * fresh, s->mark_s - s->counted_s);
+    s->counted_s = s->mark_s;
     s->top = s->done > s->top ? s->done : s->top;
     s->life->steps = s->top;
     s->quiet_s = s->mark_s;
@@ -183,6 +202,18 @@ static smp_status read_word(const smp_yaml_node *event, const char *key, const c
 
 /* ---- events ---- */
 
+/* The job begins now. */
+static void forget(smp__life_state *s)
+{
+    smp__life *life = s->life, before = *life;
+    *life = (smp__life){.skipped = before.skipped};
+    memcpy(life->first_skipped, before.first_skipped, sizeof life->first_skipped);
+    smp__life_free(&before);
+    *s = (smp__life_state){
+        .life = life, .begin_s = s->begin_s + s->now_s, .begun = true, .pending = -1};
+}
+
+/* A supervisor that was refused before it started ranks is no part of the job's life. */
 static smp_status take_begin(smp__life_state *s, const smp_yaml_node *event)
 {
     smp__life *l = s->life;
@@ -190,6 +221,8 @@ static smp_status take_begin(smp__life_state *s, const smp_yaml_node *event)
     SMP_TRY(read_devices(event, "at_hand", &at_hand));
     SMP_TRY(read_devices(event, "most", &most));
     SMP_TRY(end_run(s));
+    if (l->ended && s->devices == 0)
+        forget(s);
     l->ended = false;
     l->most = most > l->most ? most : l->most;
     if (l->supervisors++ > 0)
@@ -278,6 +311,7 @@ static smp_status take_resumed(smp__life_state *s, const smp_yaml_node *event)
     turn->step = step;
     turn->lost_steps = lost;
     snprintf(turn->from, sizeof turn->from, "%s", from);
+    end_whole(turn->from, sizeof turn->from);
     memcpy(turn->part_s, part_s, sizeof part_s);
     SMP_TRY(add_parts(s, part_s));
     s->runs = true;
@@ -390,7 +424,7 @@ static smp_status take_end(smp__life_state *s, const smp_yaml_node *event)
     return end_run(s);
 }
 
-static smp_status take_event(smp__life_state *s, const smp_yaml_node *event)
+static smp_status take_named(smp__life_state *s, const smp_yaml_node *event, const char *name)
 {
     static const struct {
         const char *name;
@@ -399,23 +433,36 @@ static smp_status take_event(smp__life_state *s, const smp_yaml_node *event)
                  {"start", take_start}, {"resumed", take_resumed}, {"steps", take_steps},
                  {"ended", take_ended}, {"failure", take_failure}, {"wait", take_wait},
                  {"host", take_host},   {"end", take_end}};
+    for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++)
+        if (strcmp(takes[i].name, name) == 0)
+            return takes[i].take(s, event);
+    return take_noted(s, event, name);
+}
+
+/* The clock begins with the first event, and goes on with each that is taken. */
+static smp_status take_event(smp__life_state *s, const smp_yaml_node *event)
+{
     const char *name;
     double time_s;
     SMP_TRY(smp_yaml_map(event, "event"));
     SMP_TRY(read_word(event, "event", &name));
     SMP_TRY(smp__field_double(event, "event", "time_s", 0.0, most_s, &time_s));
-    if (!s->begun) { /* what an earlier event file of this name has lost is not missed */
-        if (strcmp(name, "begin") != 0)
-            return smp_fail(SMP_ERR_INPUT, "event: got '%s', expected 'begin' first", name);
-        s->begin_s = time_s;
-        s->begun = true;
+    /* what an earlier event file of this name has lost is not missed */
+    if (!s->begun && strcmp(name, "begin") != 0)
+        return smp_fail(SMP_ERR_INPUT, "event: got '%s', expected 'begin' first", name);
+    const bool begun = s->begun;
+    const double before_s = s->now_s;
+    s->begin_s = begun ? s->begin_s : time_s;
+    s->now_s = fmax(before_s, time_s - s->begin_s); /* a clock may be set back */
+    s->begun = true;
+    const smp_status status = take_named(s, event, name);
+    if (status == SMP_OK) {
+        s->life->length_s = s->now_s;
+    } else {
+        s->begun = begun;
+        s->now_s = before_s;
     }
-    s->now_s = fmax(s->now_s, time_s - s->begin_s); /* a clock may be set back */
-    s->life->length_s = s->now_s;
-    for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++)
-        if (strcmp(takes[i].name, name) == 0)
-            return takes[i].take(s, event);
-    return take_noted(s, event, name);
+    return status;
 }
 
 smp_status smp__life_open(smp__life *life, smp__life_state **out)

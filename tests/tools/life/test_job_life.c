@@ -142,6 +142,37 @@ static void test_life_is_drawn(void **state)
     smp__life_free(&life);
 }
 
+/* A supervisor that was refused, and one whose first line cannot be read, are before the job; two
+ * steps, of which the second took long, take no longer than there was time. */
+static void test_life_begins_with_the_job(void **state)
+{
+    static const char text[] =
+        "{\"time_s\": 10, \"event\": \"begin\"}\n"
+        "{\"time_s\": 20, \"event\": \"begin\", \"most\": 9, \"at_hand\": 9}\n"
+        "{\"time_s\": 21, \"event\": \"error\", \"exit_code\": 2}\n"
+        "{\"time_s\": 21, \"event\": \"end\", \"exit_code\": 2}\n"
+        "{\"time_s\": 5000, \"event\": \"begin\", \"most\": 2, \"at_hand\": 2}\n"
+        "{\"time_s\": 5000, \"event\": \"start\", \"devices\": 2}\n"
+        "{\"time_s\": 5001, \"event\": \"resumed\", \"from\": \"aaaaaaaaaaaaa\xe2\x82\xac\", "
+        "\"step\": 0, \"done\": 1, \"lost_steps\": 0}\n"
+        "{\"time_s\": 5009, \"event\": \"steps\", \"step\": 2}\n"
+        "{\"time_s\": 9999, \"event\": \"steps\"}\n"
+        "{\"time_s\": 5010, \"event\": \"end\", \"exit_code\": 0}\n";
+    smp__life life;
+    (void)state;
+    assert_int_equal(read_text(text, sizeof text - 1, &life), SMP_OK);
+    assert_int_equal(life.skipped, 2);
+    assert_non_null(strstr(life.first_skipped, ", line 1"));
+    assert_float_equal(life.length_s, 10.0, 1e-9);
+    assert_int_equal(life.supervisors, 1);
+    assert_int_equal(life.most, 2);
+    assert_int_equal(life.exit_code, 0);
+    assert_int_equal(life.n_turn, 1);
+    assert_string_equal(life.turn[0].from, "aaaaaaaaaaaaa");     /* the last of 16 bytes is half */
+    assert_float_equal(life.part_s[SMP__LIFE_STEPS], 9.0, 1e-9); /* not twice eight */
+    smp__life_free(&life);
+}
+
 static void test_lines_that_are_no_events(void **state)
 {
     static const char *const bad[] = {"{\"time_s\": 1",
@@ -219,8 +250,11 @@ static int remove_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life_is_counted), cmocka_unit_test(test_life_in_order),
-        cmocka_unit_test(test_life_is_drawn),   cmocka_unit_test(test_lines_that_are_no_events),
+        cmocka_unit_test(test_life_is_counted),
+        cmocka_unit_test(test_life_in_order),
+        cmocka_unit_test(test_life_is_drawn),
+        cmocka_unit_test(test_lines_that_are_no_events),
+        cmocka_unit_test(test_life_begins_with_the_job),
         cmocka_unit_test(test_broken_files),
     };
     return cmocka_run_group_tests(tests, name_file, remove_file);
