@@ -42,5 +42,6 @@ expect_bad 'absent' "${check[@]}" --events absent --report no.html
 expect_bad '^smp-partition: --events: is drawn by --report FILE\.html or --svg FILE\.svg$' "${check[@]}" --events events.jsonl
 expect_bad 'events\.jsonl' "${check[@]}" --events events.jsonl --report events.jsonl
 expect_bad '^smp-partition: --events' smp-partition model.yaml -n 2 --events events.jsonl --report no.html
+expect_bad '^smp-run: --events: is drawn by --report FILE\.html' smp-run plan.yaml --data model.yaml --events events.jsonl
 [ ! -e no.html ] || fail 'what was refused is there'
 finish

@@ -462,6 +462,9 @@ static smp_status check_words(const smp_train_options *t)
     SMP_TRY(check_choice("--on-drift", t->on_drift, drift, 2));
     if (t->on_drift && strcmp(t->on_drift, "replay") == 0 && !t->checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--on-drift replay needs --checkpoint DIR");
+    if (t->events && !t->report)
+        return smp_fail(SMP_ERR_INPUT, "--events: is drawn by --report FILE.html; smp-run "
+                                       "--elastic writes it");
     return SMP_OK;
 }
 
