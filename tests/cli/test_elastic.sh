@@ -52,6 +52,17 @@ for attempt in first second; do
     expect_match err 'none: on another host it holds the state of a run that was not ended'
     expect_equal "the state on h2, $attempt" "$(ls h2)" $'checkpoint-0000000004.smp\nplace-0'
 done
+# Where nothing is kept, what another run has kept is no state of this one, which begins with the weights it is given.
+printf '#!/bin/sh\nprintf "%%s\\n" "$@" >launched\nexit 2\n' >launcher
+chmod +x launcher
+for from in weights=given resume=auto; do
+    expect_exit 2 "${elastic[@]}" -n 1 --global-batch 2 --checkpoint "$from" --keep-every 0 --keep-in "$PWD/kept" \
+        --launcher "$PWD/launcher" "--$from"
+    expect_equal "begun with" "$(grep -oE '^--(weights|resume|keep-every|keep-in)=[a-z]*' launched || true)" "--$from"
+    rm -f launched
+done
+expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-every 0 \
+    --keep-in "$PWD/kept" --log log --launcher "$PWD/launcher"
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/none" --log log
 printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
 expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt

@@ -151,8 +151,9 @@ static smp_status add_options(command *c, const smp__elastic_job *job)
     const smp__elastic_options *o = job->options;
     const char *option = o->passed.data;
     char every[24];
-    const bool saved = smp__checkpoint_exists(job->folder) || smp__checkpoint_exists(job->keep) ||
-                       smp__hosts_have_state(&job->hosts);
+    const bool kept = o->keep_every > 0 &&
+                      (smp__checkpoint_exists(job->keep) || smp__hosts_have_state(&job->hosts));
+    const bool saved = smp__checkpoint_exists(job->folder) || kept;
     for (int i = 0; i < o->n_passed; i++, option += strlen(option) + 1)
         if (!saved || !is_for_beginning(o, option))
             SMP_TRY(add(c, option));
@@ -253,7 +254,8 @@ static smp_status compare_bits(const smp__elastic_job *job)
                    {"gradient-blocks", plan->gradient_blocks}};
     if (!train->resume || train->resume_changed)
         return SMP_OK;
-    SMP_TRY(smp__kept_is_later(job->keep, job->folder, &later));
+    if (job->options->keep_every > 0)
+        SMP_TRY(smp__kept_is_later(job->keep, job->folder, &later));
     SMP_TRY(smp__checkpoint_find_receipt(later ? job->keep : job->folder, false, &found, receipt));
     for (size_t i = 0; i < sizeof decides / sizeof decides[0]; i++) {
         size_t length;

@@ -102,17 +102,18 @@ static smp_status name_files(smp__elastic_job *job)
 static smp_status check_new(const smp__elastic_job *job)
 {
     const smp_train_options *train = &job->options->run.train;
+    const bool kept = job->options->keep_every > 0 && smp__checkpoint_exists(job->keep);
     if (!train->resume && smp__checkpoint_exists(job->folder))
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds a checkpoint already, and no elastic.yaml: continue it with "
                         "--resume or choose another directory",
                         job->folder);
-    if (!train->resume && job->options->keep_every > 0 && smp__checkpoint_exists(job->keep))
+    if (!train->resume && kept)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds the state of a run that was not ended: continue it with "
                         "--resume=auto, remove it, or choose another folder by --keep-in",
                         job->keep);
-    const bool begins = !smp__checkpoint_exists(job->folder) && !smp__checkpoint_exists(job->keep);
+    const bool begins = !kept && !smp__checkpoint_exists(job->folder);
     return begins && train->log ? smp__step_log_check_new(train->log) : SMP_OK;
 }
 
