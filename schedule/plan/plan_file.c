@@ -242,9 +242,29 @@ static smp_status read_blocks(const reader *r, const smp_yaml_node *batch)
                        smp_last_error());
 }
 
+/* Samples of a step, which JSON has: what the other numbers come to, not a wish. */
+static smp_status check_global_batch(const smp_sketch *sketch, const smp_yaml_node *batch)
+{
+    const int ddp = sketch->ddp > 0 ? sketch->ddp : 1;
+    const int blocks = sketch->gradient_blocks > 0 ? sketch->gradient_blocks : ddp;
+    const int64_t microbatches = smp_gradient_microbatches(blocks, ddp, sketch->microbatches);
+    const int64_t size = sketch->microbatch_size;
+    int64_t said;
+    if (!smp_yaml_get(batch, "global_batch"))
+        return SMP_OK;
+    SMP_TRY(smp__field_int64(batch, "batch", "global_batch", 1, INT64_MAX, &said));
+    if (sketch->ddp > 0 && size > 0 && said % size == 0 && said / size == microbatches)
+        return SMP_OK;
+    return smp_fail_at(smp_yaml_where(smp_yaml_get(batch, "global_batch")),
+                       "batch: global_batch: got %lld, expected what ddp, microbatches and their "
+                       "size come to",
+                       (long long)said);
+}
+
 static smp_status read_head(reader *r, const smp_yaml_node *top)
 {
-    static const char *const batch_keys[] = {"microbatches", "microbatch_size", "gradient_blocks"};
+    static const char *const batch_keys[] = {"microbatches", "microbatch_size", "gradient_blocks",
+                                             "global_batch"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *batch, *schedule;
     SMP_TRY(read_model(r, top));
@@ -258,6 +278,7 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
             SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_MICROBATCH,
                                      &sketch->microbatch_size));
         SMP_TRY(read_blocks(r, batch));
+        SMP_TRY(check_global_batch(sketch, batch));
     }
     if (is_wanted(r, top, "schedule")) {
         SMP_TRY(smp__field(top, "plan", "schedule", &schedule));

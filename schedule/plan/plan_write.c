@@ -227,6 +227,8 @@ static void put_head(writer *w, const smp_plan *plan)
     put_int(w, "microbatch_size", plan->microbatch_size);
     if (plan->gradient_blocks != plan->ddp)
         put_int(w, "gradient_blocks", plan->gradient_blocks);
+    if (w->json) /* for programs: it follows from the others */
+        put_int(w, "global_batch", smp_plan_microbatches(plan) * plan->microbatch_size);
     close_with(w, '}');
     put_top_key(w, "schedule", false);
     put_string(w, plan->schedule);

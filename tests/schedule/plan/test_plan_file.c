@@ -89,6 +89,7 @@ static void test_plan_file_json(void **state)
     assert_non_null(strstr(json.data, "{\"smp\": 1, \"model\": {\"path\": \"../models/gpt.yaml\""));
     assert_non_null(strstr(json.data, "\"programs\": [\"F0.0 >F0.0 F1.0"));
     assert_non_null(strstr(json.data, "\"peak_bytes\": [64, 128]}"));
+    assert_non_null(strstr(json.data, "\"microbatch_size\": 3, \"global_batch\": 12}"));
     /* JSON is YAML: it reads as the same plan. */
     assert_int_equal(SMP_OK, smp_plan_parse("plan.json", json.data, json.length, &again));
     assert_int_equal(SMP_OK, smp_plan_format(again, &yaml));
@@ -118,6 +119,8 @@ static void test_plan_file_broken(void **state)
     } cases[] = {
         {"smp: 1", "smp: 2", "plan.yaml:1:", ""},
         {"batch: {", "bach: {", "plan.yaml:4:1", "batch"},
+        {"microbatch_size: 3}", "microbatch_size: 3, global_batch: 13}",
+         "plan.yaml:4:", "got 13, expected what ddp"},
         {"batch: {microbatches: 2, microbatch_size: 3}\n", "",
          "plan.yaml:1:", "'batch' is missing"},
         {"fingerprint: \"00ff", "fingerprint: \"0xff", "plan.yaml:2:", "hexadecimal"},
