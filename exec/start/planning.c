@@ -90,6 +90,8 @@ static smp_status open_cluster(smp__planning *p)
     r->cluster = p->sketch ? p->sketch->cluster : NULL;
     if (file) {
         SMP_TRY(smp_cluster_read(file, &p->cluster));
+        if (p->profile && p->cluster->keep_bytes_per_s == 0.0)
+            p->cluster->keep_bytes_per_s = p->profile->keep_bytes_per_s;
     } else if (!r->cluster) {
         r->options.devices = local_devices(p);
         const int *begin = tensor_of(r) > 1 ? p->rank_begin : NULL;

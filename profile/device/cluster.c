@@ -148,9 +148,9 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 {
     static const char *const keys[] = {
-        "smp",     "name",       "nodes",          "devices_per_node", "device",
-        "links",   "overlap",    "cores_per_node", "core_switch_us",   "adapters_per_node",
-        "scatter", "host_memory"};
+        "smp",     "name",        "nodes",           "devices_per_node", "device",
+        "links",   "overlap",     "cores_per_node",  "core_switch_us",   "adapters_per_node",
+        "scatter", "host_memory", "keep_bytes_per_s"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_document(yaml, "cluster", keys, SMP__COUNT(keys), &top));
@@ -171,6 +171,9 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
     SMP_TRY(read_count(top, "adapters_per_node", false, 0, MAX_CORES, &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(top, "cluster", &cluster->core_switch_us));
     SMP_TRY(smp_scatter_read(top, "cluster", &cluster->scatter));
+    node = smp_yaml_get(top, "keep_bytes_per_s");
+    if (node)
+        SMP_TRY(smp_yaml_bytes_per_s(node, "keep_bytes_per_s", &cluster->keep_bytes_per_s));
     node = smp_yaml_get(top, "host_memory");
     if (node)
         SMP_TRY(smp_yaml_bytes(node, "host_memory", &cluster->host_memory_bytes));

@@ -178,6 +178,13 @@ expect_exit 0 smp-partition "${keeps[@]}" --keep-every 1 -o kept.yaml
 expect_match out '^keeping the state of every step: 25\.9 ms more a step in the mean \([0-9.]+ %\), ranks write at most 61\.8 MiB; 3 x 123\.5 MiB in the host.s memory, [0-9.]+ MiB with the ranks of 953\.7 MiB$'
 expect_exit 0 smp-partition check kept.yaml --model "$SMP_EXAMPLES/gpt-small.yaml" --keep-every 10
 expect_match out '^keeping the state of every 10 steps: 2\.59 ms more'
+rate_of() { grep -oE 'keep_bytes_per_s: [0-9]+' "$1" || true; }
+sed -i -E '/^keep_bytes_per_s/d; s/^microbatch_size.*/&\nkeep_bytes_per_s: 123456789/' profile.yaml
+expect_exit 0 smp-partition good.yaml --cluster host.yaml --profile profile.yaml -n 1 --effort quick -o rate.yaml
+expect_equal 'the rate measured' "$(rate_of rate.yaml)" 'keep_bytes_per_s: 123456789'
+sed '/^nodes/s/$/\nkeep_bytes_per_s: 2GB\/s/' host.yaml >own.yaml
+expect_exit 0 smp-partition good.yaml --cluster own.yaml --profile profile.yaml -n 1 --effort quick -o rate.yaml
+expect_equal 'its own rate' "$(rate_of rate.yaml)" 'keep_bytes_per_s: 2000000000'
 sed -i 's/host_memory: 1GB/host_memory: 400MB/' host.yaml
 expect_exit 3 smp-partition "${keeps[@]}" --keep-every 1
 expect_match err '^smp-partition: --keep-every: a host needs .*, with three states of 123\.5 MiB, and has 381\.5 MiB'
