@@ -9,6 +9,7 @@
 #include "graph/base/clock.h"
 #include "graph/model/op.h"
 #include "profile/costs.h"
+#include "schedule/planner/space/session.h"
 
 enum {
     MOST_CUTS = 48,
@@ -49,9 +50,10 @@ typedef struct ending {
 typedef struct ends {
     int devices, stages; /* at most */
     int64_t microbatches;
-    int only;   /* option, or -1: any */
-    int tied;   /* that of stages with tied weights, likewise */
-    ending *at; /* [stages + 1][devices + 1][n_cut] */
+    double samples; /* of a step, of all replicas */
+    int only;       /* option, or -1: any */
+    int tied;       /* that of stages with tied weights, likewise */
+    ending *at;     /* [stages + 1][devices + 1][n_cut] */
 } ends;
 
 static smp_status open_sums(mixer *m, sums *s)
@@ -268,14 +270,13 @@ static void find_endings(const mixer *m, ends *e)
 }
 
 /* Per sample, of the best whole pipeline; *stages: how many it has, 0: none fits. */
-static double best_pipeline(const mixer *m, const ends *e, int ddp, int *stages)
+static double best_pipeline(const mixer *m, const ends *e, int *stages)
 {
-    const double samples = (double)e->microbatches * ddp * (double)m->base->options.microbatch_size;
     double best = INFINITY;
     *stages = 0;
     for (int k = 1; k <= e->stages; k++) {
         const double us =
-            (double)(e->microbatches + k - 1) * ending_at(m, e, k, e->devices, 0)->us / samples;
+            (double)(e->microbatches + k - 1) * ending_at(m, e, k, e->devices, 0)->us / e->samples;
         if (us < best) {
             best = us;
             *stages = k;
@@ -375,7 +376,7 @@ static bool suits(const mixer *m, int ddp)
 {
     const smp_plan_options *o = &m->base->options;
     const int devices = o->devices / ddp, per_node = m->base->cluster->devices_per_node;
-    const int64_t samples = o->microbatch_size * ddp;
+    const int64_t samples = smp__least_batch_of(m->base, o->microbatch_size, ddp).samples;
     return o->devices % ddp == 0 && devices >= 2 && devices <= MOST_DEVICES &&
            (devices % per_node == 0 || per_node % devices == 0 || ddp == 1) &&
            (o->ddp == 0 || o->ddp == ddp) &&
@@ -385,11 +386,13 @@ static bool suits(const mixer *m, int ddp)
 static ends begin_ends(const mixer *m, int ddp, smp_arena *scratch)
 {
     const smp_plan_options *o = &m->base->options;
+    const smp__least_batch least = smp__least_batch_of(m->base, o->microbatch_size, ddp);
     ends e = {.devices = o->devices / ddp, .only = -1, .tied = -1};
     e.stages = e.devices < m->n_cut - 1 ? e.devices : m->n_cut - 1;
-    e.microbatches = o->global_batch > 0   ? o->global_batch / (o->microbatch_size * ddp)
+    e.microbatches = o->global_batch > 0   ? o->global_batch / least.samples * least.microbatches
                      : o->microbatches > 0 ? o->microbatches
                                            : 4 * (int64_t)e.stages;
+    e.samples = (double)e.microbatches / least.microbatches * (double)least.samples;
     e.at = SMP_ARENA_NEW(scratch, ending,
                          (size_t)(e.stages + 1) * (size_t)(e.devices + 1) * (size_t)m->n_cut);
     return e;
@@ -406,13 +409,13 @@ static smp_status mix_replicas(mixer *m, int ddp, double *alike_us, smp__tensor_
     int stages;
     for (e.only = 0; status == SMP_OK && e.only < m->n_option; e.only++) {
         find_endings(m, &e);
-        *alike_us = fmin(*alike_us, best_pipeline(m, &e, ddp, &stages));
+        *alike_us = fmin(*alike_us, best_pipeline(m, &e, &stages));
     }
     e.only = -1;
     for (int o = 0; status == SMP_OK && o < (m->n_tied > 0 ? m->n_option : 1); o++) {
         e.tied = m->n_tied > 0 ? o : -1;
         find_endings(m, &e);
-        const double us = best_pipeline(m, &e, ddp, &stages);
+        const double us = best_pipeline(m, &e, &stages);
         if (us >= best->sample_us || stages == 0 || !differs(m, &e, stages))
             continue;
         *best = (smp__tensor_mix){.ddp = ddp, .sample_us = us};

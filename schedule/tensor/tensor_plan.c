@@ -572,7 +572,8 @@ static smp_status try_mix_sizes(search *s, double end_s, int *best, smp_tensor_r
     for (int64_t size = mix ? 2 * s->candidate[*best].size : 0;
          mix && s->how->any_size && size <= SMP_TENSOR_MOST_SIZE && !smp_work_past(end_s);
          size *= 2)
-        if (s->base->options.global_batch % (size * mix->ddp) == 0)
+        if (s->base->options.global_batch % smp__least_batch_of(s->base, size, mix->ddp).samples ==
+            0)
             SMP_TRY(try_mix(s, mix, size, end_s, best, out));
     return SMP_OK;
 }

@@ -106,19 +106,12 @@ static choices chunk_choices(const smp_search_request *request, int pipeline, bo
     return list;
 }
 
-/* Global batches on so many replicas are multiples of `samples`: `microbatches` of a program. */
-typedef struct least_batch {
-    int64_t samples;
-    int microbatches;
-} least_batch;
-
-static least_batch least_batch_of(const smp_search_request *request, int ddp)
+smp__least_batch smp__least_batch_of(const smp_search_request *request, int64_t size, int ddp)
 {
-    const int64_t size = request->options.microbatch_size;
-    const int blocks = request->options.gradient_blocks;
+    const int blocks = request->graph->training ? request->options.gradient_blocks : 0;
     return blocks > ddp && blocks % ddp != 0
-               ? (least_batch){size * blocks, smp_gradient_share(blocks, ddp)}
-               : (least_batch){size * ddp, 1};
+               ? (smp__least_batch){size * blocks, smp_gradient_share(blocks, ddp)}
+               : (smp__least_batch){size * ddp, 1};
 }
 
 static choices microbatch_choices(const smp_search_request *request, int pipeline)
@@ -130,7 +123,8 @@ static choices microbatch_choices(const smp_search_request *request, int pipelin
         request->options.gradient_blocks > ddp ? request->options.gradient_blocks : ddp;
     const int share = smp_gradient_share(blocks, ddp);
     if (batch > 0) {
-        const least_batch least = least_batch_of(request, ddp);
+        const smp__least_batch least =
+            smp__least_batch_of(request, request->options.microbatch_size, ddp);
         const int64_t m = batch / least.samples * least.microbatches;
         if (batch % least.samples == 0 &&
             (request->options.microbatches == 0 || request->options.microbatches == m))
@@ -478,7 +472,7 @@ static smp_status fail_batch(const smp_search_request *request)
         if (o->devices % p != 0 || (o->stages > 0 && p != o->stages) ||
             (o->ddp > 0 && ddp != o->ddp))
             continue;
-        const least_batch least = least_batch_of(request, (int)ddp);
+        const smp__least_batch least = smp__least_batch_of(request, o->microbatch_size, (int)ddp);
         const int64_t step = least.samples, m = o->microbatches / least.microbatches;
         const int64_t low = m > 0 ? m * step : batch / step * step;
         const int64_t high = m > 0 ? m * step : low + step;

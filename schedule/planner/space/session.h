@@ -81,6 +81,13 @@ static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
     return planner->request.options.gradient_blocks > 0 ? planner->request.options.gradient_blocks
                                                         : ddp;
 }
+/* Global batches on `ddp` replicas are multiples of `samples`, of which a program has
+ * `microbatches`. size: samples of a micro-batch. */
+typedef struct smp__least_batch {
+    int64_t samples;
+    int microbatches;
+} smp__least_batch;
+smp__least_batch smp__least_batch_of(const smp_search_request *request, int64_t size, int ddp);
 /* So many replicas have as many samples as all have: fewer where some have a block less. */
 static inline double smp__planner_replicas(const smp__planner *planner, int ddp)
 {

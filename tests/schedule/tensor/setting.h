@@ -5,11 +5,11 @@
 #include "schedule/planner/space/request.h"
 #include "tests/schedule/fixture.h"
 
-enum { DEVICES = 8 };
+enum { DEVICES = 8, MOST_DEVICES = 20 };
 
 typedef struct setting {
     smp_graph *graph;
-    smp_device_spec device[DEVICES];
+    smp_device_spec device[MOST_DEVICES];
     smp_cluster cluster;
     smp_search_request request;
 } setting;
@@ -18,6 +18,7 @@ static void open_setting(setting *s, const char *text, int devices, int64_t memo
                          double link_bytes_per_s)
 {
     *s = (setting){0};
+    assert_in_range(devices, 1, MOST_DEVICES);
     if (smp_graph_parse("model.yaml", text, strlen(text), &s->graph) != SMP_OK)
         fail_msg("%s", smp_last_error());
     for (int d = 0; d < devices; d++)

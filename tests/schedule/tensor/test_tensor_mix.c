@@ -25,10 +25,10 @@ static const char model[] =
     "loss: loss\n";
 
 /* A weight of a large product keeps 8 MiB. */
-static void open_wide(setting *s, int64_t memory_bytes)
+static void open_wide(setting *s, int devices, int64_t memory_bytes)
 {
-    open_setting(s, model, DEVICES, memory_bytes, 1e11);
-    for (int d = 0; d < DEVICES; d++)
+    open_setting(s, model, devices, memory_bytes, 1e11);
+    for (int d = 0; d < devices; d++)
         s->device[d].flops_fp32 = s->device[d].bytes_per_s = 1e11;
     s->request.options.devices = USED;
     s->request.options.microbatches = 0;
@@ -128,7 +128,7 @@ static void test_tensor_mix_alone_fits(void **state)
     setting s;
     smp_tensor_result out;
     const smp_tensor_request how = {.mix = true};
-    open_wide(&s, INT64_C(7) << 20);
+    open_wide(&s, DEVICES, INT64_C(7) << 20);
     assert_int_equal(SMP_ERR_NO_FIT,
                      smp_tensor_plan(&s.request, &(smp_tensor_request){0}, "model.yaml", &out));
     if (smp_tensor_plan(&s.request, &how, "model.yaml", &out) != SMP_OK)
@@ -150,13 +150,40 @@ static void test_tensor_mix_alone_fits(void **state)
     smp_graph_destroy(s.graph);
 }
 
+/* Two replicas of three blocks of gradients: one has a block more, of as many micro-batches as both
+ * have programs of. */
+static void test_tensor_mix_of_uneven_replicas(void **state)
+{
+    (void)state;
+    static const int64_t batch[] = {24, 16}; /* samples: of three blocks of 8, and of two */
+    for (int i = 0; i < 2; i++) {
+        setting s;
+        smp_tensor_result out;
+        open_wide(&s, MOST_DEVICES, INT64_C(7) << 20);
+        s.request.options.devices = 2 * USED;
+        s.request.options.ddp = 2;
+        s.request.options.gradient_blocks = 3;
+        s.request.options.global_batch = batch[i];
+        const smp_status status =
+            smp_tensor_plan(&s.request, &(smp_tensor_request){.mix = true}, "model.yaml", &out);
+        assert_int_equal(status, i == 0 ? SMP_OK : SMP_ERR_NO_FIT);
+        if (status == SMP_OK) {
+            assert_non_null(out.result.plan->rank_begin);
+            assert_int_equal(out.result.plan->microbatches, 2);
+            assert_int_equal(smp_plan_microbatches(out.result.plan), 3);
+            smp_tensor_result_destroy(&out);
+        }
+        smp_graph_destroy(s.graph);
+    }
+}
+
 /* With memory for all, groups alike are taken unless others gain 3 %. */
 static void test_tensor_mix_has_to_pay(void **state)
 {
     (void)state;
     setting s;
     smp_tensor_result alike, mixed;
-    open_wide(&s, INT64_C(1) << 30);
+    open_wide(&s, DEVICES, INT64_C(1) << 30);
     assert_int_equal(SMP_OK,
                      smp_tensor_plan(&s.request, &(smp_tensor_request){0}, "model.yaml", &alike));
     assert_int_equal(SMP_OK, smp_tensor_plan(&s.request, &(smp_tensor_request){.mix = true},
@@ -174,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_mix_alone_fits),
+        cmocka_unit_test(test_tensor_mix_of_uneven_replicas),
         cmocka_unit_test(test_tensor_mix_has_to_pay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
