@@ -110,6 +110,15 @@ expect_exit 3 smp-partition "$model" -n 4 --ddp 2 --global-batch 7
 expect_match err 'a global batch of 7 samples: no micro-batches of 1 on these devices make it; nearest: 6, 8'
 expect_exit 3 smp-partition "$model" -n 4 --ddp 2 --microbatches 4 --microbatch-size 3 --global-batch 32
 expect_match err 'nearest: 24'
+# Where nobody has asked for a pipeline that cannot be, what was asked for is named, of groups of any size.
+far=(smp-partition "$model" --effort quick --microbatch-size 1 --global-batch)
+expect_exit 3 "${far[@]}" 16384 -n 82
+expect_match err 'at most 262144 forward actions; 41 groups of 2 devices and a global batch of 16384 samples leave no shorter'
+expect_match err 'another number of devices, or a global batch that more replicas divide, may$'
+expect_exit 3 "${far[@]}" 100 -n 16384 --tensor 1
+expect_match err 'need as many ops: the model has [0-9]+; 16384 devices and a global batch of 100 samples leave no shorter'
+expect_exit 2 "${far[@]}" 16384 -n 41 --stages 41
+expect_match err 'at most 262144 forward actions$'
 
 # What nobody wants is said, with what would help, which was planned.
 small() { # option...

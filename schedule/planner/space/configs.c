@@ -11,11 +11,13 @@
 #include "graph/base/clock.h"
 #include "graph/base/divisor.h"
 #include "graph/base/text.h"
+#include "schedule/auto/list_schedule.h"
 #include "schedule/plan/gradient_blocks.h"
 
 enum { MANY_OPS = 16 /* of a stage, with which chunks are tried that few gain by */ };
 enum { MOST_CHUNKS = 12 /* that divide the layers */ };
 enum { MOST_UNITS = 64 }; /* stages, where more chunks only gather less at a time */
+enum { HINT_BYTES = 256 };
 
 /* A short list of values to try. */
 typedef struct choices {
@@ -302,6 +304,43 @@ static smp_status check_groups(const listing *l, const smp_schedule_shape *shape
     return SMP_OK;
 }
 
+/* Nobody has asked for ranks or micro-batches: devices and global batch come to these. */
+static bool is_of_batch(const smp_search_request *request)
+{
+    const smp_plan_options *o = &request->options;
+    return o->global_batch > 0 && o->stages == 0 && o->ddp == 0 && o->microbatches == 0;
+}
+
+/* ... and what to change is what was asked for; "" if more was. */
+static void hint_at_batch(const smp_search_request *request, char hint[HINT_BYTES])
+{
+    const int group = request->splitting.devices;
+    char groups[32] = "devices";
+    if (group > 1)
+        snprintf(groups, sizeof groups, "groups of %d devices", group);
+    hint[0] = '\0';
+    if (is_of_batch(request))
+        snprintf(hint, HINT_BYTES,
+                 "; %d %s and a global batch of %lld samples leave no shorter pipeline: another "
+                 "number of devices, or a global batch that more replicas divide, may",
+                 request->options.devices, groups, (long long)request->options.global_batch);
+}
+
+/* Is the plan of a size that is any use? */
+static smp_status check_size(const listing *l, const smp_schedule_shape *shape)
+{
+    const smp_search_request *request = l->configs->request;
+    char hint[HINT_BYTES];
+    if ((int64_t)shape->pipeline * shape->chunks <= SMP_MAX_FORWARDS / shape->microbatches)
+        return SMP_OK;
+    hint_at_batch(request, hint);
+    return smp_fail(is_of_batch(request) ? SMP_ERR_NO_FIT : SMP_ERR_INPUT,
+                    "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
+                    "%d forward actions%s",
+                    l->schedule->name, shape->pipeline, shape->chunks, shape->microbatches,
+                    SMP_MAX_FORWARDS, hint);
+}
+
 /* Appends the configuration if the schedule can run it; else records the first reason. */
 static smp_status add_config(listing *l, int microbatches, smp_sharding sharding)
 {
@@ -321,6 +360,8 @@ static smp_status add_config(listing *l, int microbatches, smp_sharding sharding
                      p, l->chunks, request->graph->n_op,
                      p <= request->graph->n_op ? request->graph->n_op / p : request->graph->n_op,
                      p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
+    if (status == SMP_OK)
+        status = check_size(l, &shape);
     if (status == SMP_OK)
         status = smp__planner_check(l->schedule, &shape);
     if (status == SMP_OK)
@@ -495,18 +536,20 @@ static smp_status fail_batch(const smp_search_request *request)
 static smp_status list_all(smp__configs *configs)
 {
     const smp_search_request *request = configs->request;
+    char hint[HINT_BYTES];
     for (int p = 1; p <= request->options.devices; p++) {
         if (request->options.devices % p != 0 ||
             (request->options.stages > 0 && p != request->options.stages) ||
             (request->options.ddp > 0 && request->options.devices / p != request->options.ddp))
             continue;
         if (p > request->graph->n_op) {
+            hint_at_batch(request, hint);
             smp__configs_note(
                 configs,
                 smp__at_numbers(request, smp_fail(SMP_ERR_NO_FIT,
                                                   "%d pipeline ranks need as many ops: the model "
-                                                  "has %d",
-                                                  p, request->graph->n_op)));
+                                                  "has %d%s",
+                                                  p, request->graph->n_op, hint)));
             break;
         }
         SMP_TRY(list_pipeline(configs, p));

@@ -1,7 +1,6 @@
 /* A planning session: what is asked for as the search takes it, and costs. */
 #include <stdlib.h>
 
-#include "schedule/auto/list_schedule.h"
 #include "schedule/planner/space/session.h"
 
 /* What goes to host memory travels, and a step without that is not the step. */
@@ -82,12 +81,6 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
 
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
-    if ((int64_t)shape->pipeline * shape->chunks > SMP_MAX_FORWARDS / shape->microbatches)
-        return smp_fail(SMP_ERR_INPUT,
-                        "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
-                        "%d forward actions",
-                        kind->name, shape->pipeline, shape->chunks, shape->microbatches,
-                        SMP_MAX_FORWARDS);
     SMP_TRY(smp_schedule_check(kind, shape));
     return smp_schedule_check_active(kind, shape);
 }

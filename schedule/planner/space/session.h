@@ -94,8 +94,7 @@ static inline double smp__planner_replicas(const smp__planner *planner, int ddp)
     const int blocks = smp__planner_blocks(planner, ddp);
     return blocks < ddp ? ddp : (double)blocks / smp_gradient_share(blocks, ddp);
 }
-/* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
- * not. */
+/* Can the schedule run with these numbers? Records why not. */
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);
 /* Makes the candidate's partition the one that the planner holds: flow, layouts and what travels.
  * offload: the candidate's, [n_op]; NULL: nothing. */
