@@ -93,9 +93,24 @@ static smp_status allocate_span(const smp__kept_folder *f, int place, smp__span 
                     smp_format_bytes(text, sizeof text, span.end - span.begin), strerror(error));
 }
 
+/* As smp__kept_check_room, of one place: for what comes from another machine. */
+static smp_status check_place(const smp__kept_folder *f, int place, const smp__spans *spans)
+{
+    char wanted[32], free_text[32];
+    int64_t missing = 0;
+    SMP_TRY(count_missing(f, place, spans, &missing));
+    const int64_t left = room_in(f->directory);
+    if (left >= missing)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s/place-%d: a state takes %s more there, %s are free",
+                    f->path, place, smp_format_bytes(wanted, sizeof wanted, missing),
+                    smp_format_bytes(free_text, sizeof free_text, left));
+}
+
 smp_status smp__kept_allocate(const smp__kept_folder *f, int place, const smp__spans *spans)
 {
     char path[SMP__CHECKPOINT_PATH_BYTES];
+    SMP_TRY(check_place(f, place, spans));
     for (int32_t i = 0; i < spans->n; i++)
         SMP_TRY(allocate_span(f, place, spans->at[i]));
     snprintf(path, sizeof path, "%.4000s/ranges-%d", f->path, place);

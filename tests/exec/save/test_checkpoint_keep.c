@@ -458,9 +458,13 @@ static void test_keep_no_room(void **state)
     smp__spans all = {0};
     must(smp__spans_add(&all, 0, INT64_C(1) << 55));
     assert_int_equal(smp__kept_reserve(f, INT64_C(1) << 55, &all, false), SMP_ERR_FAILED);
-    smp__spans_free(&all);
     assert_non_null(strstr(smp_last_error(), "keep: to keep states takes 3 x "));
     assert_non_null(strstr(smp_last_error(), " bytes wanted, "));
+    /* likewise before more is fetched than there is room for */
+    must(smp__kept_reserve(f, 4096, &(smp__spans){0}, false));
+    assert_int_equal(smp__kept_allocate(f, 1, &all), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "keep/place-1: a state takes 32 PiB more there, "));
+    smp__spans_free(&all);
     smp__kept_remove(f);
     smp__kept_leave(f);
     assert_int_equal(access(kept, F_OK), -1);
