@@ -20,33 +20,33 @@
 /* What smp_load will take its state from, if nothing is damaged. */
 typedef struct source {
     smp_status status; /* of any rank, by the lowest */
-    int64_t last;      /* the save on the disk that counts; -1: none, -2: no directory */
+    smp__saved last;   /* the save on the disk that counts; saved -1: none, -2: no directory */
     int rank;          /* that reads the receipt */
     int64_t step;      /* of the state in memory; -1: it is on the disk */
     bool found;
     char receipt[SMP__RECEIPT_BYTES];
 } source;
 
-static smp_status find_last_save(const char *directory, int64_t *last)
+static smp_status find_last_save(const char *directory, smp__saved *out)
 {
     smp__saved *list = NULL;
     int n = 0;
-    *last = -2;
     if (access(directory, F_OK) != 0)
         return SMP_OK;
     SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    *last = smp__checkpoint_last(list, n);
+    const smp__saved *last = smp__checkpoint_last(list, n);
+    *out = last ? *last : (smp__saved){.saved = -1};
     free(list);
     return SMP_OK;
 }
 
 /* What is kept on this machine, a line each with the rank. */
-static smp_status say_kept(const char *kept, int64_t last, int rank, smp_text *lines)
+static smp_status say_kept(const char *kept, int rank, smp_text *lines)
 {
     smp__kept_state *states = NULL;
     int n = 0;
     SMP_TRY(smp__kept_states(kept, &states, &n));
-    for (int i = 0; i < n && last > -2; i++) {
+    for (int i = 0; i < n; i++) {
         if (states[i].number == INT64_MAX) /* it cannot be read */
             continue;
         smp_text_append(lines, "%d ", rank);
@@ -108,7 +108,8 @@ static smp_status choose_kept(char *lines, source *from)
     }
     if (status == SMP_OK)
         status = smp__kept_choose(states, n, chosen, &n_chosen);
-    const bool later = n_chosen > 0 && states[chosen[0]].number >= from->last;
+    const bool later =
+        n_chosen > 0 && smp__kept_is_after(&states[chosen[0]], from->last.saved, from->last.step);
     for (int i = n - 1; later && i >= 0; i--)
         if (states[i].named && smp__kept_same(&states[i], &states[chosen[0]])) {
             from->rank = states[i].machine;
@@ -141,12 +142,13 @@ static void find_source(const smp_train_options *o, int rank, source *from)
     smp_text lines = {0};
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    *from = (source){.status = SMP_OK, .last = -2, .rank = 0, .step = -1};
+    *from = (source){.status = SMP_OK, .last.saved = -2, .rank = 0, .step = -1};
     if (rank == 0 && kept)
         from->status = find_last_save(o->checkpoint, &from->last);
     MPI_Bcast(&from->last, sizeof from->last, MPI_BYTE, 0, MPI_COMM_WORLD);
-    if (is_first_of_machine() && kept && from->status == SMP_OK)
-        from->status = say_kept(kept, from->last, rank, &lines);
+    const bool first = is_first_of_machine();
+    if (first && kept && from->last.saved > -2 && from->status == SMP_OK)
+        from->status = say_kept(kept, rank, &lines);
     char *all = gather_lines(&lines, size);
     if (all && from->status == SMP_OK)
         from->status = choose_kept(all, from);

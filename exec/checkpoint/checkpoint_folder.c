@@ -121,12 +121,12 @@ int smp__checkpoint_best(const smp__saved *list, int n)
     return best;
 }
 
-int64_t smp__checkpoint_last(const smp__saved *list, int n)
+const smp__saved *smp__checkpoint_last(const smp__saved *list, int n)
 {
     int i = 0;
     while (i < n && list[i].saved == INT64_MAX)
         i++;
-    return i < n ? list[i].saved : -1;
+    return i < n ? &list[i] : NULL;
 }
 
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
@@ -134,8 +134,8 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
     smp__saved *list = NULL;
     int n = 0;
     SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    const int64_t last = smp__checkpoint_last(list, n);
-    *saved = last < 0 ? 1 : last + 1;
+    const smp__saved *last = smp__checkpoint_last(list, n);
+    *saved = last ? last->saved + 1 : 1;
     free(list);
     return SMP_OK;
 }

@@ -35,8 +35,8 @@ typedef struct smp__saved {
 smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n);
 /* Which of a list has the lowest loss, of equals what was saved first; -1: none has one. */
 int smp__checkpoint_best(const smp__saved *list, int n);
-/* Number of the last save whose header can be read; -1: there is none. */
-int64_t smp__checkpoint_last(const smp__saved *list, int n);
+/* The last save whose header can be read; NULL: there is none. */
+const smp__saved *smp__checkpoint_last(const smp__saved *list, int n);
 /* Number of the next save. */
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 

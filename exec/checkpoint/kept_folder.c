@@ -126,8 +126,9 @@ smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *la
         status = smp__checkpoint_list(kept, &in_memory, &n_memory);
     if (status == SMP_OK)
         status = smp__checkpoint_list(checkpoint, &on_disk, &n_disk);
-    const int64_t number = smp__checkpoint_last(in_memory, n_memory);
-    *later = number >= 0 && number >= smp__checkpoint_last(on_disk, n_disk);
+    const smp__saved *state = smp__checkpoint_last(in_memory, n_memory),
+                     *last = smp__checkpoint_last(on_disk, n_disk);
+    *later = state && (!last || state->saved >= last->saved);
     free(in_memory);
     free(on_disk);
     return status;

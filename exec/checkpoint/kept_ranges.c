@@ -13,13 +13,13 @@
 
 #include "exec/checkpoint/checkpoint_file.h"
 
-#define MAGIC "SMPSPAN1"
+#define MAGIC "SMPSPAN2"
 enum { HEAD_BYTES = 128, MOST_SPANS = 1 << 26 };
 
 typedef struct index_head {
     char magic[8];
     uint64_t id;
-    int64_t branch, step, number, bytes, n;
+    int64_t branch, step, number, begun, bytes, n;
     uint64_t spans_hash, hash; /* of what stands before it */
 } index_head;
 _Static_assert(sizeof(index_head) <= HEAD_BYTES, "spans come after it");
@@ -50,6 +50,7 @@ static smp_status put_head(int file, const smp__kept_state *state, int64_t step,
                        .branch = state->branch,
                        .step = step,
                        .number = state->number,
+                       .begun = state->begun,
                        .bytes = state->bytes,
                        .n = state->spans.n,
                        .spans_hash = smp_hash(0, bytes > 0 ? (void *)state->spans.at : "", bytes)};
@@ -85,8 +86,8 @@ static bool is_sound(const index_head *head)
     const int64_t most = INT64_C(1) << 53;
     return memcmp(head->magic, MAGIC, sizeof head->magic) == 0 && head->hash == head_hash(head) &&
            head->branch >= 0 && head->branch <= most && head->step >= -1 && head->step <= most &&
-           head->number >= 0 && head->number <= most && head->bytes >= 0 && head->n >= 0 &&
-           head->n <= MOST_SPANS;
+           head->number >= 0 && head->number <= most && head->begun >= 0 && head->begun <= most &&
+           head->bytes >= 0 && head->n >= 0 && head->n <= MOST_SPANS;
 }
 
 static bool read_spans(int file, const index_head *head, smp__spans *out)
@@ -115,6 +116,7 @@ bool smp__kept_index_read(int file, smp__kept_state *out)
                              .branch = head.branch,
                              .step = head.step,
                              .number = head.number,
+                             .begun = head.begun,
                              .bytes = head.bytes,
                              .spans = spans};
     return true;
@@ -123,9 +125,10 @@ bool smp__kept_index_read(int file, smp__kept_state *out)
 void smp__kept_state_print(const smp__kept_state *state, smp_text *line)
 {
     smp_text_append(line,
-                    "%016" PRIx64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %" PRId32,
-                    state->id, state->branch, state->step, state->number, state->bytes,
-                    state->named, state->place, state->spans.n);
+                    "%016" PRIx64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
+                    " %d %d %" PRId32,
+                    state->id, state->branch, state->step, state->number, state->begun,
+                    state->bytes, state->named, state->place, state->spans.n);
     for (int32_t i = 0; i < state->spans.n; i++)
         smp_text_append(line, " %" PRId64 "-%" PRId64, state->spans.at[i].begin,
                         state->spans.at[i].end);
@@ -169,10 +172,10 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out)
     s.id = strtoull(line, &end, 16);
     const char *at = end == line + 16 && *end == ' ' ? end + 1 : "";
     if (!take_number(&at, ' ', &s.branch) || !take_number(&at, ' ', &s.step) ||
-        !take_number(&at, ' ', &s.number) || !take_number(&at, ' ', &s.bytes) ||
-        !take_number(&at, ' ', &named) || !take_number(&at, ' ', &place) ||
-        !take_number(&at, ' ', &n) || named > 1 || place >= SMP__KEPT_PLACES ||
-        !take_spans(at, n, &s)) {
+        !take_number(&at, ' ', &s.number) || !take_number(&at, ' ', &s.begun) ||
+        !take_number(&at, ' ', &s.bytes) || !take_number(&at, ' ', &named) ||
+        !take_number(&at, ' ', &place) || !take_number(&at, ' ', &n) || named > 1 ||
+        place >= SMP__KEPT_PLACES || !take_spans(at, n, &s)) {
         smp__spans_free(&s.spans);
         return false;
     }
@@ -185,6 +188,13 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out)
 bool smp__kept_same(const smp__kept_state *a, const smp__kept_state *b)
 {
     return a->id == b->id && a->step == b->step && a->bytes == b->bytes;
+}
+
+bool smp__kept_is_after(const smp__kept_state *state, int64_t number, int64_t step)
+{
+    if (state->number != number)
+        return state->number > number;
+    return state->begun == 0 || state->begun == step;
 }
 
 /* Those of its kind from it on: has one a name, and do they have all bytes? */

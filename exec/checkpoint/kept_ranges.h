@@ -18,6 +18,8 @@ typedef struct smp__kept_state {
     int64_t branch;   /* rises with each of these that the machines present know of */
     int64_t step;     /* -1: none, or it is being written */
     int64_t number;   /* of the save that it follows; INT64_MAX: cannot be read */
+    int64_t begun;    /* the step of that save, of which it was not known whether it becomes
+                         complete; 0: it was */
     int64_t bytes;    /* of the whole file */
     bool named;       /* so all machines that took part have all of their bytes */
     int place;        /* in the folder */
@@ -48,6 +50,9 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out);
  * then what follows a later save, then a later step; a header that cannot be read is first, as it
  * is to be reported. chosen: [n]. */
 smp_status smp__kept_choose(const smp__kept_state *states, int n, int *chosen, int *n_chosen);
+/* Is a state later than the save of that number and step? A save that was only begun may have left
+ * its number to another one, which was made without what is in this state. */
+bool smp__kept_is_after(const smp__kept_state *state, int64_t number, int64_t step);
 /* Are they of one state? */
 bool smp__kept_same(const smp__kept_state *a, const smp__kept_state *b);
 

@@ -302,6 +302,7 @@ static smp_status begin(smp *s, struct smp__keep *k)
         SMP_TRY(smp__part_copy(s, &k->part));
     k->state.step = s->step;
     k->state.number = s->saving->number;
+    k->state.begun = s->saving->begun_step;
     if (smp__keep_is_first(s))
         make_way(k);
     k->pending = true;

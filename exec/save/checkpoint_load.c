@@ -278,7 +278,7 @@ static candidate next_candidate(candidates *c)
     const smp__saved *saved = c->at_saved < c->n_saved ? &c->saved[c->at_saved] : NULL;
     const smp__kept_state *kept =
         c->at_kept < c->kept.n_chosen ? &c->kept.state[c->kept.chosen[c->at_kept]] : NULL;
-    if (kept && (!saved || kept->number >= saved->saved))
+    if (kept && (!saved || smp__kept_is_after(kept, saved->saved, saved->step)))
         return (candidate){.step = kept->step, .kept = c->at_kept++};
     c->at_saved += saved != NULL;
     return (candidate){.step = saved ? saved->step : -1, .kept = -1};
@@ -328,6 +328,7 @@ static smp_status load_newest(smp *s, const char *directory, candidates *c)
         next.number = s->saving->number;
         SMP_TRY(smp__comm_share(s->comm, &next, sizeof(next), 0));
         s->saving->number = next.number;
+        s->saving->begun_step = 0;
         if (next.step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
                             note[0] ? " that can be read: " : "", note);
@@ -369,8 +370,8 @@ static smp_status choose_best(const char *path, smp__saved *list, int *n)
 static smp_status list_candidates(const smp *s, const char *path, bool best, candidates *c)
 {
     SMP_TRY(smp__checkpoint_list(path, &c->saved, &c->n_saved));
-    const int64_t last = smp__checkpoint_last(c->saved, c->n_saved);
-    s->saving->number = last < 0 ? 0 : last;
+    const smp__saved *last = smp__checkpoint_last(c->saved, c->n_saved);
+    s->saving->number = last ? last->saved : 0;
     return best ? choose_best(path, c->saved, &c->n_saved) : SMP_OK;
 }
 

@@ -64,8 +64,10 @@ struct smp__saving {
     char job[SMP__LOCK_ID_BYTES]; /* its number, on every rank: what half a file is called by */
     int64_t number; /* of the save that was begun last, or, if a state was loaded since, of the last
                        one in that directory; 0: neither */
-    int file;       /* rank 0's: the new file, or -1 and why there is none: */
-    int file_error; /* an errno */
+    int64_t begun_step; /* of that save, while it is not known to be complete, else 0; on every
+                           rank */
+    int file;           /* rank 0's: the new file, or -1 and why there is none: */
+    int file_error;     /* an errno */
     smp__part part;
     bool behind;  /* written by a thread, while steps go on */
     bool running; /* `thread` is to be joined */

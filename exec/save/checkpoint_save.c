@@ -93,6 +93,8 @@ static smp_status end_phase(smp *s)
         smp__part_abandon(s);
     if (!v->failed)
         v->complete_step = v->part.says.step;
+    if (!v->failed)
+        v->begun_step = 0;
     return status;
 }
 
@@ -189,6 +191,7 @@ static smp_status start(smp *s, const char *path, bool behind)
         smp__part_create(s); /* before the others know its name */
     SMP_TRY(smp__comm_share(s->comm, s->saving->job, sizeof s->saving->job, 0));
     SMP_TRY(smp__comm_share(s->comm, &s->saving->number, sizeof s->saving->number, 0));
+    s->saving->begun_step = s->saving->part.says.step;
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }

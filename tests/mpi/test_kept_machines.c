@@ -363,6 +363,49 @@ static void test_stale_machine(void **state)
     clean();
 }
 
+static void move(const char *from, const char *to)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        assert_int_equal(rename(from, to), 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* Two that were away have states after a save that was only begun; others have saved under its
+ * number since, at a later step, and are gone. */
+static void test_save_only_begun(void **state)
+{
+    (void)state;
+    char away[2][160], half[160];
+    live(line, "0011", 2, 1);
+    smp *job = go_on(line, "0011", 2, true);
+    go(job, 3);
+    must(smp_save_begin(job, saved));
+    go(job, 6);
+    smp_finalize(job);
+    snprintf(half, sizeof half, "%s/checkpoint-0000000003.smp", saved);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        assert_int_equal(unlink(half), 0); /* as if the job had ended before */
+    for (int i = 0; i < 2; i++) {
+        snprintf(away[i], sizeof away[i], "%s/away-%d", ranks_folder, i);
+        move(folder_of(i), away[i]);
+    }
+    job = go_on(line, "2233", 1, false);
+    go(job, 8);
+    must(smp_save(job, saved));
+    go(job, 9);
+    smp_finalize(job);
+    lose(2);
+    lose(3);
+    for (int i = 0; i < 2; i++)
+        move(away[i], folder_of(i));
+    job = go_on(line, "0011", 8, false);
+    go(job, 9);
+    smp_finalize(job);
+    clean();
+}
+
 /* Bytes of memory that the places of a machine take. */
 static int64_t memory_of(int number)
 {
@@ -603,11 +646,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machine_lost),  cmocka_unit_test(test_partners_lost),
         cmocka_unit_test(test_named_on_one),  cmocka_unit_test(test_what_is_lent),
-        cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_no_room),       cmocka_unit_test(test_end),
-        cmocka_unit_test(test_discard),       cmocka_unit_test(test_has_state),
-        cmocka_unit_test(test_other_model)};
+        cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_save_only_begun),
+        cmocka_unit_test(test_damage),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_copy),          cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_end),           cmocka_unit_test(test_discard),
+        cmocka_unit_test(test_has_state),     cmocka_unit_test(test_other_model)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -80,7 +80,7 @@ static void test_spans_against_bits(void **state)
     }
 }
 
-/* "ID BRANCH STEP NUMBER BYTES NAMED PLACE N SPANS" */
+/* "ID BRANCH STEP NUMBER BEGUN BYTES NAMED PLACE N SPANS" */
 static int choose(const char *const *lines, int n, int *chosen)
 {
     smp__kept_state states[8] = {0};
@@ -97,50 +97,65 @@ static void test_kept_choose(void **state)
 {
     (void)state;
     int chosen[8];
-    const char *const split[] = {"00000000000000aa 1 5 0 90 1 0 1 0-50",
-                                 "00000000000000aa 1 5 0 90 0 2 1 40-90"};
+    const char *const split[] = {"00000000000000aa 1 5 0 0 90 1 0 1 0-50",
+                                 "00000000000000aa 1 5 0 0 90 0 2 1 40-90"};
     assert_int_equal(choose(split, 2, chosen), 1);
     assert_int_equal(chosen[0], 0);
     assert_int_equal(choose(split, 1, chosen), 0); /* half of it */
-    const char *const unnamed[] = {"00000000000000aa 1 5 0 90 0 0 1 0-50",
-                                   "00000000000000aa 1 5 0 90 0 2 1 40-90"};
+    const char *const unnamed[] = {"00000000000000aa 1 5 0 0 90 0 0 1 0-50",
+                                   "00000000000000aa 1 5 0 0 90 0 2 1 40-90"};
     assert_int_equal(choose(unnamed, 2, chosen), 0);
     /* of a machine that was away: another branch, which is later by its steps alone */
-    const char *const stale[] = {"00000000000000aa 1 9 0 90 1 0 1 0-90",
-                                 "00000000000000bb 2 6 0 90 1 0 1 0-90",
-                                 "00000000000000bb 2 7 0 90 1 1 1 0-90",
-                                 "00000000000000cc 1 1 1 90 1 1 1 0-90",
-                                 "00000000000000bb 2 6 1 90 1 2 1 0-90",
-                                 "00000000000000dd 0 1 9223372036854775807 90 1 0 1 0-90"};
+    const char *const stale[] = {"00000000000000aa 1 9 0 0 90 1 0 1 0-90",
+                                 "00000000000000bb 2 6 0 0 90 1 0 1 0-90",
+                                 "00000000000000bb 2 7 0 0 90 1 1 1 0-90",
+                                 "00000000000000cc 1 1 1 0 90 1 1 1 0-90",
+                                 "00000000000000bb 2 6 1 0 90 1 2 1 0-90",
+                                 "00000000000000dd 0 1 9223372036854775807 0 90 1 0 1 0-90"};
     assert_int_equal(choose(stale, 6, chosen), 5); /* of bb, 6 is one state */
     const int order[] = {5, 2, 1, 3, 0};
     assert_memory_equal(chosen, order, sizeof order);
-    const char *const mixed[] = {"00000000000000aa 1 5 0 90 1 0 1 0-50",
-                                 "00000000000000bb 1 5 0 90 1 0 1 50-90"};
+    const char *const mixed[] = {"00000000000000aa 1 5 0 0 90 1 0 1 0-50",
+                                 "00000000000000bb 1 5 0 0 90 1 0 1 50-90"};
     assert_int_equal(choose(mixed, 2, chosen), 0);
+}
+
+/* Against saves by number and step. */
+static void test_kept_is_after(void **state)
+{
+    static const struct {
+        int64_t number, begun, saved, step;
+        bool after;
+    } cases[] = {{2, 0, 1, 9, true}, {2, 0, 2, 9, true},  {2, 0, 3, 1, false}, {2, 4, 1, 9, true},
+                 {2, 4, 2, 4, true}, {2, 4, 2, 9, false}, {2, 4, 2, 3, false}, {2, 4, 3, 4, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const smp__kept_state s = {.number = cases[i].number, .begun = cases[i].begun};
+        assert_int_equal(smp__kept_is_after(&s, cases[i].saved, cases[i].step), cases[i].after);
+    }
 }
 
 static void test_kept_lines(void **state)
 {
     (void)state;
     static const char *const bad[] = {"",
-                                      "aa 1 5 0 90 1 0 1 0-50",
-                                      "00000000000000aa 1 5 0 90 1 0 1 0-91",
-                                      "00000000000000aa 1 5 0 90 1 0 2 0-50",
-                                      "00000000000000aa 1 5 0 90 1 0 2 0-50 50-60",
-                                      "00000000000000aa 1 5 0 90 1 0 2 0-50 40-60",
-                                      "00000000000000aa 1 5 0 90 2 0 1 0-50",
-                                      "00000000000000aa 1 5 0 90 1 3 1 0-50",
-                                      "00000000000000aa 1 -5 0 90 1 0 1 0-50",
-                                      "00000000000000aa 1 5 0 90 1 0 1 0-50 x",
-                                      "00000000000000aa 1 5 0 90 1 0 99999999 0-50",
-                                      "00000000000000aa 1 99999999999999999999 0 90 1 0 1 0-50"};
+                                      "aa 1 5 0 0 90 1 0 1 0-50",
+                                      "00000000000000aa 1 5 0 0 90 1 0 1 0-91",
+                                      "00000000000000aa 1 5 0 0 90 1 0 2 0-50",
+                                      "00000000000000aa 1 5 0 0 90 1 0 2 0-50 50-60",
+                                      "00000000000000aa 1 5 0 0 90 1 0 2 0-50 40-60",
+                                      "00000000000000aa 1 5 0 0 90 2 0 1 0-50",
+                                      "00000000000000aa 1 5 0 0 90 1 3 1 0-50",
+                                      "00000000000000aa 1 -5 0 0 90 1 0 1 0-50",
+                                      "00000000000000aa 1 5 0 0 90 1 0 1 0-50 x",
+                                      "00000000000000aa 1 5 0 0 90 1 0 99999999 0-50",
+                                      "00000000000000aa 1 99999999999999999999 0 0 90 1 0 1 0-50"};
     smp__kept_state s;
     smp_text line = {0};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (smp__kept_state_parse(bad[i], &s))
             fail_msg("'%s' is taken for a state", bad[i]);
-    static const char good[] = "00000000000000aa 1 5 9223372036854775807 90 1 2 2 0-50 60-90";
+    static const char good[] = "00000000000000aa 1 5 9223372036854775807 4 90 1 2 2 0-50 60-90";
     assert_true(smp__kept_state_parse(good, &s));
     smp__kept_state_print(&s, &line);
     assert_string_equal(line.data, good);
@@ -161,6 +176,7 @@ static void test_kept_index(void **state)
                          .branch = 1,
                          .step = 5,
                          .number = 3,
+                         .begun = 4,
                          .bytes = 90,
                          .spans = {.at = spans, .n = 2}},
                     out;
@@ -173,13 +189,14 @@ static void test_kept_index(void **state)
         other = (char)(byte ^ 4);
         assert_int_equal(pwrite(file, &other, 1, at), 1);
         const bool read = smp__kept_index_read(file, &out);
-        assert_int_equal(read, at >= 72 && at < 128);
+        assert_int_equal(read, at >= 80 && at < 128);
         if (read)
             smp__kept_state_free(&out);
         assert_int_equal(pwrite(file, &byte, 1, at), 1);
     }
     assert_true(smp__kept_index_read(file, &out));
     assert_int_equal(out.step, 5);
+    assert_int_equal(out.begun, 4);
     assert_int_equal(out.spans.n, 2);
     smp__kept_state_free(&out);
     assert_int_equal(ftruncate(file, length - 1), 0);
@@ -192,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spans_against_bits), cmocka_unit_test(test_kept_choose),
-        cmocka_unit_test(test_kept_lines), cmocka_unit_test(test_kept_index)};
+        cmocka_unit_test(test_kept_is_after), cmocka_unit_test(test_kept_lines),
+        cmocka_unit_test(test_kept_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

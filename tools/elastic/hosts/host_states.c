@@ -48,7 +48,9 @@ static smp_status is_later(const smp__kept_state *state, const char *directory, 
     smp__saved *list = NULL;
     int n = 0;
     SMP_TRY(smp__checkpoint_list(directory, &list, &n));
-    *later = state->number != INT64_MAX && state->number >= smp__checkpoint_last(list, n);
+    const smp__saved *last = smp__checkpoint_last(list, n);
+    *later =
+        state->number != INT64_MAX && (!last || smp__kept_is_after(state, last->saved, last->step));
     free(list);
     return SMP_OK;
 }
