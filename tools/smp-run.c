@@ -91,21 +91,14 @@ static char *gather_lines(const smp_text *own, int size)
 
 /* The best state of all of it that is whole, unless what is saved is later, and a rank on whose
  * machine it has its name. */
-static smp_status choose_kept(char *lines, source *from)
+static smp_status choose_kept(char *lines, int size, source *from)
 {
-    int n = 0, most = 0, n_chosen = 0;
-    for (const char *at = lines; (at = strchr(at, '\n')); at++)
-        most++;
-    smp__kept_state *states = calloc((size_t)most + 1, sizeof *states);
-    int *chosen = calloc((size_t)most + 1, sizeof *chosen);
-    smp_status status = states && chosen ? SMP_OK : smp_fail_memory((size_t)most * sizeof *states);
-    for (char *rest = lines, *line; status == SMP_OK && (line = strsep(&rest, "\n")) && *line;) {
-        char *of;
-        states[n].machine = (int)strtol(line, &of, 10);
-        const int rank = states[n].machine;
-        if (smp__kept_state_parse(of + 1, &states[n]))
-            states[n++].machine = rank;
-    }
+    smp__kept_state *states = NULL;
+    int n = 0, n_chosen = 0;
+    smp_status status = smp__kept_states_parse(lines, size, &states, &n);
+    int *chosen = calloc((size_t)n + 1, sizeof *chosen);
+    if (status == SMP_OK && !chosen)
+        status = smp_fail_memory((size_t)n * sizeof *chosen);
     if (status == SMP_OK)
         status = smp__kept_choose(states, n, chosen, &n_chosen);
     const bool later =
@@ -151,7 +144,7 @@ static void find_source(const smp_train_options *o, int rank, source *from)
         from->status = say_kept(kept, rank, &lines);
     char *all = gather_lines(&lines, size);
     if (all && from->status == SMP_OK)
-        from->status = choose_kept(all, from);
+        from->status = choose_kept(all, size, from);
     if (!all)
         from->status = smp_fail_memory(lines.length);
     free(all);

@@ -29,19 +29,10 @@
 enum { NAME_BYTES = 64 };
 static const double nap_s = 0.05;
 
-static void place_name(char name[NAME_BYTES], int place)
+/* Of a place: "place", a name that is free, or what says which ranges lie there. */
+static void name_of(char name[NAME_BYTES], const char *of, int place)
 {
-    snprintf(name, NAME_BYTES, "place-%d", place);
-}
-
-static void free_name(char name[NAME_BYTES], int place)
-{
-    snprintf(name, NAME_BYTES, "free-%d", place);
-}
-
-static void index_name(char name[NAME_BYTES], int place)
-{
-    snprintf(name, NAME_BYTES, "ranges-%d", place);
+    snprintf(name, NAME_BYTES, "%s-%d", of, place);
 }
 
 static void step_name(char name[NAME_BYTES], int64_t step)
@@ -324,9 +315,9 @@ static smp_status make_file(const smp__kept_folder *f, const char *name, int *fi
 static smp_status make_place(smp__kept_folder *f, int place)
 {
     char name[NAME_BYTES];
-    place_name(name, place);
+    name_of(name, "place", place);
     SMP_TRY(make_file(f, name, &f->file[place]));
-    index_name(name, place);
+    name_of(name, "ranges", place);
     return make_file(f, name, &f->index[place]);
 }
 
@@ -348,8 +339,8 @@ static smp_status check_length(smp__kept_folder *f, int place, int64_t bytes, bo
 static smp_status link_free(const smp__kept_folder *f, int place)
 {
     char from[NAME_BYTES], to[NAME_BYTES];
-    place_name(from, place);
-    free_name(to, place);
+    name_of(from, "place", place);
+    name_of(to, "free", place);
     unlinkat(f->directory, to, 0);
     if (f->step[place] >= 0 || linkat(f->directory, from, f->directory, to, 0) == 0)
         return SMP_OK;
@@ -402,7 +393,7 @@ smp_status smp__kept_open(smp__kept_folder *f)
 {
     for (int i = 0; i < SMP__KEPT_PLACES; i++) {
         char name[NAME_BYTES];
-        place_name(name, i);
+        name_of(name, "place", i);
         if (f->file[i] < 0)
             f->file[i] = open_place(f, name);
         if (f->file[i] < 0)
@@ -431,7 +422,7 @@ static int rename_link(const smp__kept_folder *f, const char *from, const char *
 smp_status smp__kept_name(smp__kept_folder *f, int place, int64_t step)
 {
     char from[NAME_BYTES], to[NAME_BYTES];
-    free_name(from, place);
+    name_of(from, "free", place);
     step_name(to, step);
     if (rename_link(f, from, to) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot name the state of step %" PRId64 ": %s",
@@ -446,7 +437,7 @@ smp_status smp__kept_unname(smp__kept_folder *f, int place)
     if (f->step[place] < 0)
         return SMP_OK;
     step_name(from, f->step[place]);
-    free_name(to, place);
+    name_of(to, "free", place);
     if (rename_link(f, from, to) != 0 && errno != ENOENT)
         return smp_fail(SMP_ERR_FAILED, "%s/%s: cannot lose its name: %s", f->path, from,
                         strerror(errno));
@@ -467,10 +458,10 @@ static void find_places(smp__kept_folder *f)
 {
     char name[NAME_BYTES];
     for (int i = 0; i < SMP__KEPT_PLACES; i++) {
-        place_name(name, i);
+        name_of(name, "place", i);
         if (f->file[i] < 0)
             f->file[i] = open_place(f, name);
-        index_name(name, i);
+        name_of(name, "ranges", i);
         if (f->index[i] < 0)
             f->index[i] = open_place(f, name);
     }
@@ -519,7 +510,7 @@ static void remove_indices(const smp__kept_folder *f)
 {
     char name[NAME_BYTES];
     for (int i = 0; i < SMP__KEPT_PLACES; i++) {
-        index_name(name, i);
+        name_of(name, "ranges", i);
         if (f->index[i] >= 0)
             unlinkat(f->directory, name, 0);
     }

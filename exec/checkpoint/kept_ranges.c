@@ -185,6 +185,26 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out)
     return true;
 }
 
+smp_status smp__kept_states_parse(char *text, int machines, smp__kept_state **states, int *n)
+{
+    size_t most = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        most++;
+    *n = 0;
+    *states = calloc(most + 1, sizeof **states);
+    if (!*states)
+        return smp_fail_memory(most * sizeof **states);
+    for (char *rest = text, *line; (line = strsep(&rest, "\n")) && *line;) {
+        char *of;
+        const long machine = strtol(line, &of, 10);
+        if (machine < 0 || machine >= machines || *of != ' ' ||
+            !smp__kept_state_parse(of + 1, *states + *n))
+            return smp_fail(SMP_ERR_FAILED, "machine %ld says what it has kept amiss", machine);
+        (*states)[(*n)++].machine = (int)machine;
+    }
+    return SMP_OK;
+}
+
 bool smp__kept_same(const smp__kept_state *a, const smp__kept_state *b)
 {
     return a->id == b->id && a->step == b->step && a->bytes == b->bytes;

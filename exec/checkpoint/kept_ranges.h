@@ -45,6 +45,10 @@ bool smp__kept_index_read(int file, smp__kept_state *out);
 void smp__kept_state_print(const smp__kept_state *state, smp_text *line);
 bool smp__kept_state_parse(const char *line, smp__kept_state *out);
 
+/* Lines of several machines, "MACHINE STATE" and an end each: *states is malloc'ed, [*n]. The text
+ * is spoilt. SMP_ERR_FAILED: a line is none, or names none of so many machines. */
+smp_status smp__kept_states_parse(char *text, int machines, smp__kept_state **states, int *n);
+
 /* Of what several machines have, the first of each state that can be gone on from, best first: it
  * has a name on one of them, and together they have all of its bytes. A later branch is better,
  * then what follows a later save, then a later step; a header that cannot be read is first, as it

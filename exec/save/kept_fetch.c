@@ -27,29 +27,12 @@ static smp_status say_states(const smp *s, smp_text *text)
     return status == SMP_OK && text->failed ? SMP_ERR_NO_MEMORY : status;
 }
 
-static int count_lines(const char *text)
-{
-    int n = 0;
-    for (const char *at = text; (at = strchr(at, '\n')); at++)
-        n++;
-    return n;
-}
-
 static smp_status take_states(char *text, int machines, smp__kept_list *list)
 {
-    const size_t most = (size_t)count_lines(text);
-    list->state = calloc(most + 1, sizeof *list->state);
-    list->chosen = calloc(most + 1, sizeof *list->chosen);
-    if (!list->state || !list->chosen)
-        return smp_fail_memory(most * sizeof *list->state);
-    for (char *rest = text, *line; (line = strsep(&rest, "\n")) && *line;) {
-        char *of;
-        const long machine = strtol(line, &of, 10);
-        if (machine < 0 || machine >= machines || *of != ' ' ||
-            !smp__kept_state_parse(of + 1, &list->state[list->n]))
-            return smp_fail(SMP_ERR_FAILED, "machine %ld says what it has kept amiss", machine);
-        list->state[list->n++].machine = (int)machine;
-    }
+    SMP_TRY(smp__kept_states_parse(text, machines, &list->state, &list->n));
+    list->chosen = calloc((size_t)list->n + 1, sizeof *list->chosen);
+    if (!list->chosen)
+        return smp_fail_memory((size_t)list->n * sizeof *list->chosen);
     return smp__kept_choose(list->state, list->n, list->chosen, &list->n_chosen);
 }
 
