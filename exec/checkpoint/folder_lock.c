@@ -1,12 +1,13 @@
-/* The lock of a directory of checkpoints.
+/* Locks of a directory of checkpoints.
  *
- * It is written under a name of its own and linked to `.lock`, which succeeds once, on network file
- * systems, too. On the holder's machine it counts as long as its process is there: number and start
- * time, in the same name space of the same boot. Elsewhere it is a lease: the holder renews the
- * time of the file, and who finds it older than SMP__LOCK_LEASE_S, by the clock of the file
- * system, takes it. A lock that counts no more is renamed, looked at again, and only then removed:
- * of two jobs that found it at once the second may have got the new lock of the first, and puts it
- * back. A holder therefore looks, before it writes, whether the lock is still its own. */
+ * One is written under a name of its own and linked to that of the lock, which succeeds once, on
+ * network file systems, too. On the holder's machine it counts as long as its process is there:
+ * number and start time, in the same name space of the same boot. Elsewhere it is a lease: the
+ * holder renews the time of the file, and who finds it older than SMP__LOCK_LEASE_S, by the clock
+ * of the file system, takes it. A lock that counts no more is renamed, looked at again, and only
+ * then removed: of two jobs that found it at once the second may have got the new lock of the
+ * first, and puts it back. A holder therefore looks, before it writes, whether the lock is still
+ * its own. */
 #include "exec/checkpoint/folder_lock.h"
 
 #include <ctype.h>
@@ -28,7 +29,6 @@
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 
-#define LOCK_NAME ".lock"
 enum { TEXT_BYTES = 1024, NAME_BYTES = 64, ATTEMPTS = 100, LOOKS = 5 };
 static const double nap_s = 0.1;
 
@@ -40,9 +40,10 @@ typedef struct holder {
 } holder;
 
 struct smp__folder_lock {
-    char *path;    /* as given */
-    int directory; /* which it was, wherever the program has gone since */
-    int file;      /* the lock, under whatever name; its time is the lease */
+    char *path;       /* as given */
+    const char *name; /* of the lock in it */
+    int directory;    /* which it was, wherever the program has gone since */
+    int file;         /* the lock, under whatever name; its time is the lease */
     holder own;
     char text[TEXT_BYTES];
     bool kept; /* by `thread`: */
@@ -195,23 +196,22 @@ static double age_of(const smp__folder_lock *l, const sight *found)
 
 static smp_status cannot_lock(const smp__folder_lock *l, int error)
 {
-    return smp_fail(SMP_ERR_INPUT, "%s/" LOCK_NAME ": cannot lock the checkpoint directory: %s",
-                    l->path, strerror(error));
+    return smp_fail(SMP_ERR_INPUT, "%s/%s: cannot lock the checkpoint directory: %s", l->path,
+                    l->name, strerror(error));
 }
 
-static smp_status refuse(const smp__folder_lock *l, const sight *found, bool here, double age_s)
+static smp_status refuse(const smp__folder_lock *l, const sight *found, bool here, double left_s)
 {
     char who[384] = "somebody", left[128] = "";
     if (found->known)
         snprintf(who, sizeof who, "process %" PRId64 " on host %s (job %s)", found->by.pid,
                  found->by.host, found->by.job);
     if (!here)
-        snprintf(left, sizeof left, "; should that be dead, its lock ends in %.0f s",
-                 SMP__LOCK_LEASE_S - (age_s > 0.0 ? age_s : 0.0));
+        snprintf(left, sizeof left, "; should that be dead, its lock ends in %.0f s", left_s);
     return smp_fail(SMP_ERR_INPUT,
-                    "%s: another job saves there: %s holds " LOCK_NAME
-                    "%s; choose another directory, or end that job",
-                    l->path, who, left);
+                    "%s: another job saves there: %s holds %s%s; choose another directory, or end "
+                    "that job",
+                    l->path, who, l->name, left);
 }
 
 static bool is_same(const sight *a, const sight *b)
@@ -225,12 +225,12 @@ static smp_status remove_lock(const smp__folder_lock *l, const sight *found, boo
 {
     char aside[NAME_BYTES];
     sight moved;
-    snprintf(aside, sizeof aside, LOCK_NAME ".%s.old", l->own.job);
-    if (renameat(l->directory, LOCK_NAME, l->directory, aside) != 0)
+    snprintf(aside, sizeof aside, "%s.%s.old", l->name, l->own.job);
+    if (renameat(l->directory, l->name, l->directory, aside) != 0)
         return errno == ENOENT ? SMP_OK : cannot_lock(l, errno); /* somebody was faster */
     const bool readable = look_at(l, aside, &moved) == 0;
     if (!readable || !(own ? strcmp(moved.text, found->text) == 0 : is_same(&moved, found)))
-        (void)linkat(l->directory, aside, l->directory, LOCK_NAME, 0); /* or it is taken again */
+        (void)linkat(l->directory, aside, l->directory, l->name, 0); /* or it is taken again */
     return unlinkat(l->directory, aside, 0) == 0 ? SMP_OK : cannot_lock(l, errno);
 }
 
@@ -252,14 +252,14 @@ static int write_text(int file, const char *text)
 /* Makes the lock where a file cannot have two names: others may see it before it is written. */
 static int place_directly(smp__folder_lock *l)
 {
-    const int file = smp_file_create(l->directory, LOCK_NAME);
+    const int file = smp_file_create(l->directory, l->name);
     if (file < 0)
         return errno;
     close(l->file);
     l->file = file;
     const int error = write_text(file, l->text);
     if (error != 0)
-        unlinkat(l->directory, LOCK_NAME, 0);
+        unlinkat(l->directory, l->name, 0);
     return error;
 }
 
@@ -267,7 +267,7 @@ static int place_directly(smp__folder_lock *l)
 static int place_lock(smp__folder_lock *l, const char *beside)
 {
     struct stat info;
-    if (linkat(l->directory, beside, l->directory, LOCK_NAME, 0) == 0)
+    if (linkat(l->directory, beside, l->directory, l->name, 0) == 0)
         return 0;
     const int error = errno;
     if (fstat(l->file, &info) == 0 && info.st_nlink == 2)
@@ -277,14 +277,15 @@ static int place_lock(smp__folder_lock *l, const char *beside)
                : error;
 }
 
-/* One attempt. *placed: the directory is taken. */
-static smp_status try_lock(smp__folder_lock *l, const char *beside, double until_s, bool *placed)
+/* One attempt. *placed: the directory is taken. *left_s: as of smp__folder_lock_take_as. */
+static smp_status try_lock(smp__folder_lock *l, const char *beside, double until_s, double *left_s,
+                           bool *placed)
 {
     sight found = {0};
     int error = place_lock(l, beside);
     *placed = error == 0;
     if (error == EEXIST)
-        error = look_at(l, LOCK_NAME, &found);
+        error = look_at(l, l->name, &found);
     if (*placed || error == ENOENT)
         return SMP_OK;
     if (error != 0)
@@ -293,8 +294,10 @@ static smp_status try_lock(smp__folder_lock *l, const char *beside, double until
     const double age_s = age_of(l, &found);
     if (here ? has_ended(&found.by) : age_s > SMP__LOCK_LEASE_S)
         return remove_lock(l, &found, false);
-    if (!here || smp_clock_s() >= until_s)
-        return refuse(l, &found, here, age_s);
+    if (!here || smp_clock_s() >= until_s) {
+        *left_s = here ? 0.0 : SMP__LOCK_LEASE_S - (age_s > 0.0 ? age_s : 0.0);
+        return refuse(l, &found, here, *left_s);
+    }
     nap(nap_s);
     return SMP_OK;
 }
@@ -302,13 +305,14 @@ static smp_status try_lock(smp__folder_lock *l, const char *beside, double until
 /* What takers left that were killed while they took. */
 static void remove_old(const smp__folder_lock *l)
 {
+    const size_t length = strlen(l->name);
     const int again = openat(l->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = again >= 0 ? fdopendir(again) : NULL;
     if (again >= 0 && !d)
         close(again);
     for (struct dirent *entry; d && (entry = readdir(d));) {
         sight found;
-        if (strncmp(entry->d_name, LOCK_NAME ".", sizeof LOCK_NAME) == 0 &&
+        if (strncmp(entry->d_name, l->name, length) == 0 && entry->d_name[length] == '.' &&
             look_at(l, entry->d_name, &found) == 0 && age_of(l, &found) > SMP__LOCK_LEASE_S)
             unlinkat(l->directory, entry->d_name, 0);
     }
@@ -316,19 +320,20 @@ static void remove_old(const smp__folder_lock *l)
         closedir(d);
 }
 
-static smp_status take_lock(smp__folder_lock *l, double patience_s)
+static smp_status take_lock(smp__folder_lock *l, double patience_s, double *left_s)
 {
     const double until_s = smp_clock_s() + patience_s;
     char beside[NAME_BYTES];
     bool placed = false;
-    snprintf(beside, sizeof beside, LOCK_NAME ".%s", l->own.job);
+    snprintf(beside, sizeof beside, "%s.%s", l->name, l->own.job);
     l->file = smp_file_create(l->directory, beside);
     if (l->file < 0)
         return cannot_lock(l, errno);
     const int error = write_text(l->file, l->text);
     smp_status status = error == 0 ? SMP_OK : cannot_lock(l, error);
     for (int i = 0; status == SMP_OK && !placed; i++)
-        status = i < ATTEMPTS ? try_lock(l, beside, until_s, &placed) : cannot_lock(l, EBUSY);
+        status =
+            i < ATTEMPTS ? try_lock(l, beside, until_s, left_s, &placed) : cannot_lock(l, EBUSY);
     unlinkat(l->directory, beside, 0);
     if (status == SMP_OK)
         remove_old(l);
@@ -345,13 +350,16 @@ static void destroy(smp__folder_lock *l)
     free(l);
 }
 
-smp_status smp__folder_lock_take(const char *directory, double patience_s, smp__folder_lock **out)
+smp_status smp__folder_lock_take_as(const char *directory, const char *name, double patience_s,
+                                    double *left_s, smp__folder_lock **out)
 {
     smp__folder_lock *l = calloc(1, sizeof *l);
+    *left_s = -1.0;
     if (!l || !(l->path = strdup(directory))) {
         free(l);
         return smp_fail_memory(sizeof *l);
     }
+    l->name = name;
     l->file = -1;
     l->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     smp_status status = l->directory >= 0 ? describe_self(&l->own) : cannot_lock(l, errno);
@@ -359,12 +367,18 @@ smp_status smp__folder_lock_take(const char *directory, double patience_s, smp__
              "SMP lock 1\nhost %s\nboot %s\nspace %s\npid %" PRId64 "\nstart %" PRIu64 "\njob %s\n",
              l->own.host, l->own.boot, l->own.space, l->own.pid, l->own.start, l->own.job);
     if (status == SMP_OK)
-        status = take_lock(l, patience_s);
+        status = take_lock(l, patience_s, left_s);
     if (status == SMP_OK)
         *out = l;
     else
         destroy(l);
     return status;
+}
+
+smp_status smp__folder_lock_take(const char *directory, double patience_s, smp__folder_lock **out)
+{
+    double left_s;
+    return smp__folder_lock_take_as(directory, SMP__SAVE_LOCK, patience_s, &left_s, out);
 }
 
 static void *renew(void *lock)
@@ -408,7 +422,7 @@ smp_status smp__folder_lock_check(const smp__folder_lock *l)
     for (int i = 0; i < LOOKS && error == ENOENT; i++) { /* it may be being put back */
         if (i > 0)
             nap(nap_s);
-        error = look_at(l, LOCK_NAME, &found);
+        error = look_at(l, l->name, &found);
     }
     if (error == 0 && strcmp(found.text, l->text) == 0) {
         futimens(l->file, NULL);
@@ -417,12 +431,10 @@ smp_status smp__folder_lock_check(const smp__folder_lock *l)
     if (error == 0 && found.known)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: another job saves there by now: process %" PRId64
-                        " on host %s (job %s) has taken " LOCK_NAME ", nothing is written",
-                        l->path, found.by.pid, found.by.host, found.by.job);
-    return smp_fail(SMP_ERR_INPUT,
-                    "%s: " LOCK_NAME " is no longer this job's (%s), nothing is "
-                    "written",
-                    l->path, error != 0 ? strerror(error) : "it has other content");
+                        " on host %s (job %s) has taken %s, nothing is written",
+                        l->path, found.by.pid, found.by.host, found.by.job, l->name);
+    return smp_fail(SMP_ERR_INPUT, "%s: %s is no longer this job's (%s), nothing is written",
+                    l->path, l->name, error != 0 ? strerror(error) : "it has other content");
 }
 
 const char *smp__folder_lock_id(const smp__folder_lock *l)
@@ -501,7 +513,7 @@ void smp__folder_lock_release(smp__folder_lock *l)
     if (!l || !leave_held(l))
         return;
     stop_thread(l);
-    if (look_at(l, LOCK_NAME, &found) == 0 && strcmp(found.text, l->text) == 0)
+    if (look_at(l, l->name, &found) == 0 && strcmp(found.text, l->text) == 0)
         (void)remove_lock(l, &found, true); /* what stays counts no more when the process ends */
     destroy(l);
 }
@@ -510,7 +522,7 @@ void smp__folder_lock_drop(const smp__folder_lock *l)
 {
     struct stat own, there;
     if (l && fstat(l->file, &own) == 0 &&
-        fstatat(l->directory, LOCK_NAME, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+        fstatat(l->directory, l->name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
         own.st_dev == there.st_dev && own.st_ino == there.st_ino)
-        unlinkat(l->directory, LOCK_NAME, 0);
+        unlinkat(l->directory, l->name, 0);
 }

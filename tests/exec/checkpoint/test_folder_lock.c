@@ -386,6 +386,33 @@ static void test_lock_disturbed_writes(void **state)
     assert_false(there());
 }
 
+/* Locks of different names do not know of each other; who does not get one learns when it may. */
+static void test_lock_beside(void **state)
+{
+    static const char name[] = ".other";
+    smp__folder_lock *own = take(), *other = NULL, *third = NULL;
+    double left_s = 0.0;
+    (void)state;
+    assert_int_equal(smp__folder_lock_take_as(folder, name, 0.0, &left_s, &other), SMP_OK);
+    assert_int_equal(smp__folder_lock_check(own), SMP_OK);
+    assert_int_equal(smp__folder_lock_check(other), SMP_OK);
+    assert_int_equal(smp__folder_lock_take_as(folder, name, 0.0, &left_s, &third), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "holds .other;"));
+    assert_true(left_s == 0.0);
+    smp__folder_lock_release(other);
+    assert_true(there());
+    smp__folder_lock_release(own);
+    assert_false(there());
+    write_lock("host", "elsewhere");
+    set_age(20.0);
+    assert_int_equal(smp__folder_lock_take_as(folder, SMP__SAVE_LOCK, 0.0, &left_s, &third),
+                     SMP_ERR_INPUT);
+    assert_true(left_s > 35.0 && left_s <= 41.0);
+    assert_int_equal(smp__folder_lock_take_as("/absent", name, 0.0, &left_s, &third),
+                     SMP_ERR_INPUT);
+    assert_true(left_s == -1.0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_lock_##name, set_up, tear_down)
@@ -393,7 +420,7 @@ int main(void)
         TEST(taken_once), TEST(of_dead_process),  TEST(patience),
         TEST(lease),      TEST(unreadable),       TEST(renewed),
         TEST(lost),       TEST(many_takers),      TEST(without_links),
-        TEST(old_files),  TEST(disturbed_writes),
+        TEST(old_files),  TEST(disturbed_writes), TEST(beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
