@@ -1,6 +1,7 @@
-/* The agent of a host, through its lines: it watches, ends orphans, survives what is no line of the
- * language, holds what is kept when it is alone, and leaves when a later one comes. And the other
- * side, which survives what no agent says. */
+/* The agent of a host, through its lines: it watches, ends orphans and nobody else, survives what
+ * is no line of the language, tells of states of any number of parts, holds what is kept when it is
+ * alone, and leaves when a later one comes. And the other side, which survives what no agent says.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,15 +94,15 @@ static bool is_there(const char *suffix)
     return access(path, F_OK) == 0;
 }
 
-/* A process that beats as rank 1 of 2, until it is killed. */
-static pid_t start_rank(void)
+/* A process that beats in a folder as rank 1 of 2, until it is killed. */
+static pid_t start_rank_in(const char *where)
 {
     const pid_t child = fork();
     if (child == 0) {
         smp__heartbeat *beat = NULL;
         for (int file = STDERR_FILENO + 1; file < 256; file++)
             close(file); /* ends of pipes, which the agent is to find closed */
-        const int directory = open(keep, O_RDONLY | O_DIRECTORY);
+        const int directory = open(where, O_RDONLY | O_DIRECTORY);
         if (smp__heartbeat_start(directory, 1, 2, &beat) != SMP_OK)
             _exit(1);
         smp__heartbeat_step(beat, 7, 0.1);
@@ -109,6 +110,22 @@ static pid_t start_rank(void)
             pause();
     }
     return child;
+}
+
+static pid_t start_rank(void)
+{
+    return start_rank_in(keep);
+}
+
+static bool lives(pid_t process)
+{
+    return waitpid(process, NULL, WNOHANG) == 0;
+}
+
+static void end(pid_t process)
+{
+    kill(process, SIGKILL);
+    waitpid(process, NULL, 0);
 }
 
 static void test_agent_watches(void **state)
@@ -176,16 +193,147 @@ static void test_agent_ends_orphans(void **state)
     assert_false(is_there("") || is_there("-agent") || is_there("-mpi"));
 }
 
+/* What it says of ranks until it beats. */
+static void expect_no_rank(const talk *t)
+{
+    char line[SMP__AGENT_LINE];
+    expect_line(t, "beat", line); /* said before it looked */
+    for (int i = 0; i < 3; i++) {
+        expect_line(t, "", line);
+        assert_string_equal(line, "beat");
+    }
+}
+
+/* Beats in a folder that is a link, or that others may write to, name nobody. */
+static void test_agent_spares_others(void **state)
+{
+    char line[SMP__AGENT_LINE], elsewhere[300], beat[320];
+    (void)state;
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder);
+    snprintf(beat, sizeof beat, "%s/" SMP__BEAT_NAME "1", elsewhere);
+    assert_int_equal(mkdir(elsewhere, 0700), 0);
+    const pid_t rank = start_rank_in(elsewhere);
+    while (access(beat, F_OK) != 0)
+        usleep(1000);
+    for (int links = 0; links < 2; links++) {
+        if (links) {
+            assert_int_equal(symlink(elsewhere, keep), 0);
+        } else {
+            assert_int_equal(rename(elsewhere, keep), 0);
+            assert_int_equal(chmod(keep, 0770), 0);
+        }
+        talk t = start_agent("60");
+        expect_line(&t, SMP__AGENT_HELLO, line);
+        say(&t, "watch 1 2\n");
+        expect_line(&t, "ready 1 ", line);
+        expect_no_rank(&t);
+        assert_true(lives(rank));
+        say(&t, "end\n");
+        expect_end(&t);
+        if (links) {
+            assert_int_equal(remove(keep), 0);
+        } else {
+            assert_int_equal(chmod(keep, 0700), 0);
+            assert_int_equal(rename(keep, elsewhere), 0);
+        }
+    }
+    end(rank);
+    assert_int_equal(remove(beat), 0);
+    assert_int_equal(rmdir(elsewhere), 0);
+}
+
+/* Left alone it ends its own ranks; those of another job, which it does not watch, go on. */
+static void test_agent_alone_spares_others(void **state)
+{
+    char line[SMP__AGENT_LINE];
+    (void)state;
+    assert_int_equal(mkdir(keep, 0700), 0);
+    talk t = start_agent("0.1");
+    expect_line(&t, SMP__AGENT_HELLO, line);
+    const pid_t rank = start_rank();
+    while (!is_there("/" SMP__BEAT_NAME "1"))
+        usleep(1000);
+    close(t.to);
+    t.to = open("/dev/null", O_WRONLY);
+    expect_end(&t);
+    assert_true(lives(rank));
+    end(rank);
+    assert_false(is_there("") || is_there("-agent"));
+}
+
+/* An agent whose streams a link has. */
+static smp__agent_link link_to(const talk *t)
+{
+    smp__agent_link link = SMP__NO_LINK;
+    link.child.in = t->to;
+    link.child.out = t->from;
+    fcntl(t->from, F_SETFL, O_NONBLOCK);
+    return link;
+}
+
+static void ignore_rank(void *of, const smp__told_rank *rank)
+{
+    (void)of;
+    (void)rank;
+}
+
+/* A state of 100,000 parts, as of 1,000 weights with two moments on 33 ranks that are no
+ * neighbours: 2.7 MB of text. */
+static void test_agent_tells_many_parts(void **state)
+{
+    enum { PARTS = 100000 };
+    char path[400];
+    smp__kept_state kept = {.id = 7, .branch = 1, .step = 9, .bytes = INT64_C(1000000000000)};
+    const double until_s = smp_clock_s() + 10.0;
+    (void)state;
+    for (int64_t i = 0; i < PARTS; i++)
+        assert_int_equal(
+            smp__spans_add(&kept.spans, 999000000000 + 16 * i, 999000000000 + 16 * i + 8), SMP_OK);
+    assert_int_equal(mkdir(keep, 0700), 0);
+    snprintf(path, sizeof path, "%s/ranges-0", keep);
+    const int ranges = open(path, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(smp__kept_index_write(ranges, &kept, true, path), SMP_OK);
+    close(ranges);
+    snprintf(path, sizeof path, "%s/place-0", keep);
+    const int place = open(path, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(place, kept.bytes), 0);
+    close(place);
+    talk t = start_agent("60");
+    smp__agent_link link = link_to(&t);
+    smp__agent_link_say(&link, "states");
+    while (!link.told_states && smp_clock_s() < until_s) {
+        if (!smp__agent_link_hear(&link, ignore_rank, NULL))
+            fail_msg("%s", link.why);
+        usleep(1000);
+    }
+    assert_int_equal(link.n_states, 1);
+    assert_true(smp__kept_same(&link.states[0], &kept));
+    assert_int_equal(link.states[0].spans.n, PARTS);
+    assert_memory_equal(link.states[0].spans.at, kept.spans.at, PARTS * sizeof(smp__span));
+    smp__agent_link_say(&link, "remove");
+    smp__agent_link_say(&link, "end");
+    link.child.in = link.child.out = -1; /* the test's */
+    smp__agent_link_leave(&link);
+    fcntl(t.from, F_SETFL, 0);
+    expect_end(&t);
+    smp__kept_state_free(&kept);
+    assert_false(is_there(""));
+}
+
+/* Where nothing can be put in order no ranks are asked for. */
 static void test_agent_refuses(void **state)
 {
+    static const char *const suffix[] = {"-agent", "-mpi"};
     char line[SMP__AGENT_LINE], path[400];
     (void)state;
-    snprintf(path, sizeof path, "%s-agent", keep);
-    assert_int_equal(symlink("elsewhere", path), 0);
-    talk t = start_agent("60");
-    expect_line(&t, "failed 0 ", line);
-    expect_end(&t);
-    assert_int_equal(remove(path), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s%s", keep, suffix[i]);
+        assert_int_equal(symlink("elsewhere", path), 0);
+        talk t = start_agent("60");
+        expect_line(&t, "failed 0 ", line);
+        expect_end(&t);
+        assert_int_equal(remove(path), 0);
+    }
 }
 
 static void count_rank(void *of, const smp__told_rank *rank)
@@ -216,12 +364,15 @@ static void expect_heard(const char *printed, bool right, int ranks)
 static void test_link_survives(void **state)
 {
     (void)state;
-    expect_heard("smp-agent 1 a, b\\nrank 0 7 1 3 0\\nbeat\\nrank 999999999 1 1 1 nan\\n", true, 2);
-    expect_heard("smp-agent 1 a\\nrank 0 7", true, 0); /* not a whole line */
-    expect_heard("smp-agent 2 a\\n", false, 0);
+    expect_heard("smp-agent 2 a, b\\nrank 0 7 1 3 0\\nbeat\\nrank 999999999 1 1 1 nan\\n", true, 2);
+    expect_heard("smp-agent 2 a\\nrank 0 7", true, 0); /* not a whole line */
+    expect_heard("smp-agent 3 a\\n", false, 0);
     expect_heard("Welcome to the machine\\n", false, 0);
-    expect_heard("smp-agent 1 a\\nrank x\\n", false, 0);
-    expect_heard("smp-agent 1 a\\nstate 1 2\\n", false, 0);
+    expect_heard("smp-agent 2 a\\nrank x\\n", false, 0);
+    expect_heard("smp-agent 2 a\\nstate 1 2\\n", false, 0);
+    expect_heard("smp-agent 2 a\\nmore 0000000000000\\nstate 0aa 1 7 3 10 1 0 1 0-5\\nbeat\\n",
+                 true, 0);
+    expect_heard("smp-agent 2 a\\nmore 0000000000000\\nmore 0aa 1 7\\nstate\\nbeat\\n", false, 0);
     expect_heard("beat\\n", false, 0);
     expect_heard("\\000\\n", false, 0);
     expect_heard("failed 0 out of order\\n", true, 0);
@@ -249,6 +400,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agent_watches),
         cmocka_unit_test(test_agent_ends_orphans),
+        cmocka_unit_test(test_agent_spares_others),
+        cmocka_unit_test(test_agent_alone_spares_others),
+        cmocka_unit_test(test_agent_tells_many_parts),
         cmocka_unit_test(test_agent_refuses),
         cmocka_unit_test(test_link_survives),
     };

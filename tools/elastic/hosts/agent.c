@@ -23,8 +23,9 @@
 #include "tools/elastic/hosts/host_kind.h"
 #include "tools/elastic/hosts/rank_watch.h"
 
-enum { PATH_BYTES = 4096, FIXED_POLLS = 3, UNSENT_MOST = 1 << 20 };
+enum { PATH_BYTES = 4096, FIXED_POLLS = 3, PIECE = SMP__AGENT_LINE - 16 };
 static const double longest_tick_s = 0.5; /* that counts: the agent may be stopped */
+static const double look_s = 1.0;         /* while it is alone */
 static const double patience_s = 10.0;    /* with ranks that are about to end */
 
 typedef enum life { SERVES, ALONE, ENDS } life;
@@ -39,6 +40,7 @@ typedef struct agent {
     bool released;   /* the supervisor needs it no longer */
     double silent_s; /* of the supervisor */
     smp_text heard, unsent;
+    size_t sent; /* bytes of `unsent` */
 } agent;
 
 bool smp__agent_asked(int argc, char **argv)
@@ -86,24 +88,23 @@ static smp_status make_shared(const char *keep)
     return SMP_OK;
 }
 
-/* Sends what the stream takes; the rest waits. */
+/* Sends what the stream takes; the rest, which is what was asked for, waits. */
 static void send_unsent(agent *a)
 {
-    size_t done = 0;
-    while (done < a->unsent.length) {
-        const ssize_t n = write(STDOUT_FILENO, a->unsent.data + done, a->unsent.length - done);
+    while (a->sent < a->unsent.length) {
+        const ssize_t n =
+            write(STDOUT_FILENO, a->unsent.data + a->sent, a->unsent.length - a->sent);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno != EAGAIN)
             a->life = a->life == SERVES ? ALONE : a->life;
         if (n <= 0)
             break;
-        done += (size_t)n;
+        a->sent += (size_t)n;
     }
-    if (done > 0)
-        memmove(a->unsent.data, a->unsent.data + done, a->unsent.length - done);
-    a->unsent.length -= done;
-    if (a->unsent.length > UNSENT_MOST || a->unsent.failed) /* nobody listens */
+    if (a->sent == a->unsent.length)
+        a->unsent.length = a->sent = 0;
+    if (a->unsent.failed)
         a->life = a->life == SERVES ? ALONE : a->life;
 }
 
@@ -136,16 +137,28 @@ static smp_status remove_kept(const char *keep)
     return SMP_OK;
 }
 
+/* A host has a span for each part of a weight that lies alone: more than a line holds. */
+static void tell_state(agent *a, const smp__kept_state *state)
+{
+    smp_text text = {0};
+    size_t at = 0;
+    smp__kept_state_print(state, &text);
+    for (; text.length - at > PIECE; at += PIECE)
+        smp_text_append(&a->unsent, "more %.*s\n", (int)PIECE, text.data + at);
+    if (text.failed)
+        a->unsent.failed = true;
+    else
+        smp_text_append(&a->unsent, "state %s\n", text.data + at);
+    smp_text_free(&text);
+}
+
 static smp_status tell_states(agent *a)
 {
     smp__kept_state *states = NULL;
     int n = 0;
     SMP_TRY(smp__kept_states(a->keep, &states, &n));
-    for (int i = 0; i < n; i++) {
-        smp_text_append(&a->unsent, "state ");
-        smp__kept_state_print(&states[i], &a->unsent);
-        smp_text_append(&a->unsent, "\n");
-    }
+    for (int i = 0; i < n; i++)
+        tell_state(a, &states[i]);
     smp__kept_states_free(states, n);
     smp_text_append(&a->unsent, "states\n");
     return SMP_OK;
@@ -295,8 +308,8 @@ static void hold(agent *a)
     const double until_s = smp_clock_s() + a->keep_for_s;
     smp__rank_watch_kill(&a->watch);
     leave_streams();
-    while (smp_clock_s() < until_s)
-        if (poll(&wait, 1, 1000) > 0)
+    for (double left_s; (left_s = until_s - smp_clock_s()) > 0.0;)
+        if (poll(&wait, 1, (int)(1e3 * (left_s < look_s ? left_s : look_s)) + 1) > 0)
             return;
     if (remove_kept(a->keep) == SMP_OK) /* unless another job of the user's has it by now */
         sweep(a->keep);
@@ -317,7 +330,8 @@ static smp_status open_agent(agent *a)
         return smp_fail(SMP_ERR_FAILED, "signals: %s", strerror(errno));
     SMP_TRY(smp__rank_watch_check());
     SMP_TRY(smp__agent_lock_take(a->keep, &a->lock));
-    return smp__rank_watch_end_orphans(a->keep);
+    SMP_TRY(smp__rank_watch_end_orphans(a->keep));
+    return make_shared(a->keep); /* where ranks cannot be prepared for none are asked for */
 }
 
 int smp__agent(int argc, char **argv)

@@ -14,7 +14,8 @@
 
 #include "tools/elastic/hosts/agent.h"
 
-enum { BLOCK = 4096, WAITING_MOST = 1 << 20, LINE_MOST = 1 << 20, STATES_MOST = 8 };
+enum { BLOCK = 4096, WAITING_MOST = 1 << 20, STATES_MOST = 8 };
+enum { STATE_BYTES = 1 << 28 }; /* ten million spans, each part of a weight that lies alone */
 
 smp_status smp__agent_link_open(char *const *argv, bool local, smp__agent_link *out)
 {
@@ -23,17 +24,23 @@ smp_status smp__agent_link_open(char *const *argv, bool local, smp__agent_link *
     return smp__child_start(argv, true, local ? 0 : SIGTERM, &out->child);
 }
 
-void smp__agent_link_cut(smp__agent_link *link)
+void smp__agent_link_leave(smp__agent_link *link)
 {
-    smp__child_kill(&link->child);
-    smp__child_bury(&link->child);
     smp_text_free(&link->in);
     smp_text_free(&link->out);
     smp_text_free(&link->err);
+    smp_text_free(&link->pieces);
     smp__kept_states_free(link->states, link->n_states);
     link->states = NULL;
     link->n_states = 0;
     smp__child_close(&link->child);
+}
+
+void smp__agent_link_cut(smp__agent_link *link)
+{
+    smp__child_kill(&link->child);
+    smp__child_bury(&link->child);
+    smp__agent_link_leave(link);
 }
 
 static void send_waiting(smp__agent_link *link)
@@ -80,10 +87,20 @@ static bool greet(smp__agent_link *link, const char *line)
     return true;
 }
 
+static bool take_piece(smp__agent_link *link, const char *piece)
+{
+    smp_text_append(&link->pieces, "%s", piece);
+    return !link->pieces.failed && link->pieces.length <= STATE_BYTES;
+}
+
+/* Its last piece. */
 static bool take_state(smp__agent_link *link, const char *line)
 {
     smp__kept_state state;
-    if (link->n_states == STATES_MOST || !smp__kept_state_parse(line, &state))
+    const bool right = take_piece(link, line) && link->n_states < STATES_MOST &&
+                       smp__kept_state_parse(link->pieces.data, &state);
+    smp_text_free(&link->pieces);
+    if (!right)
         return false;
     smp__kept_state *more = realloc(link->states, ((size_t)link->n_states + 1) * sizeof *more);
     if (!more) {
@@ -124,6 +141,8 @@ static bool take_line(smp__agent_link *link, const char *line,
         link->has_state = flag != 0;
         return true;
     }
+    if (strncmp(line, "more ", strlen("more ")) == 0)
+        return take_piece(link, line + strlen("more "));
     if (strncmp(line, "state ", strlen("state ")) == 0)
         return take_state(link, line + strlen("state "));
     if (sscanf(line, "put %" SCNd64, &number) == 1 && number >= 0) {
@@ -151,7 +170,7 @@ static bool take_lines(smp_text *text, bool (*take)(void *of, const char *line),
     if (at > 0)
         memmove(text->data, text->data + at, text->length - at);
     text->length -= at;
-    return right && text->length <= LINE_MOST && !text->failed;
+    return right;
 }
 
 /* false: the pipe has ended. */
@@ -200,12 +219,15 @@ bool smp__agent_link_hear(smp__agent_link *link, void (*tell)(void *of, const sm
     hearing to = {link, tell, of};
     send_waiting(link);
     const bool open = read_pipe(link->child.out, &link->out, &any);
-    const bool right = take_lines(&link->out, hear_line, &to);
+    const bool right = take_lines(&link->out, hear_line, &to) && !link->out.failed &&
+                       link->out.length <= SMP__AGENT_LINE;
     if (link->child.err >= 0 && !read_pipe(link->child.err, &link->err, &ignored)) {
         close(link->child.err);
         link->child.err = -1;
     }
-    const bool heard = take_lines(&link->err, hear_error, link);
+    (void)take_lines(&link->err, hear_error, link);
+    if (link->err.length > SMP__AGENT_LINE) /* whoever reads it needs no more */
+        link->err.length = 0;
     if (any)
         link->silent_s = 0.0;
     if (!right) {
@@ -215,7 +237,7 @@ bool smp__agent_link_hear(smp__agent_link *link, void (*tell)(void *of, const sm
                  link->out.data);
         keep_why(link, why);
     }
-    return open && right && heard;
+    return open && right;
 }
 
 void smp__agent_link_put_polls(const smp__agent_link *link, struct pollfd *polls)

@@ -22,6 +22,7 @@ typedef struct smp__told_rank {
 typedef struct smp__agent_link {
     smp__child child; /* the agent, or the shell to its host */
     smp_text in, out, err;
+    smp_text pieces; /* of a state that is being told */
     bool greeted;
     char kind[SMP__KIND_BYTES];
     double silent_s; /* since it said anything, by the time in which the supervisor ran */
@@ -44,6 +45,8 @@ typedef struct smp__agent_link {
 smp_status smp__agent_link_open(char *const *argv, bool local, smp__agent_link *out);
 /* Kills the child, and forgets what was said. An agent on another host finds itself alone. */
 void smp__agent_link_cut(smp__agent_link *link);
+/* Forgets what was said, and closes the pipes: any agent finds itself alone. */
+void smp__agent_link_leave(smp__agent_link *link);
 /* Appends a line, and sends what can be sent. */
 void smp__agent_link_say(smp__agent_link *link, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
