@@ -63,6 +63,45 @@ for from in weights=given resume=auto; do
 done
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-every 0 \
     --keep-in "$PWD/kept" --log log --launcher "$PWD/launcher"
+# A host where ranks cannot be prepared is lost; the job goes on without it.
+# shellcheck disable=SC2016
+printf '[ -e h2-was ] && exit 1\ntouch h2-was\n/bin/sh -c "$(printf %%s "$2" | sed "s:/none:/there:g")" | sed -u "s/^ready \\([0-9]*\\) .*/failed \\1 no room/"\n' >shell
+expect_exit 0 "${elastic[@]}" -n 1:2 --global-batch 2 --steps 3 --checkpoint alone --keep-in "$PWD/none" --keep-for 0 \
+    --hosts hosts --agent '/bin/sh shell {host}' --json
+expect_equal "host h2 is lost" "$(grep -c '^smp-run: host h2 is lost: no room$' err)" 1
+expect_equal rows "$(losses out | cut -d ' ' -f 1 | tr '\n' ' ')" '1 2 3 '
+# One supervisor for each DIR. The lock of a host that was lost runs out; it is renewed by a job that lives.
+held() { printf 'SMP lock 1\nhost elsewhere\nboot b\nspace s\npid 7\nstart 7\njob 0123456789abcdef\n' >one/.elastic-lock && touch -d "-$1 seconds" one/.elastic-lock; }
+begin() { # in the background
+    rm -f err
+    command_line="${elastic[*]} --checkpoint one"
+    "${elastic[@]}" -n 2 --global-batch 2 --checkpoint one --keep-in "$PWD/none" --wait 20 >out 2>err &
+}
+ends() { # CODE
+    local code=0
+    wait $! || code=$?
+    expect_equal "exit code" "$code" "$1"
+}
+mkdir one
+printf '0\n' >one/devices
+held 40
+begin
+wait_for 10 grep -qs 'waits for a lock to run out: .*/one: another job saves there: process 7 on host elsewhere' err || fail 'does not wait'
+kill -HUP $!
+ends 4
+expect_match err 'signal 1 ends the wait'
+begin
+wait_for 10 grep -qs 'waits for a lock to run out' err || fail 'does not wait'
+held 0
+ends 2
+held 61
+begin
+wait_for 10 grep -qs 'waiting for more' err || fail 'does not wait for devices'
+expect_bad 'one: another job saves there: process [0-9]+ on host .* holds \.elastic-lock; choose' \
+    "${elastic[@]}" -n 2 --global-batch 2 --checkpoint one --keep-in "$PWD/none"
+kill -TERM $!
+ends 4
+expect_equal "locks" "$(find one -name '.*')" ''
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/none" --log log
 printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
 expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt

@@ -24,9 +24,13 @@ typedef enum smp__life {
 
 typedef struct smp__elastic_job {
     const smp__elastic_options *options;
-    char *folder, *keep; /* real path of DIR; the folder of kept states */
-    char *program;       /* smp-run */
-    char *gpus;          /* CUDA_VISIBLE_DEVICES as it was; NULL: not set */
+    int signals;                   /* user_signals.h */
+    struct smp__folder_lock *lock; /* of DIR, this supervisor's; NULL: not held, */
+    double renewed_s;              /* ... looked at then; 0: not taken yet */
+    bool ousted;                   /* ... another supervisor has it by now */
+    char *folder, *keep;           /* real path of DIR; the folder of kept states */
+    char *program;                 /* smp-run */
+    char *gpus;                    /* CUDA_VISIBLE_DEVICES as it was; NULL: not set */
     smp__events events;
     smp__slots slots;
     smp__record record;
@@ -71,6 +75,17 @@ typedef struct smp__elastic_job {
     double cost_s;   /* the last recovery took, from its plan on */
 } smp__elastic_job;
 
+/* Takes DIR for this supervisor, by a lock that it holds as long as it lives, and waits where those
+ * of a lost host have to run out. SMP_ERR_INPUT: another supervisor runs the job, or a signal has
+ * come (user_end). */
+smp_status smp__elastic_take_folder(smp__elastic_job *job);
+/* Now and then. SMP_ERR_INPUT: another supervisor has it by now: nothing is written there any more.
+ */
+smp_status smp__elastic_renew(smp__elastic_job *job);
+/* What a wait does meanwhile, for a job: renews that, and ends (SMP_ERR_INPUT, user_end) by a
+ * signal of the user. */
+smp_status smp__elastic_meanwhile(void *job);
+
 /* Nothing runs: starts ranks on the devices at hand, or begins to make the plan for that, or waits.
  */
 smp_status smp__elastic_choose(smp__elastic_job *job);
@@ -83,10 +98,11 @@ void smp__elastic_change(smp__elastic_job *job);
 void smp__elastic_judge(smp__elastic_job *job, int code);
 /* The first step of an incarnation is done. */
 void smp__elastic_note_resumed(smp__elastic_job *job);
-/* DIR/elastic.yaml. false: it cannot be written, which has been said; the job goes on. */
+/* DIR/elastic.yaml. false: it cannot be written, which has been said; the job goes on; or it is
+ * another supervisor's. */
 bool smp__elastic_write_record(smp__elastic_job *job);
-/* Nothing runs any more. opened: there was a job. signals: a descriptor of them. */
-void smp__elastic_close(smp__elastic_job *job, bool opened, int signals);
+/* Nothing runs any more. opened: there was a job. */
+void smp__elastic_close(smp__elastic_job *job, bool opened);
 /* The job ends with the last error. */
 void smp__elastic_fail(smp__elastic_job *job, smp_status status);
 

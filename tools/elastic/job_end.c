@@ -2,19 +2,29 @@
  * read what it prints are waited for, and hosts are left. */
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/checkpoint_folder.h"
+#include "exec/checkpoint/folder_lock.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/elastic_job.h"
 #include "tools/elastic/outlet.h"
+#include "tools/elastic/hosts/user_signals.h"
 
 enum { TICK_MS = 50 };
 static const double drain_s = 2.0; /* for a reader to read on, after a signal */
+
+/* false: hosts hold what they keep. */
+static bool remove_kept(smp__elastic_job *job)
+{
+    if (smp__hosts_remove(&job->hosts) == SMP_OK)
+        return true;
+    smp__events_say("%s; what is left in memory, %s, is removed after %g s", smp_last_error(),
+                    job->keep, job->options->keep_for_s);
+    return false;
+}
 
 /* The job ends before its last step: what is in memory alone gets to the disk. false: it stays
  * there, and hosts hold it. */
@@ -25,8 +35,10 @@ static bool save_kept(smp__elastic_job *job)
         return job->options->keep_every == 0 || !smp__checkpoint_exists(job->keep);
     if (job->options->keep_every == 0)
         return true;
+    if (job->ousted) /* the other supervisor has what agents hold */
+        return false;
     if (job->code == 0) /* hosts that ranks have left may still have something */
-        return job->hosts.n == 1 || smp__hosts_remove(&job->hosts);
+        return job->hosts.n == 1 || remove_kept(job);
     const smp_status status = job->hosts.n > 1
                                   ? smp__hosts_save(&job->hosts, job->folder, &step)
                                   : smp__checkpoint_copy_last(job->keep, job->folder, &step);
@@ -37,34 +49,32 @@ static bool save_kept(smp__elastic_job *job)
     }
     if (step > 0)
         smp__events_say("the state of step %" PRId64 " is saved in %s", step, job->folder);
-    return smp__hosts_remove(&job->hosts);
+    return remove_kept(job);
 }
 
 /* Waits for those who read what is left; not for long if a signal asks for the end, or has. */
-static void drain(smp__elastic_job *job, int signals)
+static void drain(smp__elastic_job *job)
 {
-    struct pollfd signal = {.fd = signals, .events = POLLIN};
+    struct pollfd signal = {.fd = job->signals, .events = POLLIN};
     const double begin_s = smp_clock_s();
     for (;;) {
-        struct signalfd_siginfo info;
         const bool failed = smp__rows_print(&job->rows) != SMP_OK;
         const bool printed = failed || smp__rows_printed(&job->rows);
         const bool hurries = job->user_end || smp__outlet_full(STDOUT_FILENO);
         if ((printed && smp__outlet_flush(STDERR_FILENO) == 0) ||
             (hurries && smp_clock_s() > begin_s + drain_s))
             return;
-        if (poll(&signal, 1, TICK_MS) > 0 &&
-            read(signals, &info, sizeof info) == (ssize_t)sizeof info && info.ssi_signo != SIGCHLD)
+        if (poll(&signal, 1, TICK_MS) > 0 && smp__user_signals_take(job->signals) > 0)
             return;
     }
 }
 
-void smp__elastic_close(smp__elastic_job *job, bool opened, int signals)
+void smp__elastic_close(smp__elastic_job *job, bool opened)
 {
     bool recorded = opened || job->rows.fresh, saved = true;
     if (opened) {
         saved = save_kept(job);
-        drain(job, signals);
+        drain(job);
         if (job->record.incarnation > 0)
             recorded = smp__elastic_write_record(job);
         recorded = recorded && smp__rows_printed(&job->rows);
@@ -82,6 +92,9 @@ void smp__elastic_close(smp__elastic_job *job, bool opened, int signals)
     smp__slots_close(&job->slots);
     smp__hosts_close(&job->hosts, saved);
     smp__events_close(&job->events);
+    smp__folder_lock_release(job->lock);
+    if (job->signals >= 0)
+        close(job->signals);
     smp_text_free(&job->why);
     free(job->picked);
     free(job->gpus);

@@ -368,6 +368,7 @@ void smp__elastic_judge(smp__elastic_job *job, int code)
 {
     const bool lost = job->launcher.told.signal > 0 || job->stalled >= 0 || job->lost_host >= 0;
     job->ended_s = smp_clock_s();
+    job->reshapes = job->reshapes && job->lost_host < 0; /* that is told, whatever was under way */
     put_ended(job, code);
     count_useful(job);
     if (code == 0) {
@@ -383,7 +384,7 @@ void smp__elastic_judge(smp__elastic_job *job, int code)
         job->events.changes++;
         job->record.changes++;
         pause_or_choose(job);
-    } else if (code == SMP__EXIT_STOPPED) {
+    } else if (code == SMP__EXIT_STOPPED && job->lost_host < 0) {
         end(job, code); /* somebody has asked a rank */
     } else {
         job->recovers = true;

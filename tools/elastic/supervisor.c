@@ -11,18 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/log/step_log.h"
 #include "exec/transport/comm.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/outlet.h"
 #include "tools/elastic/start_ranks.h"
+#include "tools/elastic/hosts/user_signals.h"
 
 enum { TICK_MS = 50, FIXED_POLLS = 3, PATH_BYTES = 4096 };
 static const double longest_tick_s = 0.5; /* that counts as quiet: the supervisor may be stopped */
@@ -37,28 +36,6 @@ bool smp__elastic_asked(int argc, char **argv)
         if (strcmp(argv[i], "--elastic") == 0)
             return true;
     return false;
-}
-
-/* What is ignored already stays so: nohup, and jobs that a script starts beside itself. */
-static bool is_ignored(int number)
-{
-    struct sigaction before;
-    return sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN;
-}
-
-static int open_signals(void)
-{
-    sigset_t all;
-    sigemptyset(&all);
-    const int ends[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
-    signal(SIGCHLD, SIG_DFL); /* ignored, children would go unseen */
-    sigaddset(&all, SIGCHLD);
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (!is_ignored(ends[i]))
-            sigaddset(&all, ends[i]);
-    signal(SIGPIPE, SIG_IGN);
-    return sigprocmask(SIG_BLOCK, &all, NULL) == 0 ? signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK)
-                                                   : -1;
 }
 
 /* The folder of kept states: the user's, or one by the name of DIR in memory. */
@@ -129,31 +106,10 @@ static smp_status open_hosts(smp__elastic_job *job)
                                         .keep = job->keep,
                                         .beat_limit_s = o->beat_limit_s,
                                         .keep_for_s = o->keep_for_s,
-                                        .say = smp__events_say};
+                                        .say = smp__events_say,
+                                        .meanwhile = smp__elastic_meanwhile,
+                                        .of = job};
     return smp__hosts_open(&options, &job->hosts);
-}
-
-/* The job is run from one host at a time: an earlier supervisor may have been lost with its host,
- * and its ranks' lock of DIR then has to run out; that of a job that lives does not. */
-static smp_status wait_for_folder(const smp__elastic_job *job)
-{
-    const double until_s = smp_clock_s() + SMP__LOCK_LEASE_S + SMP__LOCK_RENEW_S;
-    bool told = false;
-    for (;;) {
-        smp__folder_lock *lock = NULL;
-        sigset_t pending;
-        const smp_status status = smp__folder_lock_take(job->folder, 0.0, &lock);
-        smp__folder_lock_release(lock);
-        if (status != SMP_ERR_INPUT || smp_clock_s() > until_s)
-            return status;
-        if (!told)
-            smp__events_say("waits for its lock to run out: %s", smp_last_error());
-        told = true;
-        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-        if (sigpending(&pending) == 0 &&
-            (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
-            return status;
-    }
 }
 
 /* What an earlier supervisor has left, or a new job. */
@@ -164,13 +120,12 @@ static smp_status open_job(smp__elastic_job *job)
     bool found = false;
     SMP_TRY(smp__events_open(o->events, &job->events));
     SMP_TRY(name_files(job));
+    SMP_TRY(open_hosts(job));
+    SMP_TRY(smp__elastic_take_folder(job)); /* no agent is started yet */
     smp_text_append(&path, "%s-rows", job->keep);
     smp_status status = path.failed ? smp_fail_memory(1) : smp__rows_open(path.data, &job->rows);
     smp_text_free(&path);
     SMP_TRY(status);
-    SMP_TRY(open_hosts(job));
-    if (job->hosts.n > 1) /* no agent is started yet */
-        SMP_TRY(wait_for_folder(job));
     SMP_TRY(smp__slots_open(job->folder, o->most, &job->hosts, &job->slots));
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
     if (job->record.incarnation == 0)
@@ -192,6 +147,8 @@ static smp_status open_job(smp__elastic_job *job)
 bool smp__elastic_write_record(smp__elastic_job *job)
 {
     job->record.rows = smp__rows_printed(&job->rows) ? job->rows.last : job->rows.row;
+    if (job->ousted)
+        return false;
     const smp_status status =
         smp__record_write(job->folder, job->options->planning.data, &job->record, &job->slots,
                           job->picked, job->devices);
@@ -242,12 +199,10 @@ static void ask_ranks(smp__elastic_job *job)
     smp__launcher_signal(&job->launcher, SIGUSR1);
 }
 
-static void take_signals(smp__elastic_job *job, int signals)
+static void take_signals(smp__elastic_job *job)
 {
-    struct signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo != SIGCHLD)
-            take_signal(job, (int)info.ssi_signo);
+    for (int number; (number = smp__user_signals_take(job->signals)) > 0;)
+        take_signal(job, number);
 }
 
 /* A rank is lost: its launcher has a while to say how and to end. */
@@ -292,6 +247,7 @@ static void look_at_lost_host(smp__elastic_job *job)
     if (job->hosts.lost < 0 || job->lost_host >= 0)
         return;
     job->lost_host = job->hosts.lost;
+    job->recovers = job->recovers && !job->reshapes; /* it begins now, whatever is under way */
     note_loss(job, job->hosts.lost_s);
     job->killed = true;
     kill_all(job);
@@ -436,6 +392,7 @@ static smp_status launch(smp__elastic_job *job)
 static smp_status advance(smp__elastic_job *job, double elapsed_s)
 {
     (void)smp__outlet_flush(STDERR_FILENO);
+    SMP_TRY(smp__elastic_renew(job));
     SMP_TRY(smp__rows_print(&job->rows));
     SMP_TRY(reap(job));
     SMP_TRY(look_at_hosts(job, elapsed_s));
@@ -468,7 +425,7 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
 }
 
 /* Waits for what comes first, or a tick. polls: grows with the hosts. */
-static smp_status wait_events(smp__elastic_job *job, int signals, struct pollfd **polls)
+static smp_status wait_events(smp__elastic_job *job, struct pollfd **polls)
 {
     const int hosts = smp__hosts_count_polls(&job->hosts);
     struct pollfd *more = realloc(*polls, (size_t)(hosts + FIXED_POLLS) * sizeof *more);
@@ -476,7 +433,7 @@ static smp_status wait_events(smp__elastic_job *job, int signals, struct pollfd 
     if (!more)
         return smp_fail_memory((size_t)(hosts + FIXED_POLLS) * sizeof *more);
     *polls = more;
-    more[n++] = (struct pollfd){.fd = signals, .events = POLLIN};
+    more[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
     if (runs(job)) { /* a descriptor of -1 is passed over */
         smp__launcher_put_polls(&job->launcher, more + n);
         n += 2;
@@ -505,14 +462,14 @@ static void stop_all(smp__elastic_job *job)
     smp__launcher_close(&job->launcher);
 }
 
-static void watch(smp__elastic_job *job, int signals)
+static void watch(smp__elastic_job *job)
 {
     struct pollfd *polls = NULL;
     double before_s = smp_clock_s();
     while (job->life != SMP__LIFE_OVER) {
-        smp_status status = wait_events(job, signals, &polls);
+        smp_status status = wait_events(job, &polls);
         const double now_s = smp_clock_s();
-        take_signals(job, signals);
+        take_signals(job);
         if (job->life == SMP__LIFE_OVER)
             break;
         if (status == SMP_OK)
@@ -535,18 +492,18 @@ static int supervise(const smp__elastic_options *options)
                             .hosts = {.lost = -1},
                             .lost_host = -1,
                             .stalled = -1,
-                            .failed_slot = -1};
-    const int signals = open_signals();
-    smp_status status =
-        signals < 0 ? smp_fail(SMP_ERR_FAILED, "signals: %s", strerror(errno)) : open_job(&job);
+                            .failed_slot = -1,
+                            .signals = smp__user_signals_open()};
+    const smp_status status =
+        job.signals < 0 ? smp_fail(SMP_ERR_FAILED, "signals: %s", strerror(errno)) : open_job(&job);
     const bool opened = status == SMP_OK;
     if (opened)
-        watch(&job, signals);
+        watch(&job);
     else
         smp__elastic_fail(&job, status);
-    smp__elastic_close(&job, opened, signals);
-    if (signals >= 0)
-        close(signals);
+    if (!opened && job.user_end)
+        job.code = SMP__EXIT_STOPPED;
+    smp__elastic_close(&job, opened);
     return job.code;
 }
 

@@ -93,19 +93,40 @@ static smp_status copy(smp__hosts *h, const smp__kept_state *state, const char *
         h->host[i].link.put = -1; /* a late answer of an attempt before came before `states` */
     if (status == SMP_OK) {
         smp__hosts_say(h, line);
-        status = smp__hosts_await(h, has_put, write_s) ? SMP_OK : SMP_ERR_FAILED;
+        status = smp__hosts_await(h, has_put, write_s);
     }
     if (status == SMP_OK)
         status = check_written(h, state);
     return smp__checkpoint_copy_end(file, status);
 }
 
-/* Whoever is up tells what it has, and writes it. */
+/* The best of which all is there; NULL: none. *lost: of a later one all was there once. */
+static smp_status find_last(const smp__kept_state *all, int n, const char *directory,
+                            const smp__kept_state **last, bool *lost)
+{
+    int n_chosen = 0;
+    int *chosen = calloc((size_t)n + 1, sizeof *chosen);
+    smp_status status = chosen ? smp__kept_choose(all, n, chosen, &n_chosen) : smp_fail_memory(1);
+    *last = NULL;
+    *lost = false;
+    for (int i = n_chosen - 1; i >= 0; i--)
+        if (all[chosen[i]].number != INT64_MAX)
+            *last = &all[chosen[i]];
+    for (int i = 0; i < n && status == SMP_OK && !*last && !*lost; i++)
+        if (all[i].named)
+            status = is_later(&all[i], directory, lost);
+    free(chosen);
+    return status;
+}
+
+/* Whoever is up tells what it has, and writes it. What is not all there stays: who has the rest may
+ * come back. */
 static smp_status save_once(smp__hosts *h, const char *directory, int64_t *step)
 {
     smp__kept_state *all = NULL;
-    int n = 0, n_chosen = 0;
-    bool later = false;
+    const smp__kept_state *last = NULL;
+    int n = 0;
+    bool later = false, lost = false;
     *step = 0;
     for (int i = 0; i < h->n; i++) {
         smp__agent_link *link = &h->host[i].link;
@@ -115,23 +136,21 @@ static smp_status save_once(smp__hosts *h, const char *directory, int64_t *step)
         link->told_states = false;
     }
     smp__hosts_say(h, "states");
-    if (!smp__hosts_await(h, has_told, tell_s))
-        return SMP_ERR_FAILED;
+    SMP_TRY(smp__hosts_await(h, has_told, tell_s));
     SMP_TRY(gather(h, &all, &n));
-    int *chosen = calloc((size_t)n + 1, sizeof *chosen);
-    smp_status status = chosen ? smp__kept_choose(all, n, chosen, &n_chosen) : smp_fail_memory(1);
-    if (status == SMP_OK && n_chosen > 0)
-        status = is_later(&all[chosen[0]], directory, &later);
+    smp_status status = find_last(all, n, directory, &last, &lost);
+    if (status == SMP_OK && lost)
+        status = smp_fail(SMP_ERR_FAILED, "a host is lost that had a part of the state");
+    if (status == SMP_OK && last)
+        status = is_later(last, directory, &later);
     if (status == SMP_OK && later)
-        status = copy(h, &all[chosen[0]], directory);
+        status = copy(h, last, directory);
     if (status == SMP_OK && later)
-        *step = all[chosen[0]].step;
-    free(chosen);
+        *step = last->step;
     free(all);
     return status;
 }
 
-/* What a host that is lost meanwhile had, its partner may have. */
 smp_status smp__hosts_save(smp__hosts *h, const char *directory, int64_t *step)
 {
     smp_status status = save_once(h, directory, step);

@@ -243,7 +243,7 @@ void smp__hosts_look(smp__hosts *h, double elapsed_s)
 
 bool smp__hosts_settled(const smp__hosts *h)
 {
-    for (int i = 0; i < h->n; i++)
+    for (int i = 0; i < h->n && h->incarnation == 0; i++)
         if (!h->host[i].tried)
             return false;
     return true;
@@ -277,16 +277,19 @@ smp_status smp__hosts_begin(smp__hosts *h, int64_t incarnation, int n)
     return SMP_OK;
 }
 
-smp_status smp__hosts_ready(const smp__hosts *h, bool *ready)
+smp_status smp__hosts_ready(smp__hosts *h, bool *ready)
 {
     *ready = true;
     for (int i = 0; i < h->n; i++) {
-        const smp__host *host = &h->host[i];
-        if (!host->used || host->state != SMP__HOST_UP)
+        smp__host *host = &h->host[i];
+        if (!host->used)
             continue;
-        if (host->link.failed == h->incarnation)
+        const bool failed = host->link.failed == h->incarnation;
+        if (failed && host->local)
             return smp_fail(SMP_ERR_FAILED, "host %s: %s", host->name, host->link.why);
-        *ready = *ready && host->link.ready == h->incarnation;
+        if (failed && host->state == SMP__HOST_UP)
+            lose(h, i, host->link.why);
+        *ready = *ready && host->state == SMP__HOST_UP && host->link.ready == h->incarnation;
     }
     return SMP_OK;
 }
@@ -347,7 +350,8 @@ static void pass_tick(void)
     nanosleep(&pause, NULL);
 }
 
-bool smp__hosts_await(smp__hosts *h, bool (*answered)(const smp__agent_link *link), double limit_s)
+smp_status smp__hosts_await(smp__hosts *h, bool (*answered)(const smp__agent_link *link),
+                            double limit_s)
 {
     const double until_s = smp_clock_s() + limit_s;
     for (bool all = false; !all;) {
@@ -358,16 +362,17 @@ bool smp__hosts_await(smp__hosts *h, bool (*answered)(const smp__agent_link *lin
                 continue;
             if (h->host[i].link.failed >= 0)
                 return smp_fail(SMP_ERR_FAILED, "host %s: %s", h->host[i].name,
-                                h->host[i].link.why) == SMP_OK;
+                                h->host[i].link.why);
             all = all && answered(&h->host[i].link);
         }
         if (!all && smp_clock_s() > until_s)
-            return smp_fail(SMP_ERR_FAILED, "a host does not answer within %g s", limit_s) ==
-                   SMP_OK;
+            return smp_fail(SMP_ERR_FAILED, "a host does not answer within %g s", limit_s);
+        if (!all && h->options.meanwhile)
+            SMP_TRY(h->options.meanwhile(h->options.of));
         if (!all)
             pass_tick();
     }
-    return true;
+    return SMP_OK;
 }
 
 void smp__hosts_say(smp__hosts *h, const char *line)
@@ -384,7 +389,7 @@ static bool has_removed(const smp__agent_link *link)
     return link->removed;
 }
 
-bool smp__hosts_remove(smp__hosts *h)
+smp_status smp__hosts_remove(smp__hosts *h)
 {
     smp__hosts_say(h, "remove");
     return smp__hosts_await(h, has_removed, remove_s);
@@ -403,11 +408,8 @@ void smp__hosts_close(smp__hosts *h, bool release)
             pass_tick();
         if (release || host->state != SMP__HOST_UP)
             smp__agent_link_cut(&host->link);
-        smp__child_close(&host->link.child); /* the agent finds itself alone */
-        smp_text_free(&host->link.in);
-        smp_text_free(&host->link.out);
-        smp_text_free(&host->link.err);
-        smp__kept_states_free(host->link.states, host->link.n_states);
+        else
+            smp__agent_link_leave(&host->link);
         free(host->name);
     }
     free(h->host);

@@ -51,6 +51,8 @@ typedef struct smp__hosts_options {
     const char *program, *keep;
     double beat_limit_s, keep_for_s;
     void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+    smp_status (*meanwhile)(void *of); /* while all are waited for; a failure ends that */
+    void *of;
 } smp__hosts_options;
 
 typedef struct smp__hosts {
@@ -73,15 +75,15 @@ smp_status smp__hosts_open(const smp__hosts_options *options, smp__hosts *out);
 /* Hears agents, starts those that are due, sees who is lost, reads the file again if it is another
  * one. elapsed_s since the last time. */
 void smp__hosts_look(smp__hosts *hosts, double elapsed_s);
-/* Has each host been tried? */
+/* Has each host been tried? Only before the first start of ranks is that waited for. */
 bool smp__hosts_settled(const smp__hosts *hosts);
 bool smp__host_usable(const smp__host *host);
 /* Does any host hold a state in memory? Known once its agent was ready. */
 bool smp__hosts_have_state(const smp__hosts *hosts);
 /* Agents get ready for an incarnation of n ranks on the hosts that are `used`. */
 smp_status smp__hosts_begin(smp__hosts *hosts, int64_t incarnation, int n);
-/* *ready: all of them are. SMP_ERR_FAILED: one has failed to. */
-smp_status smp__hosts_ready(const smp__hosts *hosts, bool *ready);
+/* *ready: all of them are. One that has failed to is lost. SMP_ERR_FAILED: it is the local one. */
+smp_status smp__hosts_ready(smp__hosts *hosts, bool *ready);
 
 /* A rank that lives and has not beaten for limit_s; -1: none. */
 int smp__ranks_quiet(const smp__hosts *hosts, double limit_s);
@@ -96,14 +98,15 @@ int smp__hosts_count_polls(const smp__hosts *hosts);
 void smp__hosts_put_polls(const smp__hosts *hosts, struct pollfd *polls); /* [count] */
 
 /* At the end of a job, when nothing runs: to all that are up; waits until all of them have
- * answered. false: one has failed, or does not in time; the last error says which. */
+ * answered. SMP_ERR_FAILED: one has failed, or does not in time; or as `meanwhile`. */
 void smp__hosts_say(smp__hosts *hosts, const char *line);
-bool smp__hosts_await(smp__hosts *hosts, bool (*answered)(const smp__agent_link *link),
-                      double limit_s);
+smp_status smp__hosts_await(smp__hosts *hosts, bool (*answered)(const smp__agent_link *link),
+                            double limit_s);
 /* All have removed what they keep. */
-bool smp__hosts_remove(smp__hosts *hosts);
+smp_status smp__hosts_remove(smp__hosts *hosts);
 /* The last state that they have together, into a directory, unless what is there was saved later.
- * *step: of what was saved; 0: nothing had to be. */
+ * *step: of what was saved; 0: nothing had to be. SMP_ERR_FAILED is tried again: what a host that
+ * is lost meanwhile had, its partner may have. */
 smp_status smp__hosts_save(smp__hosts *hosts, const char *directory, int64_t *step);
 /* release: agents leave, and are waited for, not for long. Otherwise they hold what is kept. */
 void smp__hosts_close(smp__hosts *hosts, bool release);
