@@ -160,6 +160,9 @@ typedef struct smp_plan_options {
     int weight_lag;          /* zero-bubble: most micro-batches that wait for W */
     int group;               /* micro-batches per group of chunked schedules; 0: stages */
     const char *placement; /* "cluster", "spread", "auto", or D, P and T in an order; NULL: auto */
+    const double *speed;   /* [n_speed] of the first devices: the share of its usual speed, 0.001 to
+                              1, at which each runs; NULL: as the cluster says */
+    int n_speed;
 
     /* Which ops go where. */
     const char *const *split; /* [n_split] "PATTERN:RULE": how a group computes ops together */

@@ -435,5 +435,6 @@ double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, 
     const smp_device_spec *first = &cluster->device[0], *other = &cluster->device[device];
     const double a = smp_device_reached_flops(first, precision);
     const double b = smp_device_reached_flops(other, precision);
-    return a > 0 && b > 0 ? a / b : first->flops_fp32 / other->flops_fp32;
+    return (a > 0 && b > 0 ? a / b : first->flops_fp32 / other->flops_fp32) /
+           smp_device_speed(other);
 }

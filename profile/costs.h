@@ -69,8 +69,9 @@ static inline int64_t smp_costs_tensor_bytes(const smp_costs *costs, const smp_g
     return smp_tensor_bytes(graph, tensor, costs->microbatch_size);
 }
 
-/* How many times slower than device 0 a device is: the ratio of the rates that large products reach
- * in the precision, or of the peaks in fp32 where either device has none. */
+/* How many times slower than device 0 at its full speed a device is: the ratio of the rates that
+ * large products reach in the precision, or of the peaks in fp32 where either device has none, over
+ * its speed. */
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device);
 
 /* Arithmetic of a sample in matrix products, forward and, in training, what runs of backward: the

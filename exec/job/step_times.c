@@ -276,7 +276,7 @@ smp_status smp__step_times_predict(const smp *s, double **out)
     smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
     *out = NULL;
     if (status == SMP_OK && s->plan->cluster && s->device->host_memory)
-        status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
+        status = smp_simulated_plan_open_at(s->plan, s->graph, NULL, &simulated);
     bool all = status == SMP_OK && simulated.simulation;
     for (int rank = 0; all && rank < s->comm->pipeline_size; rank++) {
         smp_rank_time t = {0};

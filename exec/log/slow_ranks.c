@@ -26,22 +26,28 @@ static int compare_ratios(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void add_step(smp__rank_pace *r, bool slow)
+static void begin_row(smp__rank_pace *r)
+{
+    r->row = 0;
+    r->sum = r->sum_times = 0.0;
+}
+
+static void add_step(smp__rank_pace *r, bool slow, double usual)
 {
     r->change = SMP__RANK_SAME;
     if (slow == r->named) {
-        r->row = 0;
-        r->sum = 0.0;
+        begin_row(r);
         return;
     }
     r->sum += r->ratio;
+    r->sum_times += usual > 0.0 ? r->ratio / usual : 1.0;
     if (++r->row < SMP__SLOW_STEPS)
         return;
     r->named = slow;
     r->change = slow ? SMP__RANK_SLOW : SMP__RANK_RECOVERED;
     r->mean = r->sum / r->row;
-    r->row = 0;
-    r->sum = 0.0;
+    r->times = r->sum_times / r->row;
+    begin_row(r);
 }
 
 void smp__slow_ranks_add(smp__slow_ranks *slow, const double *work_us)
@@ -51,7 +57,7 @@ void smp__slow_ranks_add(smp__slow_ranks *slow, const double *work_us)
     qsort(slow->sorted, (size_t)slow->n, sizeof(*slow->sorted), compare_ratios);
     slow->usual = slow->sorted[(slow->n - 1) / 2];
     for (int i = 0; i < slow->n; i++)
-        add_step(&slow->rank[i], slow->rank[i].ratio > SLOW * fmax(slow->usual, 1.0));
+        add_step(&slow->rank[i], slow->rank[i].ratio > SLOW * fmax(slow->usual, 1.0), slow->usual);
 }
 
 void smp__slow_ranks_close(smp__slow_ranks *slow)

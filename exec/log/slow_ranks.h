@@ -18,7 +18,8 @@ typedef struct smp__rank_pace {
     double predicted_us;
     double ratio;            /* of the last step, to the prediction */
     double mean;             /* ... of those that changed what the rank is known as */
-    double sum;              /* of the steps in a row */
+    double times;            /* ... to the usual ratio then: how many times slower it is */
+    double sum, sum_times;   /* of the steps in a row */
     int row;                 /* steps in a row that are not what the rank is known as */
     bool named;              /* it is known as slow */
     smp__rank_change change; /* by the last step */

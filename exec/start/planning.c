@@ -102,6 +102,9 @@ static smp_status open_cluster(smp__planning *p)
     }
     if (p->cluster)
         r->cluster = p->cluster;
+    if (p->cluster && p->options->planning.speed)
+        SMP_TRY(smp_cluster_set_speeds(p->cluster, p->options->planning.speed,
+                                       p->options->planning.n_speed));
     SMP_TRY(group_devices(p));
     if (r->options.devices == 0)
         r->options.devices = smp_cluster_devices(r->cluster);

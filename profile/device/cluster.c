@@ -304,6 +304,28 @@ double smp_link_us(const smp_link_spec *link, int64_t bytes)
     return link->latency_us + (double)bytes / link->bytes_per_s * 1e6;
 }
 
+smp_status smp_cluster_set_speeds(smp_cluster *cluster, const double *speed, int n)
+{
+    const int all = smp_cluster_devices(cluster);
+    smp_device_spec *device = SMP_ARENA_NEW(cluster->arena, smp_device_spec, (size_t)all);
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    if (n > all)
+        return smp_fail(SMP_ERR_INPUT, "speeds of %d devices, cluster '%s' has %d", n,
+                        cluster->name, all);
+    memcpy(device, cluster->device, (size_t)all * sizeof *device);
+    for (int d = 0; d < all; d++)
+        device[d].speed = 1.0;
+    for (int d = 0; speed && d < n; d++) {
+        if (!(speed[d] >= SMP_LEAST_SPEED && speed[d] <= 1.0))
+            return smp_fail(SMP_ERR_INPUT, "speed of device %d: got %g, expected %g to 1", d,
+                            speed[d], SMP_LEAST_SPEED);
+        device[d].speed = speed[d];
+    }
+    cluster->device = device;
+    return SMP_OK;
+}
+
 smp_status smp_cluster_set_link(smp_cluster *cluster, smp_link_kind kind, const smp_link_spec *link)
 {
     smp_link_spec *const of[] = {&cluster->intra_node, &cluster->inter_node, &cluster->host};

@@ -17,7 +17,14 @@ typedef struct smp_device_spec {
     double flops_fp16;                /* 0: not given */
     double bytes_per_s;               /* memory bandwidth */
     const smp_efficiency *efficiency; /* NULL: it is not described (smp_device_efficiency) */
+    double speed; /* share of what the figures above, or a profile, say that it does; 0: all */
 } smp_device_spec;
+#define SMP_LEAST_SPEED 0.001
+
+static inline double smp_device_speed(const smp_device_spec *device)
+{
+    return device->speed > 0 ? device->speed : 1;
+}
 
 static inline const smp_efficiency *smp_device_efficiency(const smp_device_spec *device)
 {
@@ -29,7 +36,7 @@ static inline bool smp_devices_alike(const smp_device_spec *a, const smp_device_
 {
     return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
            a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
-           a->flops_fp16 == b->flops_fp16 &&
+           a->flops_fp16 == b->flops_fp16 && smp_device_speed(a) == smp_device_speed(b) &&
            smp_efficiency_alike(smp_device_efficiency(a), smp_device_efficiency(b));
 }
 
@@ -95,6 +102,9 @@ smp_status smp_core_switch_read(const struct smp_yaml_node *map, const char *wha
 /* `scatter` of a cluster or a profile in a file; left out: 0. */
 smp_status smp_scatter_read(const struct smp_yaml_node *map, const char *what, double *scatter);
 
+/* `speed` of a device in a file, which is there. */
+smp_status smp_device_speed_read(const struct smp_yaml_node *map, const char *what, double *speed);
+
 /* Errors: SMP_ERR_INPUT with file:line:column. Freed with smp_cluster_destroy. */
 smp_status smp_cluster_read(const char *path, smp_cluster **out);
 /* `devices` CPU devices of this machine: its memory shared out evenly, its cores shared. Bandwidth
@@ -144,6 +154,9 @@ smp_status smp_cluster_group_ranks(const smp_cluster *from, const int *begin, in
                                    int replicas, smp_cluster **out);
 /* With all that it points to, `of` too, in `arena`. */
 smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp_cluster **out);
+/* Sets the speed of the first n devices; NULL: all of them run at their full speed.
+ * SMP_ERR_INPUT: a speed is not SMP_LEAST_SPEED to 1, or there are fewer devices. */
+smp_status smp_cluster_set_speeds(smp_cluster *cluster, const double *speed, int n);
 /* Replaces a link by a measured curve (copied into the cluster). */
 smp_status smp_cluster_set_link(smp_cluster *cluster, smp_link_kind kind,
                                 const smp_link_spec *link);

@@ -33,6 +33,7 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);
         least.bytes_per_s = fmin(least.bytes_per_s, device[i].bytes_per_s);
+        least.speed = fmin(smp_device_speed(&least), smp_device_speed(&device[i]));
     }
     return least;
 }

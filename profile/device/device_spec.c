@@ -10,8 +10,8 @@
 enum { MAX_DEPTH = 4 };
 
 static const char *const DEVICE_KEYS[] = {"smp", /* of a file alone */
-                                          "name",      "memory",     "compute",
-                                          "bandwidth", "efficiency", "description"};
+                                          "name",       "memory",      "compute", "bandwidth",
+                                          "efficiency", "description", "speed"};
 
 /* The files of examples/devices/, by smp_embed_folder. */
 extern const char *const smp__device_descriptions_names[];
@@ -45,6 +45,11 @@ static smp_status read_memory(const smp_yaml_node *device, smp_device_spec *spec
                        smp_yaml_text(memory));
 }
 
+smp_status smp_device_speed_read(const smp_yaml_node *map, const char *what, double *speed)
+{
+    return smp__field_double(map, what, "speed", SMP_LEAST_SPEED, 1.0, speed);
+}
+
 /* What the map says of a device; all but the name and the efficiency must be there, unless it is
  * known already. */
 static smp_status read_figures(const smp_yaml_node *node, bool known, smp_arena *arena,
@@ -67,6 +72,8 @@ static smp_status read_figures(const smp_yaml_node *node, bool known, smp_arena 
         SMP_TRY(smp__field(node, "device", "bandwidth", &bandwidth));
         SMP_TRY(smp_yaml_bytes_per_s(bandwidth, "device: bandwidth", &spec->bytes_per_s));
     }
+    if (smp_yaml_get(node, "speed"))
+        SMP_TRY(smp_device_speed_read(node, "device", &spec->speed));
     return efficiency ? smp_efficiency_read(efficiency, arena, &spec->efficiency) : SMP_OK;
 }
 

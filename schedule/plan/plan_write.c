@@ -448,6 +448,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
         if (device->flops_fp16 > 0)
             put_double(w, "flops_fp16", device->flops_fp16);
         put_double(w, "bytes_per_s", device->bytes_per_s);
+        if (smp_device_speed(device) < 1)
+            put_double(w, "speed", device->speed);
         if (device->efficiency)
             put_efficiency(w, device->efficiency);
         close_with(w, '}');

@@ -115,6 +115,10 @@ typedef struct smp_simulated_plan {
 } smp_simulated_plan;
 smp_status smp_simulated_plan_open(const smp_plan *plan, const smp_graph *graph,
                                    smp_simulated_plan *out);
+/* ... on devices that run at these shares of their usual speed, [processes]; NULL: all at 1,
+ * whatever the plan was made for. */
+smp_status smp_simulated_plan_open_at(const smp_plan *plan, const smp_graph *graph,
+                                      const double *speed, smp_simulated_plan *out);
 void smp_simulated_plan_close(smp_simulated_plan *simulated); /* fine if all is NULL */
 
 #endif

@@ -4,7 +4,7 @@
  *   FAULT="RANK CALL N WHAT X" at the N-th CALL of the rank (names: the list below) WHAT happens:
  *     kill, stop               the signal, right before the call; `kill` in a write: after half
  *     exit                     exit code X, without a word
- *     sleep, slow              X milliseconds, once, or in this call and the next 20
+ *     sleep, slow, drag        X milliseconds, once; in this call and the next 20; in all from here
  *     cut                      the file $FAULT_FILE loses its second half
  *     short, interrupted       half is read or written; EINTR
  *     error, full              errno X, once; ENOSPC from here on, whatever takes space
@@ -181,7 +181,7 @@ static bool due(int call, const void *caller)
     const long n = ++made[call];
     if (call != fault.call || n < fault.at)
         return false;
-    return n == fault.at || (is("slow") && n <= fault.at + SLOW_CALLS);
+    return n == fault.at || is("drag") || (is("slow") && n <= fault.at + SLOW_CALLS);
 }
 
 /* What befalls the process. */
@@ -194,7 +194,7 @@ static void befall(int fd)
         raise(SIGSTOP);
     else if (is("exit"))
         _exit(fault.number);
-    else if (is("sleep") || is("slow"))
+    else if (is("sleep") || is("slow") || is("drag"))
         pass_time(fault.number);
     else if (is("cut"))
         cut_file();

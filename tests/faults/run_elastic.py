@@ -44,6 +44,7 @@ from trial_process import BIN, MPIRUN, TrialProcess, expect
 LIMIT_S = 120.0  # of a life without its undisturbed run
 BEAT_LIMIT_S = 2.0
 LOOK_S = 0.005
+DRAG_FROM = 400  # calls of the rank that becomes slow
 PHASES = ("detect", "plan", "start", "load")
 GONE_S = 5.0  # for ranks to end after their supervisor
 
@@ -62,6 +63,10 @@ KINDS = {
     "both": (1, 2, "a rank is killed, and the supervisor while it goes on from that; it is started again"),
     "reboot": (1, 2, "the supervisor is killed, and what was kept in memory is gone; it is started again"),
     "end": (1, 2, "the supervisor is asked to end by SIGTERM, and started again"),
+}
+# What needs a job of its own, by --kinds alone.
+ALONE_KINDS = {
+    "straggler": (0, 2, "a rank of two becomes slow for good: a plan without its device, or with less for it"),
 }
 # The same where the job is on hosts of its own (fake_hosts.py); the supervisor is on the first.
 HOST_KINDS = {
@@ -173,14 +178,17 @@ class Life:
         self.family, _, data = trial_models.write_model(self.folder, self.rng, trial_models.LARGER)
         if set(self.kinds) & set(HOST_KINDS):
             self.n_hosts = self.n_hosts or self.rng.randint(2, 4)
-        of = KINDS if not self.n_hosts else {**{kind: KINDS[kind] for kind in KINDS_ON_HOSTS}, **HOST_KINDS}
+        of = {**KINDS, **ALONE_KINDS} if not self.n_hosts else {**{kind: KINDS[kind] for kind in KINDS_ON_HOSTS}, **HOST_KINDS}
         kinds = list(of)
         most = self.rng.choice((2, 2, 3, 3, 4, 4, 5, 6, 8))
         if not self.kinds:
             count = self.rng.choice((1, 1, 2, 3))
             self.kinds = self.rng.choices(kinds, [of[kind][0] for kind in kinds], k=count)
         self.most = self.most or max(most, self.n_hosts, *(of[kind][1] for kind in self.kinds))
-        fewer = {"devices", "worn", *HOST_KINDS} & set(self.kinds)
+        if "straggler" in self.kinds:
+            expect(os.cpu_count() >= 2, "on one core ranks take turns: none is found slow")
+            self.most = 2
+        fewer = {"devices", "worn", "straggler", *HOST_KINDS} & set(self.kinds)
         if self.family == "mlp" and fewer:
             # Statistics of all replicas have the bits of one number of them: plans for fewer devices need not be.
             model = self.folder / "model.yaml"
@@ -211,6 +219,8 @@ class Life:
         if "full" in self.kinds:
             self.environment = [f"LD_PRELOAD={BIN}/make_fault.so", f"FAULT_FULL={self.full}",
                                 "FAULT_FULL_IN=saved/checkpoint"]
+        if "straggler" in self.kinds:
+            self.environment = [f"LD_PRELOAD={BIN}/make_fault.so", f"FAULT=1 dnnl_sgemm {DRAG_FROM} drag 1"]
         self.draw_hosts()
         # Each at a step of its own, the last well before the end.
         room = self.last // (len(self.kinds) + 1)
@@ -355,6 +365,22 @@ class Life:
             time.sleep(0.01)
         self.look()
         expect(self.count("failure") == failures, "a slow rank was taken for a dead one")
+
+    def do_straggler(self):
+        def of(name):
+            return [event for event in self.events() if event["event"] == name]
+        while len(of("start")) < 2 and self.supervisor.process.poll() is None:
+            self.look()
+            time.sleep(LOOK_S)
+        expect(self.pass_steps(min(self.newest() + 8, self.last)), f"ended at step {self.newest()}")
+        slow, ended, starts = of("slow"), of("ended"), of("start")
+        expect(slow and slow[0]["device"] == 1 and slow[0]["speed"] <= 0.8, f"the slow device is not told: {slow}")
+        expect([event["why"] for event in ended] == ["slow"], f"not ended for the slow device: {ended}")
+        record = (self.folder / "saved/elastic.yaml").read_text()
+        expect('slow: [{device: "1"' in record, f"not in the record: {record}")
+        self.say(f"speed {slow[0]['speed']}, {starts[1]['devices']} devices")
+        # Neither rank has less to do for a device that is as slow: its plan's step would take up to so long.
+        expect(starts[1]["predicted_us"] < 0.9 * starts[0]["predicted_us"] / slow[0]["speed"], f"not faster: {starts}")
 
     def do_launcher(self):
         self.wait_for_ranks()
@@ -663,7 +689,8 @@ def main():
     lives = [life for life in done if life]
     failures = len(done) - len(lives)
     befell = [kind for life in lives for kind in life.kinds]
-    counts = ", ".join(f"{kind} {befell.count(kind)}" for kind in (*KINDS, *HOST_KINDS) if kind in befell)
+    counts = ", ".join(f"{kind} {befell.count(kind)}" for kind in (*KINDS, *ALONE_KINDS, *HOST_KINDS)
+                       if kind in befell)
     print(f"{len(done)} lives with seed {options.seed}, {failures} failed; passed: {counts}")
     if options.times:
         print_times(lives)

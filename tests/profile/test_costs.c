@@ -453,6 +453,9 @@ static void test_costs_slowdown_is_relative_to_device_0(void **state)
     assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_BF16, 1) == 10);
     assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_TF32, 1) == 10);
     assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 1) == 4);
+    device[0].speed = device[1].speed = 0.5; /* costs are those at full speed, also of device 0 */
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 0) == 2);
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 1) == 8);
 }
 
 static smp_status build_on(const smp_graph *graph, const smp_device_spec *device, smp_costs **out)

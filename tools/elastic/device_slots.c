@@ -176,16 +176,20 @@ static bool take(smp__slots *s, const bool *at_hand)
     return changed;
 }
 
-/* What was left out and is named again gets another chance. */
+/* What was left out and is named again gets another chance; so does what was slow. */
 static bool forgive(smp__slots *s, const bool *at_hand)
 {
     bool changed = false;
-    for (int i = 0; i < s->n; i++)
-        if (at_hand[i] && s->slot[i].left_out) {
-            s->slot[i].left_out = false;
-            s->slot[i].failures = 0;
-            changed = true;
-        }
+    for (int i = 0; i < s->n; i++) {
+        smp__slot *at = &s->slot[i];
+        if (!at_hand[i] || (!at->left_out && at->speed == 0.0))
+            continue;
+        if (at->left_out)
+            at->failures = 0;
+        at->left_out = false;
+        at->speed = 0.0;
+        changed = true;
+    }
     return changed;
 }
 
@@ -244,6 +248,8 @@ static bool look_at_hosts(smp__slots *s)
     for (int i = 0; s->hosts && i < s->n; i++) {
         const bool present = smp__host_usable(&s->hosts->host[s->slot[i].host]);
         changed = changed || present != s->slot[i].present;
+        if (s->slot[i].present && !present) /* nothing is known of what comes back */
+            s->slot[i].speed = 0.0;
         s->slot[i].present = present;
     }
     return changed;
@@ -264,10 +270,37 @@ int smp__slots_count(const smp__slots *s)
     return n < s->most ? n : s->most;
 }
 
+/* The slow one that is needed as the first, where rank 0 is; -1: none. */
+static int slow_first(const smp__slots *s)
+{
+    int slow = -1;
+    for (int i = 0; i < s->n; i++) {
+        const smp__slot *at = &s->slot[i];
+        if (!smp__slot_usable(at) || (s->hosts && !s->hosts->host[at->host].local))
+            continue;
+        if (at->speed == 0.0)
+            return -1;
+        slow = slow < 0 ? i : slow;
+    }
+    return slow;
+}
+
+int smp__slots_even(const smp__slots *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        n += smp__slot_usable(&s->slot[i]) && s->slot[i].speed == 0.0;
+    return slow_first(s) >= 0 ? 0 : n < s->most ? n : s->most;
+}
+
 void smp__slots_pick(const smp__slots *s, int n, int *picked)
 {
+    const int first = slow_first(s);
+    int slow = n; /* of those that are slow, so many are needed */
+    for (int i = 0; i < s->n; i++)
+        slow -= smp__slot_usable(&s->slot[i]) && (s->slot[i].speed == 0.0 || i == first);
     for (int i = 0, k = 0; i < s->n && k < n; i++)
-        if (smp__slot_usable(&s->slot[i]))
+        if (smp__slot_usable(&s->slot[i]) && (s->slot[i].speed == 0.0 || i == first || slow-- > 0))
             picked[k++] = i;
 }
 

@@ -17,6 +17,10 @@ typedef struct smp__slot {
     bool present; /* its host is there */
     int failures;
     int64_t failed_at; /* the step of the last */
+    double speed;      /* share of the usual one at which it was found (slow_devices.h); 0: usual */
+    int times_slow;    /* found so, one after another */
+    double slow_s;     /* smp_clock_s of the last */
+    int slow_in;       /* ... incarnation */
 } smp__slot;
 
 typedef struct smp__slots {
@@ -43,10 +47,13 @@ static inline bool smp__slot_usable(const smp__slot *slot)
     return slot->at_hand && !slot->left_out && slot->present;
 }
 int smp__slots_count(const smp__slots *slots); /* at most `most` */
+/* ... of them those that are not slow; 0: none of these is on the supervisor's host. */
+int smp__slots_even(const smp__slots *slots);
 /* How it is called: "3", with several hosts "h2:1". */
 const char *smp__slot_name(const smp__slots *slots, int slot, char text[SMP__SLOT_NAME]);
 int smp__slot_find(const smp__slots *slots, const char *name); /* -1: none is called so */
-/* The first n that can be used. */
+/* The first n that can be used; slow ones only where there are too few others, or none on the
+ * supervisor's host. */
 void smp__slots_pick(const smp__slots *slots, int n, int *picked);
 /* A process on the slot has failed at a step: is the slot left out now? */
 bool smp__slots_fail(smp__slots *slots, int slot, int64_t step, int allowed);

@@ -22,6 +22,16 @@ typedef enum smp__life {
     SMP__LIFE_OVER
 } smp__life;
 
+/* Devices that are slower than others (slow_devices.c). */
+typedef struct smp__slow_devices {
+    smp__speeds now;     /* of the ranks that run, for which */
+    double now_us;       /* ... a step is predicted to take so long; 0: not yet known */
+    smp__speeds planned; /* ... which their plan was made for */
+    double since_s;      /* smp_clock_s: the last finding of one of theirs */
+    int changes;         /* that were made for slow devices */
+    bool ends;           /* ranks are ended for one */
+} smp__slow_devices;
+
 typedef struct smp__elastic_job {
     const smp__elastic_options *options;
     int signals;                   /* user_signals.h */
@@ -38,6 +48,7 @@ typedef struct smp__elastic_job {
     smp__rows rows;
     smp__launcher launcher;
     smp__hosts hosts;
+    smp__slow_devices slow;
     smp__life life;
     double until_s;
     int code;       /* of the end */
@@ -51,6 +62,8 @@ typedef struct smp__elastic_job {
     /* The incarnation: ranks from one start to their end. */
     int devices;
     int *picked;                 /* [most] slots of the ranks */
+    int number;                  /* of the plan (plans.h) */
+    double predicted_us;         /* ... of a step, by that plan */
     char plan[4096];             /* path of theirs */
     bool resumed;                /* a step is done */
     double started_s, loaded_s;  /* ranks were started, all have beaten or said so; 0: not yet */
@@ -72,7 +85,7 @@ typedef struct smp__elastic_job {
     int own_failures; /* of the program by itself, and the step of the last */
     int64_t own_failed_at;
     int failed_slot; /* -1: not known */
-    double cost_s;   /* the last recovery took, from its plan on */
+    double cost_s;   /* the last recovery took, from its plan on, or the first start */
 } smp__elastic_job;
 
 /* Takes DIR for this supervisor, by a lock that it holds as long as it lives, and waits where those
@@ -92,6 +105,8 @@ smp_status smp__elastic_choose(smp__elastic_job *job);
 /* Ranks run, and nothing is being planned: begins to make a plan that may be needed, or ends the
  * ranks because there are more devices and that pays. */
 smp_status smp__elastic_look_ahead(smp__elastic_job *job);
+/* What going on with other devices costs, as far as it is known. */
+double smp__elastic_cost_s(const smp__elastic_job *job);
 /* The devices at hand are others. */
 void smp__elastic_change(smp__elastic_job *job);
 /* The ranks have ended with an exit code: is that the end of the job, or what comes next? */
@@ -105,5 +120,26 @@ bool smp__elastic_write_record(smp__elastic_job *job);
 void smp__elastic_close(smp__elastic_job *job, bool opened);
 /* The job ends with the last error. */
 void smp__elastic_fail(smp__elastic_job *job, smp_status status);
+
+/* A rank is so many times slower than most; 1: no more. For smp__rows.tell_pace; context: the job.
+ */
+void smp__slow_tell(void *job, int rank, double times);
+/* Speeds that have been known for long are forgotten, and set for the plan that is to know them.
+ * Nothing runs, or ranks do. */
+void smp__slow_look(smp__elastic_job *job);
+/* Ranks are about to run by the plan of this number (plans.h). */
+void smp__slow_begin(smp__elastic_job *job, int number);
+/* Devices that plans for equal ones may have: those that are not slow, if they are enough. */
+int smp__slow_most(const smp__elastic_job *job);
+/* What a step of the ranks that run is predicted to take, as fast as their devices are. */
+double smp__slow_now_us(smp__elastic_job *job);
+/* The number of a plan that has to be known for a decision, and is not; 0: all are. */
+int smp__slow_wanted(smp__elastic_job *job);
+/* The faster one of a plan for equal devices (0: there is none) and that for the speeds as they
+ * are; its number. */
+int smp__slow_best(const smp__elastic_job *job, int even);
+/* Ranks run: the number of another plan that pays because devices are slow, or are so no more; 0:
+ * none does. Says so in job->why. */
+int smp__slow_better(smp__elastic_job *job);
 
 #endif

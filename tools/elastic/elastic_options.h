@@ -3,10 +3,11 @@
 #ifndef SMP_TOOLS_ELASTIC_ELASTIC_OPTIONS_H
 #define SMP_TOOLS_ELASTIC_ELASTIC_OPTIONS_H
 
+#include "tools/elastic/speeds/plan_speeds.h"
 #include "tools/partition/partition_options.h"
 #include "tools/run/run_options.h"
 
-enum { SMP__ELASTIC_DEVICES = 512 }; /* at most */
+enum { SMP__ELASTIC_DEVICES = SMP__SPEEDS_MOST };
 
 typedef struct smp__elastic_options {
     smp__run_options run; /* first: common.operand is the model */

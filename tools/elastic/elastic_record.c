@@ -3,13 +3,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "graph/yaml/yaml.h"
+#include "graph/base/clock.h"
+#include "graph/yaml/yaml_field.h"
+#include "tools/elastic/speeds/plan_speeds.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -43,6 +46,32 @@ static smp_status read_left_out(const smp_yaml_node *list, smp__slots *slots)
     return SMP_OK;
 }
 
+/* Since when is not known: from now on. */
+static smp_status read_slow(const smp_yaml_node *list, smp__slots *slots)
+{
+    static const char *const keys[] = {"device", "speed", "times"};
+    SMP_TRY(smp_yaml_list(list, "slow"));
+    for (int i = 0; i < smp_yaml_list_size(list); i++) {
+        const smp_yaml_node *map = smp_yaml_list_at(list, i), *device;
+        const char *name = "";
+        double speed;
+        int times;
+        SMP_TRY(smp_yaml_map(map, "slow"));
+        SMP_TRY(smp_yaml_known_keys(map, "slow", keys, sizeof keys / sizeof keys[0]));
+        SMP_TRY(smp__field(map, "slow", "device", &device));
+        SMP_TRY(smp_yaml_string(device, "slow: device", &name));
+        SMP_TRY(smp__field_double(map, "slow", "speed", SMP__LEAST_SPEED, 1.0, &speed));
+        SMP_TRY(smp__field_int(map, "slow", "times", 0, INT_MAX / 2, &times));
+        const int slot = smp__slot_find(slots, name);
+        if (slot < 0)
+            continue;
+        slots->slot[slot].speed = speed < 1.0 ? speed : 0.0;
+        slots->slot[slot].times_slow = times;
+        slots->slot[slot].slow_s = smp_clock_s();
+    }
+    return SMP_OK;
+}
+
 static smp_status read_number(const smp_yaml_node *top, const char *key, int64_t *out)
 {
     const smp_yaml_node *node = smp_yaml_get(top, key);
@@ -55,7 +84,7 @@ static smp_status read_fields(const smp_yaml_node *top, const char *planned_for,
 {
     static const char *const known[] = {"smp",      "job",     "planned_for", "incarnation",
                                         "plan",     "rows",    "devices",     "left_out",
-                                        "failures", "changes", "steps_lost"};
+                                        "failures", "changes", "steps_lost",  "slow"};
     const char *job = "", *planned = "";
     int64_t incarnation = 0, failures = 0, changes = 0;
     SMP_TRY(smp_yaml_known_keys(top, "record", known, sizeof known / sizeof known[0]));
@@ -80,6 +109,9 @@ static smp_status read_fields(const smp_yaml_node *top, const char *planned_for,
     out->failures = (int)failures;
     out->changes = (int)changes;
     const smp_yaml_node *left_out = smp_yaml_get(top, "left_out");
+    const smp_yaml_node *slow = smp_yaml_get(top, "slow");
+    if (slow)
+        SMP_TRY(read_slow(slow, slots));
     return left_out ? read_left_out(left_out, slots) : SMP_OK;
 }
 
@@ -101,6 +133,24 @@ smp_status smp__record_read(const char *folder, const char *planned_for, smp__re
         status = read_fields(top, planned_for, out, slots);
     smp_yaml_destroy(yaml);
     return status;
+}
+
+/* Devices that were found slow; of others of speed 1 how often, for the pauses. */
+static void put_slow(smp_text *text, const smp__slots *slots)
+{
+    char name[SMP__SLOT_NAME];
+    const char *between = "";
+    smp_text_append(text, "slow: [");
+    for (int i = 0; i < slots->n; i++) {
+        const smp__slot *at = &slots->slot[i];
+        if (at->times_slow == 0)
+            continue;
+        smp_text_append(text, "%s{device: \"%s\", speed: %.2f, times: %d}", between,
+                        smp__slot_name(slots, i, name), at->speed > 0.0 ? at->speed : 1.0,
+                        at->times_slow);
+        between = ", ";
+    }
+    smp_text_append(text, "]\n");
 }
 
 smp_status smp__record_write(const char *folder, const char *planned_for, const smp__record *r,
@@ -126,6 +176,7 @@ smp_status smp__record_write(const char *folder, const char *planned_for, const 
     smp_text_append(&text,
                     "]\nrows: %" PRId64 "\nfailures: %d\nchanges: %d\nsteps_lost: %" PRId64 "\n",
                     r->rows, r->failures, r->changes, r->steps_lost);
+    put_slow(&text, slots);
     const smp_status status =
         text.failed ? smp_fail_memory(text.capacity) : smp_file_write(path, text.data, text.length);
     smp_text_free(&text);

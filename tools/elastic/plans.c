@@ -1,6 +1,7 @@
 /* The plans of an elastic job; see the header. */
 #include "tools/elastic/plans.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,16 +23,37 @@ static const double again_s = 30.0; /* after a search that failed */
 static const double about = 0.9;    /* of what keeps replicas busy, to be as good */
 static const double gain = 0.1;     /* of a plan for fewer devices, to be preferred */
 
-static smp_status path_of(const char *folder, int devices, char *path, size_t size)
+int smp__plans_devices(const smp__plans *p, int number)
 {
-    const int n = devices > 0 ? snprintf(path, size, "%s/planned-for-%d.yaml", folder, devices)
-                              : snprintf(path, size, "%s/planned-first.yaml", folder);
-    return n < (int)size ? SMP_OK : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", folder);
+    return number == smp__plans_uneven(p) ? p->uneven.n : number;
+}
+
+/* devices: as of smp__plans_uneven; 0: the first. */
+static smp_status path_of(const smp__plans *p, int devices, char *path, size_t size)
+{
+    const bool uneven = devices == smp__plans_uneven(p);
+    const int n = devices > 0 ? snprintf(path, size, "%s/planned-for-%d%s%s.yaml", p->folder,
+                                         smp__plans_devices(p, devices), uneven ? "-" : "",
+                                         uneven ? p->uneven.name : "")
+                              : snprintf(path, size, "%s/planned-first.yaml", p->folder);
+    return n < (int)size ? SMP_OK : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", p->folder);
+}
+
+void smp__plans_set_speeds(smp__plans *p, const smp__speeds *speeds)
+{
+    const int uneven = smp__plans_uneven(p);
+    if (p->uneven.n == speeds->n && strcmp(p->uneven.name, speeds->name) == 0)
+        return;
+    if (p->child > 0 && p->planned == uneven)
+        smp__plans_stop(p);
+    free(p->of[uneven].why);
+    p->of[uneven] = (smp__known_plan){.state = SMP__PLAN_UNKNOWN};
+    p->uneven = *speeds;
 }
 
 smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t size)
 {
-    return path_of(p->folder, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
+    return path_of(p, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
 }
 
 /* Any number of replicas up to the blocks has the same bits; where they do not divide them, some
@@ -103,10 +125,12 @@ static smp_status make_later(const smp__plans *p, int devices, const char *path)
     char from[PATH_BYTES];
     smp_options job = planning_options(p->options);
     smp_plan_options *o = &job.planning;
-    SMP_TRY(path_of(p->folder, 0, from, sizeof from));
+    SMP_TRY(path_of(p, 0, from, sizeof from));
     job.runtime.device = smp_backend_name(first->target.backend);
     job.runtime.precision = smp_precision_name(first->target.precision);
-    o->devices = devices;
+    o->devices = smp__plans_devices(p, devices);
+    o->speed = devices == smp__plans_uneven(p) ? p->uneven.speed : NULL;
+    o->n_speed = o->devices;
     o->global_batch = first->microbatch_size * smp_plan_microbatches(first);
     o->microbatch_size = first->microbatch_size;
     o->gradient_blocks = smp_plan_blocks(first);
@@ -135,7 +159,7 @@ static _Noreturn void plan_in_child(const smp__plans *p, int devices, pid_t pare
         _exit(1);
     if (p->ahead)
         (void)!nice(AHEAD_NICE);
-    smp_status status = path_of(p->folder, devices, path, sizeof path);
+    smp_status status = path_of(p, devices, path, sizeof path);
     if (status == SMP_OK)
         status = devices > 0 ? make_later(p, devices, path) : make_first(p, path);
     if (status != SMP_OK)
@@ -198,12 +222,12 @@ static smp_status take_plan(smp__plans *p, int devices)
     smp_plan *plan = NULL;
     smp_text reason = {0};
     bool same = false;
-    SMP_TRY(path_of(p->folder, devices, path, sizeof path));
+    SMP_TRY(path_of(p, devices, path, sizeof path));
     SMP_TRY(smp_plan_read(path, &plan));
     smp_status status = smp_same_bits(p->first, plan, &same, &reason);
     if (status == SMP_OK && same)
         status = smp_same_joint_bits(p->first, plan, p->graph, &same, &reason);
-    if (status == SMP_OK && same && smp_plan_processes(plan) == devices) {
+    if (status == SMP_OK && same && smp_plan_processes(plan) == smp__plans_devices(p, devices)) {
         p->of[devices].state = SMP__PLAN_MADE;
         p->of[devices].step_us = plan->predicted.step_us + plan->predicted.waits_us;
     } else if (status == SMP_OK) {
@@ -217,7 +241,7 @@ static smp_status take_plan(smp__plans *p, int devices)
 static smp_status take_first(smp__plans *p)
 {
     char path[PATH_BYTES];
-    SMP_TRY(path_of(p->folder, 0, path, sizeof path));
+    SMP_TRY(path_of(p, 0, path, sizeof path));
     SMP_TRY(smp_plan_read(path, &p->first));
     SMP_TRY(smp_plan_open_model(p->first, path, 0, &p->graph));
     const int devices = smp_plan_processes(p->first);
@@ -235,6 +259,7 @@ void smp__plans_note_failure(smp__plans *p, int devices, const char *why)
     of->again_s = smp_clock_s() + again_s;
     if (++of->failures >= MOST_FAILURES)
         set_none(p, devices, why);
+    devices = smp__plans_devices(p, devices);
     smp__events_say("planning for %d device%s has failed: %s%s", devices, devices == 1 ? "" : "s",
                     why, of->failures < MOST_FAILURES ? "; it is tried again" : "");
 }
@@ -277,11 +302,11 @@ bool smp__plans_find(smp__plans *p, int devices)
     char path[PATH_BYTES];
     if (p->of[devices].state != SMP__PLAN_UNKNOWN)
         return true;
-    if (devices % smp_plan_tensor(p->first) != 0) {
+    if (smp__plans_devices(p, devices) % smp_plan_tensor(p->first) != 0) {
         set_none(p, devices, "the devices that compute an op together do not divide them");
         return true;
     }
-    if (path_of(p->folder, devices, path, sizeof path) != SMP_OK || access(path, R_OK) != 0 ||
+    if (path_of(p, devices, path, sizeof path) != SMP_OK || access(path, R_OK) != 0 ||
         take_plan(p, devices) != SMP_OK)
         return false;
     if (p->of[devices].state == SMP__PLAN_NONE) /* of another job: made anew */
@@ -303,19 +328,22 @@ int smp__plans_best(const smp__plans *p, int least, int most)
 /* Those of another job, which a later one must not take for its own. */
 static void remove_old(const smp__plans *p)
 {
-    char path[PATH_BYTES];
-    for (int n = 0; n <= p->options->most; n++)
-        if (path_of(p->folder, n, path, sizeof path) == SMP_OK)
-            unlink(path);
+    static const char begin[] = "planned-";
+    DIR *all = opendir(p->folder);
+    for (const struct dirent *entry; all && (entry = readdir(all));)
+        if (strncmp(entry->d_name, begin, sizeof begin - 1) == 0)
+            unlinkat(dirfd(all), entry->d_name, 0);
+    if (all)
+        closedir(all);
 }
 
 smp_status smp__plans_open(const smp__elastic_options *options, const char *folder, bool known,
                            smp__plans *out)
 {
     *out = (smp__plans){.options = options, .folder = folder, .report = -1};
-    out->of = calloc((size_t)options->most + 1, sizeof *out->of);
+    out->of = calloc((size_t)options->most + 2, sizeof *out->of);
     if (!out->of)
-        return smp_fail_memory(((size_t)options->most + 1) * sizeof *out->of);
+        return smp_fail_memory(((size_t)options->most + 2) * sizeof *out->of);
     if (known)
         return take_first(out);
     remove_old(out);
@@ -325,7 +353,7 @@ smp_status smp__plans_open(const smp__elastic_options *options, const char *fold
 void smp__plans_close(smp__plans *p)
 {
     smp__plans_stop(p);
-    for (int n = 0; p->of && n <= p->options->most; n++)
+    for (int n = 0; p->of && n <= smp__plans_uneven(p); n++)
         free(p->of[n].why);
     free(p->of);
     smp_plan_destroy(p->first);

@@ -6,6 +6,7 @@
 
 #include "schedule/plan/plan.h"
 #include "tools/elastic/elastic_options.h"
+#include "tools/elastic/speeds/plan_speeds.h"
 
 typedef enum smp__plan_state {
     SMP__PLAN_UNKNOWN,
@@ -25,19 +26,29 @@ typedef struct smp__known_plan {
 typedef struct smp__plans {
     const smp__elastic_options *options;
     const char *folder;
-    smp__known_plan *of; /* [most + 1] by devices */
-    smp_plan *first;     /* NULL: not yet made */
-    smp_graph *graph;    /* its model */
-    int child;           /* process that plans; 0: none */
-    int planned;         /* ... for so many devices; 0: the first */
-    bool ahead;          /* ... before it is needed */
-    int report;          /* what it has to say when it fails; -1 */
+    smp__known_plan *of; /* [most + 2] by devices; the last: smp__plans_uneven */
+    smp__speeds uneven;
+    smp_plan *first;  /* NULL: not yet made */
+    smp_graph *graph; /* its model */
+    int child;        /* process that plans; 0: none */
+    int planned;      /* ... for so many devices; 0: the first */
+    bool ahead;       /* ... before it is needed */
+    int report;       /* what it has to say when it fails; -1 */
 } smp__plans;
 
 /* known: plans that lie in the folder are this job's. SMP_ERR_INPUT: the first cannot be read. */
 smp_status smp__plans_open(const smp__elastic_options *options, const char *folder, bool known,
                            smp__plans *out);
 void smp__plans_close(smp__plans *plans);
+
+/* The number that stands below for the plan for devices of these speeds, in place of their number,
+ * which the other function gives. Another plan than before is made anew. */
+static inline int smp__plans_uneven(const smp__plans *plans)
+{
+    return plans->options->most + 1;
+}
+int smp__plans_devices(const smp__plans *plans, int number);
+void smp__plans_set_speeds(smp__plans *plans, const smp__speeds *speeds);
 
 /* Begins to make the first plan, or that for so many devices, which then is not known yet; one at a
  * time. ahead: at low priority. */

@@ -62,16 +62,18 @@ static void wait_for_devices(smp__elastic_job *job, int at_hand)
     job->life = SMP__LIFE_WAIT;
 }
 
-static smp_status begin_plan(smp__elastic_job *job, int devices)
+/* number: of the plan. */
+static smp_status begin_plan(smp__elastic_job *job, int number)
 {
     job->life = SMP__LIFE_PLAN;
-    if (job->plans.child > 0 && job->plans.planned == devices)
+    if (job->plans.child > 0 && job->plans.planned == number)
         return SMP_OK; /* whatever its priority: no rank runs beside it */
+    const int devices = smp__plans_devices(&job->plans, number);
     smp__plans_stop(&job->plans);
     if (job->recovers)
         smp__events_say("%s; planning for %d device%s", job->why.data ? job->why.data : "", devices,
                         plural(devices));
-    return smp__plans_begin(&job->plans, devices, false);
+    return smp__plans_begin(&job->plans, number, false);
 }
 
 smp_status smp__elastic_choose(smp__elastic_job *job)
@@ -86,7 +88,8 @@ smp_status smp__elastic_choose(smp__elastic_job *job)
         wait_for_devices(job, at_hand);
         return SMP_OK;
     }
-    int n = at_hand;
+    smp__slow_look(job);
+    int n = smp__slow_most(job);
     bool later = false;
     for (; n >= least; n--) {
         const bool known = smp__plans_find(&job->plans, n);
@@ -96,7 +99,8 @@ smp_status smp__elastic_choose(smp__elastic_job *job)
         if (job->plans.of[n].state == SMP__PLAN_MADE)
             break;
     }
-    const int best = n >= least ? smp__plans_best(&job->plans, least, n) : 0;
+    const int even = n >= least ? smp__plans_best(&job->plans, least, n) : 0;
+    const int best = smp__slow_best(job, even);
     if (best == 0 && later) { /* a search that has failed is tried again */
         job->until_s = smp_clock_s() + 1.0;
         job->life = SMP__LIFE_PAUSE;
@@ -111,23 +115,26 @@ smp_status smp__elastic_choose(smp__elastic_job *job)
     return smp__elastic_start(job, best);
 }
 
-/* Are more devices so much faster that it pays within the horizon to go on with them? */
-static bool pays(const smp__elastic_job *job, int devices)
+double smp__elastic_cost_s(const smp__elastic_job *job)
 {
-    const double now_us = job->plans.of[job->devices].step_us;
-    const double then_us = job->plans.of[devices].step_us;
-    const double cost_s = job->cost_s > 0.0 ? job->cost_s : usual_cost_s;
-    return then_us < now_us && (1.0 - then_us / now_us) * job->options->horizon_s > cost_s;
+    return job->cost_s > 0.0 ? job->cost_s : usual_cost_s;
 }
 
-/* Ends the ranks at the end of a step, saved, to go on with more. Without a state in memory what is
- * not saved would be lost: they have all the time they need. */
-static void ask_end(smp__elastic_job *job, int devices)
+/* Are more devices so much faster that it pays within the horizon to go on with them? */
+static bool pays(smp__elastic_job *job, int devices)
+{
+    const double now_us = smp__slow_now_us(job);
+    const double then_us = job->plans.of[devices].step_us;
+    return then_us < now_us &&
+           (1.0 - then_us / now_us) * job->options->horizon_s > smp__elastic_cost_s(job);
+}
+
+/* Ends the ranks at the end of a step, saved, to go on with others; job->why says why. Without a
+ * state in memory what is not saved would be lost: they have all the time they need. */
+static void ask_end(smp__elastic_job *job)
 {
     const smp_runtime_options *runtime = &job->options->run.train.job.runtime;
     const double save_s = smp__comm_patience(runtime->timeout_save_s, runtime->timeout_s);
-    smp_text_free(&job->why);
-    smp_text_append(&job->why, "%d devices are at hand", devices);
     job->recovers = job->reshapes = true;
     job->lost_s = smp_clock_s();
     job->until_s = save_s > 0.0 && job->options->keep_every > 0 ? job->lost_s + save_s : INFINITY;
@@ -139,8 +146,10 @@ static void ask_end(smp__elastic_job *job, int devices)
 static int wanted(smp__elastic_job *job)
 {
     const int n = job->devices, ahead[] = {n - 1, n - smp__elastic_most_on_host(job), n - 2, n / 2};
-    const int at_hand = smp__slots_count(&job->slots);
-    for (int more = at_hand; more > n; more--)
+    const int slow = smp__slow_wanted(job);
+    if (slow > 0)
+        return slow;
+    for (int more = smp__slow_most(job); more > n; more--)
         if (!smp__plans_find(&job->plans, more) && smp__plans_may_begin(&job->plans, more))
             return more;
     for (size_t i = 0; i < sizeof ahead / sizeof ahead[0]; i++)
@@ -154,11 +163,17 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
 {
     if (job->life != SMP__LIFE_RUN || !job->resumed || job->user_end)
         return SMP_OK;
-    const int next = wanted(job);
-    const int at_hand = smp__slots_count(&job->slots), idle = at_hand - job->devices;
-    const int best = smp__plans_best(&job->plans, job->devices, at_hand);
+    smp__slow_look(job);
+    const int next = wanted(job), idle = smp__slots_count(&job->slots) - job->devices;
+    const int best = smp__plans_best(&job->plans, job->devices, smp__slow_most(job));
     if (next <= job->devices && best > job->devices && pays(job, best)) {
-        ask_end(job, best);
+        smp_text_free(&job->why);
+        smp_text_append(&job->why, "%d devices are at hand", best);
+        ask_end(job);
+    } else if (smp__slow_better(job) > 0) {
+        job->slow.ends = true;
+        job->slow.changes++;
+        ask_end(job);
     } else if (job->plans.child == 0 && next > 0) {
         if (smp__plans_begin(&job->plans, next, true) != SMP_OK) /* the job does not depend on it */
             smp__plans_note_failure(&job->plans, next, smp_last_error());
@@ -353,10 +368,11 @@ static bool is_saved(const smp__elastic_job *job)
 /* All ranks have ended; why: as far as it was asked for. The last step was done a while before. */
 static void put_ended(smp__elastic_job *job, int code)
 {
-    const char *why = code == 0       ? "done"
-                      : job->reshapes ? "devices"
-                      : job->user_end ? "signal"
-                                      : "failure";
+    const char *why = code == 0        ? "done"
+                      : job->slow.ends ? "slow"
+                      : job->reshapes  ? "devices"
+                      : job->user_end  ? "signal"
+                                       : "failure";
     smp__events_put(&job->events, "ended",
                     "\"why\": \"%s\", \"exit_code\": %d, \"step\": %" PRId64
                     ", \"since_step_s\": %.3f, \"detect_s\": %.3f",
@@ -411,6 +427,8 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
         s[SMP__DETECT] = job->ended_s - job->lost_s;
         s[SMP__PLAN] = job->started_s - job->ended_s - job->paused_s;
         job->cost_s = s[SMP__PLAN] + now_s - job->started_s;
+    } else {
+        job->cost_s = now_s - job->started_s;
     }
     s[SMP__START] = loaded_s - job->started_s;
     s[SMP__LOAD] = now_s - loaded_s;
@@ -431,7 +449,7 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
     smp__events_say("%s; plan for %d device%s%s; going on from %s, step %" PRId64
                     "; %.1f + %.1f + %.1f + %.1f s; lost %" PRId64 " step%s",
                     job->why.data ? job->why.data : "", job->devices, plural(job->devices),
-                    job->plans.of[job->devices].ahead ? " made ahead" : "", source, from,
+                    job->plans.of[job->number].ahead ? " made ahead" : "", source, from,
                     s[SMP__DETECT], s[SMP__PLAN], s[SMP__START], s[SMP__LOAD], lost,
                     lost == 1 ? "" : "s");
     job->recovers = false;

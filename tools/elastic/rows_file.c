@@ -146,6 +146,11 @@ static size_t cut_line(char *text, size_t bytes)
     return (size_t)(end - text) + 1;
 }
 
+static bool is_pace(const char *line, int *rank, double *times)
+{
+    return sscanf(line, SMP__PACE_MARK_READ, rank, times) == 2 && *rank >= 0 && *times > 0.0;
+}
+
 /* Looks at the marks of all lines that have come. */
 static smp_status take_marks(smp__rows *rows)
 {
@@ -158,9 +163,13 @@ static smp_status take_marks(smp__rows *rows)
         for (size_t at = 0, n; at < used; at += n) {
             int64_t step = 0;
             uint64_t bits = 0;
+            int rank = 0;
+            double times = 0.0;
             n = cut_line(block + at, used - at);
             if (sscanf(block + at, SMP__STEP_MARK_READ, &step, &bits) == 2 && step > 0)
                 SMP_TRY(take_mark(rows, step, bits));
+            else if (is_pace(block + at, &rank, &times) && rows->tell_pace && !rows->silent)
+                rows->tell_pace(rows->context, rank, times);
         }
         rows->read_to += (int64_t)used;
     }
@@ -175,7 +184,10 @@ static size_t sift(smp__rows *rows, char *text, size_t bytes)
         uint64_t bits = 0;
         const char last = text[bytes - 1];
         n = cut_line(text + at, bytes - at);
-        const bool mark = sscanf(text + at, SMP__STEP_MARK_READ, &step, &bits) == 2;
+        int rank = 0;
+        double times = 0.0;
+        const bool mark = sscanf(text + at, SMP__STEP_MARK_READ, &step, &bits) == 2 ||
+                          is_pace(text + at, &rank, &times);
         int64_t *printed = mark ? NULL : printed_of(rows, text + at, &step);
         if (mark || (printed && step <= *printed))
             continue;

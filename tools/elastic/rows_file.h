@@ -31,6 +31,9 @@ typedef struct smp__rows {
     bool lost;               /* rows: there was no room for them */
     bool fresh;              /* nothing was in it */
     bool silent;             /* ranks that are gone have written what is read */
+    /* A rank is so many times slower than most, 1: no more. Not of ranks that are gone. */
+    void (*tell_pace)(void *context, int rank, double times);
+    void *context;
 } smp__rows;
 
 enum { SMP__ROWS_SEEN = 1 << 16 };

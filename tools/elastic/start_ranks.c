@@ -285,16 +285,16 @@ static void say_start(smp__elastic_job *job)
         "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
         "\"predicted_us\": %.1f, \"global_batch\": %lld",
         job->record.incarnation, job->devices, slots.data ? slots.data : "",
-        strrchr(job->plan, '/') + 1, job->plans.of[job->devices].step_us,
+        strrchr(job->plan, '/') + 1, job->predicted_us,
         (long long)(job->plans.first->microbatch_size * smp_plan_microbatches(job->plans.first)));
     smp_text_free(&slots);
 }
 
 /* The incarnation's own copy of its plan. */
-static smp_status name_plan(smp__elastic_job *job, int devices)
+static smp_status name_plan(smp__elastic_job *job)
 {
     char from[PATH_BYTES];
-    SMP_TRY(smp__plans_path(&job->plans, devices, from, sizeof from));
+    SMP_TRY(smp__plans_path(&job->plans, job->number, from, sizeof from));
     if (snprintf(job->plan, sizeof job->plan, "%s/plan-%d.yaml", job->folder,
                  job->record.incarnation) >= (int)sizeof job->plan)
         return smp_fail(SMP_ERR_INPUT, "%s: the name is too long", job->folder);
@@ -305,14 +305,17 @@ static smp_status name_plan(smp__elastic_job *job, int devices)
     return SMP_OK;
 }
 
-smp_status smp__elastic_start(smp__elastic_job *job, int devices)
+smp_status smp__elastic_start(smp__elastic_job *job, int number)
 {
+    const int devices = smp__plans_devices(&job->plans, number);
     if (job->record.incarnation == 0)
         SMP_TRY(compare_bits(job));
+    job->number = number;
     job->devices = devices;
     smp__slots_pick(&job->slots, devices, job->picked);
     job->record.incarnation++;
-    SMP_TRY(name_plan(job, devices));
+    SMP_TRY(name_plan(job));
+    smp__slow_begin(job, number);
     for (int i = 0; i < job->hosts.n; i++)
         job->hosts.host[i].used = false;
     for (int i = 0; i < devices; i++)

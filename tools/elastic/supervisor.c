@@ -130,6 +130,8 @@ static smp_status open_job(smp__elastic_job *job)
     SMP_TRY(smp__record_read(job->folder, o->planning.data, &job->record, &job->slots, &found));
     if (job->record.incarnation == 0)
         SMP_TRY(check_new(job));
+    job->rows.tell_pace = smp__slow_tell;
+    job->rows.context = job;
     SMP_TRY(smp__rows_take(&job->rows, job->record.job, job->record.rows));
     smp__slots_look(&job->slots);
     job->failed_last = job->reached = job->rows.last;
@@ -329,12 +331,12 @@ static smp_status reap(smp__elastic_job *job)
 {
     int status = 0;
     if (job->plans.child > 0 && waitpid(job->plans.child, &status, WNOHANG) > 0) {
-        const int devices = job->plans.planned;
+        const int number = job->plans.planned;
         SMP_TRY(smp__plans_end(&job->plans, status));
         smp__events_put(&job->events, "plan", "\"devices\": %d, \"made\": %s, \"ahead\": %s",
-                        devices > 0 ? devices : job->options->most,
-                        devices == 0 || job->plans.of[devices].state == SMP__PLAN_MADE ? "true"
-                                                                                       : "false",
+                        number > 0 ? smp__plans_devices(&job->plans, number) : job->options->most,
+                        number == 0 || job->plans.of[number].state == SMP__PLAN_MADE ? "true"
+                                                                                     : "false",
                         job->plans.ahead ? "true" : "false");
         if (job->life == SMP__LIFE_PLAN)
             job->life = SMP__LIFE_CHOOSE;

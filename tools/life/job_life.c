@@ -341,10 +341,12 @@ static smp_status take_ended(smp__life_state *s, const smp_yaml_node *event)
     if (s->runs)
         SMP_TRY(mark(s, s->now_s - since_s, step));
     SMP_TRY(end_run(s));
-    if (strcmp(why, "devices") != 0)
+    const bool slow = strcmp(why, "slow") == 0;
+    if (!slow && strcmp(why, "devices") != 0)
         return SMP_OK;
     s->life->changes++;
-    return begin_turn(s, fmax(s->now_s - detect_s, s->quiet_s), "other devices are at hand");
+    return begin_turn(s, fmax(s->now_s - detect_s, s->quiet_s),
+                      slow ? "another plan, as fast as devices are" : "other devices are at hand");
 }
 
 static smp_status take_failure(smp__life_state *s, const smp_yaml_node *event)
@@ -399,6 +401,18 @@ static smp_status take_host(smp__life_state *s, const smp_yaml_node *event)
     return add_turn(s->life, &turn);
 }
 
+static smp_status take_slow(smp__life_state *s, const smp_yaml_node *event)
+{
+    int device;
+    double speed;
+    SMP_TRY(smp__field_int(event, "event", "device", -1, MOST_DEVICES, &device));
+    SMP_TRY(smp__field_double(event, "event", "speed", 0.0, 1.0, &speed));
+    return note(s,
+                speed < 1.0 ? "device %d is slow: %d %% of its usual speed"
+                            : "device %d runs at its usual speed again",
+                device, (int)(100.0 * speed + 0.5));
+}
+
 /* Events that are told with one number. */
 static smp_status take_noted(smp__life_state *s, const smp_yaml_node *event, const char *name)
 {
@@ -432,7 +446,7 @@ static smp_status take_named(smp__life_state *s, const smp_yaml_node *event, con
     } takes[] = {{"begin", take_begin}, {"plan", take_plan},       {"devices", take_devices},
                  {"start", take_start}, {"resumed", take_resumed}, {"steps", take_steps},
                  {"ended", take_ended}, {"failure", take_failure}, {"wait", take_wait},
-                 {"host", take_host},   {"end", take_end}};
+                 {"host", take_host},   {"slow", take_slow},       {"end", take_end}};
     for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++)
         if (strcmp(takes[i].name, name) == 0)
             return takes[i].take(s, event);

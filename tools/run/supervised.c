@@ -34,3 +34,9 @@ void smp__supervised_mark(int64_t step, double loss)
     printf(SMP__STEP_MARK "\n", step, bits);
     fflush(stdout);
 }
+
+void smp__supervised_pace(int rank, double times)
+{
+    printf(SMP__PACE_MARK "\n", rank, times);
+    fflush(stdout);
+}

@@ -12,11 +12,16 @@
 #define SMP__STEP_MARK "# step %" PRId64 " %016" PRIx64
 #define SMP__STEP_MARK_READ "# step %" SCNd64 " %" SCNx64
 
+/* A rank is so many times slower than half of the ranks; 1: no more. */
+#define SMP__PACE_MARK "# rank %d slow %.3f"
+#define SMP__PACE_MARK_READ "# rank %d slow %lf"
+
 /* The process is killed when its parent ends, however that ends. */
 void smp__supervised_begin(void);
 /* Standard output goes to the end of the file, which is there. */
 smp_status smp__supervised_output(const char *path);
-/* A mark. */
+/* Marks. */
 void smp__supervised_mark(int64_t step, double loss);
+void smp__supervised_pace(int rank, double times);
 
 #endif

@@ -11,6 +11,7 @@
 #include "tools/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
+#include "tools/run/supervised.h"
 
 static bool wants_bar(const smp__trainer *t)
 {
@@ -126,9 +127,14 @@ void smp__watch_slow(smp__trainer *t)
     if (!slow->rank)
         return;
     smp__slow_ranks_add(slow, smp__step_sums_work_us(t->job));
-    for (int rank = 0; rank < slow->n; rank++)
-        if (slow->rank[rank].change != SMP__RANK_SAME)
-            smp__print_pace(t, rank, &slow->rank[rank], slow->usual);
+    for (int rank = 0; rank < slow->n; rank++) {
+        const smp__rank_pace *pace = &slow->rank[rank];
+        if (pace->change == SMP__RANK_SAME)
+            continue;
+        if (t->options->rows)
+            smp__supervised_pace(rank, pace->change == SMP__RANK_SLOW ? pace->times : 1.0);
+        smp__print_pace(t, rank, pace, slow->usual);
+    }
 }
 
 void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e)

@@ -111,6 +111,33 @@ static void test_cluster_fills_in_defaults(void **state)
     smp_cluster_destroy(c);
 }
 
+static void test_cluster_speeds(void **state)
+{
+    static const char text[] =
+        "smp: 1\nnodes: 1\ndevices_per_node: 4\n" LINKS "device:\n"
+        "  - {memory: 1GB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s}\n"
+        "  - {memory: 1GB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s, speed: 0.5}\n"
+        "  - {memory: 1GB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s, speed: 1}\n"
+        "  - {memory: 1GB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s}\n";
+    const double speed[] = {0.25, 1.0, 2.0};
+    smp_cluster *c, *groups;
+    (void)state;
+    assert_int_equal(read_text(text, &c), SMP_OK);
+    assert_true(smp_device_speed(&c->device[0]) == 1 && smp_device_speed(&c->device[1]) == 0.5);
+    assert_false(smp_devices_alike(&c->device[0], &c->device[1]));
+    assert_true(smp_devices_alike(&c->device[0], &c->device[2]));
+    assert_int_equal(smp_cluster_group(c, 2, &groups), SMP_OK);
+    assert_true(smp_device_speed(&groups->device[0]) == 0.5); /* of the slowest */
+    smp_cluster_destroy(groups);
+    assert_int_equal(smp_cluster_set_speeds(c, speed, 2), SMP_OK);
+    assert_true(c->device[0].speed == 0.25 && c->device[1].speed == 1 && c->device[3].speed == 1);
+    assert_int_equal(smp_cluster_set_speeds(c, speed, 3), SMP_ERR_INPUT);
+    assert_string_equal(smp_last_error(), "speed of device 2: got 2, expected 0.001 to 1");
+    assert_int_equal(smp_cluster_set_speeds(c, speed, 5), SMP_ERR_INPUT);
+    assert_true(c->device[0].speed == 0.25);
+    smp_cluster_destroy(c);
+}
+
 static void test_cluster_lists_devices_per_node_or_one_by_one(void **state)
 {
     static const char head[] = "smp: 1\nnodes: 2\ndevices_per_node: 2\n"
@@ -569,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_cluster_reads_every_key),
         cmocka_unit_test(test_cluster_reads_curves_of_links),
         cmocka_unit_test(test_cluster_fills_in_defaults),
+        cmocka_unit_test(test_cluster_speeds),
         cmocka_unit_test(test_cluster_lists_devices_per_node_or_one_by_one),
         cmocka_unit_test(test_cluster_refuses_broken_files),
         cmocka_unit_test(test_cluster_reads_the_examples),

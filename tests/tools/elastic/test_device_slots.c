@@ -86,6 +86,30 @@ static void test_slots_left_out(void **state)
     smp__slots_close(&slots);
 }
 
+/* Slow ones are taken last, and are slow no more once they are named again. */
+static void test_slots_that_are_slow(void **state)
+{
+    smp__slots slots;
+    int picked[3];
+    (void)state;
+    assert_int_equal(smp__slots_open(folder, 4, NULL, &slots), SMP_OK);
+    assert_false(smp__slots_look(&slots));
+    slots.slot[1].speed = slots.slot[2].speed = 0.5;
+    assert_int_equal(smp__slots_even(&slots), 2);
+    smp__slots_pick(&slots, 2, picked);
+    assert_int_equal(picked[0], 0);
+    assert_int_equal(picked[1], 3);
+    smp__slots_pick(&slots, 3, picked);
+    assert_int_equal(picked[0], 0);
+    assert_int_equal(picked[1], 1);
+    assert_int_equal(picked[2], 3);
+    expect_look(&slots, "0-1,3", true, "1101");
+    assert_true(slots.slot[1].speed == 0.0 && slots.slot[2].speed == 0.5);
+    assert_int_equal(smp__slots_even(&slots), 3);
+    remove(path);
+    smp__slots_close(&slots);
+}
+
 /* Hosts come and go, and one is added. */
 static void test_slots_of_hosts(void **state)
 {
@@ -110,8 +134,10 @@ static void test_slots_of_hosts(void **state)
     expect_look(&slots, "h2\n", false, "10111");
     expect_look(&slots, "h1:1-0\n", false, "10111");
     expect_look(&slots, "h1:\n", false, "10111");
+    slots.slot[3].speed = 0.5;
     host[1].state = SMP__HOST_DOWN;
     assert_true(smp__slots_look(&slots));
+    assert_true(slots.slot[3].speed == 0.0); /* nothing is known of what comes back */
     expect_usable(&slots, "10000");
     expect_look(&slots, "3\n", true, "11000");
     hosts.n = 3;
@@ -160,9 +186,8 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slots_by_a_file),
-        cmocka_unit_test(test_slots_left_out),
-        cmocka_unit_test(test_slots_of_hosts),
+        cmocka_unit_test(test_slots_by_a_file),     cmocka_unit_test(test_slots_left_out),
+        cmocka_unit_test(test_slots_that_are_slow), cmocka_unit_test(test_slots_of_hosts),
         cmocka_unit_test(test_blocks_leave_room),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -103,6 +103,32 @@ static void test_rows_json(void **state)
     smp__rows_close(&rows, true);
 }
 
+static void take_pace(void *context, int rank, double times)
+{
+    char *told = context;
+    snprintf(told + strlen(told), 64 - strlen(told), "%d %.2f, ", rank, times);
+}
+
+/* What is told of slow ranks is not printed, and not heard of ranks that are gone. */
+static void test_rows_of_slow_ranks(void **state)
+{
+    smp__rows rows;
+    char told[64] = "";
+    (void)state;
+    open_rows(&rows, job, 0);
+    rows.tell_pace = take_pace;
+    rows.context = told;
+    append("# step 1 3ff0000000000000\n# rank 1 slow 2.500\nstep 1  loss 1\n# rank 1 slow 1.000\n"
+           "# rank -1 slow 2.0\n# rank 1 slow 0\n");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    expect_printed("step 1  loss 1\n# rank -1 slow 2.0\n# rank 1 slow 0\n");
+    assert_string_equal(told, "1 2.50, 1 1.00, ");
+    append("# rank 0 slow 3.000\n");
+    assert_int_equal(smp__rows_begin(&rows), SMP_OK);
+    assert_string_equal(told, "1 2.50, 1 1.00, ");
+    smp__rows_close(&rows, true);
+}
+
 static void test_rows_of_other_bits(void **state)
 {
     smp__rows rows;
@@ -281,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_rows_stand_once, begin),
         cmocka_unit_test_setup(test_rows_json, begin),
+        cmocka_unit_test_setup(test_rows_of_slow_ranks, begin),
         cmocka_unit_test_setup(test_rows_of_other_bits, begin),
         cmocka_unit_test_setup(test_rows_that_nobody_reads, begin),
         cmocka_unit_test_setup(test_rows_torn, begin),

@@ -247,9 +247,35 @@ static int remove_file(void **state)
     return 0;
 }
 
+/* A device is found slow, another plan is taken, and the device recovers. */
+static void test_life_of_a_slow_device(void **state)
+{
+    static const char text[] =
+        "{\"time_s\": 0, \"event\": \"begin\", \"starts\": 0, \"step\": 0, \"least\": 1, "
+        "\"most\": 2, \"at_hand\": 2}\n"
+        "{\"time_s\": 1, \"event\": \"start\", \"devices\": 2, \"global_batch\": 8}\n"
+        "{\"time_s\": 2, \"event\": \"slow\", \"device\": 1, \"host\": \"h\", \"speed\": "
+        "0.35}\n"
+        "{\"time_s\": 3, \"event\": \"ended\", \"why\": \"slow\", \"exit_code\": 4, "
+        "\"step\": 0}\n"
+        "{\"time_s\": 4, \"event\": \"slow\", \"device\": 1, \"host\": \"h\", \"speed\": "
+        "1.00}\n";
+    smp__life life;
+    (void)state;
+    assert_int_equal(read_text(text, sizeof text - 1, &life), SMP_OK);
+    assert_int_equal(life.changes, 1);
+    assert_int_equal(life.skipped, 0);
+    assert_int_equal(life.n_turn, 3);
+    assert_string_equal(life.turn[0].what, "device 1 is slow: 35 % of its usual speed");
+    assert_string_equal(life.turn[1].what, "another plan, as fast as devices are");
+    assert_string_equal(life.turn[2].what, "device 1 runs at its usual speed again");
+    smp__life_free(&life);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_life_of_a_slow_device),
         cmocka_unit_test(test_life_is_counted),
         cmocka_unit_test(test_life_in_order),
         cmocka_unit_test(test_life_is_drawn),

@@ -1,0 +1,284 @@
+/* Devices that are slow: the speed that is noted, plans that know of it, when another plan pays. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "graph/base/clock.h"
+#include "smp.h"
+#include "tools/elastic/elastic_job.h"
+
+enum { DEVICES = 3, UNEVEN = DEVICES + 1 };
+
+static char folder[256];
+
+/* A job of three devices, of which nothing runs in fact. */
+typedef struct made_job {
+    smp__elastic_options options;
+    smp__host host;
+    smp_plan first;
+    int picked[DEVICES];
+    smp__elastic_job job;
+} made_job;
+
+static void job_open(made_job *m)
+{
+    smp__elastic_job *job = &m->job;
+    memset(m, 0, sizeof *m);
+    m->options = (smp__elastic_options){.least = 1, .most = DEVICES, .horizon_s = 600.0};
+    smp_text_append(&m->options.planning, "model");
+    m->host = (smp__host){
+        .name = "h", .devices = DEVICES, .local = true, .listed = true, .state = SMP__HOST_UP};
+    job->options = &m->options;
+    job->folder = folder;
+    job->events.file = -1;
+    job->hosts = (smp__hosts){.n = 1, .host = &m->host, .options = {.gpus = true}};
+    assert_int_equal(smp__slots_open(folder, DEVICES, &job->hosts, &job->slots), SMP_OK);
+    (void)smp__slots_look(&job->slots);
+    assert_int_equal(smp__plans_open(&m->options, folder, false, &job->plans), SMP_OK);
+    job->plans.first = &m->first;
+    job->plans.of[3] = (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = 100.0};
+    job->plans.of[2] = (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = 140.0};
+    job->picked = m->picked;
+    snprintf(job->record.job, sizeof job->record.job, "0123456789abcdef");
+    job->record.incarnation = 1;
+    job->cost_s = 5.0;
+    job->life = SMP__LIFE_RUN;
+    job->devices = DEVICES;
+    smp__slots_pick(&job->slots, DEVICES, job->picked);
+    smp__slow_begin(job, DEVICES);
+    smp__slow_look(job);
+}
+
+static void job_close(made_job *m)
+{
+    char path[300];
+    m->job.plans.first = NULL;
+    smp__plans_close(&m->job.plans);
+    smp__slots_close(&m->job.slots);
+    smp_text_free(&m->job.why);
+    smp_text_free(&m->options.planning);
+    snprintf(path, sizeof path, "%s/elastic.yaml", folder);
+    unlink(path);
+}
+
+static void test_slow_speed(void **state)
+{
+    (void)state;
+    assert_true(fabs(smp__slow_speed(2.0, 0.0) - 0.5) < 1e-9);
+    assert_true(fabs(smp__slow_speed(1.3, 0.0) - 0.75) < 1e-9);
+    assert_true(fabs(smp__slow_speed(1e6, 0.0) - 0.05) < 1e-9);
+    assert_true(smp__slow_speed(1.0, 0.5) == 0.0);
+    assert_true(smp__slow_speed(1.8, 0.5) == 0.5); /* one step off: noise */
+    assert_true(fabs(smp__slow_speed(1.7, 0.5) - 0.6) < 1e-9);
+    assert_true(smp__slow_pause_s(1) == 600.0 && smp__slow_pause_s(3) == 2400.0);
+    assert_true(smp__slow_pause_s(1000) == 32 * 600.0);
+}
+
+static void test_slow_speeds_are_named(void **state)
+{
+    static smp__speeds speeds = {.n = 6, .speed = {1, 1, 0.6, 1, 1, 0.05}};
+    (void)state;
+    assert_true(smp__speeds_name(&speeds));
+    assert_string_equal(speeds.name, "2x60-5x5");
+    assert_true(smp__speeds_least(&speeds) == 0.05);
+    speeds.n = SMP__ELASTIC_DEVICES;
+    for (int i = 0; i < speeds.n; i++)
+        speeds.speed[i] = 0.5;
+    assert_false(smp__speeds_name(&speeds));
+    assert_string_equal(speeds.name, "");
+}
+
+/* What a plan that knows of a slow device says of a step is what it takes, and less than by the
+ * plan for equal ones. */
+static void test_slow_devices_are_planned_for(void **state)
+{
+    static smp__speeds equal = {.n = 2, .speed = {1, 1}}, slow = {.n = 2, .speed = {0.25, 1}};
+    char path[2][300];
+    double own_us, step_us[2], full_us;
+    smp_options options = smp_options_default();
+    smp_plan *plan = NULL;
+    (void)state;
+    options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
+    options.planning.effort = SMP_EFFORT_QUICK;
+    options.planning.devices = options.planning.stages = 2;
+    options.planning.global_batch = 8;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/plan-%d.yaml", folder, i);
+        options.planning.speed = i == 1 ? slow.speed : NULL;
+        options.planning.n_speed = 2;
+        assert_int_equal(smp_plan_write(&options, path[i]), SMP_OK);
+        assert_int_equal(smp__speeds_step(path[i], &slow, &step_us[i]), SMP_OK);
+    }
+    assert_int_equal(smp_plan_read(path[1], &plan), SMP_OK);
+    assert_true(plan->cluster->device[0].speed == 0.25);
+    assert_true(smp_device_speed(&plan->cluster->device[1]) == 1.0);
+    own_us = plan->predicted.step_us + plan->predicted.waits_us;
+    assert_true(fabs(step_us[1] - own_us) < 1e-6 * own_us);
+    assert_true(step_us[1] < 0.9 * step_us[0]);
+    assert_int_equal(smp__speeds_step(path[1], &equal, &full_us), SMP_OK);
+    assert_true(full_us < own_us); /* and once it has recovered */
+    assert_int_equal(smp__speeds_step(path[0], &equal, &full_us), SMP_OK);
+    assert_true(full_us < step_us[1]);
+    equal.n = 1;
+    assert_int_equal(smp__speeds_step(path[0], &equal, &full_us), SMP_ERR_INPUT);
+    options.planning.speed = (const double[]){0.0, 1.0};
+    assert_int_equal(smp_plan_write(&options, path[0]), SMP_ERR_INPUT);
+    smp_plan_destroy(plan);
+    unlink(path[0]);
+    unlink(path[1]);
+}
+
+/* The fastest of three plans, once what was lost by the present one is what a change costs. */
+static void test_slow_device_changes_the_plan(void **state)
+{
+    made_job m;
+    smp__elastic_job *job = &m.job;
+    (void)state;
+    job_open(&m);
+    assert_int_equal(smp__slow_wanted(job), 0);
+    smp__slow_tell(job, 1, 2.5);
+    assert_true(fabs(job->slots.slot[1].speed - 0.4) < 1e-9);
+    smp__slow_look(job);
+    assert_string_equal(job->plans.uneven.name, "1x40");
+    assert_int_equal(smp__slow_wanted(job), UNEVEN);
+    assert_int_equal(smp__slow_better(job), 0); /* not yet known */
+    job->plans.of[UNEVEN] = (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = 180.0};
+    assert_int_equal(smp__slow_wanted(job), 0);
+    assert_true(fabs(smp__slow_now_us(job) - 250.0) < 1e-6); /* no file to simulate */
+    assert_int_equal(smp__slow_most(job), 2);
+    assert_int_equal(smp__slow_better(job), 0); /* too early */
+    job->slow.since_s = smp_clock_s() - 20.0;
+    assert_int_equal(smp__slow_better(job), 2);
+    assert_non_null(strstr(job->why.data, "device 1 runs at 0.40 of its usual speed"));
+    assert_non_null(strstr(job->why.data, "without it"));
+    job->plans.of[UNEVEN].step_us = 120.0;
+    assert_int_equal(smp__slow_better(job), UNEVEN);
+    job->slow.changes = 1; /* the next one has to be worth more */
+    assert_int_equal(smp__slow_better(job), UNEVEN);
+    job->slow.changes = 2;
+    assert_int_equal(smp__slow_better(job), 0);
+    job->slow.changes = 0;
+    m.options.horizon_s = 9.0;
+    assert_int_equal(smp__slow_better(job), 0);
+    m.options.horizon_s = 600.0;
+    m.options.least = DEVICES; /* none may be left out */
+    job->plans.of[UNEVEN].step_us = 180.0;
+    assert_int_equal(smp__slow_best(job, DEVICES), UNEVEN);
+    job->plans.of[UNEVEN].step_us = 260.0;
+    assert_int_equal(smp__slow_best(job, DEVICES), DEVICES);
+    job_close(&m);
+}
+
+static void test_slow_device_recovers(void **state)
+{
+    made_job m;
+    smp__elastic_job *job = &m.job;
+    (void)state;
+    job_open(&m);
+    smp__slow_tell(job, 1, 2.5);
+    smp__slow_tell(job, 1, 1.0); /* before it mattered */
+    smp__slow_look(job);
+    job->slow.since_s = smp_clock_s() - 1000.0;
+    assert_int_equal(job->plans.uneven.n, 0);
+    assert_int_equal(smp__slow_better(job), 0);
+    smp__slow_tell(job, 1, 2.5);
+    smp__slow_look(job);
+    job->plans.of[UNEVEN] = (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = 120.0};
+    job->record.incarnation = 2;
+    smp__slow_begin(job, UNEVEN); /* by a plan that knows of it */
+    assert_true(smp__slow_now_us(job) == 120.0);
+    job->n_marks = 29;
+    smp__slow_look(job);
+    assert_true(job->slots.slot[1].speed > 0.0);
+    job->n_marks = 30; /* and nothing was told again */
+    smp__slow_look(job);
+    assert_true(job->slots.slot[1].speed == 0.0);
+    job->slow.since_s = smp_clock_s() - 1000.0;
+    assert_int_equal(smp__slow_better(job), DEVICES);
+    assert_non_null(strstr(job->why.data, "usual speed again"));
+    job_close(&m);
+}
+
+static void test_slow_device_is_tried_again(void **state)
+{
+    made_job m;
+    smp__elastic_job *job = &m.job;
+    smp__slot *slot;
+    (void)state;
+    job_open(&m);
+    slot = &job->slots.slot[1];
+    smp__slow_tell(job, 1, 2.5);
+    job->devices = 2;
+    smp__slots_pick(&job->slots, 2, job->picked);
+    assert_int_equal(job->picked[1], 2);
+    smp__slow_begin(job, 2);
+    slot->slow_s = smp_clock_s() - 599.0;
+    smp__slow_look(job);
+    assert_true(slot->speed > 0.0);
+    slot->slow_s -= 2.0;
+    smp__slow_look(job);
+    assert_true(slot->speed == 0.0);
+    smp__slow_tell(job, 1, 1.0); /* of another device, which is not slow: nothing */
+    slot->speed = 0.4;
+    slot->times_slow = 3;
+    slot->slow_s = smp_clock_s() - 239.0;
+    job->life = SMP__LIFE_CHOOSE; /* ranks start anyway: a tenth of the pause is enough */
+    smp__slow_look(job);
+    assert_true(slot->speed > 0.0);
+    slot->slow_s -= 2.0;
+    smp__slow_look(job);
+    assert_true(slot->speed == 0.0);
+    job_close(&m);
+}
+
+static void test_slow_devices_are_recorded(void **state)
+{
+    made_job m;
+    smp__elastic_job *job = &m.job;
+    smp__record record;
+    bool found = false;
+    (void)state;
+    job_open(&m);
+    smp__slow_tell(job, 1, 2.5); /* writes it */
+    job->slots.slot[1] = (smp__slot){.at_hand = true, .present = true, .index = 1};
+    assert_int_equal(smp__record_read(folder, "model", &record, &job->slots, &found), SMP_OK);
+    assert_true(found && fabs(job->slots.slot[1].speed - 0.4) < 1e-9);
+    assert_int_equal(job->slots.slot[1].times_slow, 1);
+    assert_true(job->slots.slot[1].slow_s > 0.0 && job->slots.slot[0].speed == 0.0);
+    job_close(&m);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder) != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slow_speed),
+        cmocka_unit_test(test_slow_speeds_are_named),
+        cmocka_unit_test(test_slow_devices_are_planned_for),
+        cmocka_unit_test(test_slow_device_changes_the_plan),
+        cmocka_unit_test(test_slow_device_recovers),
+        cmocka_unit_test(test_slow_device_is_tried_again),
+        cmocka_unit_test(test_slow_devices_are_recorded),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
