@@ -269,14 +269,15 @@ static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_ti
         m->warmup_us[rank] + m->drain_us[rank] + m->transfer_us[rank] + m->imbalance_us[rank];
 }
 
-smp_status smp__step_times_predict(const smp *s, double **out)
+smp_status smp__step_times_predict(const smp *s, bool full_speed, double **out)
 {
     double *work_us = calloc((size_t)s->comm->world_size, sizeof(*work_us));
     smp_simulated_plan simulated = {0};
     smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
     *out = NULL;
     if (status == SMP_OK && s->plan->cluster && s->device->host_memory)
-        status = smp_simulated_plan_open_at(s->plan, s->graph, NULL, &simulated);
+        status = full_speed ? smp_simulated_plan_open_at(s->plan, s->graph, NULL, &simulated)
+                            : smp_simulated_plan_open(s->plan, s->graph, &simulated);
     bool all = status == SMP_OK && simulated.simulation;
     for (int rank = 0; all && rank < s->comm->pipeline_size; rank++) {
         smp_rank_time t = {0};

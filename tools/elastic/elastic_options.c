@@ -50,6 +50,8 @@ static const smp_option own_rows[] = {
      .least = 1,
      .help = "leave out a device whose process failed N times without 100 steps in between "
              "(default 3)"},
+    {"ignore-slow", .kind = SMP_OPTION_YES, .at = AT(ignore_slow),
+     .help = "take no other plan where devices are slower than others"},
     {"beat-limit", .kind = SMP_OPTION_SECONDS, .at = AT(beat_limit_s), .value = "S",
      .help = "kill a rank that has not beaten for S (default 5, 0: never)"},
     {"keep-every", .kind = SMP_OPTION_INT64, .at = AT(keep_every), .value = "K",

@@ -19,6 +19,7 @@ typedef struct smp__elastic_options {
     const char *hosts, *agent; /* file; command; NULL: the usual */
     double wait_s, beat_limit_s, horizon_s, keep_for_s;
     int failures_allowed;
+    bool ignore_slow;
     smp_option *rows; /* of `table` */
     smp_option_table table;
     smp_arena *arena;

@@ -59,7 +59,7 @@ static void note_speed(smp__elastic_job *job, int slot, double speed)
 void smp__slow_tell(void *context, int rank, double times)
 {
     smp__elastic_job *job = context;
-    if (rank >= job->devices || take_turns(job))
+    if (job->options->ignore_slow || rank >= job->devices || take_turns(job))
         return;
     smp__slot *slot = &job->slots.slot[job->picked[rank]];
     slot->slow_in = job->record.incarnation;
@@ -115,9 +115,9 @@ void smp__slow_begin(smp__elastic_job *job, int number)
 {
     smp__slow_devices *slow = &job->slow;
     const bool uneven = number == smp__plans_uneven(&job->plans);
-    slow->planned = (smp__speeds){.n = job->devices};
-    if (uneven)
-        slow->planned = job->plans.uneven;
+    slow->planned.n = job->devices;
+    for (int i = 0; i < job->devices; i++)
+        slow->planned.speed[i] = uneven ? job->plans.uneven.speed[i] : 1.0;
     slow->now = slow->planned;
     slow->now_us = job->predicted_us = job->plans.of[number].step_us;
     slow->since_s = smp_clock_s();
@@ -130,16 +130,20 @@ int smp__slow_most(const smp__elastic_job *job)
     return even >= job->options->least ? even : smp__slots_count(&job->slots);
 }
 
+static bool are_same(const smp__speeds *a, const smp__speeds *b)
+{
+    return a->n == b->n && memcmp(a->speed, b->speed, (size_t)a->n * sizeof *a->speed) == 0;
+}
+
 double smp__slow_now_us(smp__elastic_job *job)
 {
     smp__slow_devices *slow = &job->slow;
     smp__speeds now;
     speeds_of(job, job->picked, job->devices, &now);
-    const bool named = smp__speeds_name(&now);
-    if (named && strcmp(now.name, slow->now.name) == 0)
+    if (are_same(&now, &slow->now))
         return slow->now_us;
     slow->now = now;
-    if (named && strcmp(now.name, slow->planned.name) == 0)
+    if (are_same(&now, &slow->planned))
         slow->now_us = job->predicted_us;
     else if (smp__speeds_step(job->plan, &now, &slow->now_us) != SMP_OK)
         slow->now_us = job->predicted_us / smp__speeds_least(&now);
@@ -158,22 +162,6 @@ int smp__slow_wanted(smp__elastic_job *job)
     return 0;
 }
 
-/* Predicted, of a plan that is made, on the devices that it would get. */
-static double step_us_of(const smp__elastic_job *job, int number)
-{
-    const smp__plans *plans = &job->plans;
-    const bool slow = number != smp__plans_uneven(plans) && number > smp__slots_even(&job->slots);
-    return plans->of[number].step_us / (slow ? smp__speeds_least(&plans->uneven) : 1.0);
-}
-
-int smp__slow_best(const smp__elastic_job *job, int even)
-{
-    const int uneven = smp__plans_uneven(&job->plans);
-    if (job->plans.uneven.n == 0 || job->plans.of[uneven].state != SMP__PLAN_MADE)
-        return even;
-    return even == 0 || step_us_of(job, uneven) < step_us_of(job, even) ? uneven : even;
-}
-
 /* One that runs, or is at hand and does not: the slowest. -1: none is slow. */
 static int slowest(const smp__elastic_job *job)
 {
@@ -185,6 +173,25 @@ static int slowest(const smp__elastic_job *job)
             at = i;
     }
     return at;
+}
+
+/* Predicted, of a plan that is made, on the devices that it would get; one for equal devices that
+ * gets a slow one waits for that all the time, at most. */
+static double step_us_of(const smp__elastic_job *job, int number)
+{
+    const smp__plans *plans = &job->plans;
+    const int slow = slowest(job);
+    const bool on_slow =
+        slow >= 0 && number != smp__plans_uneven(plans) && number > smp__slots_even(&job->slots);
+    return plans->of[number].step_us / (on_slow ? job->slots.slot[slow].speed : 1.0);
+}
+
+int smp__slow_best(const smp__elastic_job *job, int even)
+{
+    const int uneven = smp__plans_uneven(&job->plans);
+    if (job->plans.uneven.n == 0 || job->plans.of[uneven].state != SMP__PLAN_MADE)
+        return even;
+    return even == 0 || step_us_of(job, uneven) < step_us_of(job, even) ? uneven : even;
 }
 
 static void say_why(smp__elastic_job *job, int number, double now_us, double then_us)
@@ -208,7 +215,7 @@ int smp__slow_better(smp__elastic_job *job)
 {
     const smp__plans *plans = &job->plans;
     const int most = smp__slow_most(job);
-    if (slowest(job) < 0 && job->slow.planned.name[0] == '\0')
+    if (slowest(job) < 0 && smp__speeds_least(&job->slow.planned) == 1.0)
         return 0;
     if (plans->of[most].state == SMP__PLAN_UNKNOWN ||
         (plans->uneven.n > 0 && plans->of[smp__plans_uneven(plans)].state == SMP__PLAN_UNKNOWN))

@@ -39,7 +39,8 @@ static smp_status open_slow(smp__trainer *t)
     double *predicted_us = NULL;
     if (!t->prints || smp_size(t->job, SMP_WORLD) == 1)
         return SMP_OK;
-    smp_status status = smp__step_times_predict(t->job, &predicted_us);
+    /* A supervisor knows how slow a device was, and asks whether it still is. */
+    smp_status status = smp__step_times_predict(t->job, t->options->rows != NULL, &predicted_us);
     if (predicted_us)
         status = smp__slow_ranks_open(predicted_us, smp_size(t->job, SMP_WORLD), &t->watch->slow);
     free(predicted_us);

@@ -144,6 +144,10 @@ static void test_slow_device_changes_the_plan(void **state)
     (void)state;
     job_open(&m);
     assert_int_equal(smp__slow_wanted(job), 0);
+    m.options.ignore_slow = true;
+    smp__slow_tell(job, 1, 2.5);
+    assert_true(job->slots.slot[1].speed == 0.0);
+    m.options.ignore_slow = false;
     smp__slow_tell(job, 1, 2.5);
     assert_true(fabs(job->slots.slot[1].speed - 0.4) < 1e-9);
     smp__slow_look(job);
