@@ -514,6 +514,12 @@ smp_status smp__keep_has_state(smp *s, bool *has)
     return SMP_OK;
 }
 
+smp_status smp__keep_fetched(smp *s, double *bytes)
+{
+    *bytes = smp__keep_of(s) ? (double)smp__keep_of(s)->fetched : 0.0;
+    return smp__comm_sum(s->comm, bytes, 1);
+}
+
 bool smp__keep_was_loaded(const smp *s)
 {
     return smp__keep_of(s) && smp__keep_of(s)->loaded;

@@ -46,6 +46,8 @@ const char *smp__keep_folder(const smp *s);
 const char *smp__keep_source(const smp *s);
 /* Has a state a name in the folder of any machine? Collective. */
 smp_status smp__keep_has_state(smp *s, bool *has);
+/* Bytes of states that machines had from others to load them, all together. Collective. */
+smp_status smp__keep_fetched(smp *s, double *bytes);
 /* Was the state loaded last kept there? */
 bool smp__keep_was_loaded(const smp *s);
 /* A state is loaded, one kept there or another. Names of later steps go: they are of a branch that

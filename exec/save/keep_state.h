@@ -28,6 +28,7 @@ struct smp__keep {
     smp__kept_state state; /* that is written, or will be: the same on all ranks, but for the spans,
                               which are those of a place of this machine */
     int64_t lent;          /* bytes of a place that are another machine's */
+    int64_t fetched;       /* bytes that this machine's first rank had from others, to load */
     char note[512];        /* of the first rank of a machine: why names stay as they are; or "" */
 };
 

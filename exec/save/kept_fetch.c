@@ -253,6 +253,7 @@ smp_status smp__kept_fetch(smp *s, const smp__kept_list *list, int i)
         status = smp__comm_agree(s->comm, travel(s, &f, &here));
     if (status == SMP_OK)
         status = name_places(s, &here);
+    k->fetched += f.messages[0].bytes;
     smp__byte_messages_free(&f.messages[0], s->comm);
     smp__byte_messages_free(&f.messages[1], s->comm);
     smp__kept_state_free(&here);

@@ -39,16 +39,20 @@ static int units(const smp *s, smp__copies copies)
     return members(s) * copies.count;
 }
 
+smp__range smp__deal(int64_t elements, int64_t unit, int n)
+{
+    const int64_t pieces = smp__checkpoint_pieces(elements);
+    const int64_t begin = pieces * unit / n * SMP_PIECE_ELEMENTS,
+                  end = pieces * (unit + 1) / n * SMP_PIECE_ELEMENTS;
+    return begin < end ? (smp__range){begin, end < elements ? end : elements} : (smp__range){0, 0};
+}
+
 /* The few pieces of small weights fall to the ranks in turn. */
 static smp__range dealt(const smp *s, int32_t index, smp__copies copies, int member)
 {
     const int n = units(s, copies);
     const int64_t unit = (copies.index * members(s) + member + (int64_t)index) % n;
-    const int64_t elements = smp__runs_whole(param_of(s, index));
-    const int64_t pieces = smp__checkpoint_pieces(elements);
-    const int64_t begin = pieces * unit / n * SMP_PIECE_ELEMENTS,
-                  end = pieces * (unit + 1) / n * SMP_PIECE_ELEMENTS;
-    return begin < end ? (smp__range){begin, end < elements ? end : elements} : (smp__range){0, 0};
+    return smp__deal(smp__runs_whole(param_of(s, index)), unit, n);
 }
 
 smp__range smp__dealt_range(const smp *s, int32_t index, smp__copies copies)

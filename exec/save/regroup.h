@@ -18,6 +18,8 @@ typedef struct smp__copies {
     int index, count;
 } smp__copies;
 
+/* Of a weight's whole pieces those of unit `unit` of n, in elements. */
+smp__range smp__deal(int64_t elements, int64_t unit, int n);
 /* Elements of the whole weight that are this rank's: whole pieces. */
 smp__range smp__dealt_range(const smp *s, int32_t index, smp__copies copies);
 

@@ -13,13 +13,19 @@ static const smp_memory_region *region_of(const smp *s, int32_t index)
     return &s->memory->region[s->memory->param[index].region];
 }
 
-smp__range smp__range_of(const smp *s, int32_t index, int member)
+smp__range smp__part_of(const smp_memory_rank *memory, int32_t index, int64_t n, int member)
 {
-    const smp_memory_param *param = &s->memory->param[index];
-    const int64_t *cut = region_of(s, index)->cut, n = s->graph->param[param->param].elements;
+    const smp_memory_param *param = &memory->param[index];
+    const int64_t *cut = memory->region[param->region].cut;
     const int64_t begin = cut[member] - param->at, end = cut[member + 1] - param->at;
     const smp__range range = {begin < 0 ? 0 : begin, end < n ? end : n};
     return range.begin < range.end ? range : (smp__range){0, 0};
+}
+
+smp__range smp__range_of(const smp *s, int32_t index, int member)
+{
+    const int64_t n = s->graph->param[s->memory->param[index].param].elements;
+    return smp__part_of(s->memory, index, n, member);
 }
 
 smp__range smp__own_range(const smp *s, int32_t index)

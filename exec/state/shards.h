@@ -12,8 +12,10 @@ typedef struct smp__range {
     int64_t begin, end;
 } smp__range;
 smp__range smp__own_range(const smp *s, int32_t index);
-/* The same of another member of the shard group. */
+/* The same of another member of the shard group; and of a rank with such memory, which has n
+ * elements of the weight. */
 smp__range smp__range_of(const smp *s, int32_t index, int member);
+smp__range smp__part_of(const smp_memory_rank *memory, int32_t index, int64_t n, int member);
 
 /* Elements [begin, end) of a device's part of a weight, whose runs are these, and the rank of the
  * world that hands them over. */

@@ -97,7 +97,14 @@ static smp_status plan_memory(smp__memory_build *build)
     return smp__memory_place_lives(build);
 }
 
-smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
+static smp_status plan_weights(smp__memory_build *build)
+{
+    SMP_TRY(map_chunks(build));
+    return smp__memory_place_states(build);
+}
+
+static smp_status make(const smp_memory_input *input, smp_status (*plan)(smp__memory_build *),
+                       smp_memory_rank **out)
 {
     smp__memory_build build = {.input = input};
     smp_status status = SMP_ERR_NO_MEMORY;
@@ -109,13 +116,40 @@ smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
     }
     build.rank->arena = arena;
     build.rank->rank = input->rank;
-    status = plan_memory(&build);
+    status = plan(&build);
 done:
     smp_arena_destroy(build.scratch);
     if (status == SMP_OK)
         *out = build.rank;
     else
         smp_arena_destroy(arena);
+    return status;
+}
+
+smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
+{
+    return make(input, plan_memory, out);
+}
+
+smp_status smp_memory_plan_weights(const smp_plan *plan, const smp_graph *graph,
+                                   const smp_flow *flow, int rank, int optimizer_states,
+                                   smp_memory_rank **out)
+{
+    smp_memory_input input = {.graph = graph,
+                              .flow = flow,
+                              .rank = rank,
+                              .chunks = plan->chunks,
+                              .ddp = plan->ddp,
+                              .sharding = plan->sharding,
+                              .optimizer_states = optimizer_states};
+    int *stage_of_chunk = calloc((size_t)plan->chunks, sizeof *stage_of_chunk);
+    if (!stage_of_chunk)
+        return smp_fail_memory((size_t)plan->chunks * sizeof *stage_of_chunk);
+    for (int c = 0; c < plan->chunks; c++)
+        stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
+    input.stage_of_chunk = stage_of_chunk;
+    const smp_status status = make(&input, plan_weights, out);
+    free(stage_of_chunk);
     return status;
 }
 

@@ -190,6 +190,12 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                 int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out);
 
+/* Of a plan's rank only the weights and their regions: `param`, `region`, `chunk_region`, with what
+ * is said of all of them. O(params + uses), however long the program is. */
+smp_status smp_memory_plan_weights(const smp_plan *plan, const smp_graph *graph,
+                                   const smp_flow *flow, int rank, int optimizer_states,
+                                   smp_memory_rank **out);
+
 /* What the rank's arena and its host area take, for the optimizer states that plans make room
  * for. */
 smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,

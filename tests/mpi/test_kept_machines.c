@@ -12,6 +12,7 @@
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/save/checkpoint_keep.h"
 #include "exec/save/keep_state.h"
+#include "exec/save/kept_parts.h"
 #include "tests/mpi/ranks.h"
 
 enum { RANKS = 4, SAMPLES = 4, FEATURES = 160, MACHINES = 6, STEPS = 12 };
@@ -56,6 +57,44 @@ static void put_on(const char *machines)
     for (int rank = 0; rank < RANKS; rank++)
         machine[rank] = machines[rank] - '0';
     snprintf(kept, sizeof kept, "%s/keep-%d", ranks_folder, machine[world_rank]);
+}
+
+/* By machine: what each has, as the plan of the job that ended says. */
+static smp__kept_part parts_of[MACHINES];
+
+/* By machine: [MACHINES], what the job's plan says; `out` is freed first. */
+static void predict_parts(const smp *job, smp__kept_part *out)
+{
+    int number[MACHINES], of[RANKS], n = 0;
+    smp__kept_part part[RANKS];
+    for (int i = 0; i < MACHINES; i++)
+        number[i] = -1;
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (number[machine[rank]] < 0)
+            number[machine[rank]] = n++;
+        of[rank] = number[machine[rank]];
+    }
+    must(smp__kept_parts(job->plan, job->graph, smp__job_states(job), smp__job_keeps(job), of, n,
+                         part));
+    smp__kept_parts_free(out, MACHINES);
+    for (int i = 0; i < MACHINES; i++)
+        out[i] = number[i] < 0 ? (smp__kept_part){0} : part[number[i]];
+}
+
+/* What came to this machine is what the plans had said. */
+static void check_fetched(const smp *job, const char *machines)
+{
+    smp__kept_part now[MACHINES] = {0};
+    smp__spans lacks = {0};
+    const struct smp__keep *k = smp__keep_of(job);
+    predict_parts(job, now);
+    must(smp__spans_without(&now[machine[world_rank]].reads, &parts_of[machine[world_rank]].keeps,
+                            &lacks));
+    if (smp__keep_is_first(job) && k->fetched != smp__spans_bytes(&lacks))
+        fail_msg("on %s: %" PRId64 " bytes fetched, %" PRId64 " expected", machines, k->fetched,
+                 smp__spans_bytes(&lacks));
+    smp__spans_free(&lacks);
+    smp__kept_parts_free(now, MACHINES);
 }
 
 typedef struct shape {
@@ -119,6 +158,7 @@ static void lose(int number)
     MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank == 0)
         remove_folder(folder_of(number));
+    smp__kept_parts_free(&parts_of[number], 1);
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -202,6 +242,7 @@ static void live(shape sh, const char *machines, int64_t last, int64_t on_disk)
         if (s == on_disk)
             must(smp_save(job, saved));
     }
+    predict_parts(job, parts_of);
     smp_finalize(job);
 }
 
@@ -261,10 +302,17 @@ static void test_machine_lost(void **state)
     for (size_t i = 0; i < n; i++) {
         live(lives[i].before, lives[i].machines, 4, 1);
         lose(1);
-        go_on_to(lives[i].after, lives[i].then, 4, 6);
+        smp *job = go_on(lives[i].after, lives[i].then, 4, true);
+        check_fetched(job, lives[i].then);
+        go(job, 6);
+        predict_parts(job, parts_of);
+        smp_finalize(job);
         if (strchr(lives[i].then, '2') && strchr(lives[i].then, '0')) {
             lose(0);
-            go_on_to(lives[i].after, "3322", 6, 8);
+            job = go_on(lives[i].after, "3322", 6, true);
+            check_fetched(job, "3322");
+            go(job, 8);
+            smp_finalize(job);
         }
     }
     clean();
@@ -322,6 +370,10 @@ static void test_what_is_lent(void **state)
         smp *job = open_job(&options);
         const struct smp__keep *k = smp__keep_of(job);
         const int64_t bytes = smp__spans_bytes(&k->state.spans);
+        predict_parts(job, parts_of);
+        const smp__spans *said = &parts_of[machine[world_rank]].keeps;
+        assert_int_equal(said->n, k->state.spans.n);
+        assert_memory_equal(said->at, k->state.spans.at, (size_t)said->n * sizeof *said->at);
         int lends = k->lent > 0;
         MPI_Allreduce(MPI_IN_PLACE, &lends, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
         if (lends != cases[i].lends || (bytes == k->state.bytes) != cases[i].whole)

@@ -213,9 +213,14 @@ static smp_status resume(smp__trainer *t)
                            : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    double fetched;
+    SMP_TRY(smp__keep_fetched(t->job, &fetched));
     if (t->prints && smp__keep_was_loaded(t->job)) {
-        fprintf(stderr, "smp-run: resumed from memory, step %lld of %s\n",
-                (long long)smp_steps_done(t->job), smp__keep_folder(t->job));
+        char from[64] = "";
+        if (fetched > 0.0)
+            snprintf(from, sizeof from, " (%.0f bytes of it from other hosts)", fetched);
+        fprintf(stderr, "smp-run: resumed from memory, step %lld of %s%s\n",
+                (long long)smp_steps_done(t->job), smp__keep_folder(t->job), from);
     } else if (t->prints && t->about.trains) {
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, o->checkpoint, smp_steps_done(t->job));
