@@ -569,6 +569,10 @@ class Life:
         for event in resumed:
             expect(event["lost_steps"] <= self.keep_every or "reboot" in self.kinds,
                    f"{event['lost_steps']} steps were lost: {event}")
+            start = [other for other in events if other["event"] == "start"
+                     and other["incarnation"] == event["incarnation"]][-1]
+            expect(start["moved_bytes"] < 0 or event["fetched_bytes"] <= start["moved_bytes"],
+                   f"more bytes than expected came from other hosts: {start}, {event}")
         for at, kind in self.deaths:
             after = [event for event in resumed if event["time_s"] > at]
             expect(after, f"{kind}: nothing is said of going on")

@@ -8,6 +8,7 @@
 #include "tools/elastic/events.h"
 #include "tools/elastic/hosts/hosts.h"
 #include "tools/elastic/launcher.h"
+#include "tools/elastic/moves/state_moves.h"
 #include "tools/elastic/plans.h"
 #include "tools/elastic/rows_file.h"
 
@@ -65,6 +66,7 @@ typedef struct smp__elastic_job {
     int number;                  /* of the plan (plans.h) */
     double predicted_us;         /* ... of a step, by that plan */
     char plan[4096];             /* path of theirs */
+    smp__moves moves;            /* what they lack of the state */
     bool resumed;                /* a step is done */
     double started_s, loaded_s;  /* ranks were started, all have beaten or said so; 0: not yet */
     double first_mark_s, mark_s; /* the first and the last step were seen */
@@ -102,6 +104,10 @@ smp_status smp__elastic_meanwhile(void *job);
 /* Nothing runs: starts ranks on the devices at hand, or begins to make the plan for that, or waits.
  */
 smp_status smp__elastic_choose(smp__elastic_job *job);
+/* The fastest plan for so many devices, or the one with the stages of the last incarnation's, and
+ * hosts in an order that moves little: what takes the least time within the horizon
+ * (smp__going_on_s). Sets job->picked, job->moves and the plan's file, `path`. */
+smp_status smp__elastic_place(smp__elastic_job *job, int number, char *path, size_t size);
 /* Ranks run, and nothing is being planned: begins to make a plan that may be needed, or ends the
  * ranks because there are more devices and that pays. */
 smp_status smp__elastic_look_ahead(smp__elastic_job *job);

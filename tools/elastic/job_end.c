@@ -89,6 +89,7 @@ void smp__elastic_close(smp__elastic_job *job, bool opened)
     }
     smp__rows_close(&job->rows, recorded); /* which says how far rows have been printed */
     smp__plans_close(&job->plans);
+    smp__moves_free(&job->moves);
     smp__slots_close(&job->slots);
     smp__hosts_close(&job->hosts, saved);
     smp__events_close(&job->events);

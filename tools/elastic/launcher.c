@@ -86,6 +86,9 @@ static void note_line(smp__told *told, const char *line)
     if (strncmp(line, "smp-run: resumed ", strlen("smp-run: resumed ")) == 0) {
         told->loaded = true;
         told->from_memory = strstr(line, "from memory") != NULL;
+        const char *bytes = strrchr(line, '(');
+        if (bytes && strstr(bytes, "from other hosts)"))
+            told->fetched = strtoll(bytes + 1, NULL, 10);
     }
 }
 

@@ -56,6 +56,25 @@ smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t 
     return path_of(p, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
 }
 
+smp_status smp__plans_alike_path(const smp__plans *p, int devices, char *path, size_t size)
+{
+    const int n = snprintf(path, size, "%s/planned-for-%d-as-%016" PRIx64 ".yaml", p->folder,
+                           devices, p->like_cuts);
+    return n < (int)size ? SMP_OK : smp_fail(SMP_ERR_INPUT, "%s: the name is too long", p->folder);
+}
+
+/* The file of a plan, and what is known of it. */
+static smp_status path_to(const smp__plans *p, int devices, bool pinned, char path[PATH_BYTES])
+{
+    return pinned ? smp__plans_alike_path(p, devices, path, PATH_BYTES)
+                  : path_of(p, devices, path, PATH_BYTES);
+}
+
+static smp__known_plan *known(const smp__plans *p, int devices, bool pinned)
+{
+    return pinned ? &p->alike[devices] : &p->of[devices];
+}
+
 /* Any number of replicas up to the blocks has the same bits; where they do not divide them, some
  * spend one on padding. How much of the time replicas compute, added up over their numbers. */
 static double busy_share(int blocks, int devices)
@@ -117,6 +136,12 @@ static smp_status make_first(const smp__plans *p, const char *path)
     return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
 }
 
+/* Does the number of replicas decide bits? */
+static bool decides_ddp(const smp__plans *p)
+{
+    return p->first->training && (smp_joint_op(p->graph) || smp_wire_is_bf16(p->first->sharding));
+}
+
 /* What decides bits is that of the first; where stages lie, and what else is shape, is searched. */
 static smp_status make_later(const smp__plans *p, int devices, const char *path)
 {
@@ -139,10 +164,17 @@ static smp_status make_later(const smp__plans *p, int devices, const char *path)
     o->n_split = 0;
     o->stages = o->ddp = o->chunks = o->microbatches = o->group = o->active_microbatches = 0;
     o->weight_lag = o->loading_horizon = o->shard = 0;
-    if (first->training && (smp_joint_op(p->graph) || smp_wire_is_bf16(first->sharding)))
+    if (decides_ddp(p))
         o->ddp = first->ddp; /* which decides bits, then */
     o->shard_what = o->prefetch = o->node_replicas = SMP_DEFAULT;
     o->schedule_from = NULL;
+    if (p->pinned) {
+        o->fix = p->like; /* with how it splits ops */
+        o->split_from = NULL;
+        o->tensor = tensor > 1 ? SMP_DEFAULT : 1;
+        o->ddp = devices / p->like_unit;
+        o->shard = SMP_DEFAULT;
+    }
     return smp_plan_write(&job, path);
 }
 
@@ -159,7 +191,7 @@ static _Noreturn void plan_in_child(const smp__plans *p, int devices, pid_t pare
         _exit(1);
     if (p->ahead)
         (void)!nice(AHEAD_NICE);
-    smp_status status = path_of(p, devices, path, sizeof path);
+    smp_status status = path_to(p, devices, p->pinned, path);
     if (status == SMP_OK)
         status = devices > 0 ? make_later(p, devices, path) : make_first(p, path);
     if (status != SMP_OK)
@@ -167,11 +199,12 @@ static _Noreturn void plan_in_child(const smp__plans *p, int devices, pid_t pare
     _exit(smp_status_exit_code(status));
 }
 
-smp_status smp__plans_begin(smp__plans *p, int devices, bool ahead)
+static smp_status begin(smp__plans *p, int devices, bool ahead, bool pinned)
 {
     int report[2];
     const pid_t self = getpid();
     p->ahead = ahead;
+    p->pinned = pinned;
     if (pipe(report) != 0)
         return smp_fail(SMP_ERR_FAILED, "no pipe for planning: %s", strerror(errno));
     fcntl(report[0], F_SETFD, FD_CLOEXEC);
@@ -191,6 +224,16 @@ smp_status smp__plans_begin(smp__plans *p, int devices, bool ahead)
     return SMP_OK;
 }
 
+smp_status smp__plans_begin(smp__plans *p, int devices, bool ahead)
+{
+    return begin(p, devices, ahead, false);
+}
+
+smp_status smp__plans_begin_alike(smp__plans *p, int devices)
+{
+    return begin(p, devices, true, true);
+}
+
 static void forget_child(smp__plans *p)
 {
     if (p->report >= 0)
@@ -208,30 +251,44 @@ void smp__plans_stop(smp__plans *p)
     forget_child(p);
 }
 
-static void set_none(smp__plans *p, int devices, const char *why)
+static void set_none(smp__known_plan *of, const char *why)
 {
-    free(p->of[devices].why);
-    p->of[devices].why = strdup(why);
-    p->of[devices].state = SMP__PLAN_NONE;
+    free(of->why);
+    of->why = strdup(why);
+    of->state = SMP__PLAN_NONE;
+}
+
+static uint64_t cuts_of(const smp_plan *plan)
+{
+    const int degree[] = {plan->pipeline, plan->chunks, smp_plan_tensor(plan)};
+    uint64_t cuts = smp_hash(0, degree, sizeof degree);
+    for (int s = 0; s < plan->n_stage; s++) {
+        cuts = smp_hash(cuts, &plan->stage[s].rank, sizeof plan->stage[s].rank);
+        for (int32_t i = 0; i < plan->stage[s].n_op; i++)
+            cuts = smp_hash(cuts, plan->stage[s].op[i], strlen(plan->stage[s].op[i]) + 1);
+    }
+    return cuts;
 }
 
 /* The plan in the folder is one, and has the bits of the first. */
-static smp_status take_plan(smp__plans *p, int devices)
+static smp_status take_plan(smp__plans *p, int devices, bool pinned)
 {
     char path[PATH_BYTES];
+    smp__known_plan *of = known(p, devices, pinned);
     smp_plan *plan = NULL;
     smp_text reason = {0};
     bool same = false;
-    SMP_TRY(path_of(p, devices, path, sizeof path));
+    SMP_TRY(path_to(p, devices, pinned, path));
     SMP_TRY(smp_plan_read(path, &plan));
     smp_status status = smp_same_bits(p->first, plan, &same, &reason);
     if (status == SMP_OK && same)
         status = smp_same_joint_bits(p->first, plan, p->graph, &same, &reason);
     if (status == SMP_OK && same && smp_plan_processes(plan) == smp__plans_devices(p, devices)) {
-        p->of[devices].state = SMP__PLAN_MADE;
-        p->of[devices].step_us = plan->predicted.step_us + plan->predicted.waits_us;
+        of->state = SMP__PLAN_MADE;
+        of->step_us = plan->predicted.step_us + plan->predicted.waits_us;
+        of->cuts = cuts_of(plan);
     } else if (status == SMP_OK) {
-        set_none(p, devices, same ? "it uses fewer devices" : reason.data);
+        set_none(of, same ? "it uses fewer devices" : reason.data);
     }
     smp_text_free(&reason);
     smp_plan_destroy(plan);
@@ -248,7 +305,8 @@ static smp_status take_first(smp__plans *p)
     const smp_predicted *predicted = &p->first->predicted;
     if (devices <= p->options->most)
         p->of[devices] = (smp__known_plan){.state = SMP__PLAN_MADE,
-                                           .step_us = predicted->step_us + predicted->waits_us};
+                                           .step_us = predicted->step_us + predicted->waits_us,
+                                           .cuts = cuts_of(p->first)};
     return SMP_OK;
 }
 
@@ -258,7 +316,7 @@ void smp__plans_note_failure(smp__plans *p, int devices, const char *why)
     smp__known_plan *of = &p->of[devices];
     of->again_s = smp_clock_s() + again_s;
     if (++of->failures >= MOST_FAILURES)
-        set_none(p, devices, why);
+        set_none(of, why);
     devices = smp__plans_devices(p, devices);
     smp__events_say("planning for %d device%s has failed: %s%s", devices, devices == 1 ? "" : "s",
                     why, of->failures < MOST_FAILURES ? "; it is tried again" : "");
@@ -287,32 +345,81 @@ smp_status smp__plans_end(smp__plans *p, int status)
                         "%s", why);
     if (devices == 0)
         return take_first(p);
-    p->of[devices].ahead = ahead;
-    if (code == 2 || code == 3)
-        set_none(p, devices, why);
+    smp__known_plan *of = known(p, devices, p->pinned);
+    of->ahead = ahead;
+    if (code == 2 || code == 3 || (code != 0 && p->pinned))
+        set_none(of, why);
     else if (code != 0)
         smp__plans_note_failure(p, devices, why);
-    else if (take_plan(p, devices) != SMP_OK)
-        set_none(p, devices, smp_last_error());
+    else if (take_plan(p, devices, p->pinned) != SMP_OK)
+        set_none(of, smp_last_error());
     return SMP_OK;
+}
+
+/* One that lies in the folder already. */
+static bool find_made(smp__plans *p, int devices, bool pinned)
+{
+    char path[PATH_BYTES];
+    smp__known_plan *of = known(p, devices, pinned);
+    if (path_to(p, devices, pinned, path) != SMP_OK || access(path, R_OK) != 0 ||
+        take_plan(p, devices, pinned) != SMP_OK)
+        return false;
+    if (of->state == SMP__PLAN_NONE) /* of another job: made anew */
+        of->state = SMP__PLAN_UNKNOWN;
+    of->ahead = true;
+    return of->state != SMP__PLAN_UNKNOWN;
 }
 
 bool smp__plans_find(smp__plans *p, int devices)
 {
-    char path[PATH_BYTES];
     if (p->of[devices].state != SMP__PLAN_UNKNOWN)
         return true;
     if (smp__plans_devices(p, devices) % smp_plan_tensor(p->first) != 0) {
-        set_none(p, devices, "the devices that compute an op together do not divide them");
+        set_none(&p->of[devices], "the devices that compute an op together do not divide them");
         return true;
     }
-    if (path_of(p, devices, path, sizeof path) != SMP_OK || access(path, R_OK) != 0 ||
-        take_plan(p, devices) != SMP_OK)
-        return false;
-    if (p->of[devices].state == SMP__PLAN_NONE) /* of another job: made anew */
-        p->of[devices].state = SMP__PLAN_UNKNOWN;
-    p->of[devices].ahead = true;
-    return p->of[devices].state != SMP__PLAN_UNKNOWN;
+    return find_made(p, devices, false);
+}
+
+bool smp__plans_find_alike(smp__plans *p, int devices)
+{
+    smp__known_plan *alike = &p->alike[devices];
+    const smp__known_plan *of = &p->of[devices];
+    if (alike->state != SMP__PLAN_UNKNOWN || of->state == SMP__PLAN_UNKNOWN || !p->like)
+        return true;
+    if (p->like_unit == 0 || devices % p->like_unit != 0 ||
+        devices / p->like_unit > smp_plan_blocks(p->first) ||
+        (of->state == SMP__PLAN_MADE && of->cuts == p->like_cuts) ||
+        (decides_ddp(p) && devices / p->like_unit != p->first->ddp)) {
+        set_none(alike, "not with the stages of the plan in use");
+        return true;
+    }
+    return find_made(p, devices, true);
+}
+
+static void forget_alike(smp__plans *p)
+{
+    for (int n = 0; p->alike && n <= p->options->most; n++) {
+        free(p->alike[n].why);
+        p->alike[n] = (smp__known_plan){.state = SMP__PLAN_UNKNOWN};
+    }
+}
+
+smp_status smp__plans_use(smp__plans *p, const char *path)
+{
+    smp_plan *plan = NULL;
+    p->like = NULL;
+    if (p->pinned) /* ... to those of another plan */
+        smp__plans_stop(p);
+    SMP_TRY(smp_plan_read(path, &plan));
+    const uint64_t cuts = cuts_of(plan);
+    if (cuts != p->like_cuts)
+        forget_alike(p);
+    p->like = path;
+    p->like_cuts = cuts;
+    p->like_unit = plan->rank_begin ? 0 : plan->pipeline * smp_plan_tensor(plan);
+    smp_plan_destroy(plan);
+    return SMP_OK;
 }
 
 int smp__plans_best(const smp__plans *p, int least, int most)
@@ -342,7 +449,8 @@ smp_status smp__plans_open(const smp__elastic_options *options, const char *fold
 {
     *out = (smp__plans){.options = options, .folder = folder, .report = -1};
     out->of = calloc((size_t)options->most + 2, sizeof *out->of);
-    if (!out->of)
+    out->alike = calloc((size_t)options->most + 2, sizeof *out->alike);
+    if (!out->of || !out->alike)
         return smp_fail_memory(((size_t)options->most + 2) * sizeof *out->of);
     if (known)
         return take_first(out);
@@ -355,7 +463,9 @@ void smp__plans_close(smp__plans *p)
     smp__plans_stop(p);
     for (int n = 0; p->of && n <= smp__plans_uneven(p); n++)
         free(p->of[n].why);
+    forget_alike(p);
     free(p->of);
+    free(p->alike);
     smp_plan_destroy(p->first);
     smp_graph_destroy(p->graph);
     *p = (smp__plans){.report = -1};

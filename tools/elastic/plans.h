@@ -18,6 +18,7 @@ typedef struct smp__known_plan {
     smp__plan_state state;
     bool ahead;     /* made before it was needed */
     double step_us; /* predicted */
+    uint64_t cuts;  /* of what decides which weights a rank has, but for replicas */
     char *why;      /* there is none; malloc'ed */
     int failures;   /* of the search */
     double again_s; /* ... which is not begun again before */
@@ -28,11 +29,16 @@ typedef struct smp__plans {
     const char *folder;
     smp__known_plan *of; /* [most + 2] by devices; the last: smp__plans_uneven */
     smp__speeds uneven;
+    smp__known_plan *alike; /* likewise: with the stages of the plan in use */
+    const char *like;       /* its file; NULL: none is in use */
+    uint64_t like_cuts;
+    int like_unit;    /* devices of a replica; 0: there are no plans with its stages */
     smp_plan *first;  /* NULL: not yet made */
     smp_graph *graph; /* its model */
     int child;        /* process that plans; 0: none */
     int planned;      /* ... for so many devices; 0: the first */
     bool ahead;       /* ... before it is needed */
+    bool pinned;      /* ... with the stages of `like` */
     int report;       /* what it has to say when it fails; -1 */
 } smp__plans;
 
@@ -64,6 +70,12 @@ bool smp__plans_may_begin(const smp__plans *plans, int devices);
 
 /* Is the plan for so many devices in the folder already? Sets its state then. */
 bool smp__plans_find(smp__plans *plans, int devices);
+/* The plan in use from now on, by its file, which is the caller's; and the same for plans with its
+ * stages. There is none (SMP__PLAN_NONE) where the usual one, which has to be known, has them. */
+smp_status smp__plans_use(smp__plans *plans, const char *path);
+bool smp__plans_find_alike(smp__plans *plans, int devices);
+smp_status smp__plans_begin_alike(smp__plans *plans, int devices);
+smp_status smp__plans_alike_path(const smp__plans *plans, int devices, char *path, size_t size);
 /* Of those that are made, for most devices at most, the fastest; for as many as can be within 10 %.
  * 0: none is made. */
 int smp__plans_best(const smp__plans *plans, int least, int most);

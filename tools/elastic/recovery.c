@@ -66,7 +66,7 @@ static void wait_for_devices(smp__elastic_job *job, int at_hand)
 static smp_status begin_plan(smp__elastic_job *job, int number)
 {
     job->life = SMP__LIFE_PLAN;
-    if (job->plans.child > 0 && job->plans.planned == number)
+    if (job->plans.child > 0 && job->plans.planned == number && !job->plans.pinned)
         return SMP_OK; /* whatever its priority: no rank runs beside it */
     const int devices = smp__plans_devices(&job->plans, number);
     smp__plans_stop(&job->plans);
@@ -123,10 +123,10 @@ double smp__elastic_cost_s(const smp__elastic_job *job)
 /* Are more devices so much faster that it pays within the horizon to go on with them? */
 static bool pays(smp__elastic_job *job, int devices)
 {
-    const double now_us = smp__slow_now_us(job);
+    const double now_us = smp__slow_now_us(job), horizon_s = job->options->horizon_s;
     const double then_us = job->plans.of[devices].step_us;
-    return then_us < now_us &&
-           (1.0 - then_us / now_us) * job->options->horizon_s > smp__elastic_cost_s(job);
+    return smp__going_on_s(smp__elastic_cost_s(job), then_us, now_us, horizon_s) <
+           smp__going_on_s(0.0, now_us, now_us, horizon_s);
 }
 
 /* Ends the ranks at the end of a step, saved, to go on with others; job->why says why. Without a
@@ -142,19 +142,40 @@ static void ask_end(smp__elastic_job *job)
     smp__launcher_signal(&job->launcher, SIGUSR1);
 }
 
+enum { N_AHEAD = 4 };
+static void list_ahead(const smp__elastic_job *job, int ahead[N_AHEAD])
+{
+    const int n = job->devices;
+    const int list[] = {n - 1, n - smp__elastic_most_on_host(job), n - 2, n / 2};
+    memcpy(ahead, list, sizeof list);
+}
+
 /* The next plan to have at hand; 0: all are known. */
 static int wanted(smp__elastic_job *job)
 {
-    const int n = job->devices, ahead[] = {n - 1, n - smp__elastic_most_on_host(job), n - 2, n / 2};
+    int ahead[N_AHEAD];
+    list_ahead(job, ahead);
+    const int n = job->devices;
     const int slow = smp__slow_wanted(job);
     if (slow > 0)
         return slow;
     for (int more = smp__slow_most(job); more > n; more--)
         if (!smp__plans_find(&job->plans, more) && smp__plans_may_begin(&job->plans, more))
             return more;
-    for (size_t i = 0; i < sizeof ahead / sizeof ahead[0]; i++)
+    for (int i = 0; i < N_AHEAD; i++)
         if (ahead[i] >= job->options->least && !smp__plans_find(&job->plans, ahead[i]) &&
             smp__plans_may_begin(&job->plans, ahead[i]))
+            return ahead[i];
+    return 0;
+}
+
+/* The next one with the stages of the plan in use; between one host and itself nothing moves. */
+static int wanted_alike(smp__elastic_job *job)
+{
+    int ahead[N_AHEAD];
+    list_ahead(job, ahead);
+    for (int i = 0; i < N_AHEAD && job->hosts.n > 1; i++)
+        if (ahead[i] >= job->options->least && !smp__plans_find_alike(&job->plans, ahead[i]))
             return ahead[i];
     return 0;
 }
@@ -182,6 +203,10 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
                         plural(idle), idle == 1 ? "s" : "", job->devices);
         smp__events_put(&job->events, "idle", "\"devices\": %d", idle);
         job->told_idle = true;
+    } else if (next == 0 && job->plans.child == 0) {
+        const int alike = wanted_alike(job);
+        if (alike > 0 && smp__plans_begin_alike(&job->plans, alike) != SMP_OK)
+            smp__plans_note_failure(&job->plans, alike, smp_last_error());
     }
     return SMP_OK;
 }
@@ -436,21 +461,25 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
                     "\"incarnation\": %d, \"devices\": %d, \"from\": \"%s\", \"step\": %" PRId64
                     ", \"done\": %" PRId64 ", \"lost_steps\": %" PRId64
                     ", \"detect_s\": %.3f, \"pause_s\": %.3f, \"plan_s\": %.3f, "
-                    "\"start_s\": %.3f, \"load_s\": %.3f",
+                    "\"start_s\": %.3f, \"load_s\": %.3f, \"fetched_bytes\": %lld",
                     job->record.incarnation, job->devices, source, from, job->rows.at, lost,
                     s[SMP__DETECT], job->recovers ? job->paused_s : 0.0, s[SMP__PLAN],
-                    s[SMP__START], s[SMP__LOAD]);
+                    s[SMP__START], s[SMP__LOAD], job->launcher.told.fetched);
     if (!job->recovers)
         return;
     for (int i = 0; i < SMP__N_PHASE; i++)
         e->phase_s[i] += s[i];
     e->steps_lost += lost;
     job->record.steps_lost += lost;
+    char moved[64] = "", bytes[32];
+    if (job->launcher.told.fetched > 0)
+        snprintf(moved, sizeof moved, "; %s came from other hosts",
+                 smp_format_bytes(bytes, sizeof bytes, job->launcher.told.fetched));
     smp__events_say("%s; plan for %d device%s%s; going on from %s, step %" PRId64
-                    "; %.1f + %.1f + %.1f + %.1f s; lost %" PRId64 " step%s",
+                    "; %.1f + %.1f + %.1f + %.1f s; lost %" PRId64 " step%s%s",
                     job->why.data ? job->why.data : "", job->devices, plural(job->devices),
                     job->plans.of[job->number].ahead ? " made ahead" : "", source, from,
                     s[SMP__DETECT], s[SMP__PLAN], s[SMP__START], s[SMP__LOAD], lost,
-                    lost == 1 ? "" : "s");
+                    lost == 1 ? "" : "s", moved);
     job->recovers = false;
 }

@@ -119,7 +119,7 @@ void smp__slow_begin(smp__elastic_job *job, int number)
     for (int i = 0; i < job->devices; i++)
         slow->planned.speed[i] = uneven ? job->plans.uneven.speed[i] : 1.0;
     slow->now = slow->planned;
-    slow->now_us = job->predicted_us = job->plans.of[number].step_us;
+    slow->now_us = job->predicted_us = job->moves.step_us;
     slow->since_s = smp_clock_s();
     slow->ends = false;
 }

@@ -283,18 +283,17 @@ static void say_start(smp__elastic_job *job)
     smp__events_put(
         &job->events, "start",
         "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
-        "\"predicted_us\": %.1f, \"global_batch\": %lld",
+        "\"predicted_us\": %.1f, \"global_batch\": %lld, \"moved_bytes\": %lld, \"move_s\": %.3f",
         job->record.incarnation, job->devices, slots.data ? slots.data : "",
         strrchr(job->plan, '/') + 1, job->predicted_us,
-        (long long)(job->plans.first->microbatch_size * smp_plan_microbatches(job->plans.first)));
+        (long long)(job->plans.first->microbatch_size * smp_plan_microbatches(job->plans.first)),
+        (long long)job->moves.bytes, job->moves.s);
     smp_text_free(&slots);
 }
 
 /* The incarnation's own copy of its plan. */
-static smp_status name_plan(smp__elastic_job *job)
+static smp_status name_plan(smp__elastic_job *job, const char *from)
 {
-    char from[PATH_BYTES];
-    SMP_TRY(smp__plans_path(&job->plans, job->number, from, sizeof from));
     if (snprintf(job->plan, sizeof job->plan, "%s/plan-%d.yaml", job->folder,
                  job->record.incarnation) >= (int)sizeof job->plan)
         return smp_fail(SMP_ERR_INPUT, "%s: the name is too long", job->folder);
@@ -308,13 +307,16 @@ static smp_status name_plan(smp__elastic_job *job)
 smp_status smp__elastic_start(smp__elastic_job *job, int number)
 {
     const int devices = smp__plans_devices(&job->plans, number);
+    char from[PATH_BYTES];
     if (job->record.incarnation == 0)
         SMP_TRY(compare_bits(job));
+    SMP_TRY(smp__elastic_place(job, number, from, sizeof from));
     job->number = number;
     job->devices = devices;
-    smp__slots_pick(&job->slots, devices, job->picked);
     job->record.incarnation++;
-    SMP_TRY(name_plan(job));
+    SMP_TRY(name_plan(job, from));
+    if (is_several(job) && job->options->keep_every > 0)
+        SMP_TRY(smp__plans_use(&job->plans, job->plan));
     smp__slow_begin(job, number);
     for (int i = 0; i < job->hosts.n; i++)
         job->hosts.host[i].used = false;
@@ -352,6 +354,7 @@ smp_status smp__elastic_launch(smp__elastic_job *job)
     job->resumed = job->reshapes = job->killed = job->told_idle = false;
     job->stalled = -1;
     SMP_TRY(start(job));
+    job->moves.launched = true;
     job->life = SMP__LIFE_RUN;
     say_start(job);
     return SMP_OK;

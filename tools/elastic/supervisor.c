@@ -333,11 +333,12 @@ static smp_status reap(smp__elastic_job *job)
     if (job->plans.child > 0 && waitpid(job->plans.child, &status, WNOHANG) > 0) {
         const int number = job->plans.planned;
         SMP_TRY(smp__plans_end(&job->plans, status));
-        smp__events_put(&job->events, "plan", "\"devices\": %d, \"made\": %s, \"ahead\": %s",
-                        number > 0 ? smp__plans_devices(&job->plans, number) : job->options->most,
-                        number == 0 || job->plans.of[number].state == SMP__PLAN_MADE ? "true"
-                                                                                     : "false",
-                        job->plans.ahead ? "true" : "false");
+        const smp__known_plan *of = job->plans.pinned ? job->plans.alike : job->plans.of;
+        const bool made = number == 0 || of[number].state == SMP__PLAN_MADE;
+        smp__events_put(&job->events, "plan",
+                        "\"devices\": %d, \"made\": %s, \"ahead\": %s, \"alike\": %s",
+                        number > 0 ? smp__plans_devices(&job->plans, number) : job->options->most, made ? "true" : "false",
+                        job->plans.ahead ? "true" : "false", job->plans.pinned ? "true" : "false");
         if (job->life == SMP__LIFE_PLAN)
             job->life = SMP__LIFE_CHOOSE;
     }

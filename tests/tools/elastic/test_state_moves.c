@@ -1,0 +1,177 @@
+/* What moves between hosts for a plan, and plans that keep the stages of another one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/start/planning.h"
+#include "tools/elastic/moves/state_moves.h"
+#include "tools/elastic/plans.h"
+
+#define MODEL SMP_SOURCE_DIR "/examples/gpt-tiny.yaml"
+
+static char folder[64];
+
+static void must(smp_status status)
+{
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+}
+
+static smp__places places_of(const int *host, int n, int n_used)
+{
+    smp__places p = {.n = n, .n_used = n_used};
+    for (int i = 0; i < n; i++) {
+        p.host[i] = host[i];
+        p.slots[i] = 1;
+        p.ranks[i] = i < n_used;
+    }
+    return p;
+}
+
+/* Two replicas of two stages on four hosts; the second is lost, a fifth one takes its place, or
+ * that of the fourth, which has the same stage. As the hosts come all would have to load. */
+static void test_spare_host(void **state)
+{
+    smp__moves moves = {0};
+    smp__move first = {0}, then = {0}, again = {0};
+    const smp__places before = places_of((int[]){0, 1, 2, 3, 4}, 5, 4);
+    const smp__places after = places_of((int[]){0, 2, 3, 4}, 4, 4);
+    smp_options options = smp_options_default();
+    smp_plan *plan = NULL;
+    smp_graph *graph = NULL;
+    char path[64];
+    (void)state;
+    snprintf(path, sizeof path, "%s/plan.yaml", folder);
+    options.model = MODEL;
+    options.planning.devices = 4;
+    options.planning.stages = options.planning.ddp = 2;
+    options.planning.global_batch = 8;
+    options.planning.shard = 1;
+    options.planning.placement = "cluster";
+    options.planning.effort = SMP_EFFORT_QUICK;
+    must(smp_plan_write(&options, path));
+    must(smp_plan_read(path, &plan));
+    must(smp_plan_open_model(plan, path, 0, &graph));
+    must(smp__moves_weigh(&moves, &before, plan, graph, 2, false, &first));
+    assert_true(first.bytes == 0 && first.s == 0.0); /* nothing is known: hosts stay */
+    must(smp__moves_take(&moves, &before, &first));
+    moves.launched = true;
+    smp__moves_end(&moves, true, true, 1);
+    must(smp__moves_weigh(&moves, &after, plan, graph, 2, false, &then));
+    assert_int_equal(then.host_of[0], 0);
+    assert_int_equal(then.host_of[2], 1); /* the first stage of the other replica stays */
+    int64_t as_they_come = 0;
+    for (int at = 0; at < 4; at++) {
+        smp__spans lacks = {0};
+        must(smp__spans_without(&then.part[at].reads,
+                                after.host[at] < moves.n_held ? &moves.held[after.host[at]]
+                                                              : &(smp__spans){0},
+                                &lacks));
+        as_they_come += smp__spans_bytes(&lacks);
+        smp__spans_free(&lacks);
+    }
+    if (then.bytes == 0 || as_they_come < 2 * then.bytes || then.s <= 0.0)
+        fail_msg("%lld bytes, as they come %lld", (long long)then.bytes, (long long)as_they_come);
+    /* ranks that completed no state change nothing, and an empty memory has nothing */
+    must(smp__moves_take(&moves, &after, &then));
+    moves.launched = true;
+    smp__moves_end(&moves, false, true, -1);
+    must(smp__moves_weigh(&moves, &after, plan, graph, 2, false, &again));
+    assert_int_equal(again.host_of[2], 1);
+    smp__moves_end(&moves, false, false, -1);
+    assert_null(moves.held);
+    smp__move_free(&before, &first);
+    smp__move_free(&after, &then);
+    smp__move_free(&after, &again);
+    smp__moves_free(&moves);
+    smp_plan_destroy(plan);
+    smp_graph_destroy(graph);
+    unlink(path);
+}
+
+static void make(smp__plans *plans, int devices, bool alike)
+{
+    int status;
+    must(alike ? smp__plans_begin_alike(plans, devices) : smp__plans_begin(plans, devices, true));
+    assert_int_equal(waitpid(plans->child, &status, 0), plans->child);
+    must(smp__plans_end(plans, status));
+}
+
+/* The fastest plan for two devices is two replicas; another one has the two stages of the first. */
+static void test_alike(void **state)
+{
+    smp__elastic_options options;
+    smp__plans plans;
+    char path[96], *argv[] = {"smp-run", "--elastic",
+                              MODEL,     "-n",
+                              "1:4",     "--global-batch",
+                              "8",       "--microbatch-size",
+                              "1",       "--effort",
+                              "quick",   "--stages",
+                              "2",       "--ddp",
+                              "2",       "--checkpoint",
+                              folder,    "--steps",
+                              "3",       "--data",
+                              MODEL,     NULL};
+    (void)state;
+    must(smp__elastic_options_read(sizeof argv / sizeof *argv - 1, argv, &options));
+    must(smp__plans_open(&options, folder, false, &plans));
+    make(&plans, 0, false);
+    assert_true(smp__plans_find_alike(&plans, 2)); /* none is in use */
+    must(smp__plans_path(&plans, 4, path, sizeof path));
+    must(smp__plans_use(&plans, path));
+    assert_true(smp__plans_find_alike(&plans, 4)); /* itself */
+    assert_int_equal(plans.alike[4].state, SMP__PLAN_NONE);
+    make(&plans, 2, false);
+    assert_int_equal(plans.of[2].state, SMP__PLAN_MADE);
+    assert_true(plans.of[2].cuts != plans.of[4].cuts);
+    assert_false(smp__plans_find_alike(&plans, 2));
+    make(&plans, 2, true);
+    assert_int_equal(plans.alike[2].state, SMP__PLAN_MADE);
+    assert_true(plans.alike[2].cuts == plans.of[4].cuts);
+    assert_true(plans.alike[2].step_us >= plans.of[2].step_us);
+    make(&plans, 3, false);
+    assert_true(smp__plans_find_alike(&plans, 3)); /* half a replica */
+    assert_int_equal(plans.alike[3].state, SMP__PLAN_NONE);
+    /* what lies in the folder is found again, unless it has other stages */
+    must(smp__plans_path(&plans, 2, path, sizeof path));
+    must(smp__plans_use(&plans, path));
+    assert_true(smp__plans_find_alike(&plans, 2));
+    assert_int_equal(plans.alike[2].state, SMP__PLAN_NONE);
+    must(smp__plans_path(&plans, 4, path, sizeof path));
+    must(smp__plans_use(&plans, path));
+    assert_true(smp__plans_find_alike(&plans, 2));
+    assert_int_equal(plans.alike[2].state, SMP__PLAN_MADE);
+    smp__plans_close(&plans);
+    must(smp__plans_open(&options, folder, false, &plans)); /* another job: they go */
+    smp__plans_close(&plans);
+    smp__elastic_options_free(&options);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spare_host),
+                                       cmocka_unit_test(test_alike)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
