@@ -36,6 +36,31 @@ static smp__places places_of(const int *host, int n, int n_used)
     return p;
 }
 
+static smp_plan *plan_of(int stages, int ddp, smp_graph **graph)
+{
+    static const char *const cut_at[] = {"h2.ln_1", "h1.ln_1,h3.ln_1"};
+    smp_options options = smp_options_default();
+    smp_plan *plan = NULL;
+    char path[96];
+    snprintf(path, sizeof path, "%s/plan.yaml", folder);
+    options.model = MODEL;
+    options.planning.devices = stages * ddp;
+    options.planning.stages = stages;
+    options.planning.ddp = ddp;
+    options.planning.chunks = 1;
+    options.planning.cut_at = cut_at;
+    options.planning.n_cut_at = stages / 2;
+    options.planning.global_batch = 8;
+    options.planning.shard = 1;
+    options.planning.placement = "cluster";
+    options.planning.effort = SMP_EFFORT_QUICK;
+    must(smp_plan_write(&options, path));
+    must(smp_plan_read(path, &plan));
+    must(smp_plan_open_model(plan, path, 0, graph));
+    unlink(path);
+    return plan;
+}
+
 /* Two replicas of two stages on four hosts; the second is lost, a fifth one takes its place, or
  * that of the fourth, which has the same stage. As the hosts come all would have to load. */
 static void test_spare_host(void **state)
@@ -44,22 +69,9 @@ static void test_spare_host(void **state)
     smp__move first = {0}, then = {0}, again = {0};
     const smp__places before = places_of((int[]){0, 1, 2, 3, 4}, 5, 4);
     const smp__places after = places_of((int[]){0, 2, 3, 4}, 4, 4);
-    smp_options options = smp_options_default();
-    smp_plan *plan = NULL;
-    smp_graph *graph = NULL;
-    char path[64];
+    smp_graph *graph;
+    smp_plan *plan = plan_of(2, 2, &graph);
     (void)state;
-    snprintf(path, sizeof path, "%s/plan.yaml", folder);
-    options.model = MODEL;
-    options.planning.devices = 4;
-    options.planning.stages = options.planning.ddp = 2;
-    options.planning.global_batch = 8;
-    options.planning.shard = 1;
-    options.planning.placement = "cluster";
-    options.planning.effort = SMP_EFFORT_QUICK;
-    must(smp_plan_write(&options, path));
-    must(smp_plan_read(path, &plan));
-    must(smp_plan_open_model(plan, path, 0, &graph));
     must(smp__moves_weigh(&moves, &before, plan, graph, 2, false, &first));
     assert_true(first.bytes == 0 && first.s == 0.0); /* nothing is known: hosts stay */
     must(smp__moves_take(&moves, &before, &first));
@@ -94,7 +106,34 @@ static void test_spare_host(void **state)
     smp__moves_free(&moves);
     smp_plan_destroy(plan);
     smp_graph_destroy(graph);
-    unlink(path);
+}
+
+/* Of a line of four hosts the second is lost, and two are to go on: the third, which alone has what
+ * the second had, and not the fourth, which lacks nothing. */
+static void test_idle_host(void **state)
+{
+    smp__moves moves = {0};
+    smp__move first = {0}, then = {0};
+    const smp__places before = places_of((int[]){0, 1, 2, 3}, 4, 4);
+    const smp__places after = places_of((int[]){0, 3, 2}, 3, 2);
+    smp_graph *graph[2];
+    smp_plan *four = plan_of(4, 1, &graph[0]), *two = plan_of(2, 1, &graph[1]);
+    (void)state;
+    must(smp__moves_weigh(&moves, &before, four, graph[0], 2, false, &first));
+    must(smp__moves_take(&moves, &before, &first));
+    moves.launched = true;
+    smp__moves_end(&moves, true, true, 1);
+    must(smp__moves_weigh(&moves, &after, two, graph[1], 2, false, &then));
+    assert_int_equal(then.host_of[0], 0);
+    assert_int_equal(then.host_of[1], 2);
+    assert_true(then.bytes > 0);
+    smp__move_free(&before, &first);
+    smp__move_free(&after, &then);
+    smp__moves_free(&moves);
+    smp_plan_destroy(four);
+    smp_plan_destroy(two);
+    smp_graph_destroy(graph[0]);
+    smp_graph_destroy(graph[1]);
 }
 
 static void make(smp__plans *plans, int devices, bool alike)
@@ -172,6 +211,7 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_spare_host),
+                                       cmocka_unit_test(test_idle_host),
                                        cmocka_unit_test(test_alike)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -112,10 +112,10 @@ static void add_up(const int64_t *bytes, int n, const int *host_of, int64_t *mos
     }
 }
 
-smp_status smp__move_assign(const int64_t *bytes, int n, int *host_of, int64_t *most, int64_t *sum)
+smp_status smp__move_assign(const int64_t *bytes, int n, int *host_of)
 {
     const size_t m = (size_t)n + 1, words = 3 * m + (size_t)n * (size_t)n;
-    int64_t own_most, own_sum;
+    int64_t most[2], sum[2];
     int64_t *memory = calloc(words, sizeof *memory);
     int *indices = calloc(3 * m, sizeof *indices);
     assigning a = {.bytes = bytes, .n = n};
@@ -128,9 +128,9 @@ smp_status smp__move_assign(const int64_t *bytes, int n, int *host_of, int64_t *
         a.before = indices + m;
         a.seen = (char *)(indices + 2 * m);
         find_least(&a, memory + 3 * m, host_of);
-        add_up(bytes, n, host_of, most, sum);
-        add_up(bytes, n, NULL, &own_most, &own_sum);
-        for (int p = 0; p < n && own_most == *most && own_sum == *sum; p++)
+        add_up(bytes, n, host_of, &most[0], &sum[0]);
+        add_up(bytes, n, NULL, &most[1], &sum[1]);
+        for (int p = 0; p < n && most[1] == most[0] && sum[1] == sum[0]; p++)
             host_of[p] = p;
     }
     free(memory);

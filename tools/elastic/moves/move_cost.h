@@ -20,7 +20,7 @@ static inline double smp__going_on_s(double before_s, double step_us, double ref
 /* Which host has which place, host_of: [n]. bytes: [n * n] what host h lacks in place p, at
  * p * n + h; -1: it cannot have that; each can have its own, p. The most that one of them lacks is
  * least, then all together: exact, by thresholds and the Hungarian method. Each has its own place
- * where that is as good. *most, *sum: of the result. SMP_ERR_NO_MEMORY. O(n^3 log n). */
-smp_status smp__move_assign(const int64_t *bytes, int n, int *host_of, int64_t *most, int64_t *sum);
+ * where that is as good. SMP_ERR_NO_MEMORY. O(n^3 log n). */
+smp_status smp__move_assign(const int64_t *bytes, int n, int *host_of);
 
 #endif

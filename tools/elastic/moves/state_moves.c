@@ -22,24 +22,61 @@ static smp_status find_parts(const smp__places *p, const smp_plan *plan, const s
     return status;
 }
 
-/* Bytes that a host lacks in each place. */
-static smp_status fill_bytes(const smp__moves *moves, const smp__places *p,
-                             const smp__kept_part *part, int64_t *bytes)
+static const smp__spans none;
+
+/* What the host of a place has now. */
+static const smp__spans *held_by(const smp__moves *moves, const smp__places *p, int place)
 {
-    static const smp__spans none;
+    const int host = p->host[place];
+    return host < moves->n_held ? &moves->held[host] : &none;
+}
+
+/* Bytes that a host lacks in each place. needed: [n] hosts that are not to be idle. */
+static smp_status fill_bytes(const smp__moves *moves, const smp__places *p,
+                             const smp__kept_part *part, const bool *needed, int64_t *bytes)
+{
     smp__spans lacks = {0};
     smp_status status = SMP_OK;
-    for (int at = 0; at < p->n; at++)
+    int64_t most = 0;
+    for (int at = 0; at < p->n_used; at++)
         for (int h = 0; h < p->n && status == SMP_OK; h++) {
-            const bool fits = p->slots[at] == p->slots[h] && (at == 0) == (h == 0);
-            const bool known = p->host[h] < moves->n_held;
-            bytes[at * p->n + h] = fits ? 0 : -1;
-            if (!fits || at >= p->n_used)
+            int64_t *own = &bytes[at * p->n + h];
+            *own = -1;
+            if (p->slots[at] != p->slots[h] || (at == 0) != (h == 0))
                 continue;
-            status = smp__spans_without(&part[at].reads, known ? &moves->held[p->host[h]] : &none,
-                                        &lacks);
-            bytes[at * p->n + h] = smp__spans_bytes(&lacks);
+            status = smp__spans_without(&part[at].reads, held_by(moves, p, h), &lacks);
+            *own = smp__spans_bytes(&lacks);
+            most = *own > most ? *own : most;
         }
+    for (int at = p->n_used; at < p->n; at++)
+        for (int h = 0; h < p->n; h++)
+            bytes[at * p->n + h] = p->slots[at] != p->slots[h] || h == 0 ? -1
+                                   : needed[h]                           ? most + 1
+                                                                         : 0;
+    smp__spans_free(&lacks);
+    return status;
+}
+
+/* An idle host has what none that is used has, so that the state would be lost: *found, and it is
+ * needed. */
+static smp_status find_needed(const smp__moves *moves, const smp__places *p, const int *host_of,
+                              bool *needed, bool *found)
+{
+    smp__spans used = {0}, lacks = {0};
+    smp_status status = SMP_OK;
+    for (int at = 0; at < p->n_used; at++) {
+        const smp__spans *held = held_by(moves, p, host_of[at]);
+        for (int32_t i = 0; i < held->n && status == SMP_OK; i++)
+            status = smp__spans_add(&used, held->at[i].begin, held->at[i].end);
+    }
+    smp__spans_join(&used);
+    *found = false;
+    for (int at = p->n_used; at < p->n && !*found && status == SMP_OK; at++) {
+        status = smp__spans_without(held_by(moves, p, host_of[at]), &used, &lacks);
+        *found = lacks.n > 0 && !needed[host_of[at]];
+        needed[host_of[at]] |= *found;
+    }
+    smp__spans_free(&used);
     smp__spans_free(&lacks);
     return status;
 }
@@ -49,9 +86,20 @@ static smp_status assign(const smp__moves *moves, const smp__places *p, double b
 {
     const size_t size = (size_t)p->n * (size_t)p->n * sizeof(int64_t);
     int64_t *bytes = malloc(size), most = 0;
-    smp_status status = bytes ? fill_bytes(moves, p, m->part, bytes) : smp_fail_memory(size);
-    if (status == SMP_OK)
-        status = smp__move_assign(bytes, p->n, m->host_of, &most, &m->bytes);
+    bool needed[SMP__MOVE_HOSTS] = {false}, again = true;
+    smp_status status = bytes ? SMP_OK : smp_fail_memory(size);
+    while (again && status == SMP_OK) { /* each time one more is needed */
+        status = fill_bytes(moves, p, m->part, needed, bytes);
+        if (status == SMP_OK)
+            status = smp__move_assign(bytes, p->n, m->host_of);
+        if (status == SMP_OK)
+            status = find_needed(moves, p, m->host_of, needed, &again);
+    }
+    for (int at = 0; at < p->n_used && status == SMP_OK; at++) {
+        const int64_t own = bytes[at * p->n + m->host_of[at]];
+        most = own > most ? own : most;
+        m->bytes += own;
+    }
     m->s = bytes_per_s > 0.0 ? (double)most / bytes_per_s : 0.0;
     free(bytes);
     return status;

@@ -18,7 +18,7 @@ typedef struct smp__move {
     smp__kept_part *part;         /* [n_used] by place */
     int host_of[SMP__MOVE_HOSTS]; /* the place whose host has this one now */
     int64_t bytes;                /* that hosts lack, all together; 0 where nothing is held */
-    double s; /* until the one that lacks most has it, by the plan's links between nodes */
+    double s; /* until the one that lacks most has it, by the links between nodes */
 } smp__move;
 
 /* Zero-initialise. */
@@ -34,8 +34,9 @@ typedef struct smp__moves {
     double step_us; /* of the incarnation's plan, predicted */
 } smp__moves;
 
-/* Hosts with as many slots change places, so that the one that lacks most lacks least, but for the
- * first, which has rank 0. graph, states, keeps: as of smp__kept_parts. */
+/* Hosts with as many slots change places, but for the first, which has rank 0: so that hosts that
+ * are used have all of the state, if they can, then that the one that lacks most lacks least.
+ * graph, states, keeps: as of smp__kept_parts. */
 smp_status smp__moves_weigh(const smp__moves *moves, const smp__places *places,
                             const smp_plan *plan, const smp_graph *graph, int states, bool keeps,
                             smp__move *out);
