@@ -336,7 +336,7 @@ static smp_status check_directives(const loader *l)
     int count = 0;
     const char *end = l->data + l->bytes;
     for (const char *c = l->data; c < end; c++) {
-        if (*c == '%' && (c == l->data || c[-1] == '\n' || c[-1] == '\r') && end - c > 4 &&
+        if (*c == '%' && (c == l->data || c[-1] == '\n' || c[-1] == '\r') && end - c >= 4 &&
             memcmp(c, "%TAG", 4) == 0 && ++count > MAX_TAG_DIRECTIVES)
             return smp_fail_at(offset_where(l, (size_t)(c - l->data)),
                                "more than %d %%TAG directives, expected none",

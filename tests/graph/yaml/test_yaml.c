@@ -147,7 +147,11 @@ static void test_yaml_broken_documents(void **state)
     REFUSED("smp: [1]\n", "smp: got a list");
     REFUSED("smp: 1\na: [1, 2\n", "f.yaml:3:1: while parsing a flow sequence");
     REFUSED("smp: 1\na: 1\na: 2\n", "f.yaml:3:1: duplicate key 'a', already given on line 2");
+    REFUSED("smp: 1\nsmp: 1\n", "f.yaml:2:1: duplicate key 'smp', already given on line 1");
+    REFUSED("smp: 1\na: 1\nsmp: 1\n", "f.yaml:3:1: duplicate key 'smp', already given on line 1");
     REFUSED("smp: 1\n[a]: 2\n", "f.yaml:2:1: got a list as a key");
+    REFUSED("[a]: 2\n", "f.yaml:1:1: got a list as a key");
+    REFUSED("a\xff", "f.yaml:1:2:");
     REFUSED("smp: 1\na: 'x\n", "f.yaml:");
     REFUSED("smp: 1\n\ta: 1\n", "f.yaml:");
     REFUSED("smp: 1\na: *b\n", "f.yaml:2:4: unknown alias '*b'");
@@ -281,6 +285,10 @@ static void test_yaml_other_limits(void **state)
                                    : "f.yaml:17:1: more than 16 %TAG directives, expected none");
         }
     text.length = 0;
+    append_times(&text, "%TAG\n", 16);
+    smp_text_append(&text, "%%TAG"); /* cut short at the end of the file */
+    expect_refused(text.data, text.length, "f.yaml:17:1: more than 16 %TAG directives");
+    text.length = 0;
     append_times(&text, "# %TAG\n", 20); /* none of them begins a line */
     smp_text_append(&text, "smp: 1\n");
     expect_accepted(&text);
@@ -305,6 +313,13 @@ static void test_yaml_repeated_keys(void **state)
         snprintf(message, sizeof message,
                  "f.yaml:%d:1: duplicate key 'b', already given on line %d", keys + 1, keys - 1);
         expect_refused(text.data, text.length, message);
+        for (int last = 0; last < 2; last++) { /* the first in the alphabet, and the last */
+            const char *key = last ? "zz" : "a";
+            text.length = length;
+            smp_text_append(&text, "b: 1\n%s: 1\nc: 1\n%s: 2\n", key, key);
+            snprintf(message, sizeof message, "f.yaml:%d:1: duplicate key '%s'", keys + 2, key);
+            expect_refused(text.data, text.length, message);
+        }
         text.length = length;
         text.data[length] = '\0';
         const smp_yaml_node *top = parse_top(text.data);
