@@ -102,7 +102,10 @@ static smp_status open_cluster(smp__planning *p)
     }
     if (p->cluster)
         r->cluster = p->cluster;
-    if (p->cluster && p->options->planning.speed)
+    if (!p->cluster && p->options->planning.speed)
+        return smp_fail(SMP_ERR_INPUT,
+                        "planning.speed: not for the cluster of a plan that is kept");
+    if (p->options->planning.speed)
         SMP_TRY(smp_cluster_set_speeds(p->cluster, p->options->planning.speed,
                                        p->options->planning.n_speed));
     SMP_TRY(group_devices(p));

@@ -136,6 +136,36 @@ static void test_slow_devices_are_planned_for(void **state)
     unlink(path[1]);
 }
 
+/* A group of devices is as fast as its slowest. */
+static void test_slow_devices_of_a_group(void **state)
+{
+    static smp__speeds slow = {.n = 4, .speed = {1, 1, 1, 0.5}},
+                       other = {.n = 4, .speed = {1, 1, 0.5, 1}};
+    char path[300];
+    double own_us, slow_us, other_us;
+    smp_options options = smp_options_default();
+    smp_plan *plan = NULL;
+    (void)state;
+    snprintf(path, sizeof path, "%s/plan.yaml", folder);
+    options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
+    options.planning.effort = SMP_EFFORT_QUICK;
+    options.planning.devices = 4;
+    options.planning.stages = options.planning.tensor = 2;
+    options.planning.global_batch = 4;
+    options.planning.speed = slow.speed;
+    options.planning.n_speed = 4;
+    assert_int_equal(smp_plan_write(&options, path), SMP_OK);
+    assert_int_equal(smp_plan_read(path, &plan), SMP_OK);
+    own_us = plan->predicted.step_us + plan->predicted.waits_us;
+    assert_int_equal(smp__speeds_step(path, &slow, &slow_us), SMP_OK);
+    assert_int_equal(smp__speeds_step(path, &other, &other_us), SMP_OK);
+    assert_true(fabs(slow_us - own_us) < 1e-6 * own_us && fabs(other_us - own_us) < 1e-6 * own_us);
+    options.planning.fix = path; /* whose cluster is that of the plan */
+    assert_int_equal(smp_plan_write(&options, path), SMP_ERR_INPUT);
+    smp_plan_destroy(plan);
+    unlink(path);
+}
+
 /* The fastest of three plans, once what was lost by the present one is what a change costs. */
 static void test_slow_device_changes_the_plan(void **state)
 {
@@ -279,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_slow_speed),
         cmocka_unit_test(test_slow_speeds_are_named),
         cmocka_unit_test(test_slow_devices_are_planned_for),
+        cmocka_unit_test(test_slow_devices_of_a_group),
         cmocka_unit_test(test_slow_device_changes_the_plan),
         cmocka_unit_test(test_slow_device_recovers),
         cmocka_unit_test(test_slow_device_is_tried_again),
