@@ -16,6 +16,7 @@
  *   A program that initialises MPI itself also finalises it, after the last smp_finalize.
  * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the
  *   batch policy and a timer slack of 1 us, while it has a job: not with runtime.keep_scheduling.
+ * - smp_elastic_join and smp_elastic_begin take signals and, under a supervisor, more: see there.
  * - A job on a GPU makes it the thread's current CUDA device; CUDA and NCCL, once loaded, stay.
  * - Plugins, once loaded, stay.
  *
@@ -246,6 +247,8 @@ typedef struct smp_optimizer_options {
     int delayed_shift;     /* 2 */
 } smp_optimizer_options;
 
+enum { SMP_OWN_STATE_BYTES = 1 << 20 }; /* of a program's own state, at most */
+
 /* Where and how a job runs. */
 typedef struct smp_runtime_options {
     /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
@@ -288,6 +291,14 @@ typedef struct smp_runtime_options {
      * is saved; after a failure it stays. */
     int64_t keep_every;
     const char *keep_in;
+    /* The program's own state, [own_bytes], 0 to SMP_OWN_STATE_BYTES of them: such as that of its
+     * sampler. It is a part of every checkpoint and kept state, as it stands on rank 0 when that is
+     * taken: by smp_save and smp_save_begin, and for keep_every at the end of smp_step, of a job of
+     * smp_elastic_begin in smp_elastic_step. smp_load sets it on every rank; what has none leaves
+     * it as it is, what has another number of bytes is refused. The caller's until smp_finalize. */
+    void *own_state;
+    int64_t own_bytes;
+    const char *rows; /* what smp_elastic_join sets: for smp_elastic_begin; or NULL */
 } smp_runtime_options;
 
 /* What a job is. Make one with smp_options_default(), then set fields. Strings are copied by the
@@ -487,6 +498,44 @@ SMP_API smp_status smp_load(smp *s, const char *path);
 /* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. Or
  * what the last smp_load_weights did not use. The same on every rank, valid until the next load. */
 SMP_API const char *smp_load_note(const smp *s);
+
+/* A program that lives under smp-run --elastic (docs/elastic.md), as its ranks; examples/elastic.c
+ * is a whole one. Without a supervisor it runs the same way, by mpirun.
+ *
+ *     smp_elastic_join, smp_init, smp_elastic_begin,
+ *     while there are steps and none says `ends`: smp_step, smp_elastic_step;
+ *     smp_elastic_end, smp_finalize; exit with its code
+ *
+ * Takes from the environment, where SMP_ELASTIC is set, what a supervisor has chosen: options->plan
+ * in place of options->model, runtime.keep_every and keep_in, rows, and device where one was given.
+ * *checkpoint: the folder of the job's checkpoints; else NULL, and nothing has changed. Strings are
+ * the environment's. From then on the process is killed when its parent ends, and SIGUSR1 asks for
+ * the end of the job. Not collective. Errors: SMP_ERR_INPUT for variables of another version, or
+ * that are missing or no numbers. */
+SMP_API smp_status smp_elastic_join(smp_options *options, const char **checkpoint);
+
+/* Loads the newest state, in memory or in `checkpoint`, as smp_load does, or begins where there is
+ * none; smp_steps_done says how far it is. `checkpoint` is made if absent, and the job's until
+ * smp_finalize; NULL: nothing is loaded or saved, and no signal taken. Until smp_finalize, which
+ * leaves them their defaults, SIGUSR1 and SIGTERM ask for the end of the job; SIGTERM after the
+ * death of another rank of this machine ends the process at once, with a line on standard error.
+ * Under a supervisor, which prints it, rank 0's standard output goes to a file, by lines: those
+ * that begin with "step N  loss " are printed once for each N, others as often as they come.
+ * Collective. Errors: as of smp_load, and SMP_ERR_INPUT for a folder that is another job's, an
+ * inference job, or a second call. */
+SMP_API smp_status smp_elastic_begin(smp *s, const char *checkpoint);
+
+/* After each smp_step, with its result: tells the supervisor that the step is done, and its loss,
+ * which has to have the same bits whenever the step is computed, and begins to keep the state of
+ * the step, own_state included. *ends: 1 once a signal has asked for the end: no further step,
+ * smp_elastic_end; the same on every rank. Collective. After an error the job can only be
+ * finalised. */
+SMP_API smp_status smp_elastic_step(smp *s, const smp_step_result *done, int *ends);
+
+/* Saves the state of the last step, unless that is done, if smp_elastic_begin had a folder.
+ * *exit_code: what the program is to end with: 0, or 4 after `ends`: the same command goes on.
+ * After a failure it is that of smp_status_exit_code. Collective. Errors: as of smp_save. */
+SMP_API smp_status smp_elastic_end(smp *s, int *exit_code);
 
 /* Copies weight `name` ("wte.weight") to `values` on every rank, the whole of it however the ranks
  * have it in parts; `count` is its number of elements. Collective. Errors: SMP_ERR_INPUT for an

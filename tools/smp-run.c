@@ -11,7 +11,7 @@
 #include "tools/elastic/hosts/agent.h"
 #include "tools/elastic/supervisor.h"
 #include "tools/run/run_options.h"
-#include "tools/run/supervised.h"
+#include "exec/elastic/supervised.h"
 #include "tools/run/training_loop.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"

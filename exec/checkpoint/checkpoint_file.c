@@ -19,6 +19,7 @@
 #include "graph/base/text.h"
 #include "graph/math/hash_lanes.h"
 #include "graph/safetensors/safetensors_write.h"
+#include "smp.h"
 
 /* What is kept for a whole weight, as it stands in the file. */
 typedef struct kept_number {
@@ -43,11 +44,19 @@ static void add_tensors(const smp_param *param, int states, const char *const *n
     out[1 + states] = (smp_written_tensor){name[1 + states], shape, smp_stored_dtype_find("U8")};
 }
 
+/* Of the program's own state and its hash. */
+static int64_t own_length(const smp__checkpoint_header *says)
+{
+    return says->own_bytes > 0 ? says->own_bytes + SMP__OWN_HASH_BYTES : 0;
+}
+
 /* "fc.weight", "fc.weight#1" .., "fc.weight#hashes": names of models have no #. */
-static smp_status name_tensors(const smp_graph *graph, int states, bool keeps, smp_arena *arena,
-                               smp_written_tensor *tensor)
+static smp_status name_tensors(const smp_graph *graph, const smp__checkpoint_header *says,
+                               smp_arena *arena, smp_written_tensor *tensor)
 {
     const char *name[SMP__CHECKPOINT_STATES + 2];
+    const int states = says->states;
+    smp_written_tensor *after = tensor + 1 + (int64_t)graph->n_param * (2 + states);
     tensor[0] = (smp_written_tensor){
         "#checkpoint", {1, {SMP__CHECKPOINT_HEADER_BYTES}}, smp_stored_dtype_find("U8")};
     for (int32_t i = 0; i < graph->n_param; i++) {
@@ -60,16 +69,19 @@ static smp_status name_tensors(const smp_graph *graph, int states, bool keeps, s
                 return SMP_ERR_NO_MEMORY;
         add_tensors(&graph->param[i], states, name, tensor + 1 + (int64_t)i * (2 + states));
     }
-    if (keeps)
-        tensor[1 + (int64_t)graph->n_param * (2 + states)] = (smp_written_tensor){
+    if (says->keeps)
+        *after++ = (smp_written_tensor){
             "#kept", {2, {graph->n_param, (int)sizeof(kept_number)}}, smp_stored_dtype_find("U8")};
+    if (says->own_bytes > 0)
+        *after = (smp_written_tensor){"#own", {1, {own_length(says)}}, smp_stored_dtype_find("U8")};
     return SMP_OK;
 }
 
-smp_status smp__checkpoint_head(const smp_graph *graph, int states, bool keeps, const char *path,
-                                smp_text *out)
+smp_status smp__checkpoint_head(const smp_graph *graph, const smp__checkpoint_header *says,
+                                const char *path, smp_text *out)
 {
-    const int64_t n = 1 + (int64_t)graph->n_param * (2 + states) + keeps;
+    const int64_t n =
+        1 + (int64_t)graph->n_param * (2 + says->states) + says->keeps + (says->own_bytes > 0);
     smp_arena *arena = smp_arena_create();
     smp_status status = arena ? SMP_OK : SMP_ERR_NO_MEMORY;
     smp_written_tensor *tensor =
@@ -78,7 +90,7 @@ smp_status smp__checkpoint_head(const smp_graph *graph, int states, bool keeps, 
     if (n < INT32_MAX && !tensor)
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && tensor)
-        status = name_tensors(graph, states, keeps, arena, tensor);
+        status = name_tensors(graph, says, arena, tensor);
     if (status == SMP_OK && tensor)
         status = smp_safetensors_head(path, tensor, (int32_t)n, out);
     smp_arena_destroy(arena);
@@ -101,14 +113,14 @@ smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
                                  const smp__checkpoint_header *header, const char *path)
 {
     const int64_t length = lseek(fd, 0, SEEK_END);
-    const int64_t bytes = header->at + smp__checkpoint_length(graph, header->states, header->keeps);
+    const int64_t bytes = header->at + smp__checkpoint_length(graph, header);
     smp_text head = {0};
     if (length != bytes)
         return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
                         bytes);
     if (header->at == 0)
         return SMP_OK;
-    smp_status status = smp__checkpoint_head(graph, header->states, header->keeps, path, &head);
+    smp_status status = smp__checkpoint_head(graph, header, path, &head);
     if (status == SMP_OK && (int64_t)head.length != header->at)
         status = smp_fail(SMP_ERR_INPUT, "%s: the list of tensors is damaged", path);
     if (status == SMP_OK)
@@ -126,10 +138,16 @@ int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states
     return SMP__CHECKPOINT_HEADER_BYTES + bytes * (1 + states);
 }
 
-int64_t smp__checkpoint_length(const smp_graph *graph, int states, bool keeps)
+/* Where the program's own state stands. */
+static int64_t own_offset(const smp_graph *graph, const smp__checkpoint_header *says)
 {
-    return smp__checkpoint_offset(graph, graph->n_param, states) +
-           (keeps ? graph->n_param * (int64_t)sizeof(kept_number) : 0);
+    return smp__checkpoint_offset(graph, graph->n_param, says->states) +
+           (says->keeps ? graph->n_param * (int64_t)sizeof(kept_number) : 0);
+}
+
+int64_t smp__checkpoint_length(const smp_graph *graph, const smp__checkpoint_header *says)
+{
+    return own_offset(graph, says) + own_length(says);
 }
 
 int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k)
@@ -202,6 +220,36 @@ smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *heade
     return SMP_OK;
 }
 
+int64_t smp__checkpoint_own_at(const smp__checkpoint_header *header, const smp_graph *graph)
+{
+    return header->at + own_offset(graph, header);
+}
+
+smp_status smp__checkpoint_own_write(int fd, const smp__checkpoint_header *header,
+                                     const smp_graph *graph, const void *own, const char *path)
+{
+    const int64_t at = smp__checkpoint_own_at(header, graph), bytes = header->own_bytes;
+    uint64_t hash = smp_hash(0, own, (size_t)bytes);
+    if (bytes == 0)
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_transfer(fd, (void *)own, bytes, at, true, path));
+    return smp__checkpoint_transfer(fd, &hash, sizeof hash, at + bytes, true, path);
+}
+
+smp_status smp__checkpoint_own_read(int fd, const smp__checkpoint_header *header,
+                                    const smp_graph *graph, void *own, const char *path)
+{
+    const int64_t at = smp__checkpoint_own_at(header, graph), bytes = header->own_bytes;
+    uint64_t hash;
+    if (bytes == 0)
+        return SMP_OK;
+    SMP_TRY(smp__checkpoint_transfer(fd, own, bytes, at, false, path));
+    SMP_TRY(smp__checkpoint_transfer(fd, &hash, sizeof hash, at + bytes, false, path));
+    return hash == smp_hash(0, own, (size_t)bytes)
+               ? SMP_OK
+               : smp_fail(SMP_ERR_INPUT, "%s: the program's own state is damaged", path);
+}
+
 smp_status smp__checkpoint_sync(int fd, const char *path)
 {
     if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: of what the file system cannot sync */
@@ -213,8 +261,9 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
                                         const char *model, const char *path)
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "", evaluated[64] = "", scale[96] = "";
-    char receipt[32] = "";
+    char receipt[32] = "", own[40] = "";
     const bool later = header->keeps || header->receipt[0] != '\0';
+    const int version = header->own_bytes > 0 ? SMP__CHECKPOINT_VERSION : later ? 6 : 5;
     if (header->evaluated) /* as many digits as bring back every bit */
         snprintf(evaluated, sizeof(evaluated), "evaluated %.17g\n", header->eval_loss);
     if (header->scaled)
@@ -223,15 +272,16 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
                  header->loss_scale.left);
     if (header->receipt[0] != '\0')
         snprintf(receipt, sizeof(receipt), "receipt %zu\n", strlen(header->receipt));
+    if (header->own_bytes > 0)
+        snprintf(own, sizeof own, "own %" PRId64 "\n", header->own_bytes);
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
              "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
-             " shuffled %d drop-last %d\n%s%s%s%soptimizer %s\nstates %d\n%smodel %s\n",
-             later ? SMP__CHECKPOINT_VERSION : 5, header->fingerprint, header->step,
-             header->samples, header->saved, header->order.known, header->order.seed,
-             header->order.held_out, header->order.shuffle, header->order.drop_last, evaluated,
-             scale, receipt, header->receipt, header->optimizer, header->states,
-             header->keeps ? "kept 1\n" : "", model);
+             " shuffled %d drop-last %d\n%s%s%s%soptimizer %s\nstates %d\n%s%smodel %s\n",
+             version, header->fingerprint, header->step, header->samples, header->saved,
+             header->order.known, header->order.seed, header->order.held_out, header->order.shuffle,
+             header->order.drop_last, evaluated, scale, receipt, header->receipt, header->optimizer,
+             header->states, header->keeps ? "kept 1\n" : "", own, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, header->at, true,
@@ -293,13 +343,23 @@ static bool parse_receipt(const char **at, smp__checkpoint_header *h)
 }
 
 /* The line `kept` of version 6, likewise. */
-static bool parse_kept(const char *at, smp__checkpoint_header *h)
+static bool parse_kept(const char **at, smp__checkpoint_header *h)
 {
-    int kept = 0;
-    if (strncmp(at, "\nkept ", 6) != 0)
+    int kept = 0, used = 0;
+    if (strncmp(*at, "\nkept ", 6) != 0)
         return true;
-    h->keeps = sscanf(at, " kept %d", &kept) == 1 && kept == 1;
+    h->keeps = sscanf(*at, " kept %d%n", &kept, &used) == 1 && kept == 1;
+    *at += used;
     return h->keeps;
+}
+
+/* The line `own` of version 7, likewise. */
+static bool parse_own(const char *at, smp__checkpoint_header *h)
+{
+    if (strncmp(at, "\nown ", 5) != 0)
+        return true;
+    return sscanf(at, " own %" SCNd64, &h->own_bytes) == 1 && h->own_bytes > 0 &&
+           h->own_bytes <= SMP_OWN_STATE_BYTES;
 }
 
 /* The lines that versions from 3 on have. */
@@ -311,11 +371,13 @@ static bool parse_lines(const char *at, smp__checkpoint_header *h)
                &h->fingerprint, &h->step, &h->samples, &h->saved, &used) != 4)
         return false;
     at += used;
-    return (h->version == 3 || (parse_order(&at, &h->order) && parse_evaluated(&at, h))) &&
-           (h->version < 5 || parse_loss_scale(&at, h)) &&
-           (h->version < 6 || parse_receipt(&at, h)) &&
-           sscanf(at, " optimizer %63s states %d%n", h->optimizer, &h->states, &used) == 2 &&
-           (h->version < 6 || parse_kept(at + used, h));
+    if ((h->version > 3 && !(parse_order(&at, &h->order) && parse_evaluated(&at, h))) ||
+        (h->version > 4 && !parse_loss_scale(&at, h)) ||
+        (h->version > 5 && !parse_receipt(&at, h)) ||
+        sscanf(at, " optimizer %63s states %d%n", h->optimizer, &h->states, &used) != 2)
+        return false;
+    at += used;
+    return (h->version < 6 || parse_kept(&at, h)) && (h->version < 7 || parse_own(at, h));
 }
 
 static bool parse(const char *bytes, smp__checkpoint_header *h)

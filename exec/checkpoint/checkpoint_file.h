@@ -11,7 +11,7 @@
 #include "schedule/memory/memory.h"
 #include "exec/checkpoint/checkpoint_folder.h"
 
-enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 6 };
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 7 };
 enum { SMP__CHECKPOINT_OLDEST = 3 };   /* that can be read */
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
@@ -40,21 +40,22 @@ typedef struct smp__checkpoint_header {
     char receipt[SMP__RECEIPT_BYTES]; /* exec/job/receipt.h, since version 6; "": none */
     int states;                       /* of the optimizer, per weight */
     bool keeps;                       /* ... and a number for each whole weight, since version 6 */
+    int64_t own_bytes;                /* of the program's own state, since version 7; 0: none */
     char optimizer[64];
 } smp__checkpoint_header;
 
 /* What a file begins with: the head of safetensors, so that others read weights and states as
- * tensors. A function of the model. Empty where it would be longer than readers take. path: for
- * messages. *out: smp_text_free. */
-smp_status smp__checkpoint_head(const smp_graph *graph, int states, bool keeps, const char *path,
-                                smp_text *out);
+ * tensors. A function of the model and of what the header says that there is. Empty where it would
+ * be longer than readers take. path: for messages. *out: smp_text_free. */
+smp_status smp__checkpoint_head(const smp_graph *graph, const smp__checkpoint_header *says,
+                                const char *path, smp_text *out);
 /* SMP_ERR_INPUT: the file does not begin with it, or is not as long as the model has it. */
 smp_status smp__checkpoint_check(int fd, const smp_graph *graph,
                                  const smp__checkpoint_header *header, const char *path);
 /* Where a weight begins in a file with so many states of the optimizer for each. From the beginning
  * of the header on, as all offsets and the length of the file. */
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states);
-int64_t smp__checkpoint_length(const smp_graph *graph, int states, bool keeps);
+int64_t smp__checkpoint_length(const smp_graph *graph, const smp__checkpoint_header *says);
 /* Where the values (k 0) or a state (k) of a weight begin, and the hashes of their pieces of
  * SMP_PIECE_ELEMENTS, 64 bits each. */
 int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k);
@@ -83,6 +84,16 @@ smp_status smp__checkpoint_kept_write(int fd, const smp__checkpoint_header *head
 smp_status smp__checkpoint_kept_read(int fd, const smp__checkpoint_header *header,
                                      const smp_graph *graph, int32_t param, double *kept,
                                      const char *path);
+
+/* Where the program's own state stands, own_bytes and their 64-bit hash, from the beginning of the
+ * file on: after everything else. */
+enum { SMP__OWN_HASH_BYTES = 8 };
+int64_t smp__checkpoint_own_at(const smp__checkpoint_header *header, const smp_graph *graph);
+/* own: [own_bytes]; of none, neither does anything. SMP_ERR_INPUT: it is damaged. */
+smp_status smp__checkpoint_own_write(int fd, const smp__checkpoint_header *header,
+                                     const smp_graph *graph, const void *own, const char *path);
+smp_status smp__checkpoint_own_read(int fd, const smp__checkpoint_header *header,
+                                    const smp_graph *graph, void *own, const char *path);
 
 /* Writes a header at header->at, of the lowest version that has what it says. */
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,

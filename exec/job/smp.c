@@ -7,6 +7,7 @@
 
 #include "exec/job/choose_device.h"
 #include "exec/job/job.h"
+#include "exec/job/on_signal.h"
 #include "exec/job/setup.h"
 #include "exec/optimizer/lr_schedule.h"
 #include "exec/save/checkpoint_keep.h"
@@ -41,7 +42,8 @@ static smp_status copy_options(smp *s, const smp_options *options)
                            &o->runtime.device,
                            &o->runtime.precision,
                            &o->runtime.offload_to,
-                           &o->runtime.keep_in};
+                           &o->runtime.keep_in,
+                           &o->runtime.rows};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     return SMP_OK;
@@ -142,6 +144,10 @@ static smp_status check_options(smp *s)
     if (o->runtime.max_skipped < 0)
         return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more",
                         o->runtime.max_skipped);
+    if (o->runtime.own_bytes < 0 || o->runtime.own_bytes > SMP_OWN_STATE_BYTES ||
+        (o->runtime.own_bytes > 0 && !o->runtime.own_state))
+        return smp_fail(SMP_ERR_INPUT, "own_bytes %lld: expected 0 to %d, and own_state",
+                        (long long)o->runtime.own_bytes, (int)SMP_OWN_STATE_BYTES);
     return SMP_OK;
 }
 
@@ -342,6 +348,8 @@ void smp_finalize(smp *s)
 {
     if (!s)
         return;
+    if (s->setup->elastic)
+        smp__on_signal(NULL, false); /* the handler knows the job */
     smp__job_free(s);
     smp__comm_close(s->comm);
     if (s->comm->failed)

@@ -298,6 +298,8 @@ static smp_status begin(smp *s, struct smp__keep *k)
         return SMP_OK;
     SMP_TRY(smp__updates_finish(s));
     SMP_TRY(smp__part_take(s, &k->part));
+    if (k->machines.n > 1) /* each writes what the first says */
+        SMP_TRY(smp__comm_share(s->comm, k->part.own, k->part.says.own_bytes, 0));
     if (smp__part_needs_copy(s))
         SMP_TRY(smp__part_copy(s, &k->part));
     k->state.step = s->step;
@@ -319,8 +321,24 @@ smp_status smp__keep_step(smp *s, const smp_step_result *done)
     if (!k)
         return SMP_OK;
     smp__heartbeat_step(k->heartbeat, s->step, 1e-6 * done->step_us);
-    if (s->step % s->options->runtime.keep_every != 0)
+    if (k->owed)
+        return smp_fail(SMP_ERR_INPUT, "smp_elastic_step was not called after the step before");
+    k->owed = s->step % s->options->runtime.keep_every == 0;
+    return k->defers ? SMP_OK : smp__keep_deferred(s);
+}
+
+void smp__keep_defer(smp *s)
+{
+    if (smp__keep_of(s))
+        smp__keep_of(s)->defers = true;
+}
+
+smp_status smp__keep_deferred(smp *s)
+{
+    struct smp__keep *k = smp__keep_of(s);
+    if (!k || !k->owed)
         return SMP_OK;
+    k->owed = false;
     smp__place_doing(s->place, "keeping its state");
     const smp_status status = begin(s, k);
     return smp__job_leave(s, status);
@@ -475,7 +493,7 @@ void smp__keep_rewind(smp *s)
 {
     struct smp__keep *k = smp__keep_of(s);
     if (k)
-        k->pending = false;
+        k->pending = k->owed = false;
     if (k)
         k->rewound = true;
 }

@@ -21,6 +21,10 @@ smp_status smp__keep_close(smp *s);
 
 /* A step is done: if its state is one to keep, a thread begins to write it. */
 smp_status smp__keep_step(smp *s, const smp_step_result *done);
+/* From now on that waits for smp__keep_deferred, which is called after each step: the program's own
+ * state is of the step then. SMP_ERR_INPUT of smp__keep_step: it was not called. */
+void smp__keep_defer(smp *s);
+smp_status smp__keep_deferred(smp *s);
 /* Before weights or states change: waits until this rank's thread has read them. */
 smp_status smp__keep_wait(smp *s);
 /* Between actions of a step: what this rank's thread has written goes to the other machine that is

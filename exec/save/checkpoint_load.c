@@ -40,6 +40,7 @@ typedef struct reading {
     int states;
     int64_t at_once;
     char *copy; /* [at_once] floats on their way to a device, or to states in bf16; or NULL */
+    char *own;  /* the program's own state; or NULL */
     smp__regroup parts; /* ... or to several */
 } reading;
 
@@ -146,6 +147,14 @@ static smp_status read_kept(smp *s, reading *r)
     return r->parts.status;
 }
 
+static smp_status read_own(smp *s, reading *r)
+{
+    if (r->own && r->parts.status == SMP_OK)
+        r->parts.status =
+            smp__checkpoint_own_read(r->fd, r->header, smp_graph_whole(s->graph), r->own, r->path);
+    return r->parts.status;
+}
+
 /* A job for inference has no place for the states, nor have weights that are idle. */
 static smp_status read_weights(smp *s, reading *r)
 {
@@ -153,6 +162,7 @@ static smp_status read_weights(smp *s, reading *r)
         for (int k = 0; k <= r->states && k <= smp__job_states(s); k++)
             SMP_TRY(read_weight(s, r, i, k));
     SMP_TRY(read_kept(s, r));
+    SMP_TRY(read_own(s, r));
     s->weights->stale = false;
     return smp__weights_round(s);
 }
@@ -178,6 +188,12 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
          header->states != smp__job_states(s) || header->keeps != smp__job_keeps(s)))
         return smp_fail(SMP_ERR_INPUT, "%s: has the state of optimizer %s, not of %s", path,
                         header->optimizer, s->optimizer->name);
+    if (s->options->runtime.own_bytes > 0 && header->own_bytes > 0 &&
+        header->own_bytes != s->options->runtime.own_bytes)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: has %" PRId64
+                        " bytes of a program's own state, this program has %" PRId64,
+                        path, header->own_bytes, s->options->runtime.own_bytes);
     return SMP_OK;
 }
 
@@ -199,6 +215,9 @@ static smp_status take_memory(smp *s, reading *r)
     const size_t bytes = (size_t)r->at_once * sizeof(float);
     if ((split || !host || rounds) && !(r->copy = malloc(bytes)))
         return smp_fail_memory(bytes);
+    const int64_t own_bytes = s->options->runtime.own_bytes > 0 ? r->header->own_bytes : 0;
+    if (own_bytes > 0 && !(r->own = malloc((size_t)own_bytes)))
+        return smp_fail_memory((size_t)own_bytes);
     return split ? smp__regroup_open(s, (smp__copies){0, 1}, false, &r->parts) : SMP_OK;
 }
 
@@ -210,7 +229,10 @@ static smp_status read_all(smp *s, reading *r)
         status = smp__comm_agree(s->comm, read_weights(s, r));
         s->broken = status != SMP_OK; /* some weights are new, some old */
     }
+    if (status == SMP_OK && r->own)
+        memcpy(s->options->runtime.own_state, r->own, (size_t)r->header->own_bytes);
     smp__regroup_close(&r->parts);
+    free(r->own);
     free(r->copy);
     return status;
 }

@@ -138,6 +138,18 @@ static smp_status take_kept(const smp *s, smp__part *p)
     return SMP_OK;
 }
 
+/* The program's own state, likewise. */
+static smp_status take_own(const smp *s, smp__part *p)
+{
+    const size_t bytes = (size_t)p->says.own_bytes;
+    if (bytes == 0)
+        return SMP_OK;
+    if (!p->own && !(p->own = malloc(bytes)))
+        return smp_fail_memory(bytes);
+    memcpy(p->own, s->options->runtime.own_state, bytes);
+    return SMP_OK;
+}
+
 smp_status smp__part_take(smp *s, smp__part *p)
 {
     smp__checkpoint_header *says = &p->says;
@@ -145,21 +157,21 @@ smp_status smp__part_take(smp *s, smp__part *p)
     smp__progress_save(s->progress, s->step, says);
     says->states = smp__job_states(s);
     says->keeps = smp__job_keeps(s);
+    says->own_bytes = s->options->runtime.own_bytes;
     says->fingerprint = s->graph->weights_fingerprint;
     snprintf(says->optimizer, sizeof says->optimizer, "%s", s->optimizer->name);
     if (!p->headed)
-        SMP_TRY(smp__checkpoint_head(smp_graph_whole(s->graph), says->states, says->keeps,
-                                     "a checkpoint", &p->head));
+        SMP_TRY(smp__checkpoint_head(smp_graph_whole(s->graph), says, "a checkpoint", &p->head));
     p->headed = true;
     says->at = (int64_t)p->head.length;
     p->heads = (p->sharers.n > 0 ? s->comm->node_rank : s->comm->world_rank) == 0;
+    SMP_TRY(take_own(s, p));
     return take_kept(s, p);
 }
 
 int64_t smp__part_file_bytes(const smp *s, const smp__part *p)
 {
-    return p->says.at +
-           smp__checkpoint_length(smp_graph_whole(s->graph), p->says.states, p->says.keeps);
+    return p->says.at + smp__checkpoint_length(smp_graph_whole(s->graph), &p->says);
 }
 
 void smp__part_free(smp__part *p)
@@ -167,6 +179,7 @@ void smp__part_free(smp__part *p)
     smp_text_free(&p->head);
     free(p->staging);
     free(p->kept);
+    free(p->own);
     *p = (smp__part){0};
 }
 
@@ -286,6 +299,14 @@ static smp_status add_kept(const smp *s, const smp__part *p, int32_t index, smp_
     return p->says.keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
 }
 
+static smp_status add_own(const smp *s, const smp__part *p, smp__spans *out)
+{
+    const int64_t at = smp__checkpoint_own_at(&p->says, smp_graph_whole(s->graph));
+    if (p->says.own_bytes == 0)
+        return SMP_OK;
+    return smp__spans_add(out, at, at + p->says.own_bytes + SMP__OWN_HASH_BYTES);
+}
+
 static int64_t head_bytes(const smp__part *p)
 {
     return p->says.at + SMP__CHECKPOINT_HEADER_BYTES;
@@ -301,6 +322,8 @@ smp_status smp__part_spans(const smp *s, const smp__part *p, smp__spans *out)
         if (range.begin == 0 && range.end > 0)
             SMP_TRY(add_kept(s, p, i, out));
     }
+    if (p->heads)
+        SMP_TRY(add_own(s, p, out));
     smp__spans_join(out);
     return SMP_OK;
 }
@@ -318,18 +341,22 @@ smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *ou
         }
         SMP_TRY(add_kept(s, p, i, out));
     }
+    SMP_TRY(add_own(s, p, out));
     smp__spans_join(out);
     return SMP_OK;
 }
 
 smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path)
 {
+    const smp_graph *whole = smp_graph_whole(s->graph);
     smp__checkpoint_header header = p->says;
     header.saved = saved;
     if (p->heads && p->head.data)
         SMP_TRY(smp__checkpoint_transfer(fd, p->head.data, header.at, 0, true, path));
     if (p->heads)
-        SMP_TRY(smp__checkpoint_header_write(fd, &header, smp_graph_whole(s->graph)->name, path));
+        SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
+    if (p->heads)
+        SMP_TRY(smp__checkpoint_own_write(fd, &header, whole, p->own, path));
     return write_weights(s, p, fd, path);
 }
 

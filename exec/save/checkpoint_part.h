@@ -24,6 +24,7 @@ typedef struct smp__part {
     char *staging;               /* host memory for a copy, kept for the next one, or NULL */
     const char *copy;            /* what is written: `staging`, or NULL: what stands in the arena */
     double *kept;                /* [memory->n_param], what the optimizer keeps, or NULL */
+    char *own;                   /* [says.own_bytes], the program's own state, or NULL */
     smp__sharers sharers;        /* who writes what; n is 0: all that have it */
     bool heads;                  /* this rank writes head and header */
 } smp__part;

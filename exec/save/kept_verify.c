@@ -1,5 +1,6 @@
 /* Damage in places; see the header. Whatever is read has a hash beside it: pieces of weights and
- * states, numbers that are kept, the header; the head is a function of the model. */
+ * states, numbers that are kept, a program's own state, the header; the head is a function of the
+ * model. */
 #include "exec/save/kept_verify.h"
 
 #include <stdlib.h>
@@ -60,9 +61,24 @@ static smp_status look_at_header(const looking *l)
     return smp__spans_add(l->bad, 0, l->says->at + SMP__CHECKPOINT_HEADER_BYTES);
 }
 
+static smp_status look_at_own(const looking *l)
+{
+    const int64_t bytes = l->says->own_bytes, at = smp__checkpoint_own_at(l->says, l->whole),
+                  end = at + bytes + SMP__OWN_HASH_BYTES;
+    if (bytes == 0 || !smp__spans_cover(l->spans, at, end))
+        return SMP_OK;
+    char *own = malloc((size_t)bytes);
+    if (!own)
+        return smp_fail_memory((size_t)bytes);
+    const bool whole = smp__checkpoint_own_read(l->file, l->says, l->whole, own, l->path) == SMP_OK;
+    free(own);
+    return whole ? SMP_OK : smp__spans_add(l->bad, at, end);
+}
+
 static smp_status look_at_all(const looking *l)
 {
     SMP_TRY(look_at_header(l));
+    SMP_TRY(look_at_own(l));
     for (int32_t param = 0; param < l->whole->n_param; param++) {
         const int64_t pieces = smp__checkpoint_pieces(l->whole->param[param].elements);
         for (int k = 0; k <= l->says->states; k++)

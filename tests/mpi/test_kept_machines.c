@@ -103,6 +103,8 @@ typedef struct shape {
 static const shape line = {4, 1, 1, 1}, replicas = {2, 2, 1, 1}, parts = {1, 4, 4, 1},
                    half_parts = {1, 4, 2, 1}, groups = {2, 1, 1, 2}, split_parts = {1, 2, 2, 2};
 
+static int64_t own_state[3]; /* the step, and what ranks do not have alike */
+
 static smp_options options_for(shape sh, int64_t every)
 {
     smp_options options = options_of(model_file, (cut){sh.stages, sh.ddp, SAMPLES / sh.ddp, 1, 1});
@@ -113,6 +115,8 @@ static smp_options options_for(shape sh, int64_t every)
     options.optimizer.lr = 0.01f;
     options.runtime.keep_every = every;
     options.runtime.keep_in = kept;
+    options.runtime.own_state = own_state;
+    options.runtime.own_bytes = sizeof own_state;
     return options;
 }
 
@@ -124,6 +128,8 @@ static double step(smp *job)
         x[i] = (float)((7 * i + (int)job->step) % 11) / 5.0f - 1.0f;
         wanted[i] = (float)(5 * i % 13) / 6.0f - 1.0f;
     }
+    own_state[0] = job->step + 1;
+    own_state[2] = world_rank;
     const int64_t first = smp_samples_before(job) * FEATURES;
     const void *inputs[] = {x + first, wanted + first};
     must(smp_step(job, inputs, &result));
@@ -211,7 +217,10 @@ static smp *go_on(shape sh, const char *machines, int64_t from, bool memory)
     put_on(machines);
     smp_options options = options_for(sh, 1);
     smp *job = open_job(&options);
+    own_state[0] = -1;
     must(smp_load(job, saved));
+    assert_int_equal(own_state[0], job->step);
+    assert_int_equal(own_state[2], 0); /* rank 0's */
     if (job->step != from && world_rank == 0)
         print_error("on %s: step %" PRId64 ": %s\n", machines, job->step, smp_load_note(job));
     assert_int_equal(job->step, from);
@@ -537,8 +546,10 @@ static void test_copy(void **state)
     clean();
 }
 
-/* Changes a byte of the last weight in what a machine has of a state. */
-static void damage(int number, int64_t step)
+enum { IN_WEIGHT = 2000, IN_OWN_STATE = 20 }; /* bytes before the end of a state */
+
+/* Changes a byte in what a machine has of a state. */
+static void damage(int number, int64_t step, int place)
 {
     MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank == 0) {
@@ -546,7 +557,7 @@ static void damage(int number, int64_t step)
         snprintf(path, sizeof path, "%s/checkpoint-%010" PRId64 ".smp", folder_of(number), step);
         const int file = open(path, O_RDWR);
         assert_true(file >= 0);
-        const off_t at = lseek(file, 0, SEEK_END) - 2000;
+        const off_t at = lseek(file, 0, SEEK_END) - place;
         assert_int_equal(pread(file, &byte, 1, at), 1);
         byte ^= 1;
         assert_int_equal(pwrite(file, &byte, 1, at), 1);
@@ -559,9 +570,9 @@ static void damage(int number, int64_t step)
 static void test_damage(void **state)
 {
     (void)state;
-    for (int number = 0; number < 2; number++) {
+    for (int i = 0; i < 4; i++) {
         live(line, "0011", 5, 1);
-        damage(number, 5);
+        damage(i % 2, 5, i < 2 ? IN_WEIGHT : IN_OWN_STATE);
         smp *job = go_on(replicas, "0011", 5, true);
         assert_true((smp_load_note(job)[0] == '\0') ||
                     strstr(smp_load_note(job), "is damaged; took another machine's copy"));
@@ -569,8 +580,8 @@ static void test_damage(void **state)
         smp_finalize(job);
     }
     live(line, "0011", 5, 1);
-    damage(0, 5);
-    damage(1, 5);
+    damage(0, 5, IN_WEIGHT);
+    damage(1, 5, IN_WEIGHT);
     smp *job = go_on(line, "0011", 4, true);
     assert_non_null(strstr(smp_load_note(job), "is damaged; took the one before, "));
     go(job, 6);

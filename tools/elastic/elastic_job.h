@@ -2,6 +2,7 @@
 #ifndef SMP_TOOLS_ELASTIC_ELASTIC_JOB_H
 #define SMP_TOOLS_ELASTIC_ELASTIC_JOB_H
 
+#include "exec/elastic/supervised.h"
 #include "tools/elastic/device_slots.h"
 #include "tools/elastic/elastic_options.h"
 #include "tools/elastic/elastic_record.h"

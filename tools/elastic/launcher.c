@@ -72,7 +72,7 @@ smp_status smp__launcher_start(char *const *argv, smp__launcher *out)
     return smp_fail(SMP_ERR_INPUT, "%s; --launcher names another program", why);
 }
 
-/* What Open MPI says of the rank that ended a job, and ranks of what they go on from. */
+/* What Open MPI says of the rank that ended a job. */
 static void note_line(smp__told *told, const char *line)
 {
     const char *rank = strstr(line, "process rank "), *by = strstr(line, "exited on signal ");
@@ -83,13 +83,10 @@ static void note_line(smp__told *told, const char *line)
     const char *abort_by = strstr(line, "MPI_ABORT was invoked on rank ");
     if (abort_by && told->rank < 0)
         told->rank = (int)strtol(abort_by + strlen("MPI_ABORT was invoked on rank "), NULL, 10);
-    if (strncmp(line, "smp-run: resumed ", strlen("smp-run: resumed ")) == 0) {
-        told->loaded = true;
-        told->from_memory = strstr(line, "from memory") != NULL;
-        const char *bytes = strrchr(line, '(');
-        if (bytes && strstr(bytes, "from other hosts)"))
-            told->fetched = strtoll(bytes + 1, NULL, 10);
-    }
+    const char *bytes = strrchr(line, '(');
+    if (strncmp(line, "smp-run: resumed ", strlen("smp-run: resumed ")) == 0 && bytes &&
+        strstr(bytes, "from other hosts)"))
+        told->fetched = strtoll(bytes + 1, NULL, 10);
 }
 
 static void pass_line(smp_text *part, int to, smp__told *told)

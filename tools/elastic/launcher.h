@@ -12,9 +12,7 @@
 /* What its standard error has told of the job. */
 typedef struct smp__told {
     int rank, signal;  /* that ended it; -1 and 0: nothing was said */
-    bool from_memory;  /* what the job goes on from */
-    bool loaded;       /* the state is there */
-    long long fetched; /* ... bytes of it that hosts had from others */
+    long long fetched; /* bytes of the state that hosts had from others */
 } smp__told;
 
 typedef struct smp__launcher {

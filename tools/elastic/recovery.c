@@ -442,7 +442,7 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
     smp__events *e = &job->events;
     const int64_t from = job->rows.first - 1;
     const int64_t lost = job->reached > from ? job->reached - from : 0;
-    const bool memory = job->launcher.told.from_memory;
+    const bool memory = job->rows.from_memory;
     const char *source = from == 0 ? "beginning" : memory ? "memory" : "checkpoint";
     const double now_s = job->first_mark_s;
     const double loaded_s = job->loaded_s > 0.0 ? job->loaded_s : now_s;

@@ -15,7 +15,7 @@
 
 #include "tools/elastic/events.h"
 #include "tools/elastic/outlet.h"
-#include "tools/run/supervised.h"
+#include "exec/elastic/supervised.h"
 
 enum {
     HEAD_BYTES = 64,
@@ -151,6 +151,12 @@ static bool is_pace(const char *line, int *rank, double *times)
     return sscanf(line, SMP__PACE_MARK_READ, rank, times) == 2 && *rank >= 0 && *times > 0.0;
 }
 
+/* A mark of a state that ranks have loaded. */
+static bool is_load(const char *line)
+{
+    return strcmp(line, SMP__MEMORY_MARK) == 0 || strcmp(line, SMP__DISK_MARK) == 0;
+}
+
 /* Looks at the marks of all lines that have come. */
 static smp_status take_marks(smp__rows *rows)
 {
@@ -170,6 +176,10 @@ static smp_status take_marks(smp__rows *rows)
                 SMP_TRY(take_mark(rows, step, bits));
             else if (is_pace(block + at, &rank, &times) && rows->tell_pace && !rows->silent)
                 rows->tell_pace(rows->context, rank, times);
+            else if (is_load(block + at)) {
+                rows->loaded = true;
+                rows->from_memory = strcmp(block + at, SMP__MEMORY_MARK) == 0;
+            }
         }
         rows->read_to += (int64_t)used;
     }
@@ -187,7 +197,7 @@ static size_t sift(smp__rows *rows, char *text, size_t bytes)
         int rank = 0;
         double times = 0.0;
         const bool mark = sscanf(text + at, SMP__STEP_MARK_READ, &step, &bits) == 2 ||
-                          is_pace(text + at, &rank, &times);
+                          is_pace(text + at, &rank, &times) || is_load(text + at);
         int64_t *printed = mark ? NULL : printed_of(rows, text + at, &step);
         if (mark || (printed && step <= *printed))
             continue;
@@ -277,6 +287,7 @@ smp_status smp__rows_begin(smp__rows *rows)
 {
     SMP_TRY(take_silently(rows));
     rows->first = rows->at = rows->n_again = 0;
+    rows->loaded = rows->from_memory = false;
     if (ftruncate(rows->file, rows->read_to) != 0)
         return fail_file(rows->path, "cannot be cut");
     rows->room_to = 0;

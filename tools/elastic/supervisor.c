@@ -258,7 +258,7 @@ static void look_at_lost_host(smp__elastic_job *job)
 static void look_at_ranks(smp__elastic_job *job)
 {
     const smp__ranks *ranks = &job->hosts.ranks;
-    if (job->loaded_s == 0.0 && (job->launcher.told.loaded || ranks->n_known == ranks->n))
+    if (job->loaded_s == 0.0 && (job->rows.loaded || ranks->n_known == ranks->n))
         job->loaded_s = smp_clock_s();
     const int quiet = smp__ranks_quiet(&job->hosts, job->options->beat_limit_s);
     if (quiet >= 0 && job->stalled < 0) {

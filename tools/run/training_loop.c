@@ -17,7 +17,7 @@
 #include "tools/run/prediction.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/run_outputs.h"
-#include "tools/run/supervised.h"
+#include "exec/elastic/supervised.h"
 #include "exec/save/checkpoint_keep.h"
 #include "exec/save/checkpoint_load.h"
 #include "exec/save/checkpoint_save.h"
@@ -227,6 +227,8 @@ static smp_status resume(smp__trainer *t)
         fprintf(stderr, "smp-run: resumed after step %lld of %s\n",
                 (long long)smp_steps_done(t->job), path);
     }
+    if (t->prints && o->rows)
+        smp__supervised_loaded(smp__keep_was_loaded(t->job));
     return SMP_OK;
 }
 
@@ -281,7 +283,8 @@ static smp_status save_kept(smp__trainer *t)
 static smp_status run_steps(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
-    SMP_TRY(smp_agree(t->job, t->prints && o->rows ? smp__supervised_output(o->rows) : SMP_OK));
+    SMP_TRY(smp_agree(t->job,
+                      t->prints && o->rows ? smp__supervised_output("--rows", o->rows) : SMP_OK));
     if (t->prints)
         smp__print_target(t->job);
     print_keep(t);

@@ -8,8 +8,6 @@
 
 #define SMP__SEED_DEFAULT UINT64_MAX
 
-enum { SMP__EXIT_STOPPED = 4 }; /* exit code: a signal has ended the job, which can be resumed */
-
 typedef struct smp_train_options {
     smp_options job;
     const char *const *data; /* --data sources; may be none if steps is 0 */

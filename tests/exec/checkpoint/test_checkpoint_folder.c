@@ -78,7 +78,7 @@ static void test_checkpoint_order(void **state)
     put_saved(4, 6);
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
-    put_header(8, "SMP checkpoint 7\nlater\n");
+    put_header(8, "SMP checkpoint 8\nlater\n");
     put_header(9, "none");
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
@@ -92,7 +92,7 @@ static void test_checkpoint_order(void **state)
 static void test_checkpoint_pruned(void **state)
 {
     (void)state;
-    put_header(8, "SMP checkpoint 7\nlater\n");
+    put_header(8, "SMP checkpoint 8\nlater\n");
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
@@ -444,9 +444,9 @@ static void test_checkpoint_other_versions(void **state)
 {
     (void)state;
     smp__checkpoint_header header;
-    must(read_header("SMP checkpoint 7\n", true, &header));
-    assert_int_equal(header.version, 7);
-    assert_int_equal(read_header("SMP checkpoint 7\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 8\n", true, &header));
+    assert_int_equal(header.version, 8);
+    assert_int_equal(read_header("SMP checkpoint 8\n", false, &header), SMP_ERR_INPUT);
     must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
                      false, &header));
     assert_true(header.version == 1 && header.saved == 0);

@@ -271,8 +271,8 @@ static void test_checkpoint_version_1(void **state)
         for (int s = 2; s <= 3; s++)
             set_header(file_of(s), header, version == 2);
         expect_refused(job, version == 1
-                                ? "smp: is of version 1, this program reads versions 3 to 6"
-                                : "smp: is of version 2, this program reads versions 3 to 6");
+                                ? "smp: is of version 1, this program reads versions 3 to 7"
+                                : "smp: is of version 2, this program reads versions 3 to 7");
     }
     step(job); /* nothing was touched */
     smp_finalize(job);
@@ -284,8 +284,8 @@ static void test_checkpoint_later_version(void **state)
     (void)state;
     double losses[4];
     smp *job = save_steps(2, 3, losses);
-    set_header(file_of(3), "SMP checkpoint 7\nof another kind\n", true);
-    expect_refused(job, "0000000003.smp: is of version 7, this program reads versions 3 to 6");
+    set_header(file_of(3), "SMP checkpoint 8\nof another kind\n", true);
+    expect_refused(job, "0000000003.smp: is of version 8, this program reads versions 3 to 7");
     for (int s = 0; s < 3; s++) {
         step(job);
         must(smp_save(job, saved));

@@ -1,5 +1,5 @@
 /* A rank under a supervisor; see the header. */
-#include "tools/run/supervised.h"
+#include "exec/elastic/supervised.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +17,14 @@ void smp__supervised_begin(void)
         raise(SIGKILL);
 }
 
-smp_status smp__supervised_output(const char *path)
+smp_status smp__supervised_output(const char *option, const char *path)
 {
     const int file = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
     const bool moved = file >= 0 && dup2(file, STDOUT_FILENO) >= 0;
     const int error = errno;
     if (file >= 0)
         close(file);
-    return moved ? SMP_OK : smp_fail(SMP_ERR_FAILED, "--rows: %s: %s", path, strerror(error));
+    return moved ? SMP_OK : smp_fail(SMP_ERR_FAILED, "%s: %s: %s", option, path, strerror(error));
 }
 
 void smp__supervised_mark(int64_t step, double loss)
@@ -38,5 +38,11 @@ void smp__supervised_mark(int64_t step, double loss)
 void smp__supervised_pace(int rank, double times)
 {
     printf(SMP__PACE_MARK "\n", rank, times);
+    fflush(stdout);
+}
+
+void smp__supervised_loaded(bool from_memory)
+{
+    puts(from_memory ? SMP__MEMORY_MARK : SMP__DISK_MARK);
     fflush(stdout);
 }

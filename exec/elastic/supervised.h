@@ -1,0 +1,42 @@
+/* A rank under a supervisor (tools/elastic/): its output goes to a file that outlives both, and it
+ * ends with its launcher. What a program that is no smp-run is told stands in its environment. */
+#ifndef SMP_EXEC_ELASTIC_SUPERVISED_H
+#define SMP_EXEC_ELASTIC_SUPERVISED_H
+
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "graph/base/status.h"
+
+/* Before the lines of a step, also of one that has none: its number, and the bits of its loss. */
+#define SMP__STEP_MARK "# step %" PRId64 " %016" PRIx64
+#define SMP__STEP_MARK_READ "# step %" SCNd64 " %" SCNx64
+/* A rank is so many times slower than half of the ranks; 1: no more. */
+#define SMP__PACE_MARK "# rank %d slow %.3f"
+#define SMP__PACE_MARK_READ "# rank %d slow %lf"
+/* A state is loaded. */
+#define SMP__MEMORY_MARK "# from memory"
+#define SMP__DISK_MARK "# from checkpoint"
+
+/* What a program is told: smp_elastic_join in smp.h. */
+#define SMP__ELASTIC "SMP_ELASTIC"
+#define SMP__ELASTIC_VERSION "1"
+#define SMP__ELASTIC_PLAN "SMP_ELASTIC_PLAN"
+#define SMP__ELASTIC_CHECKPOINT "SMP_ELASTIC_CHECKPOINT"
+#define SMP__ELASTIC_ROWS "SMP_ELASTIC_ROWS"
+#define SMP__ELASTIC_KEEP_EVERY "SMP_ELASTIC_KEEP_EVERY"
+#define SMP__ELASTIC_KEEP_IN "SMP_ELASTIC_KEEP_IN"
+#define SMP__ELASTIC_DEVICE "SMP_ELASTIC_DEVICE"
+
+enum { SMP__EXIT_STOPPED = 4 }; /* exit code: a signal has ended the job, which can be resumed */
+
+/* The process is killed when its parent ends, however that ends. */
+void smp__supervised_begin(void);
+/* Standard output goes to the end of the file, which is there. option: that named it. */
+smp_status smp__supervised_output(const char *option, const char *path);
+/* Marks. */
+void smp__supervised_mark(int64_t step, double loss);
+void smp__supervised_pace(int rank, double times);
+void smp__supervised_loaded(bool from_memory);
+
+#endif
