@@ -104,5 +104,9 @@ ends 4
 expect_equal "locks" "$(find one -name '.*')" ''
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-in "$PWD/none" --log log
 printf 'smp: 1\nplan: plan.yaml\nelastic: true\n' >job.yaml
+program=(smp-run --elastic model.yaml -n 2 --checkpoint run)
+expect_bad '^smp-run: --: expected a program' "${program[@]}" --
+expect_bad '^smp-run: \./absent: cannot be run' "${program[@]}" -- ./absent
+expect_bad '^smp-run: --lr: is for smp-run as a rank; the ranks are ./train' "${program[@]}" --lr 0.1 -- ./train --lr 0.1
 expect_bad '^smp-run: --elastic: expected on the command line' smp-run --config job.yaml --data text.txt
 finish

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/elastic/program_ranks.h"
+
 #define AT(field) offsetof(smp__elastic_options, field)
 
 enum { OWN, RUN, PLANNING }; /* parts of the table */
@@ -104,6 +106,17 @@ static void tell_option(void *options, const smp_option *row, const char *text)
         add_given(&o->planning, row, text, ' ');
 }
 
+/* Beside a program of the user's, smp-run trains nothing. */
+static smp_status check_option(const void *options, const smp_option *row, const char *name)
+{
+    const smp__elastic_options *o = options;
+    if (row->part != RUN || !o->command || smp__program_allows(row->name))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: is for smp-run as a rank; the ranks are %s, whose options follow it", name,
+                    o->n_command > 0 ? o->command[0] : "the program after --");
+}
+
 static smp_status make_table(smp__elastic_options *o)
 {
     const smp_option_part part[] = {
@@ -119,7 +132,8 @@ static smp_status make_table(smp__elastic_options *o)
         .argument = "model",
         .usage =
             "smp-run --elastic MODEL -n MIN:MAX --global-batch N --checkpoint DIR --data SOURCE "
-            "[options]",
+            "[options]\n"
+            "smp-run --elastic MODEL -n MIN:MAX --checkpoint DIR [options] -- PROGRAM [arguments]",
         .about =
             "Plans the model for MAX devices, starts that many ranks, and goes on when a rank dies "
             "or hangs, or devices are taken away or given back: with a plan for those at hand, "
@@ -129,11 +143,13 @@ static smp_status make_table(smp__elastic_options *o)
             "each step's row is printed once.\n\nOptions of the search that shape a plan "
             "(--stages, "
             "--ddp, --chunks, --microbatches, --shard and the like) are for the first; those of "
-            "smp-run go to every rank. Started again with the same command, it goes on.",
+            "smp-run go to every rank. Started again with the same command, it goes on.\n\n"
+            "PROGRAM, on libsmp, takes the place of smp-run as the ranks: smp_elastic_join.",
         .exits = "SIGINT, SIGTERM and SIGUSR1 save after the step in progress and end the job.\n\n"
                  "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan for the "
                  "devices at hand, 4 ended by a signal and saved",
         .row = o->rows,
+        .check = check_option,
         .told = tell_option,
     };
     return SMP_OK;
@@ -148,6 +164,8 @@ static smp_status check(smp__elastic_options *o)
         return smp_fail(SMP_ERR_INPUT, "--elastic needs -n MIN:MAX devices");
     if (!train->checkpoint || *train->checkpoint == '\0')
         return smp_fail(SMP_ERR_INPUT, "--elastic needs --checkpoint DIR");
+    if (o->command)
+        SMP_TRY(smp__program_check(o->command[0]));
     if (getenv("OMPI_COMM_WORLD_RANK"))
         return smp_fail(SMP_ERR_INPUT, "--elastic starts mpirun itself: start it without");
     SMP_TRY(smp_file_open(o->run.common.operand, &model, &bytes));
@@ -170,11 +188,17 @@ smp_status smp__elastic_options_read(int argc, char **argv, smp__elastic_options
                                 .keep_for_s = 3600.0,
                                 .failures_allowed = 3};
     smp__run_options_begin(&o->run);
+    const int words = smp__program_at(argc, argv);
+    if (words < argc) {
+        o->command = argv + words + 1;
+        o->n_command = argc - words - 1;
+        o->run.train.steps = 0; /* the program's */
+    }
     o->arena = smp_arena_create();
     if (!o->arena)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(make_table(o));
-    SMP_TRY(smp_options_read(&o->table, argc, argv, 1, o));
+    SMP_TRY(smp_options_read(&o->table, words, argv, 1, o));
     return o->run.common.help || o->run.common.version ? SMP_OK : check(o);
 }
 

@@ -25,6 +25,10 @@ typedef struct smp__elastic_options {
     smp_arena *arena;
     smp_text passed; /* options of the ranks, "--name=value" each, NUL-terminated one by one */
     int n_passed;
+    char *const
+        *command; /* [n_command], NULL at the end: a program of the user's and its arguments,
+                             in place of smp-run as ranks */
+    int n_command;
     smp_text planning; /* the model, and options of the search, as they were given */
 } smp__elastic_options;
 

@@ -37,14 +37,16 @@ static bool save_kept(smp__elastic_job *job)
         return true;
     if (job->ousted) /* the other supervisor has what agents hold */
         return false;
-    if (job->code == 0) /* hosts that ranks have left may still have something */
+    /* Hosts that ranks have left may still have something; a program may not have saved. */
+    if (job->code == 0 && !job->options->command)
         return job->hosts.n == 1 || remove_kept(job);
     const smp_status status = job->hosts.n > 1
                                   ? smp__hosts_save(&job->hosts, job->folder, &step)
                                   : smp__checkpoint_copy_last(job->keep, job->folder, &step);
     if (status != SMP_OK) {
         smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
-        job->code = job->code == SMP__EXIT_STOPPED ? 1 : job->code; /* which says: saved */
+        if (job->code == 0 || job->code == SMP__EXIT_STOPPED) /* which say: saved */
+            job->code = 1;
         return false;
     }
     if (step > 0)

@@ -9,6 +9,7 @@
 #include "graph/base/clock.h"
 #include "tools/elastic/hosts/agent.h"
 #include "tools/elastic/hosts/agent_command.h"
+#include "tools/elastic/program_ranks.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -177,6 +178,10 @@ static smp_status add_ranks(command *c, const smp__elastic_job *job, int n)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(add(c, "-n"));
     SMP_TRY(add(c, number));
+    for (int i = 0; i < job->options->n_command; i++)
+        SMP_TRY(add(c, job->options->command[i]));
+    if (job->options->command)
+        return SMP_OK;
     SMP_TRY(add(c, job->program));
     SMP_TRY(add(c, job->plan));
     return add_options(c, job);
@@ -197,6 +202,11 @@ static smp_status add_host(command *c, const smp__elastic_job *job, int from, in
             status = add(c, shown);
     }
     smp_text_free(&gpus);
+    for (int i = 0; status == SMP_OK && job->options->command && smp__program_variables[i]; i++) {
+        status = add(c, "-x");
+        if (status == SMP_OK)
+            status = add(c, smp__program_variables[i]);
+    }
     if (status == SMP_OK)
         status = add(c, "--host");
     if (status == SMP_OK)
@@ -223,7 +233,7 @@ static smp_status start(smp__elastic_job *job)
     int hosts = 0;
     for (int i = 0; i < job->hosts.n; i++)
         hosts += job->hosts.host[i].used;
-    const int most = (job->options->n_passed + 64) * (hosts + 1);
+    const int most = (job->options->n_passed + job->options->n_command + 64) * (hosts + 1);
     const bool alike = !is_several(job) || job->options->launcher;
     command c = {.most = most, .arena = smp_arena_create()};
     if (!c.arena)
@@ -232,6 +242,8 @@ static smp_status start(smp__elastic_job *job)
     smp_status status = c.word ? add_launcher(&c, job) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = alike ? add_ranks(&c, job, job->devices) : add_hosts(&c, job);
+    if (status == SMP_OK && job->options->command)
+        status = smp__program_tell(job);
     if (status == SMP_OK)
         status = show_gpus(job);
     if (status == SMP_OK)

@@ -11,7 +11,7 @@
 #include "tools/show/picture.h"
 #include "tools/run/printed_lines.h"
 #include "tools/run/printed_times.h"
-#include "tools/run/supervised.h"
+#include "exec/elastic/supervised.h"
 
 static bool wants_bar(const smp__trainer *t)
 {
