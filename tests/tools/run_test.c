@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     const double budget_s = atof(argv[3]);
     const int tries = atoi(argv[4]);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    char sessions[] = "/tmp/smp-mpi-XXXXXX"; /* short: names of sockets in it have 107 bytes */
+    char sessions[] = P_tmpdir "/smp-mpi-XXXXXX"; /* short: names of sockets have 107 bytes */
     const int own_sessions = make_sessions(sessions);
     int code = 1;
     double wall_s = 0, processor_s = 0;

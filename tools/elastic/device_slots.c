@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/elastic/events.h"
+#include "tools/elastic/output/events.h"
 
 enum { FILE_BYTES = 64 * 1024 };
 

@@ -6,12 +6,12 @@
 #include "tools/elastic/device_slots.h"
 #include "tools/elastic/elastic_options.h"
 #include "tools/elastic/elastic_record.h"
-#include "tools/elastic/events.h"
+#include "tools/elastic/output/events.h"
 #include "tools/elastic/hosts/hosts.h"
 #include "tools/elastic/launcher.h"
 #include "tools/elastic/moves/state_moves.h"
 #include "tools/elastic/plans.h"
-#include "tools/elastic/rows_file.h"
+#include "tools/elastic/output/rows_file.h"
 
 typedef enum smp__life {
     SMP__LIFE_CHOOSE, /* nothing runs: a plan is looked for */

@@ -10,7 +10,7 @@
 #include "exec/checkpoint/folder_lock.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/elastic_job.h"
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/outlet.h"
 #include "tools/elastic/hosts/user_signals.h"
 
 enum { TICK_MS = 50 };

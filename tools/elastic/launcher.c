@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/outlet.h"
 
 enum { BLOCK = 64 * 1024, LINE_BYTES = 1 << 16 };
 

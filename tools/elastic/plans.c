@@ -16,7 +16,7 @@
 
 #include "graph/base/clock.h"
 #include "schedule/check/same_bits.h"
-#include "tools/elastic/events.h"
+#include "tools/elastic/output/events.h"
 
 enum { PATH_BYTES = 4096, REPORT_BYTES = 4096, AHEAD_NICE = 19, MOST_FAILURES = 4 };
 static const double again_s = 30.0; /* after a search that failed */

@@ -19,7 +19,7 @@
 #include "exec/log/step_log.h"
 #include "exec/transport/comm.h"
 #include "graph/base/clock.h"
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/outlet.h"
 #include "tools/elastic/start_ranks.h"
 #include "tools/elastic/hosts/user_signals.h"
 
@@ -337,8 +337,9 @@ static smp_status reap(smp__elastic_job *job)
         const bool made = number == 0 || of[number].state == SMP__PLAN_MADE;
         smp__events_put(&job->events, "plan",
                         "\"devices\": %d, \"made\": %s, \"ahead\": %s, \"alike\": %s",
-                        number > 0 ? smp__plans_devices(&job->plans, number) : job->options->most, made ? "true" : "false",
-                        job->plans.ahead ? "true" : "false", job->plans.pinned ? "true" : "false");
+                        number > 0 ? smp__plans_devices(&job->plans, number) : job->options->most,
+                        made ? "true" : "false", job->plans.ahead ? "true" : "false",
+                        job->plans.pinned ? "true" : "false");
         if (job->life == SMP__LIFE_PLAN)
             job->life = SMP__LIFE_CHOOSE;
     }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tools/elastic/rows_file.h"
+#include "tools/elastic/output/rows_file.h"
 
 static char folder[256], path[300], printed[300];
 

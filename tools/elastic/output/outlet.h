@@ -1,7 +1,7 @@
 /* Standard output and standard error of a supervisor. Whoever reads them may stall, as a pager
  * does: the job is watched meanwhile, so nothing here waits. */
-#ifndef SMP_TOOLS_ELASTIC_OUTLET_H
-#define SMP_TOOLS_ELASTIC_OUTLET_H
+#ifndef SMP_TOOLS_ELASTIC_OUTPUT_OUTLET_H
+#define SMP_TOOLS_ELASTIC_OUTPUT_OUTLET_H
 
 #include <stdbool.h>
 #include <stddef.h>

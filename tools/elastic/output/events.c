@@ -1,5 +1,5 @@
 /* Events of an elastic job; see the header. */
-#include "tools/elastic/events.h"
+#include "tools/elastic/output/events.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "graph/base/clock.h"
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/outlet.h"
 
 enum { TEXT_BYTES = 4096 };
 

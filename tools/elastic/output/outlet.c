@@ -1,5 +1,5 @@
 /* Where a supervisor prints; see the header. */
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/outlet.h"
 
 #include <errno.h>
 #include <limits.h>

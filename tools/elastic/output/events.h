@@ -1,7 +1,7 @@
 /* What happens to a job, as lines for people on standard error and as JSON for programs, and what
  * it has cost. */
-#ifndef SMP_TOOLS_ELASTIC_EVENTS_H
-#define SMP_TOOLS_ELASTIC_EVENTS_H
+#ifndef SMP_TOOLS_ELASTIC_OUTPUT_EVENTS_H
+#define SMP_TOOLS_ELASTIC_OUTPUT_EVENTS_H
 
 #include <stdbool.h>
 #include <stdint.h>

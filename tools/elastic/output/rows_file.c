@@ -1,6 +1,6 @@
 /* Rows of steps, once each; see the header. */
 #define _GNU_SOURCE /* fallocate */
-#include "tools/elastic/rows_file.h"
+#include "tools/elastic/output/rows_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/elastic/events.h"
-#include "tools/elastic/outlet.h"
+#include "tools/elastic/output/events.h"
+#include "tools/elastic/output/outlet.h"
 #include "exec/elastic/supervised.h"
 
 enum {

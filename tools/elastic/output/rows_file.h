@@ -4,8 +4,8 @@
  * It lies beside the folder of kept states, in memory that outlives processes: no line is lost with
  * a launcher or a supervisor. Its head of 64 bytes says of which job it is and up to where it has
  * been printed. Its lock keeps a second supervisor away. */
-#ifndef SMP_TOOLS_ELASTIC_ROWS_FILE_H
-#define SMP_TOOLS_ELASTIC_ROWS_FILE_H
+#ifndef SMP_TOOLS_ELASTIC_OUTPUT_ROWS_FILE_H
+#define SMP_TOOLS_ELASTIC_OUTPUT_ROWS_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,15 +23,15 @@ typedef struct smp__rows {
     char job[17];
     int64_t read_to, printing_to, printed_to, freed_to; /* offsets */
     int64_t last;                                       /* the highest step done, 0: none */
-    int64_t row, evaluation; /* the highest step whose line has been printed */
-    int64_t first, at;       /* steps since smp__rows_begin: the first, the last; 0: none yet */
-    int64_t n_again;         /* ... of these, computed again */
+    int64_t row, evaluation;  /* the highest step whose line has been printed */
+    int64_t first, at;        /* steps since smp__rows_begin: the first, the last; 0: none yet */
+    int64_t n_again;          /* ... of these, computed again */
     bool loaded, from_memory; /* likewise: ranks have a state, from there */
-    smp__step_bits *seen;    /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
-    int64_t room_to;         /* offset; is reserved */
-    bool lost;               /* rows: there was no room for them */
-    bool fresh;              /* nothing was in it */
-    bool silent;             /* ranks that are gone have written what is read */
+    smp__step_bits *seen;     /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
+    int64_t room_to;          /* offset; is reserved */
+    bool lost;                /* rows: there was no room for them */
+    bool fresh;               /* nothing was in it */
+    bool silent;              /* ranks that are gone have written what is read */
     /* A rank is so many times slower than most, 1: no more. Not of ranks that are gone. */
     void (*tell_pace)(void *context, int rank, double times);
     void *context;
