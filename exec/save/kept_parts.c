@@ -22,7 +22,7 @@ static smp_status find_offsets(layout *l)
 {
     const size_t n = (size_t)l->whole->n_param;
     smp_text head = {0};
-    SMP_TRY(smp__checkpoint_head(l->whole, l->says.states, l->says.keeps, "a checkpoint", &head));
+    SMP_TRY(smp__checkpoint_head(l->whole, &l->says, "a checkpoint", &head));
     l->says.at = (int64_t)head.length;
     smp_text_free(&head);
     if (!(l->values_at = malloc(2 * n * sizeof *l->values_at + 1)))
