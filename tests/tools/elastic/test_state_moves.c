@@ -12,8 +12,7 @@
 #include <cmocka.h>
 
 #include "exec/start/planning.h"
-#include "tools/elastic/moves/state_moves.h"
-#include "tools/elastic/plans.h"
+#include "tools/elastic/elastic_job.h"
 
 #define MODEL SMP_SOURCE_DIR "/examples/gpt-tiny.yaml"
 
@@ -144,22 +143,54 @@ static void make(smp__plans *plans, int devices, bool alike)
     must(smp__plans_end(plans, status));
 }
 
+/* Of four hosts with a device each the second is lost, and two are to go on. Where steps count the
+ * fastest plan is taken, where moves do that with the same stages, on hosts that have them. */
+static void check_choice(const smp__plans *plans, smp__elastic_options *options)
+{
+    for (int moves_count = 0; moves_count < 2; moves_count++) {
+        smp__host host[4] = {{.name = "h1", .local = true}};
+        smp__slot slot[4];
+        int picked[4];
+        char path[128], kept[96];
+        smp__elastic_job job = {.options = options,
+                                .plans = *plans,
+                                .hosts = {.n = 4, .host = host},
+                                .slots = {.n = 4, .most = 4, .slot = slot},
+                                .picked = picked,
+                                .keep = folder,
+                                .lost_host = -1,
+                                .n_marks = 9};
+        options->horizon_s = moves_count ? 1e-9 : 1e9;
+        snprintf(kept, sizeof kept, "%s/checkpoint-0000000009.smp", folder);
+        must(smp_file_write(kept, "", 0));
+        for (int i = 0; i < 4; i++)
+            slot[i] = (smp__slot){.host = i, .at_hand = true, .present = true};
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        assert_true(job.moves.bytes == -1);
+        job.moves.launched = true;
+        job.lost_host = 1;
+        slot[1].present = false;
+        must(smp__elastic_place(&job, 2, path, sizeof path));
+        assert_int_equal(strstr(path, "-as-") != NULL, moves_count);
+        assert_int_equal(job.moves.bytes == 0, moves_count);
+        assert_int_equal(picked[0], 0);
+        assert_true(!moves_count || picked[1] == 3);
+        assert_true(job.moves.step_us == (moves_count ? plans->alike : plans->of)[2].step_us);
+        smp__moves_free(&job.moves);
+        unlink(kept);
+    }
+}
+
 /* The fastest plan for two devices is two replicas; another one has the two stages of the first. */
 static void test_alike(void **state)
 {
     smp__elastic_options options;
     smp__plans plans;
-    char path[96], *argv[] = {"smp-run", "--elastic",
-                              MODEL,     "-n",
-                              "1:4",     "--global-batch",
-                              "8",       "--microbatch-size",
-                              "1",       "--effort",
-                              "quick",   "--stages",
-                              "2",       "--ddp",
-                              "2",       "--checkpoint",
-                              folder,    "--steps",
-                              "3",       "--data",
-                              MODEL,     NULL};
+    char path[96],
+        *argv[] = {"smp-run", "--elastic",         MODEL, "-n",       "1:4",   "--global-batch",
+                   "8",       "--microbatch-size", "1",   "--effort", "quick", "--shard",
+                   "1",       "--stages",          "2",   "--ddp",    "2",     "--checkpoint",
+                   folder,    "--steps",           "3",   "--data",   MODEL,   NULL};
     (void)state;
     must(smp__elastic_options_read(sizeof argv / sizeof *argv - 1, argv, &options));
     must(smp__plans_open(&options, folder, false, &plans));
@@ -177,6 +208,7 @@ static void test_alike(void **state)
     assert_int_equal(plans.alike[2].state, SMP__PLAN_MADE);
     assert_true(plans.alike[2].cuts == plans.of[4].cuts);
     assert_true(plans.alike[2].step_us >= plans.of[2].step_us);
+    check_choice(&plans, &options);
     make(&plans, 3, false);
     assert_true(smp__plans_find_alike(&plans, 3)); /* half a replica */
     assert_int_equal(plans.alike[3].state, SMP__PLAN_NONE);
