@@ -2,11 +2,13 @@
  * each with a folder of its own. Whatever machine is lost, the others have what is gone on from,
  * under any plan, on any machines, with the bits of a run that nothing happened to. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "exec/checkpoint/checkpoint_copy.h"
 #include "exec/checkpoint/kept_folder.h"
@@ -46,6 +48,15 @@ int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Com
     (void)info;
     MPI_Comm_rank(comm, &rank);
     return MPI_Comm_split(comm, machine[rank], key, out);
+}
+
+static bool is_full; /* the memory of machines */
+
+int posix_fallocate(int file, off_t at, off_t bytes)
+{
+    if (is_full)
+        return ENOSPC;
+    return syscall(SYS_fallocate, file, 0, at, bytes) == 0 ? 0 : errno;
 }
 
 static char saved[96], kept[128];
@@ -609,6 +620,22 @@ static void test_no_room(void **state)
     clean();
 }
 
+/* Where there is no room for what is to be fetched no machine gives up what it has. */
+static void test_fetch_without_room(void **state)
+{
+    (void)state;
+    live(line, "0123", 4, 0);
+    put_on("0123");
+    const smp_options options = options_for(parts, 1); /* each lacks something */
+    smp *job = open_job(&options);
+    is_full = true;
+    assert_int_equal(smp_load(job, saved), SMP_ERR_INPUT);
+    is_full = false;
+    smp_finalize(job);
+    go_on_to(parts, "0123", 4, 6);
+    clean();
+}
+
 /* A job that has saved its last step leaves no memory behind on any machine, and a name that cannot
  * be given costs no state that has one. */
 static void test_end(void **state)
@@ -713,7 +740,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_damage),        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_copy),          cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_end),           cmocka_unit_test(test_discard),
-        cmocka_unit_test(test_has_state),     cmocka_unit_test(test_other_model)};
+        cmocka_unit_test(test_has_state),     cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_fetch_without_room)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);

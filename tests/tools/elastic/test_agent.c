@@ -370,7 +370,7 @@ static void test_link_survives(void **state)
     expect_heard("Welcome to the machine\\n", false, 0);
     expect_heard("smp-agent 2 a\\nrank x\\n", false, 0);
     expect_heard("smp-agent 2 a\\nstate 1 2\\n", false, 0);
-    expect_heard("smp-agent 2 a\\nmore 0000000000000\\nstate 0aa 1 7 3 10 1 0 1 0-5\\nbeat\\n",
+    expect_heard("smp-agent 2 a\\nmore 0000000000000\\nstate 0aa 1 7 3 0 10 1 0 1 0-5\\nbeat\\n",
                  true, 0);
     expect_heard("smp-agent 2 a\\nmore 0000000000000\\nmore 0aa 1 7\\nstate\\nbeat\\n", false, 0);
     expect_heard("beat\\n", false, 0);

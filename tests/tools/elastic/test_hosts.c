@@ -201,9 +201,9 @@ static void test_hosts_save_loses_one(void **state)
     (void)state;
     open_hosts("localhost slots=1\nh2 slots=1\n", &hosts);
     let_answer("localhost", "states",
-               "echo state 00000000000000aa 1 7 3 10 1 0 1 0-5\necho states\n");
+               "echo state 00000000000000aa 1 7 3 0 10 1 0 1 0-5\necho states\n");
     let_answer("localhost", "put", "echo put 5\n");
-    let_answer("h2", "states", "echo state 00000000000000aa 1 7 3 10 1 0 1 5-10\necho states\n");
+    let_answer("h2", "states", "echo state 00000000000000aa 1 7 3 0 10 1 0 1 5-10\necho states\n");
     let_answer("h2", "put", "exit 1\n");
     look_until(&hosts, 1, SMP__HOST_UP);
     path_of(saved, "saved");
@@ -290,6 +290,37 @@ static void test_hosts_plan_ahead(void **state)
     smp__slots_close(&job.slots);
 }
 
+/* The lock of DIR: one that has gone is taken again, to one that another supervisor has got DIR is
+ * left. */
+static void test_hosts_ousted(void **state)
+{
+    static const char other[] = "SMP lock 1\nhost elsewhere\nboot b\nspace s\npid 7\nstart 7\n"
+                                "job 0123456789abcdef\n";
+    smp__elastic_job job;
+    smp__host host[2];
+    char path[400];
+    (void)state;
+    make_job(&job, host);
+    job.folder = folder;
+    job.signals = -1;
+    path_of(path, ".elastic-lock");
+    assert_int_equal(smp__elastic_take_folder(&job), SMP_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(smp__elastic_renew(&job), SMP_OK); /* it is not looked at yet */
+    assert_int_equal(access(path, F_OK), -1);
+    job.renewed_s = 1e-3;
+    assert_int_equal(smp__elastic_renew(&job), SMP_OK);
+    assert_int_equal(access(path, F_OK), 0);
+    write_file(".elastic-lock", other);
+    job.renewed_s = 1e-3;
+    assert_int_equal(smp__elastic_renew(&job), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "process 7 on host elsewhere"));
+    assert_true(job.ousted);
+    assert_false(smp__elastic_write_record(&job));
+    assert_int_equal(unlink(path), 0);
+    smp__slots_close(&job.slots);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -324,7 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(not_ready),  TEST(silent),         TEST(refused),
         TEST(wait_ends),  TEST(save_loses_one), TEST(lost_while_reshaping),
-        TEST(plan_ahead),
+        TEST(plan_ahead), TEST(ousted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

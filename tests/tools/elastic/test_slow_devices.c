@@ -53,6 +53,7 @@ static void job_open(made_job *m)
     job->life = SMP__LIFE_RUN;
     job->devices = DEVICES;
     smp__slots_pick(&job->slots, DEVICES, job->picked);
+    job->moves.step_us = 100.0;
     smp__slow_begin(job, DEVICES);
     smp__slow_look(job);
 }
@@ -227,6 +228,7 @@ static void test_slow_device_recovers(void **state)
     smp__slow_look(job);
     job->plans.of[UNEVEN] = (smp__known_plan){.state = SMP__PLAN_MADE, .step_us = 120.0};
     job->record.incarnation = 2;
+    job->moves.step_us = 120.0;
     smp__slow_begin(job, UNEVEN); /* by a plan that knows of it */
     assert_true(smp__slow_now_us(job) == 120.0);
     job->n_marks = 29;
