@@ -733,15 +733,21 @@ static void test_discard(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machine_lost),  cmocka_unit_test(test_partners_lost),
-        cmocka_unit_test(test_named_on_one),  cmocka_unit_test(test_what_is_lent),
-        cmocka_unit_test(test_stale_machine), cmocka_unit_test(test_save_only_begun),
-        cmocka_unit_test(test_damage),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_copy),          cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_end),           cmocka_unit_test(test_discard),
-        cmocka_unit_test(test_has_state),     cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_fetch_without_room)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_machine_lost),
+                                       cmocka_unit_test(test_partners_lost),
+                                       cmocka_unit_test(test_named_on_one),
+                                       cmocka_unit_test(test_what_is_lent),
+                                       cmocka_unit_test(test_stale_machine),
+                                       cmocka_unit_test(test_save_only_begun),
+                                       cmocka_unit_test(test_damage),
+                                       cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_copy),
+                                       cmocka_unit_test(test_no_room),
+                                       cmocka_unit_test(test_end),
+                                       cmocka_unit_test(test_discard),
+                                       cmocka_unit_test(test_has_state),
+                                       cmocka_unit_test(test_other_model),
+                                       cmocka_unit_test(test_fetch_without_room)};
     open_ranks(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, run_undisturbed, remove_all);
     MPI_Barrier(MPI_COMM_WORLD);
