@@ -82,6 +82,14 @@ static smp_status add_kept(const layout *l, int32_t param, smp__spans *out)
     return l->says.keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
 }
 
+/* The head, and the program's own state: every machine has it. */
+static smp_status add_common(const layout *l, smp__spans *out)
+{
+    const int64_t own_at = smp__checkpoint_own_at(&l->says, l->whole), own = l->says.own_bytes;
+    SMP_TRY(smp__spans_add(out, 0, l->says.at + SMP__CHECKPOINT_HEADER_BYTES));
+    return own > 0 ? smp__spans_add(out, own_at, own_at + own + SMP__OWN_HASH_BYTES) : SMP_OK;
+}
+
 /* Where a rank stands, and whether all ranks of its copy are on its machine. */
 typedef struct seat {
     int pipeline, replica, index, machine;
@@ -135,16 +143,15 @@ static void find_seats(const layout *l, const int *machine, seat *seats)
 static smp_status add_ranks(const layout *l, const int *machine, smp__kept_part *out)
 {
     const int ranks = smp_plan_processes(l->plan);
-    const int64_t head = l->says.at + SMP__CHECKPOINT_HEADER_BYTES;
     seat *seats = calloc((size_t)ranks, sizeof *seats);
     smp_status status = seats ? SMP_OK : smp_fail_memory((size_t)ranks * sizeof *seats);
     if (seats)
         find_seats(l, machine, seats);
     for (int rank = 0; rank < ranks && status == SMP_OK; rank++) {
         smp__kept_part *part = &out[machine[rank]];
-        status = smp__spans_add(&part->reads, 0, head);
+        status = add_common(l, &part->reads);
         if (status == SMP_OK)
-            status = smp__spans_add(&part->keeps, 0, head);
+            status = add_common(l, &part->keeps);
         for (int32_t i = 0; i < l->memory[seats[rank].pipeline]->n_param && status == SMP_OK; i++)
             status = add_weight(l, &seats[rank], i, part);
     }
@@ -175,12 +182,12 @@ static smp_status lend(smp__kept_part *parts, int n)
 }
 
 smp_status smp__kept_parts(const smp_plan *plan, const smp_graph *graph, int states, bool keeps,
-                           const int *machine, int n, smp__kept_part *out)
+                           int64_t own_bytes, const int *machine, int n, smp__kept_part *out)
 {
     layout l = {.plan = plan,
                 .graph = graph,
                 .whole = smp_graph_whole(graph),
-                .says = {.states = states, .keeps = keeps},
+                .says = {.states = states, .keeps = keeps, .own_bytes = own_bytes},
                 .shard = plan->sharding.shard,
                 .members = plan->sharding.shard * smp_plan_tensor(plan)};
     for (int i = 0; i < n; i++)

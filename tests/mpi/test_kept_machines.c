@@ -85,8 +85,8 @@ static void predict_parts(const smp *job, smp__kept_part *out)
             number[machine[rank]] = n++;
         of[rank] = number[machine[rank]];
     }
-    must(smp__kept_parts(job->plan, job->graph, smp__job_states(job), smp__job_keeps(job), of, n,
-                         part));
+    must(smp__kept_parts(job->plan, job->graph, smp__job_states(job), smp__job_keeps(job),
+                         job->options->runtime.own_bytes, of, n, part));
     smp__kept_parts_free(out, MACHINES);
     for (int i = 0; i < MACHINES; i++)
         out[i] = number[i] < 0 ? (smp__kept_part){0} : part[number[i]];

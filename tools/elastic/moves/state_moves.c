@@ -17,7 +17,8 @@ static smp_status find_parts(const smp__places *p, const smp_plan *plan, const s
             left = p->ranks[++place];
         machine[rank] = place;
     }
-    const smp_status status = smp__kept_parts(plan, graph, states, keeps, machine, p->n_used, part);
+    const smp_status status =
+        smp__kept_parts(plan, graph, states, keeps, 0, machine, p->n_used, part);
     free(machine);
     return status;
 }
