@@ -69,27 +69,24 @@ static smp_status copy(smp__nccl_way *w, float *to, const float *from, int64_t n
                     w->stream);
 }
 
-/* from: a row of n for each device, `step` apart; to: one from each. */
-static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to, int64_t n)
+/* from: a row of n for each device, `step` apart; to: one from each, `apart`. */
+static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to,
+                            int64_t apart, int64_t n)
 {
     const smp__nccl_sums *of = devices_of(w);
-    SMP_TRY(enter_call(w));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = swap(w, other, from + other * step, n, to + other * n, n);
+        code = swap(w, other, from + other * step, n, to + other * apart, n);
     }
     SMP_TRY(smp__nccl_end(w->of, of->nccl, code, "exchange in an operator"));
-    return copy(w, to + of->own * n, from + of->own * step, n);
+    return copy(w, to + of->own * apart, from + of->own * step, n);
 }
 
-/* n: of all devices together. */
-static smp_status check(const smp__nccl_way *w, int64_t n)
+/* What `came` has room for of each device: a multiple of what keeps rows aligned. */
+static int64_t most_of_each(const smp__nccl_way *w)
 {
-    if (n <= w->of->group_floats)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "a sum of %lld values of each device, expected at most %lld",
-                    (long long)n, (long long)w->of->group_floats);
+    return w->of->came_floats / devices_of(w)->members / SMP__NCCL_ALIGNED * SMP__NCCL_ALIGNED;
 }
 
 /* Every device adds up one of the shares that the array is cut into; the last may be short. */
@@ -124,38 +121,55 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
     return smp__nccl_end(w->of, of->nccl, code, "sum in an operator");
 }
 
-static smp_status all_reduce(void *context, float *values, int64_t n)
+/* n: no more than `came` has room for. */
+static smp_status reduce_piece(smp__nccl_way *w, float *values, int64_t n)
 {
-    smp__nccl_way *w = context;
     const smp__nccl_sums *of = devices_of(w);
-    const shares all = {n, (n + of->members - 1) / of->members};
+    const shares all = {n, smp__nccl_aligned((n + of->members - 1) / of->members)};
     float *own = values + begin_of(all, of->own);
     float *came = w->of->came;
-    SMP_TRY(check(w, n));
-    SMP_TRY(enter_call(w));
     SMP_TRY(swap_shares(w, values, all, false));
     SMP_TRY(copy(w, came + of->own * all.each, own, size_of(all, of->own)));
     SMP_TRY(smp__cuda_add_rows(w->stream, own, came, size_of(all, of->own), of->members, all.each));
     return swap_shares(w, values, all, true);
 }
 
+static smp_status all_reduce(void *context, float *values, int64_t n)
+{
+    smp__nccl_way *w = context;
+    const int64_t most = most_of_each(w) * devices_of(w)->members;
+    SMP_TRY(enter_call(w));
+    for (int64_t at = 0; at < n; at += most)
+        SMP_TRY(reduce_piece(w, values + at, n - at < most ? n - at : most));
+    return SMP_OK;
+}
+
 static smp_status all_gather(void *context, const float *own, float *all, int64_t n)
 {
-    return swap_rows(context, own, 0, all, n);
+    SMP_TRY(enter_call(context));
+    return swap_rows(context, own, 0, all, n, n);
 }
 
 static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
     smp__nccl_way *w = context;
     const int members = devices_of(w)->members;
-    SMP_TRY(check(w, n * members - members + 1));
-    SMP_TRY(swap_rows(w, all, n, w->of->came, n));
-    return smp__cuda_add_rows(w->stream, own, w->of->came, n, members, n);
+    const int64_t most = most_of_each(w);
+    float *came = w->of->came;
+    SMP_TRY(enter_call(w));
+    for (int64_t at = 0; at < n; at += most) {
+        const int64_t piece = n - at < most ? n - at : most;
+        const int64_t apart = smp__nccl_aligned(piece);
+        SMP_TRY(swap_rows(w, all + at, n, came, apart, piece));
+        SMP_TRY(smp__cuda_add_rows(w->stream, own + at, came, piece, members, apart));
+    }
+    return SMP_OK;
 }
 
 static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
 {
-    return swap_rows(context, all, n, got, n);
+    SMP_TRY(enter_call(context));
+    return swap_rows(context, all, n, got, n, n);
 }
 
 /* Beside the compute, whoever asks. */

@@ -204,15 +204,25 @@ static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
 static MPI_Comm comm_of(const smp__nccl_context *c, int sums)
 {
     if (sums == SMP__NCCL_TENSOR)
-        return c->group_floats > 0 ? c->comm->tensor : MPI_COMM_NULL;
+        return c->came_floats > 0 ? c->comm->tensor : MPI_COMM_NULL;
     return sums == SMP__NCCL_NEAR  ? c->comm->near
            : sums == SMP__NCCL_FAR ? c->comm->far
                                    : smp__transport_reach(c->comm, (smp_reach)sums);
 }
 
+/* What comes from the devices of a group, in pieces of the longest sum. */
+static int64_t came_floats(const smp_transport_options *options)
+{
+    const int64_t least = options->comm->tensor_size * (int64_t)SMP__NCCL_ALIGNED;
+    const int64_t most = least > SMP__NCCL_CAME_FLOATS ? least : SMP__NCCL_CAME_FLOATS;
+    if (options->comm->tensor_size == 1 || options->group_floats == 0)
+        return 0;
+    return options->group_floats < most - least ? options->group_floats + least : most;
+}
+
 static int64_t came_bytes(const smp__nccl_context *c)
 {
-    return (c->group_floats + c->comm->tensor_size) * (int64_t)sizeof(float);
+    return c->came_floats * (int64_t)sizeof(float);
 }
 
 /* terms: of the sums; NULL: one of each member. */
@@ -244,10 +254,10 @@ static smp_status reserve(smp__nccl_context *c)
     if (c->comm->ddp_size > 1)
         SMP_TRY(c->device->reserve(c->device_context, PARTS_BYTES, &parts));
     c->parts = (float *)parts;
-    if (c->group_floats > 0)
+    if (c->came_floats > 0)
         SMP_TRY(c->device->reserve(c->device_context, came_bytes(c), &came));
     c->came = (float *)came;
-    if (c->group_floats > 0)
+    if (c->came_floats > 0)
         SMP_TRY(c->device->reserve_host(c->device_context, SMP_GROUP_READ, &c->read));
     return SMP_OK;
 }
@@ -272,7 +282,7 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         SMP_TRY(
             prepare_sums(&c->sums[i], comm_of(c, i), i < SMP_N_REACH ? options->terms[i] : NULL));
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
-    if (c->group_floats > 0)
+    if (c->came_floats > 0)
         SMP_TRY(smp__make_urgent_stream(&c->beside.stream));
     smp__nccl_group_fill(c);
     return SMP_OK;
@@ -533,7 +543,7 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         c->compute = c->within.stream = cuda->stream;
         c->beside_device = *cuda;
         c->n_lane = options->n_lane;
-        c->group_floats = options->comm->tensor_size > 1 ? options->group_floats : 0;
+        c->came_floats = came_floats(options);
         status = prepare(c, options);
     }
     /* Before each part that waits for other ranks, all of them know that all have got so far. */

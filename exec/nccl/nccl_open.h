@@ -59,13 +59,22 @@ typedef struct smp__nccl_lane {
 
 enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_TENSOR, SMP__NCCL_SUMS };
 
-/* Floats of all members together that are added up at once. Below this an exchange over NVLink is
+/* Floats of all members together that are added up at once: of sums over replicas; in operators,
+ * where the exchanges are no longer than that. Below this an exchange over NVLink is
  * mostly latency (not measured); emulated, small tests have several pieces. */
 #ifdef SMP_EMULATED
-enum { SMP__NCCL_PARTS_FLOATS = 1 << 18 };
+enum { SMP__NCCL_PARTS_FLOATS = 1 << 18, SMP__NCCL_CAME_FLOATS = 1 << 11 };
 #else
-enum { SMP__NCCL_PARTS_FLOATS = 8 << 20 };
+enum { SMP__NCCL_PARTS_FLOATS = 8 << 20, SMP__NCCL_CAME_FLOATS = 8 << 20 };
 #endif
+
+/* Floats: where shares begin that are cut out of an array, so that they are as aligned as it is. */
+enum { SMP__NCCL_ALIGNED = 32 };
+
+static inline int64_t smp__nccl_aligned(int64_t n)
+{
+    return (n + SMP__NCCL_ALIGNED - 1) / SMP__NCCL_ALIGNED * SMP__NCCL_ALIGNED;
+}
 
 /* Whom sums of a reach are exchanged with. */
 typedef struct smp__nccl_sums {
@@ -99,8 +108,8 @@ typedef struct smp__nccl_context {
     smp_cuda beside_device;       /* ... where kernels run that belong to an exchange */
     bool under_way;               /* there, and the compute stream has yet to wait for it */
     char *read;                   /* [SMP_GROUP_READ] of pinned memory; NULL: there is no group */
-    int64_t group_floats;
-    float *came; /* [group_floats + devices] of device memory; NULL: there is no group */
+    int64_t came_floats; /* 0: there is no group */
+    float *came;         /* [came_floats] of device memory */
     /* The stream of all sums: in one order on all ranks, so none waits for another's; on a rank one
      * after the other, through `parts`. */
     cudaStream_t reduce;

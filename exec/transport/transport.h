@@ -37,7 +37,7 @@ typedef struct smp_transport_options {
     int reductions; /* how many may be in flight or queued at the same time */
     int n_lane;
     const smp_lane *lane; /* [n_lane] by rising id */
-    int64_t group_floats; /* that a sum of the group may have; 0: nobody asks for the group */
+    int64_t group_floats; /* of the group's longest sum; 0: nobody asks for the group */
     const smp_sum_terms *terms[SMP_N_REACH]; /* of sums of a reach; the caller's until `close`.
                                                 NULL: one of each member, one is left */
 } smp_transport_options;
