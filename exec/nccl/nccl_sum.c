@@ -239,10 +239,14 @@ static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const p
     return smp__nccl_end(c, of->nccl, code, "gathering of a sum");
 }
 
+/* Every part begins as aligned as the first. */
 static void cut_evenly(const smp__nccl_sums *of, int64_t begin, int64_t count)
 {
-    for (int i = 0; i <= of->members; i++)
-        of->cut[i] = begin + count / of->members * i + count % of->members * i / of->members;
+    const int64_t units = count / SMP__NCCL_ALIGNED;
+    for (int i = 0; i < of->members; i++)
+        of->cut[i] = begin + SMP__NCCL_ALIGNED *
+                                 (units / of->members * i + units % of->members * i / of->members);
+    of->cut[of->members] = begin + count;
 }
 
 /* Scattered on the machine, each part added up between machines, gathered on the machine. */

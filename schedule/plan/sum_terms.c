@@ -74,5 +74,7 @@ void smp__sum_terms_free(smp_sum_terms *t)
 
 int64_t smp__sum_terms_piece(const smp_sum_terms *t, int64_t floats)
 {
-    return floats / ((int64_t)t->members * t->width);
+    enum { ALIGNED = 32 };
+    const int64_t most = floats / ((int64_t)t->members * t->width);
+    return most < ALIGNED ? most : most / ALIGNED * ALIGNED;
 }

@@ -28,7 +28,8 @@ smp_status smp__sum_terms_make(smp_sum_terms *terms, int blocks, int ddp, smp_su
 void smp__sum_terms_free(smp_sum_terms *terms); /* accepts what was not made */
 
 /* Pieces of a sum: so many elements of every member's part at once, where the arrays of a piece,
- * those that come and those that go, have room for `floats`. */
+ * those that come and those that go, have room for `floats`. A multiple of 32 unless there is room
+ * for fewer: a piece is then as aligned as the array. */
 int64_t smp__sum_terms_piece(const smp_sum_terms *terms, int64_t floats);
 
 /* Array i of n that a member brings or has left: the last one is `data`, those before it are in

@@ -108,8 +108,10 @@ static void check_calls(bench *b, int64_t n, int round)
     const smp_op_group *g = b->group;
     float *from = (float *)b->from, *to = (float *)b->to;
     const float *got;
+    const long unaligned = emulate_nccl_unaligned();
     put(b, n, round);
     OK(g->all_reduce(g->context, from, n));
+    CHECK(emulate_nccl_unaligned() == unaligned);
     got = take(b, b->from);
     for (int64_t e = 0; e < n; e++)
         CHECK(got[e] == sum_of(b, e, round));

@@ -367,7 +367,11 @@ static void start_sum(bench *b, int sum, smp_reduction **reduction)
     asked.more = b->sum[sum] + b->plan.sum_count[sum];
     asked.stride = b->plan.sum_count[sum];
     asked.cut = b->plan.cut[sum];
+    const int members = members_of(&b->comm, asked.reach);
+    const long unaligned = emulate_nccl_unaligned();
     OK(b->transport->reduce(b->transport_context, &asked, reduction));
+    if (asked.add && asked.gather && first_hop(b->transport, &b->comm, &asked, members) < members)
+        CHECK(emulate_nccl_unaligned() == unaligned); /* the transport cuts these */
 }
 
 static void run_step(bench *b, int step)

@@ -90,6 +90,7 @@ bool aborting = false;   /* in the group that is open */
 long until_failure = -1; /* operations; -1: never */
 std::vector<pending_init> inits;
 std::vector<pending_operation> issued;
+long unaligned;
 
 bool tested(operation &op, int i)
 {
@@ -333,6 +334,7 @@ ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, in
     op.target = target;
     op.bytes = bytes;
     op.peer = peer;
+    unaligned += bytes >= 16 && reinterpret_cast<uintptr_t>(source ? source : target) % 16 > 0;
     issued.push_back({comm->is, stream, op});
     return ncclGroupEnd();
 }
@@ -478,6 +480,11 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 void emulate_nccl_fail(long after)
 {
     until_failure = after;
+}
+
+long emulate_nccl_unaligned(void)
+{
+    return unaligned;
 }
 
 ncclResult_t ncclGroupStart(void)

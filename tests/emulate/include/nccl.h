@@ -70,6 +70,8 @@ ncclResult_t ncclGroupEnd(void);
 /* For tests: the operation that comes after so many more of this process never ends, and its
  * communicator reports ncclRemoteError. */
 void emulate_nccl_fail(long after);
+/* Messages of this process of 16 bytes and more that did not begin at a multiple of 16. */
+long emulate_nccl_unaligned(void);
 
 #ifdef __cplusplus
 }
