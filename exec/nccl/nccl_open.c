@@ -20,7 +20,7 @@
 #include "exec/nccl/nccl_open.h"
 #include "graph/base/library.h"
 
-enum { LEAST_VERSION = 22200, LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+enum { LEAST_VERSION = 22400, LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
 
 static const int64_t PARTS_BYTES = SMP__NCCL_PARTS_FLOATS * (int64_t)sizeof(float);
 
@@ -44,7 +44,8 @@ static smp_status take_library(void)
 #endif
 }
 
-/* Communicators are aborted together since 2.22. */
+/* 2.22 aborts communicators together, but up to 2.23 it connects ranks in a thread that is on GPU 0,
+ * whichever is the rank's, and takes memory there. */
 smp_status smp__nccl_open(void)
 {
     int version = 0;
@@ -411,7 +412,7 @@ static smp_status send_first_messages(smp__nccl_context *c)
 }
 
 /* Who aborts a communicator waits for the device, and that for the messages of the others: in one
- * group all of them give up before any is waited for (NCCL 2.22 and later). */
+ * group all of them give up before any is waited for. */
 void smp__nccl_abort(void *context)
 {
     smp__nccl_context *c = context;

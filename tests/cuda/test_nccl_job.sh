@@ -106,8 +106,8 @@ for fault in error kill hang; do
     hang) expect_match err 'rank 0 waits for the other ranks to open NCCL; rank 1: no answer' ;;
     esac
 done
-SMP_EMULATE_NCCL_VERSION=22105 train plan.yaml 2
-expect_match err 'transport staged \[nccl: .*NCCL 2\.21\.5, expected 2\.22 or later'
+SMP_EMULATE_NCCL_VERSION=22304 train plan.yaml 2
+expect_match err 'transport staged \[nccl: .*NCCL 2\.23\.4, expected 2\.24 or later'
 
 cat >joint.yaml <<'END'
 smp: 1

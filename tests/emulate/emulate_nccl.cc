@@ -19,7 +19,7 @@
  *
  * SMP_EMULATE_NCCL_FAIL=N: the Nth operation of this process fails as emulate_nccl_fail says.
  * SMP_EMULATE_NCCL_INIT=error|hang|kill: what becomes of this process's first communicator.
- * SMP_EMULATE_NCCL_VERSION=N: another version, such as 22105. */
+ * SMP_EMULATE_NCCL_VERSION=N: another version, such as 22304. */
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
 
