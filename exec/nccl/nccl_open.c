@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "exec/cuda/cuda_event.h"
+#include "exec/cuda/cuda_kernels.h"
 #include "exec/cuda/cuda_queues.h"
 #include "exec/nccl/nccl_open.h"
 #include "graph/base/library.h"
@@ -263,11 +264,25 @@ static smp_status reserve(smp__nccl_context *c)
     return SMP_OK;
 }
 
+/* CUDA loads a kernel when it is first launched, and may wait for all others to end: for a receive
+ * whose sender waits for what this rank has yet to do. What sums launch is loaded here, as the
+ * kernels of operators are in the warm-up; to load all of the program (CUDA_MODULE_LOADING=EAGER)
+ * would take the kernels of libraries too. */
+static smp_status load_kernels(smp__nccl_context *c)
+{
+    float *sum = (float *)c->scratch, *term = sum + 4, *half = sum + 8;
+    SMP_TRY(smp__cuda_accumulate(c->compute, SMP_F32, sum, term, 1));
+    SMP_TRY(smp__cuda_add_rows(c->compute, sum, term, 1, 1, 1));
+    SMP_TRY(smp__cuda_round16(c->compute, SMP_BF16, half, sum, 1));
+    return smp__cuda_widen16(c->compute, sum, half, 1);
+}
+
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
 {
     SMP_TRY(smp__nccl_open());
     SMP_TRY(smp__make_event(&c->ready));
     SMP_TRY(reserve(c));
+    SMP_TRY(load_kernels(c));
     for (int i = 0; i < c->n_lane; i++)
         SMP_TRY(prepare_lane(&options->lane[i], &c->lane[i]));
     c->pool = calloc((size_t)options->reductions + 1, sizeof(*c->pool));

@@ -63,7 +63,7 @@ enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_TENSOR, SMP__NCCL_
  * where the exchanges are no longer than that. Below this an exchange over NVLink is
  * mostly latency (not measured); emulated, small tests have several pieces. */
 #ifdef SMP_EMULATED
-enum { SMP__NCCL_PARTS_FLOATS = 1 << 18, SMP__NCCL_CAME_FLOATS = 1 << 11 };
+enum { SMP__NCCL_PARTS_FLOATS = 1 << 18, SMP__NCCL_CAME_FLOATS = 1 << 12 };
 #else
 enum { SMP__NCCL_PARTS_FLOATS = 8 << 20, SMP__NCCL_CAME_FLOATS = 8 << 20 };
 #endif

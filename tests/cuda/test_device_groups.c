@@ -308,6 +308,7 @@ static void test_failure(const smp_device *device)
 
 int main(int argc, char **argv)
 {
+    setenv("SMP_EMULATE_LAZY", "1", 1);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);

@@ -7,6 +7,7 @@
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=120
+export SMP_EMULATE_LAZY=1 # no kernel is loaded while a message is waited for
 write_text text.txt 20000
 model=$SMP_EXAMPLES/branches.yaml
 [ -n "${SMP_TEST_LONG-}" ] || {

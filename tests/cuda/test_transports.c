@@ -673,6 +673,7 @@ static void run_transports(const smp_device *device, int ddp, int shard, int nea
 
 int main(int argc, char **argv)
 {
+    setenv("SMP_EMULATE_LAZY", "1", 1);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);

@@ -22,6 +22,8 @@
  *                                             run
  *   SMP_EMULATE_LIBRARIES=BYTES               of device memory are taken by the first launch
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
+ *   SMP_EMULATE_LAZY=1                        a kernel that is first launched while something waits
+ *                                             for another process aborts: it is loaded then
  *   SMP_EMULATE_DNN=right|wrong|fails|no-plan cuDNN's attention: as it should be, with keys seen
  *                                             that are hidden, whose run is refused, which has no
  *                                             plan; default: there is no cuDNN
@@ -39,6 +41,8 @@
  * and returns false as long as it must wait; then it is called again later. It makes no CUDA
  * calls. */
 void emulate_enqueue(cudaStream_t stream, std::function<bool()> item);
+/* Items that wait for another process, enqueued and not done. */
+extern long emulate_waiting_for_others;
 /* From within an item: the device fails with this error, for ever, as after a bad access. */
 void emulate_device_fail(cudaError_t error);
 /* Runs some items, if any can run; what polling the library means for the device. */

@@ -2,6 +2,7 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "emulate_kernel.h"
 #include "emulate_state.h"
@@ -10,6 +11,7 @@ namespace
 {
 
 long kernels_run;
+std::set<const void *> loaded;              /* kernels, by their first launch */
 std::map<const void *, int> shared_granted; /* by cudaFuncSetAttribute, bytes per kernel */
 
 cudaError_t check(const emulate_launch &launch)
@@ -23,6 +25,14 @@ cudaError_t check(const emulate_launch &launch)
     const size_t limit = granted != shared_granted.end() ? static_cast<size_t>(granted->second)
                                                          : emulate_shared_limit(false);
     return launch.shared_bytes > limit ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+/* The first launch may wait for all that the device does, however long that waits. */
+void load(const emulate_launch &launch)
+{
+    if (loaded.insert(launch.kernel).second && emulate_setting().lazy &&
+        emulate_waiting_for_others > 0)
+        emulate_die("%s is loaded while something waits for another process", launch.name);
 }
 
 uint64_t common_divisor(uint64_t a, uint64_t b)
@@ -80,6 +90,8 @@ void run(const emulate_launch &launch, const std::function<void()> &body)
 
 } // namespace
 
+long emulate_waiting_for_others;
+
 bool emulate_is_poison(const void *memory, size_t bytes)
 {
     const unsigned char *p = static_cast<const unsigned char *>(memory);
@@ -99,6 +111,7 @@ void emulate_enqueue_launch(const emulate_launch &launch, cudaStream_t stream,
         code = cudaErrorMemoryAllocation;
     if (call.done(code) != cudaSuccess)
         return;
+    load(launch);
     emulate_stream_put(stream, {[launch, thread = std::move(thread)] {
                                     if (++kernels_run == emulate_setting().fail)
                                         emulate_device_fail(cudaErrorIllegalAddress);
@@ -112,6 +125,7 @@ void emulate_enqueue_launch(const emulate_launch &launch, cudaStream_t stream,
 void emulate_forget_launches()
 {
     shared_granted.clear();
+    loaded.clear();
     kernels_run = 0;
     emulate_memory_forget_libraries();
 }

@@ -161,9 +161,12 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
         fails |= until_failure >= 0 && until_failure-- == 0;
     auto ops = std::make_shared<std::vector<operation>>(std::move(group));
     long number = comm->issued++;
+    emulate_waiting_for_others++;
     emulate_enqueue(stream, [comm, ops, number, fails] {
-        if (comm->aborted)
+        if (comm->aborted) {
+            emulate_waiting_for_others--;
             return true;
+        }
         if (comm->carried != number)
             return false;
         if (fails) {
@@ -174,6 +177,7 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
         for (operation &op : *ops)
             done &= carry_out(*comm, op);
         comm->carried += done;
+        emulate_waiting_for_others -= done;
         return done;
     });
 }

@@ -20,6 +20,7 @@ struct emulate_settings {
     int multiprocessors;
     size_t libraries; /* bytes of device memory that the first launch takes */
     long fail;        /* this kernel fails, counted from 1; 0: none */
+    bool lazy;        /* kernels are loaded when they are first launched */
     bool protect;
 };
 const emulate_settings &emulate_setting();
