@@ -121,6 +121,13 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
     return smp__nccl_end(w->of, of->nccl, code, "sum in an operator");
 }
 
+/* A piece of a sum has been enqueued. */
+static smp_status keep_pace(smp__nccl_way *w)
+{
+    enum { LAUNCHES = 4 };
+    return smp__nccl_keep_pace(w->of, &w->pace, w->stream, LAUNCHES);
+}
+
 /* n: no more than `came` has room for. */
 static smp_status reduce_piece(smp__nccl_way *w, float *values, int64_t n)
 {
@@ -131,7 +138,8 @@ static smp_status reduce_piece(smp__nccl_way *w, float *values, int64_t n)
     SMP_TRY(swap_shares(w, values, all, false));
     SMP_TRY(copy(w, came + of->own * all.each, own, size_of(all, of->own)));
     SMP_TRY(smp__cuda_add_rows(w->stream, own, came, size_of(all, of->own), of->members, all.each));
-    return swap_shares(w, values, all, true);
+    SMP_TRY(swap_shares(w, values, all, true));
+    return keep_pace(w);
 }
 
 static smp_status all_reduce(void *context, float *values, int64_t n)
@@ -162,6 +170,7 @@ static smp_status reduce_scatter(void *context, const float *all, float *own, in
         const int64_t apart = smp__nccl_aligned(piece);
         SMP_TRY(swap_rows(w, all + at, n, came, apart, piece));
         SMP_TRY(smp__cuda_add_rows(w->stream, own + at, came, piece, members, apart));
+        SMP_TRY(keep_pace(w));
     }
     return SMP_OK;
 }

@@ -150,6 +150,53 @@ smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t cod
     return smp__nccl_settle(c, comm, code == ncclSuccess ? end : code, call);
 }
 
+typedef struct pacing {
+    smp__nccl_context *of;
+    cudaEvent_t event;
+} pacing;
+
+static void describe_pace(const void *context, char *buffer, size_t size)
+{
+    (void)context;
+    snprintf(buffer, size, "the other ranks of a sum, which the device adds up");
+}
+
+static smp_status test_pace(void *context, bool *done)
+{
+    const pacing *p = context;
+    int passed;
+    SMP_TRY(smp__event_passed(p->event, &passed));
+    *done = passed;
+    return passed ? SMP_OK : smp__nccl_progress(p->of);
+}
+
+smp_status smp__nccl_keep_pace(smp__nccl_context *c, smp__nccl_pace *pace, cudaStream_t stream,
+                               int launches)
+{
+    pace->launched += launches;
+    if (pace->launched < SMP__NCCL_LAUNCHES / 2)
+        return SMP_OK;
+    pace->launched = 0;
+    SMP_TRY(SMP_CUDA(cudaEventRecord, pace->passed[pace->recorded++ % 2], stream));
+    pacing before = {c, pace->passed[pace->recorded % 2]};
+    if (pace->recorded == 1)
+        return SMP_OK;
+    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_pace, describe_pace, &before);
+}
+
+static smp_status open_pace(smp__nccl_pace *pace)
+{
+    SMP_TRY(smp__make_event(&pace->passed[0]));
+    return smp__make_event(&pace->passed[1]);
+}
+
+static void close_pace(smp__nccl_pace *pace)
+{
+    for (int i = 0; i < 2; i++)
+        if (pace->passed[i])
+            cudaEventDestroy(pace->passed[i]);
+}
+
 /* Two ranks of this machine with the same GPU: NCCL refuses them. */
 static smp_status check_shared(smp_comm *comm, const char own[64])
 {
@@ -298,6 +345,9 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         SMP_TRY(
             prepare_sums(&c->sums[i], comm_of(c, i), i < SMP_N_REACH ? options->terms[i] : NULL));
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
+    SMP_TRY(open_pace(&c->pace));
+    SMP_TRY(open_pace(&c->within.pace));
+    SMP_TRY(open_pace(&c->beside.pace));
     if (c->came_floats > 0)
         SMP_TRY(smp__make_urgent_stream(&c->beside.stream));
     smp__nccl_group_fill(c);
@@ -509,6 +559,9 @@ void smp__nccl_close(void *context)
         cudaStreamDestroy(c->reduce);
     if (c->beside.stream)
         cudaStreamDestroy(c->beside.stream);
+    close_pace(&c->pace);
+    close_pace(&c->within.pace);
+    close_pace(&c->beside.pace);
     if (c->ready)
         cudaEventDestroy(c->ready);
     if (c->scratch)

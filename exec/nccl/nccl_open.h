@@ -47,6 +47,22 @@ struct smp_reduction {
     smp_reduction *next;
 };
 
+/* So many launches at most of one stream stand behind a wait for other ranks: a launch queue holds
+ * about a thousand, and behind a full one the host waits where nobody watches. Emulated, small tests
+ * wait. */
+#ifdef SMP_EMULATED
+enum { SMP__NCCL_LAUNCHES = 16 };
+#else
+enum { SMP__NCCL_LAUNCHES = 512 };
+#endif
+
+/* Of a stream: the first half of what may stand in it must be done before the third is enqueued. */
+typedef struct smp__nccl_pace {
+    cudaEvent_t passed[2]; /* recorded in turn, half of the launches apart */
+    int launched;          /* since then */
+    int64_t recorded;
+} smp__nccl_pace;
+
 typedef struct smp__nccl_lane {
     ncclComm_t nccl; /* NULL after abort */
     cudaStream_t stream;
@@ -91,6 +107,7 @@ typedef struct smp__nccl_sums {
 typedef struct smp__nccl_way {
     struct smp__nccl_context *of;
     cudaStream_t stream;
+    smp__nccl_pace pace;
     smp_op_group group; /* its context is this */
 } smp__nccl_way;
 
@@ -113,6 +130,7 @@ typedef struct smp__nccl_context {
     /* The stream of all sums: in one order on all ranks, so none waits for another's; on a rank one
      * after the other, through `parts`. */
     cudaStream_t reduce;
+    smp__nccl_pace pace; /* of it */
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;
     smp_reduction *pool;
@@ -134,6 +152,13 @@ smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t 
 /* Ends a group of operations of one communicator. code: of the first that failed in it. */
 smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
                          const char *call);
+
+/* After every launch of a stream that may wait for other ranks, or some: waits, watched, while too
+ * many of them stand in it. That cannot make ranks wait for each other: those of a sum run one
+ * program, so all come to the sum in the same place of it, and what was to be sent before has been
+ * sent. */
+smp_status smp__nccl_keep_pace(smp__nccl_context *c, smp__nccl_pace *pace, cudaStream_t stream,
+                               int launches);
 
 /* Looks at all communicators for errors, which name their communicator. *quiet: in none is anything
  * in progress. */

@@ -79,12 +79,50 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
     return code;
 }
 
+/* What the stream of sums is told, piece by piece. */
+static smp_status keep_pace(smp__nccl_context *c)
+{
+    return smp__nccl_keep_pace(c, &c->pace, c->reduce, 1);
+}
+
+static smp_status round16(smp__nccl_context *c, uint16_t *to, const float *from, int64_t n)
+{
+    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, to, from, n));
+    return keep_pace(c);
+}
+
+static smp_status widen16(smp__nccl_context *c, float *to, const uint16_t *from, int64_t n)
+{
+    SMP_TRY(smp__cuda_widen16(c->reduce, to, from, n));
+    return keep_pace(c);
+}
+
+static smp_status copy(smp__nccl_context *c, float *to, const float *from, int64_t n)
+{
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, to, from, (size_t)n * sizeof(float), cudaMemcpyDeviceToDevice,
+                     c->reduce));
+    return keep_pace(c);
+}
+
+static smp_status add_to(smp__nccl_context *c, float *to, const float *from, int64_t n)
+{
+    SMP_TRY(smp__cuda_accumulate(c->reduce, SMP_F32, to, from, n));
+    return keep_pace(c);
+}
+
+static smp_status end_group(smp__nccl_context *c, const smp__nccl_sums *of, ncclResult_t code,
+                            const char *call)
+{
+    SMP_TRY(smp__nccl_end(c, of->nccl, code, call));
+    return keep_pace(c);
+}
+
 /* Rounds values in their place, by way of what has been sent to this member: nothing. */
 static smp_status round_own(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int64_t n)
 {
     uint16_t *rounded = to_send(c, of, of->own, 0);
-    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, rounded, own, n));
-    return smp__cuda_widen16(c->reduce, own, rounded, n);
+    SMP_TRY(round16(c, rounded, own, n));
+    return widen16(c, own, rounded, n);
 }
 
 static bool is_own(const smp__nccl_sums *of, int term)
@@ -102,8 +140,7 @@ static smp_status round_terms(smp__nccl_context *c, const smp__nccl_sums *of, co
             float *term = array_at(sum, k, n) + begin_of(sum, i) + at;
             const int64_t count = (int64_t)block_of(sum, i, at, most);
             SMP_TRY(i == of->own ? round_own(c, of, term, count)
-                                 : smp__cuda_round16(c->reduce, SMP_BF16, to_send(c, of, i, k),
-                                                     term, count));
+                                 : round16(c, to_send(c, of, i, k), term, count));
         }
     return SMP_OK;
 }
@@ -135,11 +172,11 @@ static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const 
         ncclResult_t code = smp__nccl.ncclGroupStart();
         for (int i = 1; code == ncclSuccess && i < of->members; i++)
             code = exchange_term(c, of, sum, (of->own + i) % of->members, k, at, most);
-        SMP_TRY(smp__nccl_end(c, of->nccl, code, "exchange of a sum"));
+        SMP_TRY(end_group(c, of, code, "exchange of a sum"));
     }
     for (int i = 0; sum->bf16 && i < of->terms->n; i++)
         if (!is_own(of, i))
-            SMP_TRY(smp__cuda_widen16(c->reduce, c->parts + i * most, that_came(c, of, i), count));
+            SMP_TRY(widen16(c, c->parts + i * most, that_came(c, of, i), count));
     return SMP_OK;
 }
 
@@ -158,19 +195,16 @@ static smp_status place_left(smp__nccl_context *c, const smp__nccl_sums *of, con
                              int64_t at, int64_t count, int64_t most)
 {
     const smp_sum_terms *t = of->terms;
-    const size_t bytes = (size_t)count * sizeof(float);
     for (int i = 0; i < t->n_left && t->n_left > 1; i++)
         if (is_own(of, t->left[i]))
-            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, c->parts + t->left[i] * most,
-                             term_at(c, of, sum, t->left[i], at, most), bytes,
-                             cudaMemcpyDeviceToDevice, c->reduce));
+            SMP_TRY(copy(c, c->parts + t->left[i] * most, term_at(c, of, sum, t->left[i], at, most),
+                         count));
     for (int i = 0; i < t->n_left; i++) {
         float *to = array_at(sum, i, t->n_left) + begin_of(sum, of->own) + at;
         const float *from = t->n_left > 1 ? c->parts + t->left[i] * most
                                           : term_at(c, of, sum, t->left[i], at, most);
         if (to != from)
-            SMP_TRY(
-                SMP_CUDA(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDeviceToDevice, c->reduce));
+            SMP_TRY(copy(c, to, from, count));
         if (sum->bf16)
             SMP_TRY(round_own(c, of, to, count));
     }
@@ -184,9 +218,8 @@ static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, const par
     if (count == 0)
         return SMP_OK;
     for (int i = 0; i < of->terms->n_add; i++)
-        SMP_TRY(smp__cuda_accumulate(c->reduce, SMP_F32,
-                                     term_at(c, of, sum, of->terms->to[i], at, most),
-                                     term_at(c, of, sum, of->terms->from[i], at, most), count));
+        SMP_TRY(add_to(c, term_at(c, of, sum, of->terms->to[i], at, most),
+                       term_at(c, of, sum, of->terms->from[i], at, most), count));
     return place_left(c, of, sum, at, count, most);
 }
 
@@ -206,19 +239,18 @@ static smp_status gather16(smp__nccl_context *c, const smp__nccl_sums *of, const
 {
     const size_t count = block_of(sum, of->own, at, most);
     uint16_t *send = to_send(c, of, of->own, 0);
-    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, send, sum->data + begin_of(sum, of->own) + at,
-                              (int64_t)count));
+    SMP_TRY(round16(c, send, sum->data + begin_of(sum, of->own) + at, (int64_t)count));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
         code = exchange(c, of, other, ncclBfloat16, send, count, that_came(c, of, other),
                         block_of(sum, other, at, most));
     }
-    SMP_TRY(smp__nccl_end(c, of->nccl, code, "gathering of a sum"));
+    SMP_TRY(end_group(c, of, code, "gathering of a sum"));
     for (int i = 0; i < of->members; i++)
         if (i != of->own)
-            SMP_TRY(smp__cuda_widen16(c->reduce, sum->data + begin_of(sum, i) + at,
-                                      that_came(c, of, i), (int64_t)block_of(sum, i, at, most)));
+            SMP_TRY(widen16(c, sum->data + begin_of(sum, i) + at, that_came(c, of, i),
+                            (int64_t)block_of(sum, i, at, most)));
     return SMP_OK;
 }
 
@@ -236,7 +268,7 @@ static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const p
                         (size_t)size_of(sum, of->own), sum->data + begin_of(sum, other),
                         (size_t)size_of(sum, other));
     }
-    return smp__nccl_end(c, of->nccl, code, "gathering of a sum");
+    return end_group(c, of, code, "gathering of a sum");
 }
 
 /* Every part begins as aligned as the first. */

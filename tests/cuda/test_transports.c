@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "exec/transport/transport.h"
 #include "tests/case_count.h"
@@ -660,6 +661,40 @@ static void test_failure(const smp_device *device)
     smp__comm_close(&b.comm);
 }
 
+/* A long sum, of which the last rank is late: few of its pieces stand on the device meanwhile. The
+ * host waits, watched: one that stood in a full launch queue would not be. */
+static void test_pace(const smp_device *device)
+{
+    enum { FLOATS = 24 * (1 << 18), SOME = 48 };
+    static bench b;
+    static const int64_t cut[] = {0, FLOATS / 2, FLOATS};
+    smp_reduction *reduction;
+    b = (bench){.device = device, .transport = smp_transport_find("nccl")};
+    OK(smp__comm_open(&b.comm, (smp_comm_limits){30, 900, 900}));
+    OK(smp__comm_split(&b.comm, (smp_comm_place){.replica = world_rank, .shard = 1, .tensor = 1}));
+    smp_device_options options = {.node_rank = b.comm.node_rank};
+    OK(device->open(&options, &b.device_context));
+    OK(device->reserve(b.device_context, FLOATS * 4, &b.arena));
+    OK(device->zero(b.device_context, b.arena, FLOATS * 4));
+    smp_transport_options open = {
+        .comm = &b.comm, .device = device, .device_context = b.device_context, .reductions = 1};
+    OK(b.transport->open(&open, &b.transport_context));
+    emulate_most_queued();
+    if (world_rank == 1)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    smp_sum sum = {.data = (float *)b.arena, .cut = cut, .add = true};
+    OK(b.transport->reduce(b.transport_context, &sum, &reduction));
+    bool done;
+    OK(b.transport->reduce_test(b.transport_context, &reduction, &done));
+    wait_idle(&b);
+    const long queued = emulate_most_queued();
+    CHECK(queued > 4 && queued < SOME);
+    b.transport->close(b.transport_context);
+    device->release(b.device_context, b.arena, FLOATS * 4);
+    device->close(b.device_context);
+    smp__comm_close(&b.comm);
+}
+
 /* near: replicas that add up first; 0: all at once. */
 static void run_transports(const smp_device *device, int ddp, int shard, int near, int grid)
 {
@@ -688,6 +723,8 @@ int main(int argc, char **argv)
     }
     if (world_size > 1 && smp_device_find("cuda"))
         test_failure(smp_device_find("cuda"));
+    if (world_size == 2 && smp_device_find("cuda"))
+        test_pace(smp_device_find("cuda"));
     MPI_Finalize();
     return 0;
 }

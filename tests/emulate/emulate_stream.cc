@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "emulate_kernel.h"
 #include "emulate_state.h"
+#include "nccl.h"
 
 namespace
 {
@@ -51,6 +53,7 @@ namespace
 std::vector<std::unique_ptr<CUstream_st>> streams; /* the NULL ones of devices among them */
 CUstream_st *null_stream[64];
 size_t favourite;
+long most_queued;
 
 CUstream_st *add_stream(int device, unsigned flags, int priority)
 {
@@ -154,6 +157,8 @@ void emulate_stream_put(cudaStream_t handle, emulate_item item)
             entry.after.push_back({other->finished, other->enqueued});
     stream->enqueued++;
     stream->queue.push_back(std::move(entry));
+    if (stream->priority < 0)
+        most_queued = std::max(most_queued, static_cast<long>(stream->queue.size()));
 }
 
 void emulate_run_until(const std::function<bool()> &done)
@@ -194,6 +199,11 @@ void emulate_forget_streams()
 }
 
 extern "C" {
+
+long emulate_most_queued(void)
+{
+    return std::exchange(most_queued, 0);
+}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {

@@ -72,6 +72,8 @@ ncclResult_t ncclGroupEnd(void);
 void emulate_nccl_fail(long after);
 /* Messages of this process of 16 bytes and more that did not begin at a multiple of 16. */
 long emulate_nccl_unaligned(void);
+/* The most items that stood in a stream of raised priority since this was last asked. */
+long emulate_most_queued(void);
 
 #ifdef __cplusplus
 }
