@@ -197,17 +197,32 @@ static void close_pace(smp__nccl_pace *pace)
             cudaEventDestroy(pace->passed[i]);
 }
 
-/* Two ranks of this machine with the same GPU: NCCL refuses them. */
-static smp_status check_shared(smp_comm *comm, const char own[64])
+/* For tests on an emulated GPU. */
+static bool may_share(void)
 {
-    const char *allowed = getenv("SMP_NCCL_SHARED"); /* for tests on an emulated GPU */
+    const char *allowed = getenv("SMP_NCCL_SHARED");
+    return allowed && strcmp(allowed, "1") == 0;
+}
+
+static smp_status find_bus(char bus[64])
+{
+    int device;
+    SMP_TRY(SMP_CUDA(cudaGetDevice, &device));
+    return SMP_CUDA(cudaDeviceGetPCIBusId, bus, 64, device);
+}
+
+/* Two ranks of this machine with the same GPU: NCCL refuses them. It tells GPUs apart by where they
+ * are on the bus: slices of one (MIG) have names of their own, but one place. */
+static smp_status check_shared(smp_comm *comm)
+{
+    char own[64] = "";
+    smp_status status = find_bus(own);
     void *all;
     SMP_TRY(smp__comm_gather_node(comm, own, 64, &all));
     const char(*id)[64] = all;
-    smp_status status = SMP_OK;
     for (int i = 0; i < comm->node_size; i++)
         for (int j = 0; status == SMP_OK && j < i; j++)
-            if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !(allowed && strcmp(allowed, "1") == 0))
+            if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !may_share())
                 status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
     free(all);
     return status;
@@ -227,9 +242,7 @@ static smp_status check_queues(const smp_transport_options *options)
 
 smp_status smp__nccl_suits(const smp_transport_options *options)
 {
-    char id[64] = "";
-    options->device->identity(options->device_context, id);
-    SMP_TRY(check_shared(options->comm, id)); /* all ranks of the machine take part */
+    SMP_TRY(check_shared(options->comm)); /* all ranks of the machine take part */
     SMP_TRY(check_queues(options));
     return smp__nccl_open();
 }

@@ -69,7 +69,7 @@ typedef struct smp_transport {
     bool on_device; /* see above */
     int64_t max_message_bytes;
     /* Can it serve the job, on a device that lists it? SMP_ERR_FAILED: no, and the reason ("two
-     * ranks share GPU 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one
+     * ranks share GPU 0000:17:00.0"). Every rank is asked, by smp_transport_choose, which makes one
      * answer of theirs. NULL: it always can. */
     smp_status (*suits)(const smp_transport_options *options);
     smp_status (*open)(const smp_transport_options *options, void **context); /* collective */
@@ -112,7 +112,7 @@ static inline smp_status smp_transport_suits(const smp_transport *transport,
 const smp_transport *smp_transport_find(const char *name); /* NULL if unknown or not built in */
 
 /* The first of the device's transports that suits; `why` (may be NULL): what the better ones said,
- * as text "nccl: two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has
+ * as text "nccl: two ranks share GPU 0000:17:00.0", or empty. NULL if there is none, or the job has
  * failed. Collective. */
 const smp_transport *smp_transport_choose(const smp_transport_options *options, char *why,
                                           size_t size);

@@ -35,6 +35,10 @@ compare() { # name, ranks, arguments of smp-partition: both transports
 
 compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
 compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
+SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17 train plan.yaml 2
+expect_match err 'transport nccl$' # a GPU each
+SMP_EMULATE_DEVICES=2 SMP_EMULATE_MIG=1 train plan.yaml 2
+expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU 0000:17:00\.0' # slices of one
 sort -u -k 2,2 weights | cut -d ' ' -f 2 >whole
 
 # Sharded states, in buckets: the bits of two replicas that share nothing.

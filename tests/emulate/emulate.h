@@ -24,6 +24,7 @@
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
  *   SMP_EMULATE_LAZY=1                        a kernel that is first launched while something waits
  *                                             for another process aborts: it is loaded then
+ *   SMP_EMULATE_MIG=1                         the devices are slices of one GPU: UUIDs, one bus id
  *   SMP_EMULATE_DNN=right|wrong|fails|no-plan cuDNN's attention: as it should be, with keys seen
  *                                             that are hidden, whose run is refused, which has no
  *                                             plan; default: there is no cuDNN

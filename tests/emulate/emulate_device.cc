@@ -53,6 +53,11 @@ cudaError_t emulate_call::done(cudaError_t code)
     return code;
 }
 
+static int bus_of(int device)
+{
+    return FIRST_BUS + (emulate_setting().mig ? 0 : device);
+}
+
 int emulate_current_device()
 {
     return current_device;
@@ -156,7 +161,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     p.l2CacheSize = 40 << 20;
     p.unifiedAddressing = p.concurrentKernels = 1;
     p.asyncEngineCount = 3;
-    p.pciBusID = FIRST_BUS + device;
+    p.pciBusID = bus_of(device);
     *properties = p;
     return cudaSuccess;
 }
@@ -227,7 +232,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
     if (device < 0 || device >= emulate_setting().devices)
         return call.done(cudaErrorInvalidDevice);
     const int length = snprintf(id, static_cast<size_t>(size), "0000:%02X:00.0",
-                                static_cast<unsigned>(FIRST_BUS + device));
+                                static_cast<unsigned>(bus_of(device)));
     return call.done(length < size ? cudaSuccess : cudaErrorInvalidValue);
 }
 

@@ -61,6 +61,7 @@ void read_all()
     settings.libraries = static_cast<size_t>(number("SMP_EMULATE_LIBRARIES", 0));
     settings.fail = static_cast<long>(number("SMP_EMULATE_FAIL", 0));
     settings.lazy = number("SMP_EMULATE_LAZY", 0) != 0;
+    settings.mig = number("SMP_EMULATE_MIG", 0) != 0;
     settings.protect = number("SMP_EMULATE_PROTECT", 1) != 0;
 }
 

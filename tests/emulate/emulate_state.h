@@ -21,6 +21,7 @@ struct emulate_settings {
     size_t libraries; /* bytes of device memory that the first launch takes */
     long fail;        /* this kernel fails, counted from 1; 0: none */
     bool lazy;        /* kernels are loaded when they are first launched */
+    bool mig;         /* devices are slices of one GPU */
     bool protect;
 };
 const emulate_settings &emulate_setting();
