@@ -240,10 +240,41 @@ static smp_status check_queues(const smp_transport_options *options)
                     options->n_lane, (int)OTHERS, smp__cuda_queues(), SMP__CUDA_QUEUES);
 }
 
+/* What comes from the devices of a group, in pieces of the longest sum. */
+static int64_t came_floats(const smp_transport_options *options)
+{
+    const int64_t least = options->comm->tensor_size * (int64_t)SMP__NCCL_ALIGNED;
+    const int64_t most = least > SMP__NCCL_CAME_FLOATS ? least : SMP__NCCL_CAME_FLOATS;
+    if (options->comm->tensor_size == 1 || options->group_floats == 0)
+        return 0;
+    return options->group_floats < most - least ? options->group_floats + least : most;
+}
+
+/* Multiprocessors that operations take while they wait for their peers: of the lanes, of sums over
+ * replicas and of the group, each of which has one stream. */
+static int taken_by(const smp_transport_options *options)
+{
+    const bool sums = options->comm->ddp_size > 1, group = came_floats(options) > 0;
+    return options->n_lane * LANE_CTAS + (sums + group) * REDUCE_CTAS;
+}
+
+/* When all are taken, the kernels whose results others wait for have none. */
+static smp_status check_multiprocessors(const smp_transport_options *options)
+{
+    const smp_cuda *cuda = options->device->kernel_context(options->device_context);
+    const int taken = taken_by(options);
+    if (taken < cuda->multiprocessors || may_share())
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "%d lanes of messages, and sums, can take %d multiprocessors, the GPU has %d",
+                    options->n_lane, taken, cuda->multiprocessors);
+}
+
 smp_status smp__nccl_suits(const smp_transport_options *options)
 {
     SMP_TRY(check_shared(options->comm)); /* all ranks of the machine take part */
     SMP_TRY(check_queues(options));
+    SMP_TRY(check_multiprocessors(options));
     return smp__nccl_open();
 }
 
@@ -270,16 +301,6 @@ static MPI_Comm comm_of(const smp__nccl_context *c, int sums)
     return sums == SMP__NCCL_NEAR  ? c->comm->near
            : sums == SMP__NCCL_FAR ? c->comm->far
                                    : smp__transport_reach(c->comm, (smp_reach)sums);
-}
-
-/* What comes from the devices of a group, in pieces of the longest sum. */
-static int64_t came_floats(const smp_transport_options *options)
-{
-    const int64_t least = options->comm->tensor_size * (int64_t)SMP__NCCL_ALIGNED;
-    const int64_t most = least > SMP__NCCL_CAME_FLOATS ? least : SMP__NCCL_CAME_FLOATS;
-    if (options->comm->tensor_size == 1 || options->group_floats == 0)
-        return 0;
-    return options->group_floats < most - least ? options->group_floats + least : most;
 }
 
 static int64_t came_bytes(const smp__nccl_context *c)
@@ -599,14 +620,13 @@ static smp_status tell_others(smp__nccl_context *c, smp_status status)
     return smp__comm_agree(c->comm, status);
 }
 
-/* Lanes that wait for their peers keep multiprocessors busy. Matrix products are shared out over
- * the others: as many on all ranks, by the one with the most lanes, at least three quarters. */
-static smp_status take_multiprocessors(smp__nccl_context *c)
+/* Matrix products are shared out over the multiprocessors that nothing takes which waits: as many on
+ * all ranks, by the one where most are taken, at least three quarters. */
+static smp_status take_multiprocessors(smp__nccl_context *c, int taken)
 {
     smp_cuda *cuda = c->device->kernel_context(c->device_context);
-    int lanes = c->n_lane;
-    SMP_TRY(smp__comm_max(c->comm, &lanes));
-    const int taken = lanes * LANE_CTAS, most = cuda->multiprocessors / 4;
+    const int most = cuda->multiprocessors / 4;
+    SMP_TRY(smp__comm_max(c->comm, &taken));
     cuda->taken_multiprocessors = taken < most ? taken : most;
     c->beside_device.taken_multiprocessors = cuda->taken_multiprocessors;
     return SMP_OK;
@@ -631,7 +651,7 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     /* Before each part that waits for other ranks, all of them know that all have got so far. */
     status = smp__comm_agree(options->comm, status);
     if (status == SMP_OK)
-        status = take_multiprocessors(c);
+        status = take_multiprocessors(c, taken_by(options));
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)

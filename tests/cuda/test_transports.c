@@ -576,6 +576,12 @@ static void test_choice(const smp_device *device)
         CHECK(strcmp(best->name, "mpi") == 0);
     else if (comm.node_size > 1)
         CHECK(strcmp(best->name, "staged") == 0 && strstr(why, "two ranks share GPU 0000:17:00.0"));
+    choice.n_lane = 1;
+    if (!device->host_memory && comm.node_size == 1) {
+        CHECK(smp_transport_choose(&choice, why, sizeof(why)) &&
+              strstr(why, "1 lanes of messages, and sums, can take 4 multiprocessors, "
+                          "the GPU has 2"));
+    }
     if (world_rank == 0)
         printf("device %s: transport %s (%s)\n", device->name, best->name, why);
     setenv("SMP_NCCL_SHARED", "1", 1);
