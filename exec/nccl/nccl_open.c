@@ -7,182 +7,17 @@
  * Two ranks of a communicator connect when they first exchange something, and that is waited for.
  * In a step it would be in an order that nobody has proved, so every lane carries one message when
  * it is opened, and every pair that adds up one each way, all of them in one group: NCCL then
- * connects them in any order.
- *
- * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
- * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
+ * connects them in any order. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "exec/cuda/cuda_event.h"
 #include "exec/cuda/cuda_kernels.h"
-#include "exec/cuda/cuda_queues.h"
 #include "exec/nccl/nccl_open.h"
-#include "graph/base/library.h"
 
-enum { LEAST_VERSION = 22400, LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+enum { SCRATCH_BYTES = 256, ID_TAG = 0 };
 
 static const int64_t PARTS_BYTES = SMP__NCCL_PARTS_FLOATS * (int64_t)sizeof(float);
-
-smp__nccl_calls smp__nccl;
-
-static smp_status take_library(void)
-{
-#ifdef SMP_EMULATED
-#define TAKE(name) smp__nccl.name = name;
-    SMP__NCCL_CALLS(TAKE)
-#undef TAKE
-    return SMP_OK;
-#else
-    static const char *const symbol[] = {
-#define NAME(name) #name,
-        SMP__NCCL_CALLS(NAME)
-#undef NAME
-    };
-    return smp_library_open("libnccl.so.2", SMP_CUDA_LIBRARY_DIR,
-                            (int)(sizeof symbol / sizeof symbol[0]), symbol, (void **)&smp__nccl);
-#endif
-}
-
-/* 2.22 aborts communicators together, but up to 2.23 it connects ranks in a thread that is on GPU 0,
- * whichever is the rank's, and takes memory there. */
-smp_status smp__nccl_open(void)
-{
-    int version = 0;
-    SMP_TRY(take_library());
-    SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetVersion(&version), "ncclGetVersion"));
-    if (version >= LEAST_VERSION)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "NCCL %d.%d.%d, expected %d.%d or later", version / 10000,
-                    version / 100 % 100, version % 100, LEAST_VERSION / 10000,
-                    LEAST_VERSION / 100 % 100);
-}
-
-smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call)
-{
-    if (code == ncclSuccess)
-        return SMP_OK;
-    const char *detail = smp__nccl.ncclGetLastError(comm);
-    int more = detail && *detail;
-    return smp_fail(code == ncclRemoteError ? SMP_ERR_PEER : SMP_ERR_FAILED, "%s: %s%s%s", call,
-                    smp__nccl.ncclGetErrorString(code), more ? ": " : "", more ? detail : "");
-}
-
-ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
-                            ncclComm_t comm, cudaStream_t stream)
-{
-    const ncclResult_t code = smp__nccl.ncclSend(data, n, type, peer, comm, stream);
-    return code == ncclInProgress ? ncclSuccess : code;
-}
-
-ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
-                               cudaStream_t stream)
-{
-    const ncclResult_t code = smp__nccl.ncclRecv(data, n, type, peer, comm, stream);
-    return code == ncclInProgress ? ncclSuccess : code;
-}
-
-smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status)
-{
-    return smp_fail_context(status, "messages %s pipeline rank %d", l->outgoing ? "to" : "from",
-                            l->peer);
-}
-
-/* *busy: something of it is in progress; else it stays as it is. */
-static smp_status look_at_communicator(ncclComm_t nccl, bool *busy)
-{
-    ncclResult_t state = ncclSuccess;
-    if (!nccl)
-        return SMP_OK;
-    SMP_TRY(smp__nccl_check(nccl, smp__nccl.ncclCommGetAsyncError(nccl, &state),
-                            "ncclCommGetAsyncError"));
-    *busy = *busy || state == ncclInProgress;
-    return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
-}
-
-smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet)
-{
-    bool busy = false;
-    for (int i = 0; i < c->n_lane; i++)
-        SMP_TRY(smp__nccl_blame(&c->lane[i], look_at_communicator(c->lane[i].nccl, &busy)));
-    for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(smp_fail_context(look_at_communicator(c->sums[i].nccl, &busy),
-                                 i == SMP__NCCL_TENSOR ? "devices that compute layers together"
-                                                       : "sums over the replicas"));
-    *quiet = !busy;
-    return SMP_OK;
-}
-
-typedef struct settling {
-    const smp__nccl_context *of;
-    ncclComm_t comm;
-    const char *call;
-} settling;
-
-static void describe_settle(const void *context, char *buffer, size_t size)
-{
-    snprintf(buffer, size, "NCCL to begin: %s", ((const settling *)context)->call);
-}
-
-static smp_status test_settled(void *context, bool *done)
-{
-    const settling *s = context;
-    bool busy = false;
-    if (look_at_communicator(s->comm, &busy) != SMP_OK)
-        return smp__nccl_look(s->of, done); /* the same, and whose communicator it is */
-    *done = !busy;
-    return SMP_OK;
-}
-
-smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
-                            const char *call)
-{
-    settling of = {c, comm, call};
-    if (code != ncclInProgress)
-        return smp__nccl_check(comm, code, call);
-    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_settled, describe_settle, &of);
-}
-
-smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code, const char *call)
-{
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_settle(c, comm, code == ncclSuccess ? end : code, call);
-}
-
-typedef struct pacing {
-    smp__nccl_context *of;
-    cudaEvent_t event;
-} pacing;
-
-static void describe_pace(const void *context, char *buffer, size_t size)
-{
-    (void)context;
-    snprintf(buffer, size, "the other ranks of a sum, which the device adds up");
-}
-
-static smp_status test_pace(void *context, bool *done)
-{
-    const pacing *p = context;
-    int passed;
-    SMP_TRY(smp__event_passed(p->event, &passed));
-    *done = passed;
-    return passed ? SMP_OK : smp__nccl_progress(p->of);
-}
-
-smp_status smp__nccl_keep_pace(smp__nccl_context *c, smp__nccl_pace *pace, cudaStream_t stream,
-                               int launches)
-{
-    pace->launched += launches;
-    if (pace->launched < SMP__NCCL_LAUNCHES / 2)
-        return SMP_OK;
-    pace->launched = 0;
-    SMP_TRY(SMP_CUDA(cudaEventRecord, pace->passed[pace->recorded++ % 2], stream));
-    pacing before = {c, pace->passed[pace->recorded % 2]};
-    if (pace->recorded == 1)
-        return SMP_OK;
-    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_pace, describe_pace, &before);
-}
 
 static smp_status open_pace(smp__nccl_pace *pace)
 {
@@ -195,87 +30,6 @@ static void close_pace(smp__nccl_pace *pace)
     for (int i = 0; i < 2; i++)
         if (pace->passed[i])
             cudaEventDestroy(pace->passed[i]);
-}
-
-/* For tests on an emulated GPU. */
-static bool may_share(void)
-{
-    const char *allowed = getenv("SMP_NCCL_SHARED");
-    return allowed && strcmp(allowed, "1") == 0;
-}
-
-static smp_status find_bus(char bus[64])
-{
-    int device;
-    SMP_TRY(SMP_CUDA(cudaGetDevice, &device));
-    return SMP_CUDA(cudaDeviceGetPCIBusId, bus, 64, device);
-}
-
-/* Two ranks of this machine with the same GPU: NCCL refuses them. It tells GPUs apart by where they
- * are on the bus: slices of one (MIG) have names of their own, but one place. */
-static smp_status check_shared(smp_comm *comm)
-{
-    char own[64] = "";
-    smp_status status = find_bus(own);
-    void *all;
-    SMP_TRY(smp__comm_gather_node(comm, own, 64, &all));
-    const char(*id)[64] = all;
-    for (int i = 0; i < comm->node_size; i++)
-        for (int j = 0; status == SMP_OK && j < i; j++)
-            if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !may_share())
-                status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
-    free(all);
-    return status;
-}
-
-/* A stream for each lane, beside those of computing, sums, the group, and of what travels to the
- * host and back: two in one queue would wait for each other. */
-static smp_status check_queues(const smp_transport_options *options)
-{
-    enum { OTHERS = 5 };
-    if (options->n_lane + OTHERS <= smp__cuda_queues())
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED,
-                    "%d lanes of messages and %d streams besides, the GPU has %d queues (%s)",
-                    options->n_lane, (int)OTHERS, smp__cuda_queues(), SMP__CUDA_QUEUES);
-}
-
-/* What comes from the devices of a group, in pieces of the longest sum. */
-static int64_t came_floats(const smp_transport_options *options)
-{
-    const int64_t least = options->comm->tensor_size * (int64_t)SMP__NCCL_ALIGNED;
-    const int64_t most = least > SMP__NCCL_CAME_FLOATS ? least : SMP__NCCL_CAME_FLOATS;
-    if (options->comm->tensor_size == 1 || options->group_floats == 0)
-        return 0;
-    return options->group_floats < most - least ? options->group_floats + least : most;
-}
-
-/* Multiprocessors that operations take while they wait for their peers: of the lanes, of sums over
- * replicas and of the group, each of which has one stream. */
-static int taken_by(const smp_transport_options *options)
-{
-    const bool sums = options->comm->ddp_size > 1, group = came_floats(options) > 0;
-    return options->n_lane * LANE_CTAS + (sums + group) * REDUCE_CTAS;
-}
-
-/* When all are taken, the kernels whose results others wait for have none. */
-static smp_status check_multiprocessors(const smp_transport_options *options)
-{
-    const smp_cuda *cuda = options->device->kernel_context(options->device_context);
-    const int taken = taken_by(options);
-    if (taken < cuda->multiprocessors || may_share())
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED,
-                    "%d lanes of messages, and sums, can take %d multiprocessors, the GPU has %d",
-                    options->n_lane, taken, cuda->multiprocessors);
-}
-
-smp_status smp__nccl_suits(const smp_transport_options *options)
-{
-    SMP_TRY(check_shared(options->comm)); /* all ranks of the machine take part */
-    SMP_TRY(check_queues(options));
-    SMP_TRY(check_multiprocessors(options));
-    return smp__nccl_open();
 }
 
 /* What every rank does by itself. */
@@ -465,8 +219,8 @@ static smp_status init(smp__nccl_context *c)
     ncclConfig_t few = NCCL_CONFIG_INITIALIZER, more = NCCL_CONFIG_INITIALIZER;
     few.blocking = more.blocking = 0;
     few.minCTAs = more.minCTAs = 1;
-    few.maxCTAs = LANE_CTAS;
-    more.maxCTAs = REDUCE_CTAS;
+    few.maxCTAs = SMP__NCCL_LANE_CTAS;
+    more.maxCTAs = SMP__NCCL_SUM_CTAS;
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 0; goes_on(code) && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
@@ -620,8 +374,8 @@ static smp_status tell_others(smp__nccl_context *c, smp_status status)
     return smp__comm_agree(c->comm, status);
 }
 
-/* Matrix products are shared out over the multiprocessors that nothing takes which waits: as many on
- * all ranks, by the one where most are taken, at least three quarters. */
+/* Matrix products are shared out over the multiprocessors that nothing takes which waits: as many
+ * on all ranks, by the one where most are taken, at least three quarters. */
 static smp_status take_multiprocessors(smp__nccl_context *c, int taken)
 {
     smp_cuda *cuda = c->device->kernel_context(c->device_context);
@@ -645,13 +399,13 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         c->compute = c->within.stream = cuda->stream;
         c->beside_device = *cuda;
         c->n_lane = options->n_lane;
-        c->came_floats = came_floats(options);
+        c->came_floats = smp__nccl_came_floats(options);
         status = prepare(c, options);
     }
     /* Before each part that waits for other ranks, all of them know that all have got so far. */
     status = smp__comm_agree(options->comm, status);
     if (status == SMP_OK)
-        status = take_multiprocessors(c, taken_by(options));
+        status = take_multiprocessors(c, smp__nccl_taken(options));
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)

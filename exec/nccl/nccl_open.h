@@ -1,5 +1,7 @@
-/* What the files of the NCCL transport share: transport_nccl.c (messages), nccl_sum.c (sums),
- * nccl_group.c (devices that compute operators together) and nccl_open.c (communicators). */
+/* What the files of the NCCL transport share: transport_nccl.c (messages),
+ * nccl_sum.c (sums), nccl_group.c (devices that compute operators together),
+ * nccl_open.c (communicators), nccl_calls.c (the library, waiting for it) and
+ * nccl_suits.c. */
 #ifndef SMP_EXEC_NCCL_NCCL_OPEN_H
 #define SMP_EXEC_NCCL_NCCL_OPEN_H
 
@@ -8,7 +10,8 @@
 #include "exec/transport/transport.h"
 #include "graph/cuda/cuda.h"
 
-/* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's function. */
+/* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's
+ * function. */
 #define SMP__NCCL_CALLS(X)                                                                         \
     X(ncclGetVersion)                                                                              \
     X(ncclGetUniqueId)                                                                             \
@@ -32,11 +35,12 @@ typedef struct smp__nccl_calls {
 
 extern smp__nccl_calls smp__nccl; /* filled by smp__nccl_open */
 smp_status smp__nccl_open(void);
-/* SMP_ERR_PEER if another rank is to blame, else SMP_ERR_FAILED, with the call's name and NCCL's
- * message, unless the code is ncclSuccess. comm: NULL if there is none. */
+/* SMP_ERR_PEER if another rank is to blame, else SMP_ERR_FAILED, with the
+ * call's name and NCCL's message, unless the code is ncclSuccess. comm: NULL if
+ * there is none. */
 smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call);
-/* What the library's function of that name does, in a group, where ncclInProgress is no news: the
- * end of the group says it again. */
+/* What the library's function of that name does, in a group, where
+ * ncclInProgress is no news: the end of the group says it again. */
 ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
                             ncclComm_t comm, cudaStream_t stream);
 ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -47,16 +51,17 @@ struct smp_reduction {
     smp_reduction *next;
 };
 
-/* So many launches at most of one stream stand behind a wait for other ranks: a launch queue holds
- * about a thousand, and behind a full one the host waits where nobody watches. Emulated, small tests
- * wait. */
+/* So many launches at most of one stream stand behind a wait for other ranks: a
+ * launch queue holds about a thousand, and behind a full one the host waits
+ * where nobody watches. Emulated, small tests wait. */
 #ifdef SMP_EMULATED
 enum { SMP__NCCL_LAUNCHES = 16 };
 #else
 enum { SMP__NCCL_LAUNCHES = 512 };
 #endif
 
-/* Of a stream: the first half of what may stand in it must be done before the third is enqueued. */
+/* Of a stream: the first half of what may stand in it must be done before the
+ * third is enqueued. */
 typedef struct smp__nccl_pace {
     cudaEvent_t passed[2]; /* recorded in turn, half of the launches apart */
     int launched;          /* since then */
@@ -75,16 +80,23 @@ typedef struct smp__nccl_lane {
 
 enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_TENSOR, SMP__NCCL_SUMS };
 
-/* Floats of all members together that are added up at once: of sums over replicas; in operators,
- * where the exchanges are no longer than that. Below this an exchange over NVLink is
- * mostly latency (not measured); emulated, small tests have several pieces. */
+/* Floats of all members together that are added up at once: of sums over
+ * replicas; in operators, where the exchanges are no longer than that. Below
+ * this an exchange over NVLink is mostly latency (not measured); emulated,
+ * small tests have several pieces. */
 #ifdef SMP_EMULATED
 enum { SMP__NCCL_PARTS_FLOATS = 1 << 18, SMP__NCCL_CAME_FLOATS = 1 << 12 };
 #else
 enum { SMP__NCCL_PARTS_FLOATS = 8 << 20, SMP__NCCL_CAME_FLOATS = 8 << 20 };
 #endif
 
-/* Floats: where shares begin that are cut out of an array, so that they are as aligned as it is. */
+/* Multiprocessors that an operation occupies at most while it waits for its
+ * peers; the environment variable NCCL_MAX_CTAS overrides it. Few, since
+ * kernels run meanwhile: chosen, not measured. */
+enum { SMP__NCCL_LANE_CTAS = 4, SMP__NCCL_SUM_CTAS = 16 };
+
+/* Floats: where shares begin that are cut out of an array, so that they are as
+ * aligned as it is. */
 enum { SMP__NCCL_ALIGNED = 32 };
 
 static inline int64_t smp__nccl_aligned(int64_t n)
@@ -116,19 +128,21 @@ typedef struct smp__nccl_context {
     const smp_device *device;
     void *device_context;
     cudaStream_t compute;
-    cudaEvent_t ready; /* recorded for each message; what waits for it has seen that record */
+    cudaEvent_t ready; /* recorded for each message; what waits for it has seen
+                        that record */
     char *scratch;     /* device memory for the first messages */
     double looked_s;   /* for errors of the network */
     float *parts;      /* [SMP__NCCL_PARTS_FLOATS] of device memory; NULL: one replica */
-    smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; the two hops of whole sums; the group */
+    smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; the two hops of whole sums;
+                                          the group */
     smp__nccl_way within, beside; /* the group on the compute stream; on one of its own, ... */
     smp_cuda beside_device;       /* ... where kernels run that belong to an exchange */
     bool under_way;               /* there, and the compute stream has yet to wait for it */
     char *read;                   /* [SMP_GROUP_READ] of pinned memory; NULL: there is no group */
     int64_t came_floats;          /* 0: there is no group */
     float *came;                  /* [came_floats] of device memory */
-    /* The stream of all sums: in one order on all ranks, so none waits for another's; on a rank one
-     * after the other, through `parts`. */
+    /* The stream of all sums: in one order on all ranks, so none waits for
+   * another's; on a rank one after the other, through `parts`. */
     cudaStream_t reduce;
     smp__nccl_pace pace; /* of it */
     smp_reduction *free; /* unused ones of the pool */
@@ -138,6 +152,12 @@ typedef struct smp__nccl_context {
     smp__nccl_lane lane[];
 } smp__nccl_context;
 
+/* Those of all: of the lanes, of sums over replicas and of the group, which
+ * have a stream each. */
+int smp__nccl_taken(const smp_transport_options *options);
+/* What comes from the devices of a group, in pieces of the longest sum. */
+int64_t smp__nccl_came_floats(const smp_transport_options *options);
+
 /* As in smp_transport. */
 smp_status smp__nccl_suits(const smp_transport_options *options);
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context);
@@ -145,30 +165,32 @@ void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);
 smp_status smp__nccl_progress(void *context);
 
-/* Communicators do not block: what `comm` is told may go on in the background. Waits, watched,
- * until it stands in its stream. code: of the call. */
+/* Communicators do not block: what `comm` is told may go on in the background.
+ * Waits, watched, until it stands in its stream. code: of the call. */
 smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
                             const char *call);
-/* Ends a group of operations of one communicator. code: of the first that failed in it. */
+/* Ends a group of operations of one communicator. code: of the first that
+ * failed in it. */
 smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
                          const char *call);
 
-/* After every launch of a stream that may wait for other ranks, or some: waits, watched, while too
- * many of them stand in it. That cannot make ranks wait for each other: those of a sum run one
- * program, so all come to the sum in the same place of it, and what was to be sent before has been
- * sent. */
+/* After every launch of a stream that may wait for other ranks, or some: waits,
+ * watched, while too many of them stand in it. That cannot make ranks wait for
+ * each other: those of a sum run one program, so all come to the sum in the
+ * same place of it, and what was to be sent before has been sent. */
 smp_status smp__nccl_keep_pace(smp__nccl_context *c, smp__nccl_pace *pace, cudaStream_t stream,
                                int launches);
 
-/* Looks at all communicators for errors, which name their communicator. *quiet: in none is anything
- * in progress. */
+/* Looks at all communicators for errors, which name their communicator. *quiet:
+ * in none is anything in progress. */
 smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet);
 /* Says whose messages failed, before what NCCL says. */
 smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status);
 
 /* Enqueues a sum on the stream of sums. */
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);
-/* In a group: a message to all of `of` and one from each, through `scratch` [members]. */
+/* In a group: a message to all of `of` and one from each, through `scratch`
+ * [members]. */
 ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of, float *scratch);
 
 /* Fills the groups; the communicator is there when it is first called. */

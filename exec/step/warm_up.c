@@ -1,8 +1,9 @@
-/* Every kernel of the job runs (but those of NCCL's sums, which its transport runs), on zeroes, before the weights are there and before the first
- * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
- * that waits for a message of another rank, which waits for what is to be loaded, would wait for
- * ever. The first step is then like the others, too. Where there are several ways to compute
- * something, they are tried here (graph/model/choice.h). O(two micro-batches). */
+/* Every kernel of the job runs (those of NCCL's sums do where it is opened), on zeroes, before the
+ * weights are there and before the first message. CUDA loads a kernel when it is first launched,
+ * and may wait for all others to do so: one that waits for a message of another rank, which waits
+ * for what is to be loaded, would wait for ever. The first step is then like the others, too. Where
+ * there are several ways to compute something, they are tried here (graph/model/choice.h). O(two
+ * micro-batches). */
 #include "exec/step/warm_up.h"
 
 #include <string.h>

@@ -593,6 +593,11 @@ static void test_choice(const smp_device *device)
     choice.n_lane = 27;
     best = smp_transport_choose(&choice, why, sizeof(why));
     CHECK(strcmp(best->name, device->host_memory ? "mpi" : "nccl") == 0);
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    best = smp_transport_choose(&choice, why, sizeof(why));
+    if (!device->host_memory)
+        CHECK(strcmp(best->name, "staged") == 0 && strstr(why, "CUDA_LAUNCH_BLOCKING=1"));
+    unsetenv("CUDA_LAUNCH_BLOCKING");
     device->close(context);
     smp__comm_close(&comm);
 }
