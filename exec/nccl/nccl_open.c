@@ -62,6 +62,25 @@ static int64_t came_bytes(const smp__nccl_context *c)
     return c->came_floats * (int64_t)sizeof(float);
 }
 
+/* Earlier sums among the same ranks. All but the group have one stream, and so may share a
+ * communicator, which costs memory for every peer. */
+static const smp__nccl_sums *find_lender(const smp__nccl_context *c, int sums)
+{
+    for (int i = 0; i < sums && sums != SMP__NCCL_TENSOR; i++) {
+        int same = MPI_UNEQUAL;
+        if (c->sums[i].comm != MPI_COMM_NULL && c->sums[sums].comm != MPI_COMM_NULL)
+            MPI_Comm_compare(c->sums[i].comm, c->sums[sums].comm, &same);
+        if (same == MPI_IDENT || same == MPI_CONGRUENT)
+            return c->sums[i].lender ? c->sums[i].lender : &c->sums[i];
+    }
+    return NULL;
+}
+
+static bool has_communicator(const smp__nccl_sums *sums)
+{
+    return sums->comm != MPI_COMM_NULL && sums->members > 1 && !sums->lender;
+}
+
 /* terms: of the sums; NULL: one of each member. */
 static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm, const smp_sum_terms *terms)
 {
@@ -129,9 +148,11 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->pool[i].next = c->free;
         c->free = &c->pool[i];
     }
-    for (int i = 0; i < SMP__NCCL_SUMS; i++)
+    for (int i = 0; i < SMP__NCCL_SUMS; i++) {
         SMP_TRY(
             prepare_sums(&c->sums[i], comm_of(c, i), i < SMP_N_REACH ? options->terms[i] : NULL));
+        c->sums[i].lender = find_lender(c, i);
+    }
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
     SMP_TRY(open_pace(&c->pace));
     SMP_TRY(open_pace(&c->within.pace));
@@ -182,7 +203,7 @@ static smp_status exchange_ids(smp__nccl_context *c)
                                        c->comm->messages, &request[exchange.n++]);
     }
     for (int i = 0; code == MPI_SUCCESS && i < SMP__NCCL_SUMS; i++)
-        if (c->sums[i].comm != MPI_COMM_NULL)
+        if (has_communicator(&c->sums[i]))
             code = MPI_Ibcast(&c->sums[i].id, sizeof(c->sums[i].id), MPI_BYTE, 0, c->sums[i].comm,
                               &request[exchange.n++]);
     SMP_TRY(smp__comm_check(code, exchange_name)); /* from here on MPI may still use the requests */
@@ -228,7 +249,7 @@ static smp_status init(smp__nccl_context *c)
     }
     for (int i = 0; goes_on(code) && i < SMP__NCCL_SUMS; i++) {
         smp__nccl_sums *sums = &c->sums[i];
-        if (sums->comm != MPI_COMM_NULL)
+        if (has_communicator(sums))
             code = smp__nccl.ncclCommInitRankConfig(&sums->nccl, sums->members, sums->id, sums->own,
                                                     &more);
     }

@@ -106,14 +106,21 @@ static inline int64_t smp__nccl_aligned(int64_t n)
 
 /* Whom sums of a reach are exchanged with. */
 typedef struct smp__nccl_sums {
-    MPI_Comm comm;   /* the job's; MPI_COMM_NULL: nobody */
-    ncclComm_t nccl; /* NULL: nobody, or after abort */
+    MPI_Comm comm;                       /* the job's; MPI_COMM_NULL: nobody */
+    ncclComm_t nccl;                     /* NULL: nobody, another's, or after abort */
+    const struct smp__nccl_sums *lender; /* of the same ranks, for all; NULL: itself */
     int members, own;
     const smp_sum_terms *terms; /* of sums */
     smp_sum_terms single;       /* where each member has one */
     int64_t *cut;               /* [members + 1] of one of the two hops */
     ncclUniqueId id;            /* while opening */
 } smp__nccl_sums;
+
+/* NULL: nobody to exchange anything with. */
+static inline ncclComm_t smp__nccl_of(const smp__nccl_sums *sums)
+{
+    return sums->lender ? sums->lender->nccl : sums->nccl;
+}
 
 /* The group of devices on one of two streams. */
 typedef struct smp__nccl_way {

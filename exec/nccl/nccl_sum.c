@@ -73,9 +73,9 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
 {
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl_send(send, n_send, type, other, of->nccl, c->reduce);
+        code = smp__nccl_send(send, n_send, type, other, smp__nccl_of(of), c->reduce);
     if (code == ncclSuccess && n_receive > 0)
-        code = smp__nccl_receive(receive, n_receive, type, other, of->nccl, c->reduce);
+        code = smp__nccl_receive(receive, n_receive, type, other, smp__nccl_of(of), c->reduce);
     return code;
 }
 
@@ -113,7 +113,7 @@ static smp_status add_to(smp__nccl_context *c, float *to, const float *from, int
 static smp_status end_group(smp__nccl_context *c, const smp__nccl_sums *of, ncclResult_t code,
                             const char *call)
 {
-    SMP_TRY(smp__nccl_end(c, of->nccl, code, call));
+    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, call));
     return keep_pace(c);
 }
 
@@ -291,7 +291,7 @@ static smp_status add_in_two_hops(smp__nccl_context *c, const smp_sum *sum, int6
     const parts on_machine = {sum->data, near->cut, 1, sum->bf16, NULL, 0},
                 between = {sum->data, far->cut, 1, sum->bf16, NULL, 0};
     SMP_TRY(add(c, near, &on_machine));
-    if (far->nccl) {
+    if (smp__nccl_of(far)) {
         SMP_TRY(add(c, far, &between));
         SMP_TRY(gather(c, far, &between));
     }
@@ -318,9 +318,9 @@ smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
     const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
     const parts all = {sum->data, sum->cut, 1, sum->bf16, sum->more, sum->stride};
     const bool whole = sum->add && sum->gather;
-    if (!of->nccl)
+    if (!smp__nccl_of(of))
         return SMP_OK; /* nobody to exchange anything with */
-    if (near->nccl && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
+    if (smp__nccl_of(near) && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
         near->members * c->sums[SMP__NCCL_FAR].members == of->members)
         return whole ? add_in_two_hops(c, sum, sum->cut[0], sum->cut[of->members] - sum->cut[0])
                      : parts_in_two_hops(c, sum);

@@ -4,8 +4,8 @@
  * priority. NCCL carries out what one communicator is told in the order in which it is told; as
  * messages of different lanes must not wait for each other, they may not share one. A message: the
  * lane's stream waits for the compute stream, sends or receives, and records an event, for which
- * `test` makes the compute stream wait. Sums and gathers have a communicator for each reach and one
- * stream of their own. */
+ * `test` makes the compute stream wait. Sums and gathers have a communicator for every group of
+ * ranks, and one stream of their own. */
 #include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
 

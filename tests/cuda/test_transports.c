@@ -487,6 +487,15 @@ static void check_step(bench *b, int step)
         check_sum(b, i, step);
 }
 
+/* For sums: of all replicas, of a group and across them, near and far, which may be among the
+ * same. */
+static int most_communicators(const smp_comm *comm)
+{
+    const bool hops = comm->near != MPI_COMM_NULL;
+    const bool groups = comm->shard_size > 1 && comm->shard_size < comm->ddp_size;
+    return comm->ddp_size == 1 ? 0 : 1 + (groups ? 2 : 0) + (hops ? 2 : 0);
+}
+
 /* Opens, runs some steps and closes; false if the transport does not suit. */
 static bool run_transport(bench *b, const smp_transport *transport)
 {
@@ -511,7 +520,10 @@ static bool run_transport(bench *b, const smp_transport *transport)
     place(b);
     options.n_lane = b->plan.n_lane;
     options.lane = b->plan.lane;
+    const long made = emulate_nccl_made();
     OK(smp__comm_agree(&b->comm, transport->open(&options, &b->transport_context)));
+    if (strcmp(transport->name, "nccl") == 0) /* one for all sums among the same ranks */
+        CHECK(emulate_nccl_made() - made <= b->plan.n_lane + most_communicators(&b->comm));
     CHECK(transport->max_tag(b->transport_context) > 100 * MAX_LANES);
     for (int step = 0; step < STEPS; step++) {
         run_step(b, step);

@@ -90,7 +90,7 @@ bool aborting = false;   /* in the group that is open */
 long until_failure = -1; /* operations; -1: never */
 std::vector<pending_init> inits;
 std::vector<pending_operation> issued;
-long unaligned;
+long unaligned, made;
 
 bool tested(operation &op, int i)
 {
@@ -405,6 +405,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
         emulate_die("a communicator that blocks");
     ncclGroupStart();
     *comm = new ncclComm{std::make_shared<state>()};
+    made++;
     (*comm)->is->ranks = ranks;
     (*comm)->is->rank = rank;
     inits.push_back({(*comm)->is, id});
@@ -484,6 +485,11 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 void emulate_nccl_fail(long after)
 {
     until_failure = after;
+}
+
+long emulate_nccl_made(void)
+{
+    return made;
 }
 
 long emulate_nccl_unaligned(void)

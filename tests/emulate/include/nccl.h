@@ -70,6 +70,8 @@ ncclResult_t ncclGroupEnd(void);
 /* For tests: the operation that comes after so many more of this process never ends, and its
  * communicator reports ncclRemoteError. */
 void emulate_nccl_fail(long after);
+/* Communicators that this process has made. */
+long emulate_nccl_made(void);
 /* Messages of this process of 16 bytes and more that did not begin at a multiple of 16. */
 long emulate_nccl_unaligned(void);
 /* The most items that stood in a stream of raised priority since this was last asked. */
