@@ -16,10 +16,10 @@ typedef struct smp__kept_part {
 } smp__kept_part;
 
 /* graph: the plan's, as any device of a group has it. states, keeps: of the optimizer, of each
- * weight. own_bytes: of the program's own state. machine: [processes of the plan] where each rank is, of `n` machines whose numbers rise
- * with their lowest ranks. out: [n]; smp__kept_parts_free, also after an error. Not collective.
- * SMP_ERR_INPUT: not a plan of the graph, or its groups are of several sizes, which is not known.
- * O(n^2 * weights of a machine). */
+ * weight. own_bytes: of the program's own state. machine: [processes of the plan] where each rank
+ * is, of `n` machines whose numbers rise with their lowest ranks. out: [n]; smp__kept_parts_free,
+ * also after an error. Not collective. SMP_ERR_INPUT: not a plan of the graph, or its groups are of
+ * several sizes, which is not known. O(n^2 * weights of a machine). */
 smp_status smp__kept_parts(const smp_plan *plan, const smp_graph *graph, int states, bool keeps,
                            int64_t own_bytes, const int *machine, int n, smp__kept_part *out);
 void smp__kept_parts_free(smp__kept_part *parts, int n);
