@@ -136,7 +136,8 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
     SMP_TRY(smp__nccl_open());
     SMP_TRY(smp__make_event(&c->ready));
     SMP_TRY(reserve(c));
-    SMP_TRY(load_kernels(c));
+    if (c->parts || c->came)
+        SMP_TRY(load_kernels(c));
     for (int i = 0; i < c->n_lane; i++)
         SMP_TRY(prepare_lane(&options->lane[i], &c->lane[i]));
     c->pool = calloc((size_t)options->reductions + 1, sizeof(*c->pool));

@@ -96,7 +96,7 @@ unset SMP_EMULATE_PROTECT
 
 # A GPU per rank: another transport, the same bits.
 plan split.yaml fp32 2 2 1 interleaved 4
-SMP_EMULATE_DEVICES=2 train split 2 "${on_gpu[@]}" split.yaml --steps "$steps"
+SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17 train split 2 "${on_gpu[@]}" split.yaml --steps "$steps"
 expect_match err 'transport nccl$'
 same split fp32
 
