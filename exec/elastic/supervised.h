@@ -10,10 +10,11 @@
 
 /* Before the lines of a step, also of one that has none: its number, and the bits of its loss. */
 #define SMP__STEP_MARK "# step %" PRId64 " %016" PRIx64
-#define SMP__STEP_MARK_READ "# step %" SCNd64 " %" SCNx64
+#define SMP__STEP_MARK_READ "# step %" SCNd64 " %n%" SCNx64 "%n"
+enum { SMP__STEP_MARK_DIGITS = 16 };
 /* A rank is so many times slower than half of the ranks; 1: no more. */
 #define SMP__PACE_MARK "# rank %d slow %.3f"
-#define SMP__PACE_MARK_READ "# rank %d slow %lf"
+#define SMP__PACE_MARK_READ "# rank %d slow %lf%n"
 /* A state is loaded. */
 #define SMP__MEMORY_MARK "# from memory"
 #define SMP__DISK_MARK "# from checkpoint"

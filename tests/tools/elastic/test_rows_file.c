@@ -129,6 +129,27 @@ static void test_rows_of_slow_ranks(void **state)
     smp__rows_close(&rows, true);
 }
 
+/* Lines of a program that begin like marks are lines. */
+static void test_rows_like_marks(void **state)
+{
+    static const char lines[] = "# step 1 accuracy 0.5\n# step 2 3ff00000000000000\n"
+                                "# step 900 3ff000000000000\n# step 1 3ff0000000000000 s\n"
+                                "# step 0 3ff0000000000000\n# rank 1 slow 2.5 times\n";
+    smp__rows rows;
+    char told[64] = "";
+    (void)state;
+    open_rows(&rows, job, 0);
+    rows.tell_pace = take_pace;
+    rows.context = told;
+    append("# step 1 3ff0000000000000\n");
+    append(lines);
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    expect_printed(lines);
+    assert_int_equal(rows.last, 1);
+    assert_string_equal(told, "");
+    smp__rows_close(&rows, true);
+}
+
 static void test_rows_of_other_bits(void **state)
 {
     smp__rows rows;
@@ -308,6 +329,7 @@ int main(void)
         cmocka_unit_test_setup(test_rows_stand_once, begin),
         cmocka_unit_test_setup(test_rows_json, begin),
         cmocka_unit_test_setup(test_rows_of_slow_ranks, begin),
+        cmocka_unit_test_setup(test_rows_like_marks, begin),
         cmocka_unit_test_setup(test_rows_of_other_bits, begin),
         cmocka_unit_test_setup(test_rows_that_nobody_reads, begin),
         cmocka_unit_test_setup(test_rows_torn, begin),

@@ -146,9 +146,19 @@ static size_t cut_line(char *text, size_t bytes)
     return (size_t)(end - text) + 1;
 }
 
+/* The whole line: a program may print others that begin like a mark. */
+static bool is_step(const char *line, int64_t *step, uint64_t *bits)
+{
+    int digits = 0, end = 0;
+    return sscanf(line, SMP__STEP_MARK_READ, step, &digits, bits, &end) == 2 && *step > 0 &&
+           end == digits + SMP__STEP_MARK_DIGITS && line[end] == '\0';
+}
+
 static bool is_pace(const char *line, int *rank, double *times)
 {
-    return sscanf(line, SMP__PACE_MARK_READ, rank, times) == 2 && *rank >= 0 && *times > 0.0;
+    int end = 0;
+    return sscanf(line, SMP__PACE_MARK_READ, rank, times, &end) == 2 && *rank >= 0 &&
+           *times > 0.0 && line[end] == '\0';
 }
 
 /* A mark of a state that ranks have loaded. */
@@ -172,7 +182,7 @@ static smp_status take_marks(smp__rows *rows)
             int rank = 0;
             double times = 0.0;
             n = cut_line(block + at, used - at);
-            if (sscanf(block + at, SMP__STEP_MARK_READ, &step, &bits) == 2 && step > 0)
+            if (is_step(block + at, &step, &bits))
                 SMP_TRY(take_mark(rows, step, bits));
             else if (is_pace(block + at, &rank, &times) && rows->tell_pace && !rows->silent)
                 rows->tell_pace(rows->context, rank, times);
@@ -196,8 +206,8 @@ static size_t sift(smp__rows *rows, char *text, size_t bytes)
         n = cut_line(text + at, bytes - at);
         int rank = 0;
         double times = 0.0;
-        const bool mark = sscanf(text + at, SMP__STEP_MARK_READ, &step, &bits) == 2 ||
-                          is_pace(text + at, &rank, &times) || is_load(text + at);
+        const bool mark = is_step(text + at, &step, &bits) || is_pace(text + at, &rank, &times) ||
+                          is_load(text + at);
         int64_t *printed = mark ? NULL : printed_of(rows, text + at, &step);
         if (mark || (printed && step <= *printed))
             continue;
