@@ -291,11 +291,12 @@ typedef struct smp_runtime_options {
      * is saved; after a failure it stays. */
     int64_t keep_every;
     const char *keep_in;
-    /* The program's own state, [own_bytes], 0 to SMP_OWN_STATE_BYTES of them: such as that of its
-     * sampler. It is a part of every checkpoint and kept state, as it stands on rank 0 when that is
-     * taken: by smp_save and smp_save_begin, and for keep_every at the end of smp_step, of a job of
-     * smp_elastic_begin in smp_elastic_step. smp_load sets it on every rank; what has none leaves
-     * it as it is, what has another number of bytes is refused. The caller's until smp_finalize. */
+    /* The program's own state, [own_bytes], 0 to SMP_OWN_STATE_BYTES of them, as many on all ranks:
+     * such as that of its sampler. It is a part of every checkpoint and kept state, as it stands on
+     * rank 0 when that is taken: by smp_save and smp_save_begin, and for keep_every at the end of
+     * smp_step, of a job of smp_elastic_begin in smp_elastic_step. smp_load sets it on every rank;
+     * what has none leaves it as it is, what has another number of bytes is refused. The caller's
+     * until smp_finalize. */
     void *own_state;
     int64_t own_bytes;
     const char *rows; /* what smp_elastic_join sets: for smp_elastic_begin; or NULL */

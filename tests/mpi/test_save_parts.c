@@ -271,6 +271,23 @@ static void test_parts_one_rank_gone(void **state)
     remove_files();
 }
 
+/* It is in the file's layout, which each rank finds by itself. */
+static void test_parts_own_states_of_two_lengths(void **state)
+{
+    static char own[8];
+    char text[sizeof model];
+    smp *job = NULL;
+    (void)state;
+    snprintf(text, sizeof text, model, 0, 1, 2, 3);
+    smp_options options = options_of(model_path(text), (cut){RANKS, 1, SAMPLES, 1, 1});
+    options.runtime.own_state = own;
+    options.runtime.own_bytes = world_rank == 2 ? 7 : 8;
+    assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+    assert_string_equal(smp_last_error(), "rank 2: own_bytes 7: another rank has 8");
+    options.runtime.own_bytes = 8;
+    smp_finalize(open_job(&options));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -278,6 +295,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_parts_one_rank_fails),
         cmocka_unit_test(test_parts_failed_and_slow),
         cmocka_unit_test(test_parts_one_rank_cannot_read),
+        cmocka_unit_test(test_parts_own_states_of_two_lengths),
         cmocka_unit_test(test_parts_one_rank_gone), /* the last: MPI may keep what it was at */
     };
     RUN_ON_RANKS(argc, argv, tests);
