@@ -317,6 +317,10 @@ static smp_status end_incarnation(smp__elastic_job *job)
         return smp_clock_s() < job->left_s + grace_s ? SMP_OK : fail_living(job);
     }
     SMP_TRY(read_rows(job));
+    if (smp__launcher_code(&job->launcher) == 0) {
+        smp__rows_end_line(&job->rows);
+        SMP_TRY(read_rows(job));
+    }
     smp__launcher_read(&job->launcher);
     job->reached = job->rows.last;
     smp__elastic_judge(job, smp__launcher_code(&job->launcher));

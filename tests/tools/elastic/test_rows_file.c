@@ -239,6 +239,23 @@ static void test_rows_torn(void **state)
 }
 
 /* A supervisor is killed after it has printed, and rank 0 has written since. */
+/* The last line of a program that has ended. */
+static void test_rows_last_line(void **state)
+{
+    smp__rows rows;
+    (void)state;
+    open_rows(&rows, job, 0);
+    append("first\nlast");
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    expect_printed("first\n");
+    smp__rows_end_line(&rows);
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    smp__rows_end_line(&rows); /* none is open */
+    assert_int_equal(read_printing(&rows), SMP_OK);
+    expect_printed("first\nlast\n");
+    smp__rows_close(&rows, true);
+}
+
 static void test_rows_after_a_supervisor(void **state)
 {
     smp__rows rows;
@@ -333,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup(test_rows_of_other_bits, begin),
         cmocka_unit_test_setup(test_rows_that_nobody_reads, begin),
         cmocka_unit_test_setup(test_rows_torn, begin),
+        cmocka_unit_test_setup(test_rows_last_line, begin),
         cmocka_unit_test_setup(test_rows_lost, begin),
         cmocka_unit_test_setup(test_rows_after_a_supervisor, begin),
         cmocka_unit_test_setup(test_rows_of_a_long_job, begin),

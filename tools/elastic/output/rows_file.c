@@ -305,6 +305,13 @@ smp_status smp__rows_begin(smp__rows *rows)
     return SMP_OK;
 }
 
+void smp__rows_end_line(smp__rows *rows)
+{
+    struct stat info;
+    if (fstat(rows->file, &info) == 0 && info.st_size > rows->read_to)
+        (void)!pwrite(rows->file, "\n", 1, info.st_size); /* no room: it is not printed */
+}
+
 /* Memory of what was printed long ago, but for the head's page. */
 static void free_printed(smp__rows *rows)
 {

@@ -46,6 +46,8 @@ smp_status smp__rows_open(const char *path, smp__rows *out);
 smp_status smp__rows_take(smp__rows *rows, const char *job, int64_t printed);
 /* Ranks are about to be started, none runs: what the last has not written to its end is dropped. */
 smp_status smp__rows_begin(smp__rows *rows);
+/* Ranks have ended well: what they have written last is a line, even without its end. */
+void smp__rows_end_line(smp__rows *rows);
 /* Reads what is new and prints of it what the reader takes. SMP_ERR_FAILED: a step has another loss
  * than before. */
 smp_status smp__rows_read(smp__rows *rows);
