@@ -14,13 +14,19 @@ typedef struct way {
     smp__move move;
 } way;
 
+/* Plans for equal devices have no slow one: there are enough others (may_move). */
+static bool is_taken(const smp__slot *slot)
+{
+    return smp__slot_usable(slot) && slot->speed == 0.0;
+}
+
 /* false: there are too many. */
 static bool find_places(const smp__slots *slots, int devices, smp__places *p)
 {
     *p = (smp__places){0};
     for (int i = 0, left = devices; i < slots->n; i++) {
         const smp__slot *slot = &slots->slot[i];
-        if (!smp__slot_usable(slot))
+        if (!is_taken(slot))
             continue;
         if (p->n == 0 || p->host[p->n - 1] != slot->host) {
             if (p->n == SMP__MOVE_HOSTS)
@@ -54,7 +60,7 @@ static void pick(const smp__slots *slots, const smp__places *p, const int *host_
 {
     for (int at = 0, n = 0; at < p->n && n < devices; at++)
         for (int i = 0; i < slots->n && n < devices; i++)
-            if (smp__slot_usable(&slots->slot[i]) && slots->slot[i].host == p->host[host_of[at]])
+            if (is_taken(&slots->slot[i]) && slots->slot[i].host == p->host[host_of[at]])
                 picked[n++] = i;
 }
 
