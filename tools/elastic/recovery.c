@@ -393,11 +393,11 @@ static bool is_saved(const smp__elastic_job *job)
 /* All ranks have ended; why: as far as it was asked for. The last step was done a while before. */
 static void put_ended(smp__elastic_job *job, int code)
 {
-    const char *why = code == 0        ? "done"
-                      : job->slow.ends ? "slow"
-                      : job->reshapes  ? "devices"
-                      : job->user_end  ? "signal"
-                                       : "failure";
+    const char *why = code == 0                         ? "done"
+                      : job->reshapes && job->slow.ends ? "slow"
+                      : job->reshapes                   ? "devices"
+                      : job->user_end                   ? "signal"
+                                                        : "failure";
     smp__events_put(&job->events, "ended",
                     "\"why\": \"%s\", \"exit_code\": %d, \"step\": %" PRId64
                     ", \"since_step_s\": %.3f, \"detect_s\": %.3f",
