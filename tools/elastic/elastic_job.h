@@ -136,7 +136,8 @@ void smp__slow_tell(void *job, int rank, double times);
 void smp__slow_look(smp__elastic_job *job);
 /* Ranks are about to run by the plan of this number (plans.h). */
 void smp__slow_begin(smp__elastic_job *job, int number);
-/* Devices that plans for equal ones may have: those that are not slow, if they are enough. */
+/* Devices that plans for equal ones may have: those that are not slow, if they are enough and no
+ * part of the state is lost with the others. */
 int smp__slow_most(const smp__elastic_job *job);
 /* What a step of the ranks that run is predicted to take, as fast as their devices are. */
 double smp__slow_now_us(smp__elastic_job *job);

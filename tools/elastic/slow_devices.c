@@ -124,10 +124,23 @@ void smp__slow_begin(smp__elastic_job *job, int number)
     slow->ends = false;
 }
 
+/* Ranks were lost with their host: what these kept, of the two copies, a slow host may have alone,
+ * which it is not to be left out with. */
+static bool may_hold_alone(const smp__elastic_job *job)
+{
+    bool slow = false;
+    for (int i = 0; i < job->devices; i++) {
+        const smp__slot *slot = &job->slots.slot[job->picked[i]];
+        slow = slow || (slot->speed > 0.0 && smp__slot_usable(slot));
+    }
+    return slow && job->lost_host >= 0 && job->options->keep_every > 0;
+}
+
 int smp__slow_most(const smp__elastic_job *job)
 {
     const int even = smp__slots_even(&job->slots);
-    return even >= job->options->least ? even : smp__slots_count(&job->slots);
+    return even >= job->options->least && !may_hold_alone(job) ? even
+                                                               : smp__slots_count(&job->slots);
 }
 
 static bool are_same(const smp__speeds *a, const smp__speeds *b)
