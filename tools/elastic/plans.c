@@ -49,11 +49,15 @@ void smp__plans_set_speeds(smp__plans *p, const smp__speeds *speeds)
     free(p->of[uneven].why);
     p->of[uneven] = (smp__known_plan){.state = SMP__PLAN_UNKNOWN};
     p->uneven = *speeds;
+    if (speeds->n > 0) /* of an earlier supervisor, or before they were others */
+        (void)smp__plans_find(p, uneven);
 }
 
 smp_status smp__plans_path(const smp__plans *p, int devices, char *path, size_t size)
 {
-    return path_of(p, devices == smp_plan_processes(p->first) ? 0 : devices, path, size);
+    /* which may be for more than the job has now */
+    const bool first = devices <= p->options->most && devices == smp_plan_processes(p->first);
+    return path_of(p, first ? 0 : devices, path, size);
 }
 
 smp_status smp__plans_alike_path(const smp__plans *p, int devices, char *path, size_t size)
@@ -168,6 +172,7 @@ static smp_status make_later(const smp__plans *p, int devices, const char *path)
         o->ddp = first->ddp; /* which decides bits, then */
     o->shard_what = o->prefetch = o->node_replicas = SMP_DEFAULT;
     o->schedule_from = NULL;
+    o->n_cut_at = 0;
     if (p->pinned) {
         o->fix = p->like; /* with how it splits ops */
         o->split_from = NULL;

@@ -38,7 +38,7 @@ static void job_open(made_job *m)
         .name = "h", .devices = DEVICES, .local = true, .listed = true, .state = SMP__HOST_UP};
     job->options = &m->options;
     job->folder = folder;
-    job->events.file = -1;
+    job->events.file = job->lost_host = -1;
     job->hosts = (smp__hosts){.n = 1, .host = &m->host, .options = {.gpus = true}};
     assert_int_equal(smp__slots_open(folder, DEVICES, &job->hosts, &job->slots), SMP_OK);
     (void)smp__slots_look(&job->slots);
@@ -292,6 +292,48 @@ static void test_slow_devices_are_recorded(void **state)
     job_close(&m);
 }
 
+/* What was lost with a host may be on the slow one alone, if that had ranks. */
+static void test_slow_device_stays_where_a_host_is_lost(void **state)
+{
+    made_job m;
+    smp__elastic_job *job = &m.job;
+    (void)state;
+    job_open(&m);
+    m.options.keep_every = 1;
+    smp__slow_tell(job, 2, 2.5);
+    assert_int_equal(smp__slow_most(job), 2);
+    job->lost_host = 1;
+    assert_int_equal(smp__slow_most(job), 3);
+    job->devices = 2; /* it was left out already */
+    assert_int_equal(smp__slow_most(job), 2);
+    job_close(&m);
+}
+
+/* Ranks were to end for a slow device, and a host was lost meanwhile: a failure. */
+static void test_slow_end_is_told(void **state)
+{
+    for (int lost = 0; lost < 2; lost++) {
+        made_job m;
+        smp__elastic_job *job = &m.job;
+        char path[300], *text = NULL;
+        size_t bytes = 0;
+        (void)state;
+        job_open(&m);
+        snprintf(path, sizeof path, "%s/events", folder);
+        assert_int_equal(smp__events_open(path, &job->events), SMP_OK);
+        job->reshapes = job->slow.ends = true;
+        job->stalled = -1;
+        job->lost_host = lost ? 0 : -1;
+        smp__elastic_judge(job, 1);
+        smp__events_close(&job->events);
+        assert_int_equal(smp_file_read(path, 4096, &text, &bytes), SMP_OK);
+        assert_non_null(strstr(text, lost ? "\"why\": \"failure\"" : "\"why\": \"slow\""));
+        free(text);
+        unlink(path);
+        job_close(&m);
+    }
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -316,6 +358,8 @@ int main(void)
         cmocka_unit_test(test_slow_device_recovers),
         cmocka_unit_test(test_slow_device_is_tried_again),
         cmocka_unit_test(test_slow_devices_are_recorded),
+        cmocka_unit_test(test_slow_device_stays_where_a_host_is_lost),
+        cmocka_unit_test(test_slow_end_is_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

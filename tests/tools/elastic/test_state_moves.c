@@ -181,6 +181,73 @@ static void check_choice(const smp__plans *plans, smp__elastic_options *options)
     }
 }
 
+/* Of four devices two are used, and none of these is slow. */
+static void check_slow_spare(const smp__plans *plans, const smp__elastic_options *options)
+{
+    smp__host host[4] = {{.name = "h1", .local = true}};
+    smp__slot slot[4];
+    int picked[2];
+    char path[128];
+    smp__elastic_job job = {.options = options,
+                            .plans = *plans,
+                            .hosts = {.n = 4, .host = host},
+                            .slots = {.n = 4, .most = 2, .slot = slot},
+                            .picked = picked,
+                            .keep = folder,
+                            .lost_host = -1};
+    for (int i = 0; i < 4; i++)
+        slot[i] = (smp__slot){.host = i, .at_hand = true, .present = true};
+    slot[1].speed = 0.5;
+    must(smp__elastic_place(&job, 2, path, sizeof path));
+    assert_int_equal(picked[0], 0);
+    assert_int_equal(picked[1], 2);
+    smp__moves_free(&job.moves);
+}
+
+/* The plan that knows of a slow device lies in the folder, and goes by no other's name. */
+static void check_uneven(smp__plans *plans, smp__elastic_options *options)
+{
+    static const smp__speeds none;
+    static smp__speeds slow = {.n = 2, .speed = {1.0, 0.5}};
+    const int uneven = smp__plans_uneven(plans), most = options->most;
+    char path[128];
+    assert_true(smp__speeds_name(&slow));
+    smp__plans_set_speeds(plans, &slow);
+    assert_int_equal(plans->of[uneven].state, SMP__PLAN_UNKNOWN);
+    make(plans, uneven, false);
+    assert_int_equal(plans->of[uneven].state, SMP__PLAN_MADE);
+    smp__plans_set_speeds(plans, &none);
+    smp__plans_set_speeds(plans, &slow);
+    assert_int_equal(plans->of[uneven].state, SMP__PLAN_MADE);
+    options->most = 3; /* of a job that goes on with fewer: the first plan is for four */
+    must(smp__plans_path(plans, smp__plans_uneven(plans), path, sizeof path));
+    assert_non_null(strstr(path, "planned-for-2-1x50.yaml"));
+    options->most = most;
+    smp__plans_set_speeds(plans, &none);
+}
+
+/* Three devices need three stages to fit, and --cut-at of the first plan allows two. */
+static void test_later_plans_are_cut_anywhere(void **state)
+{
+    smp__elastic_options options;
+    smp__plans plans;
+    char *argv[] = {"smp-run", "--elastic", MODEL,   "-n",       "1:4",   "--global-batch",
+                    "8",       "--stages",  "2",     "--ddp",    "2",     "--cut-at",
+                    "h2.ln_1", "--memory",  "11MiB", "--effort", "quick", "--checkpoint",
+                    folder,    "--steps",   "3",     "--data",   MODEL,   NULL};
+    (void)state;
+    must(smp__elastic_options_read(sizeof argv / sizeof *argv - 1, argv, &options));
+    must(smp__plans_open(&options, folder, false, &plans));
+    make(&plans, 0, false);
+    make(&plans, 3, false);
+    if (plans.of[3].state != SMP__PLAN_MADE)
+        fail_msg("%s", plans.of[3].why);
+    smp__plans_close(&plans);
+    must(smp__plans_open(&options, folder, false, &plans));
+    smp__plans_close(&plans);
+    smp__elastic_options_free(&options);
+}
+
 /* The fastest plan for two devices is two replicas; another one has the two stages of the first. */
 static void test_alike(void **state)
 {
@@ -209,6 +276,8 @@ static void test_alike(void **state)
     assert_true(plans.alike[2].cuts == plans.of[4].cuts);
     assert_true(plans.alike[2].step_us >= plans.of[2].step_us);
     check_choice(&plans, &options);
+    check_slow_spare(&plans, &options);
+    check_uneven(&plans, &options);
     make(&plans, 3, false);
     assert_true(smp__plans_find_alike(&plans, 3)); /* half a replica */
     assert_int_equal(plans.alike[3].state, SMP__PLAN_NONE);
@@ -242,8 +311,8 @@ static int remove_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spare_host),
-                                       cmocka_unit_test(test_idle_host),
-                                       cmocka_unit_test(test_alike)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spare_host), cmocka_unit_test(test_idle_host),
+        cmocka_unit_test(test_alike), cmocka_unit_test(test_later_plans_are_cut_anywhere)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
