@@ -334,6 +334,26 @@ static void test_slow_end_is_told(void **state)
     }
 }
 
+/* As of a start on many devices of hosts with long names. */
+static void test_long_events_are_whole(void **state)
+{
+    static char members[20000];
+    smp__events events;
+    char path[300], *text = NULL;
+    size_t bytes = 0;
+    (void)state;
+    memset(members, '1', sizeof members - 1);
+    snprintf(path, sizeof path, "%s/events", folder);
+    assert_int_equal(smp__events_open(path, &events), SMP_OK);
+    smp__events_put(&events, "start", "\"slots\": [%s]", members);
+    smp__events_close(&events);
+    assert_int_equal(smp_file_read(path, 1 << 16, &text, &bytes), SMP_OK);
+    assert_non_null(strstr(text, members));
+    assert_non_null(strstr(text, "1]}\n"));
+    free(text);
+    unlink(path);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -360,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_slow_devices_are_recorded),
         cmocka_unit_test(test_slow_device_stays_where_a_host_is_lost),
         cmocka_unit_test(test_slow_end_is_told),
+        cmocka_unit_test(test_long_events_are_whole),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,21 +47,34 @@ void smp__events_say(const char *format, ...)
     smp_text_free(&line);
 }
 
+/* A text of any length, such as the names of all slots; malloc'ed. NULL: no memory. */
+static char *print(const char *format, va_list values)
+{
+    va_list again;
+    va_copy(again, values);
+    const int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *text = length < 0 ? NULL : malloc((size_t)length + 1);
+    if (text)
+        vsnprintf(text, (size_t)length + 1, format, values);
+    return text;
+}
+
 void smp__events_put(smp__events *events, const char *name, const char *more, ...)
 {
-    char members[TEXT_BYTES];
     struct timespec now;
     smp_text line = {0};
     va_list values;
     if (events->file < 0)
         return;
     va_start(values, more);
-    vsnprintf(members, sizeof members, more, values);
+    char *members = print(more, values);
     va_end(values);
     clock_gettime(CLOCK_REALTIME, &now);
     smp_text_append(&line, "{\"time_s\": %lld.%03ld, \"event\": \"%s\"%s%s}\n",
-                    (long long)now.tv_sec, now.tv_nsec / 1000000, name, *members ? ", " : "",
-                    members);
+                    (long long)now.tv_sec, now.tv_nsec / 1000000, name,
+                    members && *members ? ", " : "", members ? members : "");
+    free(members);
     const ssize_t n = line.failed ? -1 : write(events->file, line.data, line.length);
     if (n != (ssize_t)line.length) {
         smp__events_say("--events: %s; no more events are written",
