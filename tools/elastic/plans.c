@@ -204,6 +204,13 @@ static _Noreturn void plan_in_child(const smp__plans *p, int devices, pid_t pare
     _exit(smp_status_exit_code(status));
 }
 
+static void set_none(smp__known_plan *of, const char *why)
+{
+    free(of->why);
+    of->why = strdup(why);
+    of->state = SMP__PLAN_NONE;
+}
+
 static smp_status begin(smp__plans *p, int devices, bool ahead, bool pinned)
 {
     int report[2];
@@ -236,7 +243,10 @@ smp_status smp__plans_begin(smp__plans *p, int devices, bool ahead)
 
 smp_status smp__plans_begin_alike(smp__plans *p, int devices)
 {
-    return begin(p, devices, true, true);
+    const smp_status status = begin(p, devices, true, true);
+    if (status != SMP_OK) /* the usual one goes */
+        set_none(&p->alike[devices], smp_last_error());
+    return status;
 }
 
 static void forget_child(smp__plans *p)
@@ -254,13 +264,6 @@ void smp__plans_stop(smp__plans *p)
         waitpid(p->child, NULL, 0);
     }
     forget_child(p);
-}
-
-static void set_none(smp__known_plan *of, const char *why)
-{
-    free(of->why);
-    of->why = strdup(why);
-    of->state = SMP__PLAN_NONE;
 }
 
 static uint64_t cuts_of(const smp_plan *plan)

@@ -206,7 +206,7 @@ smp_status smp__elastic_look_ahead(smp__elastic_job *job)
     } else if (next == 0 && job->plans.child == 0) {
         const int alike = wanted_alike(job);
         if (alike > 0 && smp__plans_begin_alike(&job->plans, alike) != SMP_OK)
-            smp__plans_note_failure(&job->plans, alike, smp_last_error());
+            smp__events_say("%s", smp_last_error());
     }
     return SMP_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -248,6 +249,21 @@ static void test_later_plans_are_cut_anywhere(void **state)
     smp__elastic_options_free(&options);
 }
 
+/* Nothing can be planned, which is not tried again and again. */
+static void check_no_process(smp__plans *plans)
+{
+    struct rlimit was, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    few = was;
+    few.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const smp_status status = smp__plans_begin_alike(plans, 2);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_int_equal(status, SMP_ERR_FAILED);
+    assert_int_equal(plans->alike[2].state, SMP__PLAN_NONE);
+    plans->alike[2].state = SMP__PLAN_UNKNOWN;
+}
+
 /* The fastest plan for two devices is two replicas; another one has the two stages of the first. */
 static void test_alike(void **state)
 {
@@ -271,6 +287,7 @@ static void test_alike(void **state)
     assert_int_equal(plans.of[2].state, SMP__PLAN_MADE);
     assert_true(plans.of[2].cuts != plans.of[4].cuts);
     assert_false(smp__plans_find_alike(&plans, 2));
+    check_no_process(&plans);
     make(&plans, 2, true);
     assert_int_equal(plans.alike[2].state, SMP__PLAN_MADE);
     assert_true(plans.alike[2].cuts == plans.of[4].cuts);
