@@ -94,6 +94,7 @@ install_packages() {
     local packages=(libcmocka-dev python3 libonnx-testdata)
     # Chromium draws the report page; the others are libFuzzer's compiler and what it links.
     [ "$size" = fast ] || packages+=(chromium python3-venv)
+    [[ $size != long || " ${long[*]} " != *' tests '* ]] || packages+=(slurm-wlm)
     [[ $size != long || " ${long[*]} " != *' fuzz '* ]] || packages+=(clang-14 libclang-rt-14-dev libomp-14-dev)
     smp_setup "${packages[@]}"
 }
