@@ -14,7 +14,7 @@ said() {
 wait_for 30 said '^step 1 ' || fail "no step within 30 seconds"
 for stat in /proc/[0-9]*/stat; do
     read -r pid _ _ parent _ 2>/dev/null <"$stat" || continue
-    if [ "$parent" = "$job" ] && tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1; then
+    if [ "$parent" = "$job" ] && grep -qzx OMPI_COMM_WORLD_RANK=1 "/proc/$pid/environ"; then
         slow=$pid
     fi
 done
