@@ -85,8 +85,8 @@ build() { # folder, target
 run() { # folder, ctest options...
     local folder=$top/build/$1
     shift
-    # One more than cores: jobs of several processes wait for their start most of the time.
-    ctest --test-dir "$folder" --output-on-failure -j $((jobs + 1)) "$@" | tee "$folder.ctest.log" || status=1
+    # Two more than cores: jobs of several processes wait for their start most of the time.
+    ctest --test-dir "$folder" --output-on-failure -j $((jobs + 2)) "$@" | tee "$folder.ctest.log" || status=1
     summary+=("$(basename "$folder") $*: $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
 }
 

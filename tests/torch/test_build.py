@@ -49,12 +49,11 @@ LOSS_ERROR = 1e-12
 
 def combinations(number):
     """Of the model of that number: (schedule, ranks, micro-batches), and which of EXTRA. In the ordinary run a schedule is
-    run by one model on two ranks and by another on four, an extra by one."""
+    run by one model, on two ranks or on four, in turn, and so is an extra."""
     counts = (4, 6, 7, 8)
     if LONG:
         return [(s, ranks, m) for s in SCHEDULES for ranks in (2, 4) for m in counts], list(EXTRA)
-    cases = [(s, ranks, counts[(i + ranks) % 4]) for i, s in enumerate(SCHEDULES) for ranks in (2, 4)
-             if (i + ranks // 2) % 3 == number]
+    cases = [(s, 2 + i // 3 % 2 * 2, counts[i % 4]) for i, s in enumerate(SCHEDULES) if i % 3 == number]
     extras = [e for i, e in enumerate(EXTRA) if i % 3 == number]
     return cases, extras + ["recompute"] * (number == 0)  # of what is changed in place
 

@@ -133,8 +133,7 @@ WAYS = {
     "torchvision_vit": ("fixed", "older"),
     "timm_vit": ("fixed", "older"),
 }
-ORDINARY = ("gpt2:mask", "llama:any", "bert:older", "roberta:mask", "t5:older", "bart:mask", "vit:any", "hf_resnet:older",
-            "encoder:fixed", "timm_vit:fixed")
+ORDINARY = ("gpt2:mask", "llama:any", "t5:older", "bart:mask", "vit:any", "hf_resnet:older", "encoder:fixed")
 OPSET = {"gpt2:any", "llama:mask"}  # also in another operator set
 
 
