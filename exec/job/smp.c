@@ -299,15 +299,17 @@ static smp *make_handle(void)
     return NULL;
 }
 
-/* All ranks write parts of one file, whose layout these decide. Collective, whatever the status. */
-static smp_status check_own(const smp *s, smp_status status)
+/* All ranks write parts of one file, whose layout these decide. Collective, once all of them have
+ * agreed that they come so far. */
+static smp_status check_own(const smp *s)
 {
-    const int bytes = status == SMP_OK ? (int)s->options->runtime.own_bytes : 0;
+    const int bytes = (int)s->options->runtime.own_bytes;
     int most = bytes;
     SMP_TRY(smp__comm_max(s->comm, &most));
-    if (status != SMP_OK || most == bytes)
-        return status;
-    return smp_fail(SMP_ERR_INPUT, "own_bytes %d: another rank has %d", bytes, most);
+    return smp__comm_agree(
+        s->comm, most == bytes
+                     ? SMP_OK
+                     : smp_fail(SMP_ERR_INPUT, "own_bytes %d: another rank has %d", bytes, most));
 }
 
 smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker *make_plan)
@@ -331,7 +333,9 @@ smp_status smp__job_open(smp **out, const smp_options *options, smp__plan_maker 
         status = check_options(s);
     if (status == SMP_OK)
         status = smp_plugins_load(options->runtime.plugins, options->runtime.n_plugins);
-    if ((status = smp__comm_agree(s->comm, check_own(s, status))) != SMP_OK)
+    if ((status = smp__comm_agree(s->comm, status)) != SMP_OK)
+        goto fail;
+    if ((status = check_own(s)) != SMP_OK)
         goto fail;
     if ((status = smp__keep_enter(s)) != SMP_OK)
         goto fail;
