@@ -63,6 +63,10 @@ for from in weights=given resume=auto; do
 done
 expect_bad 'log: holds the log of another run' "${elastic[@]}" -n 2 --checkpoint run --keep-every 0 \
     --keep-in "$PWD/kept" --log log --launcher "$PWD/launcher"
+# A launcher that says that a rank was killed, before any has beaten, and does not end.
+printf '#!/bin/sh\n[ -e hung ] && exit 2\ntouch hung\necho "mpirun noticed that process rank 0 with PID 0 on node a exited on signal 9 (Killed)." >&2\nexec sleep 100\n' >launcher
+limit_s=30 expect_exit 2 "${elastic[@]}" -n 1 --global-batch 2 --checkpoint hangs --keep-in "$PWD/none" --launcher "$PWD/launcher"
+expect_match err '^smp-run: 1 failure, '
 # A host where ranks cannot be prepared is lost; the job goes on without it.
 # shellcheck disable=SC2016
 printf '[ -e h2-was ] && exit 1\ntouch h2-was\n/bin/sh -c "$(printf %%s "$2" | sed "s:/none:/there:g")" | sed -u "s/^ready \\([0-9]*\\) .*/failed \\1 no room/"\n' >shell

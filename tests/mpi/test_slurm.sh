@@ -8,6 +8,7 @@ for program in slurmctld slurmd sbatch munged; do
     command -v $program >/dev/null || { echo "no $program"; exit 77; }
 done
 hosts=$tests_dir/faults/fake_hosts.py
+own=/tmp # of each host
 on() { python3 "$hosts" run "$PWD" "$@"; } # HOST COMMAND...
 python3 "$hosts" up "$PWD" 2 || exit $?
 trap 'python3 "$hosts" down "$scratch" || true; cleanup' EXIT
@@ -15,16 +16,16 @@ trap 'python3 "$hosts" down "$scratch" || true; cleanup' EXIT
 head -c 1024 /dev/urandom >munge.key
 chmod 400 munge.key
 export SLURM_CONF=$PWD/slurm.conf
-cat >slurm.conf <<'END'
+cat >slurm.conf <<END
 ClusterName=test
 SlurmctldHost=h1
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=/tmp/munge.socket
-StateSaveLocation=/tmp/slurmctld
-SlurmdSpoolDir=/tmp/slurmd
-SlurmctldPidFile=/tmp/slurmctld.pid
-SlurmdPidFile=/tmp/slurmd.pid
+AuthInfo=socket=$own/munge.socket
+StateSaveLocation=$own/slurmctld
+SlurmdSpoolDir=$own/slurmd
+SlurmctldPidFile=$own/slurmctld.pid
+SlurmdPidFile=$own/slurmd.pid
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -39,8 +40,8 @@ begin() { # HOST COMMAND...
     on "$@" >"$1-$2.txt" 2>&1 &
 }
 for host in h1 h2; do
-    begin $host munged --force --foreground --key-file="$PWD/munge.key" --socket=/tmp/munge.socket --pid-file=/tmp/munged.pid \
-        --log-file=/tmp/munged.log --seed-file=/tmp/munge.seed
+    begin $host munged --force --foreground --key-file="$PWD/munge.key" --socket=$own/munge.socket --pid-file=$own/munged.pid \
+        --log-file=$own/munged.log --seed-file=$own/munge.seed
 done
 begin h1 slurmctld -D
 begin h1 slurmd -D -N h1

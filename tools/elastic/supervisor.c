@@ -255,6 +255,12 @@ static void look_at_lost_host(smp__elastic_job *job)
     kill_all(job);
 }
 
+/* By its agent, or by the launcher, which may hang where one is killed before it has beaten. */
+static bool is_rank_gone(const smp__elastic_job *job)
+{
+    return job->hosts.ranks.first_gone >= 0 || job->launcher.told.signal > 0;
+}
+
 static void look_at_ranks(smp__elastic_job *job)
 {
     const smp__ranks *ranks = &job->hosts.ranks;
@@ -266,7 +272,7 @@ static void look_at_ranks(smp__elastic_job *job)
         note_loss(job, ranks->rank[quiet].quiet_s);
         smp__ranks_kill_one(&job->hosts, quiet);
     }
-    if (ranks->first_gone < 0 || job->launcher.child.ended)
+    if (!is_rank_gone(job) || job->launcher.child.ended)
         return;
     note_loss(job, 0.0);
     job->until_s = fmin(job->until_s, smp_clock_s() + grace_s);
@@ -412,7 +418,7 @@ static smp_status advance(smp__elastic_job *job, double elapsed_s)
         look_at_ranks(job);
         look_at_start(job);
         ask_ranks(job);
-        if (job->life == SMP__LIFE_END || job->hosts.ranks.first_gone >= 0)
+        if (job->life == SMP__LIFE_END || is_rank_gone(job))
             end_late(job);
         if (job->launcher.child.ended)
             SMP_TRY(end_incarnation(job));
