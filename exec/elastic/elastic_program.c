@@ -113,9 +113,11 @@ static smp_status load_newest(smp *s)
         SMP_TRY(smp__keep_has_state(s, &kept));
     if (!saved && !kept)
         return SMP_OK;
+    double fetched;
     SMP_TRY(smp_load(s, path));
+    SMP_TRY(smp__keep_fetched(s, &fetched));
     if (s->setup->elastic->marks)
-        smp__supervised_loaded(smp__keep_was_loaded(s));
+        smp__supervised_loaded(smp__keep_was_loaded(s), fetched);
     return SMP_OK;
 }
 

@@ -41,8 +41,8 @@ void smp__supervised_pace(int rank, double times)
     fflush(stdout);
 }
 
-void smp__supervised_loaded(bool from_memory)
+void smp__supervised_loaded(bool from_memory, double fetched)
 {
-    puts(from_memory ? SMP__MEMORY_MARK : SMP__DISK_MARK);
+    printf(SMP__LOAD_MARK "\n", from_memory, fetched);
     fflush(stdout);
 }

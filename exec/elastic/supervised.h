@@ -15,9 +15,9 @@ enum { SMP__STEP_MARK_DIGITS = 16 };
 /* A rank is so many times slower than half of the ranks; 1: no more. */
 #define SMP__PACE_MARK "# rank %d slow %.3f"
 #define SMP__PACE_MARK_READ "# rank %d slow %lf%n"
-/* A state is loaded. */
-#define SMP__MEMORY_MARK "# from memory"
-#define SMP__DISK_MARK "# from checkpoint"
+/* A state is loaded: from memory (1) or a checkpoint (0), and bytes that hosts had from others. */
+#define SMP__LOAD_MARK "# loaded %d %.0f"
+#define SMP__LOAD_MARK_READ "# loaded %d %lf%n"
 
 /* What a program is told: smp_elastic_join in smp.h. */
 #define SMP__ELASTIC "SMP_ELASTIC"
@@ -38,6 +38,6 @@ smp_status smp__supervised_output(const char *option, const char *path);
 /* Marks. */
 void smp__supervised_mark(int64_t step, double loss);
 void smp__supervised_pace(int rank, double times);
-void smp__supervised_loaded(bool from_memory);
+void smp__supervised_loaded(bool from_memory, double fetched);
 
 #endif

@@ -65,7 +65,6 @@ typedef struct smp__elastic_job {
     int devices;
     int *picked;                 /* [most] slots of the ranks */
     int number;                  /* of the plan (plans.h) */
-    double predicted_us;         /* ... of a step, by that plan */
     char plan[4096];             /* path of theirs */
     smp__moves moves;            /* what they lack of the state */
     bool resumed;                /* a step is done */

@@ -83,10 +83,6 @@ static void note_line(smp__told *told, const char *line)
     const char *abort_by = strstr(line, "MPI_ABORT was invoked on rank ");
     if (abort_by && told->rank < 0)
         told->rank = (int)strtol(abort_by + strlen("MPI_ABORT was invoked on rank "), NULL, 10);
-    const char *bytes = strrchr(line, '(');
-    if (strncmp(line, "smp-run: resumed ", strlen("smp-run: resumed ")) == 0 && bytes &&
-        strstr(bytes, "from other hosts)"))
-        told->fetched = strtoll(bytes + 1, NULL, 10);
 }
 
 static void pass_line(smp_text *part, int to, smp__told *told)

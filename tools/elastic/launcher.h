@@ -11,8 +11,7 @@
 
 /* What its standard error has told of the job. */
 typedef struct smp__told {
-    int rank, signal;  /* that ended it; -1 and 0: nothing was said */
-    long long fetched; /* bytes of the state that hosts had from others */
+    int rank, signal; /* that ended it; -1 and 0: nothing was said */
 } smp__told;
 
 typedef struct smp__launcher {

@@ -461,10 +461,10 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
                     "\"incarnation\": %d, \"devices\": %d, \"from\": \"%s\", \"step\": %" PRId64
                     ", \"done\": %" PRId64 ", \"lost_steps\": %" PRId64
                     ", \"detect_s\": %.3f, \"pause_s\": %.3f, \"plan_s\": %.3f, "
-                    "\"start_s\": %.3f, \"load_s\": %.3f, \"fetched_bytes\": %lld",
+                    "\"start_s\": %.3f, \"load_s\": %.3f, \"fetched_bytes\": %.0f",
                     job->record.incarnation, job->devices, source, from, job->rows.at, lost,
                     s[SMP__DETECT], job->recovers ? job->paused_s : 0.0, s[SMP__PLAN],
-                    s[SMP__START], s[SMP__LOAD], job->launcher.told.fetched);
+                    s[SMP__START], s[SMP__LOAD], job->rows.fetched);
     if (!job->recovers)
         return;
     for (int i = 0; i < SMP__N_PHASE; i++)
@@ -472,9 +472,9 @@ void smp__elastic_note_resumed(smp__elastic_job *job)
     e->steps_lost += lost;
     job->record.steps_lost += lost;
     char moved[64] = "", bytes[32];
-    if (job->launcher.told.fetched > 0)
+    if (job->rows.fetched > 0)
         snprintf(moved, sizeof moved, "; %s came from other hosts",
-                 smp_format_bytes(bytes, sizeof bytes, job->launcher.told.fetched));
+                 smp_format_bytes(bytes, sizeof bytes, (int64_t)job->rows.fetched));
     smp__events_say("%s; plan for %d device%s%s; going on from %s, step %" PRId64
                     "; %.1f + %.1f + %.1f + %.1f s; lost %" PRId64 " step%s%s",
                     job->why.data ? job->why.data : "", job->devices, plural(job->devices),

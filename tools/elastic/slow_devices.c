@@ -119,7 +119,7 @@ void smp__slow_begin(smp__elastic_job *job, int number)
     for (int i = 0; i < job->devices; i++)
         slow->planned.speed[i] = uneven ? job->plans.uneven.speed[i] : 1.0;
     slow->now = slow->planned;
-    slow->now_us = job->predicted_us = job->moves.step_us;
+    slow->now_us = job->moves.step_us;
     slow->since_s = smp_clock_s();
     slow->ends = false;
 }
@@ -157,9 +157,9 @@ double smp__slow_now_us(smp__elastic_job *job)
         return slow->now_us;
     slow->now = now;
     if (are_same(&now, &slow->planned))
-        slow->now_us = job->predicted_us;
+        slow->now_us = job->moves.step_us;
     else if (smp__speeds_step(job->plan, &now, &slow->now_us) != SMP_OK)
-        slow->now_us = job->predicted_us / smp__speeds_least(&now);
+        slow->now_us = job->moves.step_us / smp__speeds_least(&now);
     return slow->now_us;
 }
 

@@ -297,7 +297,7 @@ static void say_start(smp__elastic_job *job)
         "\"incarnation\": %d, \"devices\": %d, \"slots\": [%s], \"plan\": \"%s\", "
         "\"predicted_us\": %.1f, \"global_batch\": %lld, \"moved_bytes\": %lld, \"move_s\": %.3f",
         job->record.incarnation, job->devices, slots.data ? slots.data : "",
-        strrchr(job->plan, '/') + 1, job->predicted_us,
+        strrchr(job->plan, '/') + 1, job->moves.step_us,
         (long long)(job->plans.first->microbatch_size * smp_plan_microbatches(job->plans.first)),
         (long long)job->moves.bytes, job->moves.s);
     smp_text_free(&slots);

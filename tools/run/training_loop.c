@@ -228,7 +228,7 @@ static smp_status resume(smp__trainer *t)
                 (long long)smp_steps_done(t->job), path);
     }
     if (t->prints && o->rows)
-        smp__supervised_loaded(smp__keep_was_loaded(t->job));
+        smp__supervised_loaded(smp__keep_was_loaded(t->job), fetched);
     return SMP_OK;
 }
 

@@ -146,25 +146,29 @@ static size_t cut_line(char *text, size_t bytes)
     return (size_t)(end - text) + 1;
 }
 
+/* What ranks leave for the supervisor: a step, a rank's pace, a state that is loaded. */
+typedef struct mark {
+    enum { NO_MARK, STEP, PACE, LOAD } kind;
+    int64_t step;
+    uint64_t bits;
+    int number;  /* a rank, or whether it is from memory */
+    double much; /* how many times slower, or bytes of others */
+} mark;
+
 /* The whole line: a program may print others that begin like a mark. */
-static bool is_step(const char *line, int64_t *step, uint64_t *bits)
+static mark read_mark(const char *line)
 {
+    mark m = {0};
     int digits = 0, end = 0;
-    return sscanf(line, SMP__STEP_MARK_READ, step, &digits, bits, &end) == 2 && *step > 0 &&
-           end == digits + SMP__STEP_MARK_DIGITS && line[end] == '\0';
-}
-
-static bool is_pace(const char *line, int *rank, double *times)
-{
-    int end = 0;
-    return sscanf(line, SMP__PACE_MARK_READ, rank, times, &end) == 2 && *rank >= 0 &&
-           *times > 0.0 && line[end] == '\0';
-}
-
-/* A mark of a state that ranks have loaded. */
-static bool is_load(const char *line)
-{
-    return strcmp(line, SMP__MEMORY_MARK) == 0 || strcmp(line, SMP__DISK_MARK) == 0;
+    if (sscanf(line, SMP__STEP_MARK_READ, &m.step, &digits, &m.bits, &end) == 2)
+        m.kind = m.step > 0 && end == digits + SMP__STEP_MARK_DIGITS ? STEP : NO_MARK;
+    else if (sscanf(line, SMP__PACE_MARK_READ, &m.number, &m.much, &end) == 2)
+        m.kind = m.number >= 0 && m.much > 0.0 ? PACE : NO_MARK;
+    else if (sscanf(line, SMP__LOAD_MARK_READ, &m.number, &m.much, &end) == 2)
+        m.kind = m.much >= 0.0 ? LOAD : NO_MARK;
+    if (line[end] != '\0')
+        m.kind = NO_MARK;
+    return m;
 }
 
 /* Looks at the marks of all lines that have come. */
@@ -177,18 +181,16 @@ static smp_status take_marks(smp__rows *rows)
         if (used == 0)
             return SMP_OK;
         for (size_t at = 0, n; at < used; at += n) {
-            int64_t step = 0;
-            uint64_t bits = 0;
-            int rank = 0;
-            double times = 0.0;
             n = cut_line(block + at, used - at);
-            if (is_step(block + at, &step, &bits))
-                SMP_TRY(take_mark(rows, step, bits));
-            else if (is_pace(block + at, &rank, &times) && rows->tell_pace && !rows->silent)
-                rows->tell_pace(rows->context, rank, times);
-            else if (is_load(block + at)) {
+            const mark m = read_mark(block + at);
+            if (m.kind == STEP)
+                SMP_TRY(take_mark(rows, m.step, m.bits));
+            if (m.kind == PACE && rows->tell_pace && !rows->silent)
+                rows->tell_pace(rows->context, m.number, m.much);
+            if (m.kind == LOAD) {
                 rows->loaded = true;
-                rows->from_memory = strcmp(block + at, SMP__MEMORY_MARK) == 0;
+                rows->from_memory = m.number != 0;
+                rows->fetched = m.much;
             }
         }
         rows->read_to += (int64_t)used;
@@ -201,15 +203,11 @@ static size_t sift(smp__rows *rows, char *text, size_t bytes)
     size_t kept = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
         int64_t step = 0;
-        uint64_t bits = 0;
         const char last = text[bytes - 1];
         n = cut_line(text + at, bytes - at);
-        int rank = 0;
-        double times = 0.0;
-        const bool mark = is_step(text + at, &step, &bits) || is_pace(text + at, &rank, &times) ||
-                          is_load(text + at);
-        int64_t *printed = mark ? NULL : printed_of(rows, text + at, &step);
-        if (mark || (printed && step <= *printed))
+        const bool is_mark = read_mark(text + at).kind != NO_MARK;
+        int64_t *printed = is_mark ? NULL : printed_of(rows, text + at, &step);
+        if (is_mark || (printed && step <= *printed))
             continue;
         if (printed)
             *printed = step;
@@ -298,6 +296,7 @@ smp_status smp__rows_begin(smp__rows *rows)
     SMP_TRY(take_silently(rows));
     rows->first = rows->at = rows->n_again = 0;
     rows->loaded = rows->from_memory = false;
+    rows->fetched = 0.0;
     if (ftruncate(rows->file, rows->read_to) != 0)
         return fail_file(rows->path, "cannot be cut");
     rows->room_to = 0;

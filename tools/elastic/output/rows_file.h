@@ -26,7 +26,8 @@ typedef struct smp__rows {
     int64_t row, evaluation;  /* the highest step whose line has been printed */
     int64_t first, at;        /* steps since smp__rows_begin: the first, the last; 0: none yet */
     int64_t n_again;          /* ... of these, computed again */
-    bool loaded, from_memory; /* likewise: ranks have a state, from there */
+    bool loaded, from_memory; /* likewise: ranks have a state, from there, ... */
+    double fetched;           /* ... bytes of it that hosts had from others */
     smp__step_bits *seen;     /* [SMP__ROWS_SEEN] at step % SMP__ROWS_SEEN */
     int64_t room_to;          /* offset; is reserved */
     bool lost;                /* rows: there was no room for them */
