@@ -225,6 +225,31 @@ int64_t smp__checkpoint_own_at(const smp__checkpoint_header *header, const smp_g
     return header->at + own_offset(graph, header);
 }
 
+smp_status smp__checkpoint_add_range(int64_t values_at, int64_t hashes_at, int64_t begin,
+                                     int64_t end, smp__spans *out)
+{
+    const int64_t hash = (int64_t)sizeof(uint64_t), first = begin / SMP_PIECE_ELEMENTS;
+    if (begin >= end)
+        return SMP_OK;
+    SMP_TRY(smp__spans_add(out, values_at + 4 * begin, values_at + 4 * end));
+    return smp__spans_add(out, hashes_at + hash * first,
+                          hashes_at + hash * (first + smp__checkpoint_pieces(end - begin)));
+}
+
+smp_status smp__checkpoint_add_kept(const smp__checkpoint_header *header, const smp_graph *graph,
+                                    int32_t param, smp__spans *out)
+{
+    const int64_t at = smp__checkpoint_kept_at(header, graph, param);
+    return header->keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
+}
+
+smp_status smp__checkpoint_add_own(const smp__checkpoint_header *header, const smp_graph *graph,
+                                   smp__spans *out)
+{
+    const int64_t at = smp__checkpoint_own_at(header, graph);
+    return smp__spans_add(out, at, at + own_length(header));
+}
+
 smp_status smp__checkpoint_own_write(int fd, const smp__checkpoint_header *header,
                                      const smp_graph *graph, const void *own, const char *path)
 {

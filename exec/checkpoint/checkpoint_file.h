@@ -7,6 +7,7 @@
 
 #include "exec/optimizer/loss_scale.h"
 #include "graph/base/text.h"
+#include "exec/checkpoint/byte_spans.h"
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
 #include "exec/checkpoint/checkpoint_folder.h"
@@ -94,6 +95,16 @@ smp_status smp__checkpoint_own_write(int fd, const smp__checkpoint_header *heade
                                      const smp_graph *graph, const void *own, const char *path);
 smp_status smp__checkpoint_own_read(int fd, const smp__checkpoint_header *header,
                                     const smp_graph *graph, void *own, const char *path);
+
+/* Bytes of the file, added to a set that is joined later. Of a weight whose values (or a state) and
+ * hashes begin at these places a range, which begins with a whole piece; may be empty. */
+smp_status smp__checkpoint_add_range(int64_t values_at, int64_t hashes_at, int64_t begin,
+                                     int64_t end, smp__spans *out);
+/* The number that is kept for a weight; the program's own state: nothing where there is none. */
+smp_status smp__checkpoint_add_kept(const smp__checkpoint_header *header, const smp_graph *graph,
+                                    int32_t param, smp__spans *out);
+smp_status smp__checkpoint_add_own(const smp__checkpoint_header *header, const smp_graph *graph,
+                                   smp__spans *out);
 
 /* Writes a header at header->at, of the lowest version that has what it says. */
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,

@@ -274,37 +274,26 @@ static smp_status write_weights(const smp *s, const smp__part *p, int fd, const 
     return SMP_OK;
 }
 
-/* Values, states and hashes of a range of a weight, which begins with a whole piece. */
+static int32_t number_of(const smp *s, int32_t index)
+{
+    return s->graph->param[s->memory->param[index].param].number;
+}
+
 static smp_status add_range(const smp *s, const smp__part *p, int32_t index, int k,
                             smp__range range, smp__spans *out)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
-    const int32_t param = s->graph->param[s->memory->param[index].param].number;
+    const int32_t param = number_of(s, index);
     const int states = p->says.states;
-    const int64_t hash = (int64_t)sizeof(uint64_t), first = range.begin / SMP_PIECE_ELEMENTS,
-                  values_at = p->says.at + smp__checkpoint_values_at(whole, param, states, k),
-                  hashes_at = p->says.at + smp__checkpoint_hashes_at(whole, param, states, k);
-    if (range.begin >= range.end)
-        return SMP_OK;
-    SMP_TRY(smp__spans_add(out, values_at + 4 * range.begin, values_at + 4 * range.end));
-    return smp__spans_add(out, hashes_at + hash * first,
-                          hashes_at +
-                              hash * (first + smp__checkpoint_pieces(range.end - range.begin)));
+    return smp__checkpoint_add_range(
+        p->says.at + smp__checkpoint_values_at(whole, param, states, k),
+        p->says.at + smp__checkpoint_hashes_at(whole, param, states, k), range.begin, range.end,
+        out);
 }
 
 static smp_status add_kept(const smp *s, const smp__part *p, int32_t index, smp__spans *out)
 {
-    const int32_t param = s->graph->param[s->memory->param[index].param].number;
-    const int64_t at = smp__checkpoint_kept_at(&p->says, smp_graph_whole(s->graph), param);
-    return p->says.keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
-}
-
-static smp_status add_own(const smp *s, const smp__part *p, smp__spans *out)
-{
-    const int64_t at = smp__checkpoint_own_at(&p->says, smp_graph_whole(s->graph));
-    if (p->says.own_bytes == 0)
-        return SMP_OK;
-    return smp__spans_add(out, at, at + p->says.own_bytes + SMP__OWN_HASH_BYTES);
+    return smp__checkpoint_add_kept(&p->says, smp_graph_whole(s->graph), number_of(s, index), out);
 }
 
 static int64_t head_bytes(const smp__part *p)
@@ -323,7 +312,7 @@ smp_status smp__part_spans(const smp *s, const smp__part *p, smp__spans *out)
             SMP_TRY(add_kept(s, p, i, out));
     }
     if (p->heads)
-        SMP_TRY(add_own(s, p, out));
+        SMP_TRY(smp__checkpoint_add_own(&p->says, smp_graph_whole(s->graph), out));
     smp__spans_join(out);
     return SMP_OK;
 }
@@ -341,7 +330,7 @@ smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *ou
         }
         SMP_TRY(add_kept(s, p, i, out));
     }
-    SMP_TRY(add_own(s, p, out));
+    SMP_TRY(smp__checkpoint_add_own(&p->says, smp_graph_whole(s->graph), out));
     smp__spans_join(out);
     return SMP_OK;
 }

@@ -61,33 +61,21 @@ static void close_layout(layout *l)
     free(l->values_at);
 }
 
-/* Values (k 0) or a state of a range of a weight, and the hashes of its pieces. */
 static smp_status add_range(const layout *l, int32_t param, int k, smp__range range,
                             smp__spans *out)
 {
-    const int64_t hash = (int64_t)sizeof(uint64_t), elements = l->whole->param[param].elements;
-    const int64_t values = l->values_at[param] + 4 * k * elements;
-    const int64_t hashes = l->hashes_at[param] + hash * k * smp__checkpoint_pieces(elements) +
-                           hash * (range.begin / SMP_PIECE_ELEMENTS);
-    if (range.begin >= range.end)
-        return SMP_OK;
-    SMP_TRY(smp__spans_add(out, values + 4 * range.begin, values + 4 * range.end));
-    return smp__spans_add(out, hashes,
-                          hashes + hash * smp__checkpoint_pieces(range.end - range.begin));
-}
-
-static smp_status add_kept(const layout *l, int32_t param, smp__spans *out)
-{
-    const int64_t at = smp__checkpoint_kept_at(&l->says, l->whole, param);
-    return l->says.keeps ? smp__spans_add(out, at, at + SMP__KEPT_NUMBER_BYTES) : SMP_OK;
+    const int64_t elements = l->whole->param[param].elements;
+    return smp__checkpoint_add_range(l->values_at[param] + 4 * k * elements,
+                                     l->hashes_at[param] + (int64_t)sizeof(uint64_t) * k *
+                                                               smp__checkpoint_pieces(elements),
+                                     range.begin, range.end, out);
 }
 
 /* The head, and the program's own state: every machine has it. */
 static smp_status add_common(const layout *l, smp__spans *out)
 {
-    const int64_t own_at = smp__checkpoint_own_at(&l->says, l->whole), own = l->says.own_bytes;
     SMP_TRY(smp__spans_add(out, 0, l->says.at + SMP__CHECKPOINT_HEADER_BYTES));
-    return own > 0 ? smp__spans_add(out, own_at, own_at + own + SMP__OWN_HASH_BYTES) : SMP_OK;
+    return smp__checkpoint_add_own(&l->says, l->whole, out);
 }
 
 /* Where a rank stands, and whether all ranks of its copy are on its machine. */
@@ -116,9 +104,9 @@ static smp_status add_weight(const layout *l, const seat *at, int32_t i, smp__ke
         if (m->param[i].owner)
             SMP_TRY(add_range(l, param->number, k, written, &out->keeps));
     }
-    SMP_TRY(add_kept(l, param->number, &out->reads));
+    SMP_TRY(smp__checkpoint_add_kept(&l->says, l->whole, param->number, &out->reads));
     if (m->param[i].owner && written.begin == 0 && written.end > 0)
-        SMP_TRY(add_kept(l, param->number, &out->keeps));
+        SMP_TRY(smp__checkpoint_add_kept(&l->says, l->whole, param->number, &out->keeps));
     return SMP_OK;
 }
 

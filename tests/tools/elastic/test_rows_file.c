@@ -132,20 +132,22 @@ static void test_rows_of_slow_ranks(void **state)
 /* Lines of a program that begin like marks are lines. */
 static void test_rows_like_marks(void **state)
 {
-    static const char lines[] = "# step 1 accuracy 0.5\n# step 2 3ff00000000000000\n"
-                                "# step 900 3ff000000000000\n# step 1 3ff0000000000000 s\n"
-                                "# step 0 3ff0000000000000\n# rank 1 slow 2.5 times\n";
+    static const char lines[] =
+        "# step 1 accuracy 0.5\n# step 2 3ff00000000000000\n"
+        "# step 900 3ff000000000000\n# step 1 3ff0000000000000 s\n"
+        "# step 0 3ff0000000000000\n# rank 1 slow 2.5 times\n# loaded 1 7 x\n";
     smp__rows rows;
     char told[64] = "";
     (void)state;
     open_rows(&rows, job, 0);
     rows.tell_pace = take_pace;
     rows.context = told;
-    append("# step 1 3ff0000000000000\n");
+    append("# loaded 1 123456789012\n# step 1 3ff0000000000000\n");
     append(lines);
     assert_int_equal(read_printing(&rows), SMP_OK);
     expect_printed(lines);
     assert_int_equal(rows.last, 1);
+    assert_true(rows.loaded && rows.from_memory && rows.fetched == 123456789012.0);
     assert_string_equal(told, "");
     smp__rows_close(&rows, true);
 }
