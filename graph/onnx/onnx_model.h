@@ -122,7 +122,7 @@ bool smp__onnx_work(smp_onnx_model *model, int64_t elements);
 /* Memory of a constant, within what all may take; NULL: no more. */
 void *smp__onnx_take(smp_onnx_model *model, int64_t elements, size_t size);
 
-/* onnx_origin.c: what PyTorch's exporter notes beside a node; without text where it notes nothing.
+/* onnx_origin.c: what PyTorch's exporter notes beside a node; empty where it notes nothing.
  * Not ended by a zero. */
 typedef struct smp__onnx_note {
     const char *text;

@@ -14,6 +14,9 @@ enum {
     VALUE = 2
 };
 
+/* Not NULL: it is counted on from. */
+#define NOTHING ((smp__onnx_note){"", 0})
+
 /* A number of seven bits a byte; false: it is cut off, or of more than 63 bits. */
 static bool varint(const uint8_t **at, const uint8_t *end, uint64_t *out)
 {
@@ -51,7 +54,7 @@ smp__onnx_note smp__onnx_noted(const smp_onnx_node *node, const char *key)
         if (field->tag != METADATA || field->wire_type != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED)
             continue;
         const uint8_t *at = field->data, *end = field->data + field->len;
-        smp__onnx_note entry, part[VALUE + 1] = {{0}};
+        smp__onnx_note entry, part[VALUE + 1] = {NOTHING, NOTHING, NOTHING};
         if (!text(&at, end, &entry))
             continue;
         at = (const uint8_t *)entry.text;
@@ -66,7 +69,7 @@ smp__onnx_note smp__onnx_noted(const smp_onnx_node *node, const char *key)
         if (is(&part[KEY], key))
             return part[VALUE];
     }
-    return (smp__onnx_note){0};
+    return NOTHING;
 }
 
 /* Behind the first of these words from `at` on, or NULL. */
@@ -184,7 +187,7 @@ smp__onnx_note smp__onnx_module(const smp_onnx_node *node)
     const smp__onnx_note note = smp__onnx_noted(node, "pkg.torch.onnx.name_scopes");
     smp__onnx_note last = {0}, before = {0};
     const char *end = note.text + note.length, *open = NULL;
-    for (const char *c = note.text; c && c < end; c++) {
+    for (const char *c = note.text; c < end; c++) {
         if (*c != '\'')
             continue;
         if (open) {

@@ -183,7 +183,7 @@ static void test_cut_off(void **state)
     start(&n);
     note(&n, "key", "value");
     assert_int_equal(smp__onnx_noted(&n.node, "key").length, 5);
-    assert_null(smp__onnx_noted(&n.node, "ke").text);
+    assert_int_equal(smp__onnx_noted(&n.node, "ke").length, 0);
     const size_t whole = n.field[0].len;
     for (size_t length = 0; length < whole; length++) {
         uint8_t *exact = malloc(length + 1); /* so that a sanitizer sees what is read behind it */
@@ -191,7 +191,7 @@ static void test_cut_off(void **state)
         memcpy(exact, n.bytes[0], length);
         n.field[0].len = length;
         n.field[0].data = exact;
-        assert_null(smp__onnx_noted(&n.node, "key").text);
+        assert_int_equal(smp__onnx_noted(&n.node, "key").length, 0);
         free(exact);
     }
 }
