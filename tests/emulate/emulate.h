@@ -44,6 +44,8 @@
 void emulate_enqueue(cudaStream_t stream, std::function<bool()> item);
 /* Items that wait for another process, enqueued and not done. */
 extern long emulate_waiting_for_others;
+/* Kernels that have run. */
+long emulate_kernels_run();
 /* From within an item: the device fails with this error, for ever, as after a bad access. */
 void emulate_device_fail(cudaError_t error);
 /* Runs some items, if any can run; what polling the library means for the device. */

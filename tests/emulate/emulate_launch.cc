@@ -98,6 +98,11 @@ bool emulate_is_poison(const void *memory, size_t bytes)
     return bytes == 0 || (p[0] == 0xff && memcmp(p, p + 1, bytes - 1) == 0);
 }
 
+long emulate_kernels_run()
+{
+    return kernels_run;
+}
+
 void emulate_enqueue_launch(const emulate_launch &launch, cudaStream_t stream,
                             std::function<void()> thread)
 {

@@ -206,15 +206,15 @@ void emulate_traffic_begin()
     if (!is_counting)
         return;
     is_counted = true;
-    traffic.launches++;
     for (const auto &[memory, block] : device_blocks)
         set_access(memory, block, false);
 }
 
-void emulate_traffic_end()
+void emulate_traffic_end(bool done)
 {
     if (!is_counted)
         return;
+    traffic.launches += done;
     is_counted = false;
     for (const auto &[memory, block] : device_blocks)
         set_access(memory, block, true);

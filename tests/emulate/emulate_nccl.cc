@@ -30,6 +30,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -91,6 +92,7 @@ long until_failure = -1; /* operations; -1: never */
 std::vector<pending_init> inits;
 std::vector<pending_operation> issued;
 long unaligned, made;
+long beside; /* kernels */
 
 bool tested(operation &op, int i)
 {
@@ -162,7 +164,7 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
     auto ops = std::make_shared<std::vector<operation>>(std::move(group));
     long number = comm->issued++;
     emulate_waiting_for_others++;
-    emulate_enqueue(stream, [comm, ops, number, fails] {
+    emulate_enqueue(stream, [comm, ops, number, fails, kernels = -1L]() mutable {
         if (comm->aborted) {
             emulate_waiting_for_others--;
             return true;
@@ -173,10 +175,13 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
             comm->error = ncclRemoteError;
             return false;
         }
+        if (kernels < 0)
+            kernels = emulate_kernels_run();
         bool done = true;
         for (operation &op : *ops)
             done &= carry_out(*comm, op);
         comm->carried += done;
+        beside += done ? emulate_kernels_run() - kernels : 0;
         emulate_waiting_for_others -= done;
         return done;
     });
@@ -495,6 +500,11 @@ long emulate_nccl_made(void)
 long emulate_nccl_unaligned(void)
 {
     return unaligned;
+}
+
+long emulate_nccl_beside(void)
+{
+    return std::exchange(beside, 0);
 }
 
 ncclResult_t ncclGroupStart(void)

@@ -65,7 +65,7 @@ void emulate_memory_close();
 bool emulate_memory_load_libraries();
 void emulate_memory_forget_libraries();
 void emulate_traffic_begin(); /* of an item that touches device memory, if traffic is counted */
-void emulate_traffic_end();
+void emulate_traffic_end(bool done);
 
 /* emulate_stream.cc */
 struct emulate_item {

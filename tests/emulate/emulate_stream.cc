@@ -97,7 +97,7 @@ bool run_head(CUstream_st &stream)
     emulate_running_item = true;
     const bool done = head.item.run();
     emulate_running_item = false;
-    emulate_traffic_end();
+    emulate_traffic_end(done);
     if (!done)
         return false;
     stream.queue.pop_front();

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 typedef struct emulate_traffic {
-    long launches;      /* of kernels, products, copies and fills */
+    long launches;      /* of kernels, products, copies and fills; groups of messages */
     long read, written; /* bytes, whole pages */
 } emulate_traffic;
 

@@ -74,6 +74,8 @@ void emulate_nccl_fail(long after);
 long emulate_nccl_made(void);
 /* Messages of this process of 16 bytes and more that did not begin at a multiple of 16. */
 long emulate_nccl_unaligned(void);
+/* Kernels of this process that ran while a group of messages was under way, since last asked. */
+long emulate_nccl_beside(void);
 /* The most items that stood in a stream of raised priority since this was last asked. */
 long emulate_most_queued(void);
 
