@@ -417,7 +417,8 @@ static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision
 static smp_status cuda_round16(void *context, smp_dtype half, void *target16, const float *source,
                                int64_t elements)
 {
-    return smp__cuda_round16(stream_of(context), half, target16, source, elements);
+    return smp__cuda_round16(stream_of(context), half,
+                             &(smp__conversion){target16, source, elements}, 1);
 }
 
 static bool cuda_updates(const smp_optimizer *optimizer)

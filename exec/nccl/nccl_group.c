@@ -20,17 +20,10 @@ static const smp__nccl_sums *devices_of(const smp__nccl_way *w)
     return &w->of->sums[SMP__NCCL_TENSOR];
 }
 
-/* What comes next on stream `after` waits for what is enqueued on `before`. */
-static smp_status order(smp__nccl_context *c, cudaStream_t before, cudaStream_t after)
-{
-    SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, before));
-    return SMP_CUDA(cudaStreamWaitEvent, after, c->ready, 0);
-}
-
 static smp_status begin_beside(smp__nccl_context *c)
 {
     c->under_way = true;
-    return order(c, c->compute, c->beside.stream);
+    return smp__nccl_order(c, c->compute, c->beside.stream);
 }
 
 static smp_status finish_beside(smp__nccl_context *c)
@@ -38,7 +31,7 @@ static smp_status finish_beside(smp__nccl_context *c)
     if (!c->under_way)
         return SMP_OK;
     c->under_way = false;
-    return order(c, c->beside.stream, c->compute);
+    return smp__nccl_order(c, c->beside.stream, c->compute);
 }
 
 /* Before the first operation of a call. */
@@ -69,9 +62,9 @@ static smp_status copy(smp__nccl_way *w, float *to, const float *from, int64_t n
                     w->stream);
 }
 
-/* from: a row of n for each device, `step` apart; to: one from each, `apart`. */
-static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to,
-                            int64_t apart, int64_t n)
+/* from: a row of n for each other device, `step` apart; to: one from each, `apart`. */
+static smp_status swap_others(smp__nccl_way *w, const float *from, int64_t step, float *to,
+                              int64_t apart, int64_t n)
 {
     const smp__nccl_sums *of = devices_of(w);
     ncclResult_t code = smp__nccl.ncclGroupStart();
@@ -79,8 +72,31 @@ static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, f
         const int other = (of->own + i) % of->members;
         code = swap(w, other, from + other * step, n, to + other * apart, n);
     }
-    SMP_TRY(smp__nccl_end(w->of, of->nccl, code, "exchange in an operator"));
-    return copy(w, to + of->own * apart, from + of->own * step, n);
+    return smp__nccl_end(w->of, of->nccl, code, "exchange in an operator");
+}
+
+/* The own row too. */
+static smp_status swap_rows(smp__nccl_way *w, const float *from, int64_t step, float *to, int64_t n)
+{
+    const int own = devices_of(w)->own;
+    SMP_TRY(swap_others(w, from, step, to, n, n));
+    return copy(w, to + own * n, from + own * step, n);
+}
+
+/* sum: of the own row and those that came, by rising device. */
+static smp_status add_rows(smp__nccl_way *w, float *sum, const float *own, int64_t apart, int64_t n)
+{
+    const smp__nccl_sums *of = devices_of(w);
+    const smp__fold rows = {.n = of->members,
+                            .came = w->of->came,
+                            .stride = apart,
+                            .first_own = of->own,
+                            .n_own = 1,
+                            .own = own,
+                            .sum = sum,
+                            .carry = w->of->came,
+                            .carry_stride = apart};
+    return smp__cuda_fold(w->stream, &rows, n);
 }
 
 /* What `came` has room for of each device: a multiple of what keeps rows aligned. */
@@ -124,7 +140,7 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
 /* A piece of a sum has been enqueued. */
 static smp_status keep_pace(smp__nccl_way *w)
 {
-    enum { LAUNCHES = 4 };
+    enum { LAUNCHES = 3 };
     return smp__nccl_keep_pace(w->of, &w->pace, w->stream, LAUNCHES);
 }
 
@@ -134,10 +150,8 @@ static smp_status reduce_piece(smp__nccl_way *w, float *values, int64_t n)
     const smp__nccl_sums *of = devices_of(w);
     const shares all = {n, smp__nccl_aligned((n + of->members - 1) / of->members)};
     float *own = values + begin_of(all, of->own);
-    float *came = w->of->came;
     SMP_TRY(swap_shares(w, values, all, false));
-    SMP_TRY(copy(w, came + of->own * all.each, own, size_of(all, of->own)));
-    SMP_TRY(smp__cuda_add_rows(w->stream, own, came, size_of(all, of->own), of->members, all.each));
+    SMP_TRY(add_rows(w, own, own, all.each, size_of(all, of->own)));
     SMP_TRY(swap_shares(w, values, all, true));
     return keep_pace(w);
 }
@@ -155,21 +169,19 @@ static smp_status all_reduce(void *context, float *values, int64_t n)
 static smp_status all_gather(void *context, const float *own, float *all, int64_t n)
 {
     SMP_TRY(enter_call(context));
-    return swap_rows(context, own, 0, all, n, n);
+    return swap_rows(context, own, 0, all, n);
 }
 
 static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
     smp__nccl_way *w = context;
-    const int members = devices_of(w)->members;
     const int64_t most = most_of_each(w);
-    float *came = w->of->came;
     SMP_TRY(enter_call(w));
     for (int64_t at = 0; at < n; at += most) {
         const int64_t piece = n - at < most ? n - at : most;
         const int64_t apart = smp__nccl_aligned(piece);
-        SMP_TRY(swap_rows(w, all + at, n, came, apart, piece));
-        SMP_TRY(smp__cuda_add_rows(w->stream, own + at, came, piece, members, apart));
+        SMP_TRY(swap_others(w, all + at, n, w->of->came, apart, piece));
+        SMP_TRY(add_rows(w, own + at, all + devices_of(w)->own * n + at, apart, piece));
         SMP_TRY(keep_pace(w));
     }
     return SMP_OK;
@@ -178,7 +190,7 @@ static smp_status reduce_scatter(void *context, const float *all, float *own, in
 static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
 {
     SMP_TRY(enter_call(context));
-    return swap_rows(context, all, n, got, n, n);
+    return swap_rows(context, all, n, got, n);
 }
 
 /* Beside the compute, whoever asks. */

@@ -94,9 +94,11 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm, const smp_su
     if (!terms)
         SMP_TRY(smp__sum_terms_make(&sums->single, sums->members, sums->members,
                                     (smp_sum_members){.n = sums->members, .each = 1}));
+    const size_t blocks = (size_t)sums->members * (size_t)sums->terms->width;
     sums->cut = calloc((size_t)sums->members + 1, sizeof(*sums->cut));
-    if (!sums->cut)
-        return smp_fail_memory((size_t)sums->members * sizeof(*sums->cut));
+    sums->converted = calloc(blocks, sizeof(*sums->converted));
+    if (!sums->cut || !sums->converted)
+        return smp_fail_memory(blocks * sizeof(*sums->converted));
     if (sums->own > 0)
         return SMP_OK;
     return smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&sums->id), "ncclGetUniqueId");
@@ -124,11 +126,11 @@ static smp_status reserve(smp__nccl_context *c)
  * would take the kernels of libraries too. */
 static smp_status load_kernels(smp__nccl_context *c)
 {
-    float *sum = (float *)c->scratch, *term = sum + 4, *half = sum + 8;
-    SMP_TRY(smp__cuda_accumulate(c->compute, SMP_F32, sum, term, 1));
-    SMP_TRY(smp__cuda_add_rows(c->compute, sum, term, 1, 1, 1));
-    SMP_TRY(smp__cuda_round16(c->compute, SMP_BF16, half, sum, 1));
-    return smp__cuda_widen16(c->compute, sum, half, 1);
+    float *sum = (float *)c->scratch, *half = sum + 8;
+    const smp__fold one = {.n = 1, .n_own = 1, .own = sum, .sum = sum};
+    SMP_TRY(smp__cuda_fold(c->compute, &one, 1));
+    SMP_TRY(smp__cuda_round16(c->compute, SMP_BF16, &(smp__conversion){half, sum, 1}, 1));
+    return smp__cuda_widen16(c->compute, &(smp__conversion){sum, half, 1}, 1);
 }
 
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
@@ -155,6 +157,9 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->sums[i].lender = find_lender(c, i);
     }
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
+    SMP_TRY(smp__make_urgent_stream(&c->fold));
+    for (int i = 0; i < 2; i++)
+        SMP_TRY(smp__make_event(&c->arrived[i]));
     SMP_TRY(open_pace(&c->pace));
     SMP_TRY(open_pace(&c->within.pace));
     SMP_TRY(open_pace(&c->beside.pace));
@@ -354,12 +359,15 @@ void smp__nccl_close(void *context)
         close_lane(&c->lane[i]);
     if (c->reduce)
         cudaStreamSynchronize(c->reduce);
+    if (c->fold)
+        cudaStreamSynchronize(c->fold);
     if (c->beside.stream)
         cudaStreamSynchronize(c->beside.stream);
     for (int i = 0; i < SMP__NCCL_SUMS; i++) {
         if (c->sums[i].nccl)
             smp__nccl.ncclCommDestroy(c->sums[i].nccl);
         free(c->sums[i].cut);
+        free(c->sums[i].converted);
         smp__sum_terms_free(&c->sums[i].single);
     }
     for (int i = 0; i < c->n_pool; i++)
@@ -367,6 +375,11 @@ void smp__nccl_close(void *context)
             cudaEventDestroy(c->pool[i].done);
     if (c->reduce)
         cudaStreamDestroy(c->reduce);
+    if (c->fold)
+        cudaStreamDestroy(c->fold);
+    for (int i = 0; i < 2; i++)
+        if (c->arrived[i])
+            cudaEventDestroy(c->arrived[i]);
     if (c->beside.stream)
         cudaStreamDestroy(c->beside.stream);
     close_pace(&c->pace);

@@ -114,6 +114,8 @@ typedef struct smp__nccl_sums {
     smp_sum_terms single;       /* where each member has one */
     int64_t *cut;               /* [members + 1] of one of the two hops */
     ncclUniqueId id;            /* while opening */
+    /* [members * terms->width] blocks of a piece. */
+    struct smp__conversion *converted;
 } smp__nccl_sums;
 
 /* NULL: nobody to exchange anything with. */
@@ -149,9 +151,12 @@ typedef struct smp__nccl_context {
     int64_t came_floats;          /* 0: there is no group */
     float *came;                  /* [came_floats] of device memory */
     /* The stream of all sums: in one order on all ranks, so none waits for
-   * another's; on a rank one after the other, through `parts`. */
-    cudaStream_t reduce;
-    smp__nccl_pace pace; /* of it */
+   * another's; on a rank one after the other, through `parts`. Their kernels
+   * are on `fold`, two pieces under way, each in half of `parts`; `arrived`:
+   * its exchange is done. */
+    cudaStream_t reduce, fold;
+    cudaEvent_t arrived[2];
+    smp__nccl_pace pace; /* of both */
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;
     smp_reduction *pool;
@@ -188,13 +193,21 @@ smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t cod
 smp_status smp__nccl_keep_pace(smp__nccl_context *c, smp__nccl_pace *pace, cudaStream_t stream,
                                int launches);
 
+/* What comes next on stream `after` waits for what is enqueued on `before`. */
+static inline smp_status smp__nccl_order(smp__nccl_context *c, cudaStream_t before,
+                                         cudaStream_t after)
+{
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, before));
+    return SMP_CUDA(cudaStreamWaitEvent, after, c->ready, 0);
+}
+
 /* Looks at all communicators for errors, which name their communicator. *quiet:
  * in none is anything in progress. */
 smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet);
 /* Says whose messages failed, before what NCCL says. */
 smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status);
 
-/* Enqueues a sum on the stream of sums. */
+/* Enqueues a sum, after and before what is on the stream of exchanges. */
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);
 /* In a group: a message to all of `of` and one from each, through `scratch`
  * [members]. */

@@ -37,11 +37,11 @@ static smp_status check_shared(smp_comm *comm)
     return status;
 }
 
-/* A stream for each lane, beside those of computing, sums, the group, and of what travels to the
- * host and back: two in one queue would wait for each other. */
+/* A stream for each lane, beside those of computing, sums (two), the group, and of what travels to
+ * the host and back: two in one queue would wait for each other. */
 static smp_status check_queues(const smp_transport_options *options)
 {
-    enum { OTHERS = 5 };
+    enum { OTHERS = 6 };
     if (options->n_lane + OTHERS <= smp__cuda_queues())
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED,

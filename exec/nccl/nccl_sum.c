@@ -2,7 +2,10 @@
  * order that follows the number of ranks, the size and the wires, and a plan's bits must follow
  * none. Every member gets what the others have of its part, in pieces that fit the memory for
  * them, and adds it up; then all send their parts to all. As many bytes as in a ring, in two
- * exchanges instead of a chain. */
+ * exchanges instead of a chain.
+ *
+ * Exchanges are on one stream, in one order on all ranks, kernels on another: while a piece is
+ * added up the next one is exchanged, through the other half of the memory. */
 #include "exec/cuda/cuda_kernels.h"
 #include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
@@ -40,235 +43,223 @@ static int64_t longest(const parts *of, int members)
     return most;
 }
 
-/* Elements of part i, of which every piece takes `most`, in the piece that begins at `at`. */
-static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
+/* A piece of a sum on its way: `most` elements of every part, fewer at its end. */
+typedef struct piece {
+    int64_t at, most;
+    float *room;         /* [SMP__NCCL_PARTS_FLOATS / 2] */
+    cudaEvent_t arrived; /* all that its exchange brings and sends */
+} piece;
+
+static piece piece_at(const smp__nccl_context *c, const smp__nccl_sums *of, int64_t at)
 {
-    const int64_t left = size_of(of, i) - at;
-    return (size_t)(left <= 0 ? 0 : left < most ? left : most);
+    const int64_t floats = SMP__NCCL_PARTS_FLOATS / 2;
+    const int64_t most = smp__sum_terms_piece(of->terms, floats), half = at / most % 2;
+    return (piece){at, most, c->parts + half * floats, c->arrived[half]};
 }
 
-/* Every member's piece has so many elements. In bf16 half as many floats, and after these what is
- * to be sent to each and what came from each. */
-static int64_t piece_of(const smp__nccl_sums *of, bool bf16)
+/* Elements of part i in a piece. */
+static int64_t block_of(const parts *of, int i, const piece *p)
 {
-    return smp__sum_terms_piece(of->terms, SMP__NCCL_PARTS_FLOATS / (bf16 ? 2 : 1));
+    const int64_t left = size_of(of, i) - p->at;
+    return left <= 0 ? 0 : left < p->most ? left : p->most;
 }
 
-/* Array k that goes to member i. */
-static uint16_t *to_send(smp__nccl_context *c, const smp__nccl_sums *of, int i, int k)
+/* The block of part i in array k of n. */
+static float *block_at(const parts *of, int i, int k, int n, const piece *p)
 {
-    const int64_t most = piece_of(of, true), arrays = (int64_t)of->members * of->terms->width;
-    return (uint16_t *)(c->parts + most * arrays) + most * ((int64_t)i * of->terms->width + k);
+    return array_at(of, k, n) + begin_of(of, i) + p->at;
 }
 
-/* Term `term` that came. */
-static uint16_t *that_came(smp__nccl_context *c, const smp__nccl_sums *of, int term)
+/* In bf16: array k that goes to member i. */
+static uint16_t *to_send(const smp__nccl_sums *of, const piece *p, int i, int k)
 {
-    return to_send(c, of, of->members + term / of->terms->width, term % of->terms->width);
+    return (uint16_t *)p->room + p->most * ((int64_t)i * of->terms->width + k);
+}
+
+/* In bf16: term `term` that came, or what a gather brings of a member. */
+static uint16_t *that_came(const smp__nccl_sums *of, const piece *p, int term)
+{
+    return to_send(of, p, of->members, 0) + p->most * term;
 }
 
 static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int other,
-                             ncclDataType_t type, const void *send, size_t n_send, void *receive,
-                             size_t n_receive)
+                             ncclDataType_t type, const void *send, int64_t n_send, void *receive,
+                             int64_t n_receive)
 {
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl_send(send, n_send, type, other, smp__nccl_of(of), c->reduce);
+        code = smp__nccl_send(send, (size_t)n_send, type, other, smp__nccl_of(of), c->reduce);
     if (code == ncclSuccess && n_receive > 0)
-        code = smp__nccl_receive(receive, n_receive, type, other, smp__nccl_of(of), c->reduce);
+        code =
+            smp__nccl_receive(receive, (size_t)n_receive, type, other, smp__nccl_of(of), c->reduce);
     return code;
 }
 
-/* What the stream of sums is told, piece by piece. */
-static smp_status keep_pace(smp__nccl_context *c)
+/* Before a group of operations: what has been told to the stream of kernels comes first, so the
+ * piece's room is free. */
+static smp_status begin_exchange(smp__nccl_context *c)
 {
-    return smp__nccl_keep_pace(c, &c->pace, c->reduce, 1);
+    return smp__nccl_order(c, c->fold, c->reduce);
 }
 
-static smp_status round16(smp__nccl_context *c, uint16_t *to, const float *from, int64_t n)
+static smp_status end_exchange(smp__nccl_context *c, const piece *p)
 {
-    SMP_TRY(smp__cuda_round16(c->reduce, SMP_BF16, to, from, n));
-    return keep_pace(c);
+    return SMP_CUDA(cudaEventRecord, p->arrived, c->reduce);
 }
 
-static smp_status widen16(smp__nccl_context *c, float *to, const uint16_t *from, int64_t n)
+/* Before the kernels of a piece. */
+static smp_status await_exchange(smp__nccl_context *c, const piece *p)
 {
-    SMP_TRY(smp__cuda_widen16(c->reduce, to, from, n));
-    return keep_pace(c);
+    return SMP_CUDA(cudaStreamWaitEvent, c->fold, p->arrived, 0);
 }
 
-static smp_status copy(smp__nccl_context *c, float *to, const float *from, int64_t n)
-{
-    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, to, from, (size_t)n * sizeof(float), cudaMemcpyDeviceToDevice,
-                     c->reduce));
-    return keep_pace(c);
-}
-
-static smp_status add_to(smp__nccl_context *c, float *to, const float *from, int64_t n)
-{
-    SMP_TRY(smp__cuda_accumulate(c->reduce, SMP_F32, to, from, n));
-    return keep_pace(c);
-}
-
-static smp_status end_group(smp__nccl_context *c, const smp__nccl_sums *of, ncclResult_t code,
-                            const char *call)
-{
-    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, call));
-    return keep_pace(c);
-}
-
-/* Rounds values in their place, by way of what has been sent to this member: nothing. */
-static smp_status round_own(smp__nccl_context *c, const smp__nccl_sums *of, float *own, int64_t n)
-{
-    uint16_t *rounded = to_send(c, of, of->own, 0);
-    SMP_TRY(round16(c, rounded, own, n));
-    return widen16(c, own, rounded, n);
-}
-
-static bool is_own(const smp__nccl_sums *of, int term)
-{
-    return term >= of->terms->first[of->own] && term < of->terms->first[of->own + 1];
-}
-
-/* The own terms, rounded: of the others' blocks to be sent, of the own one in their place. */
+/* The others' blocks of the own terms. */
 static smp_status round_terms(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                              int64_t at, int64_t most)
+                              const piece *p)
 {
     const int n = smp__sum_terms_of(of->terms, of->own);
+    int blocks = 0;
     for (int i = 0; i < of->members; i++)
-        for (int k = 0; k < n; k++) {
-            float *term = array_at(sum, k, n) + begin_of(sum, i) + at;
-            const int64_t count = (int64_t)block_of(sum, i, at, most);
-            SMP_TRY(i == of->own ? round_own(c, of, term, count)
-                                 : round16(c, to_send(c, of, i, k), term, count));
-        }
-    return SMP_OK;
+        for (int k = 0; k < n && i != of->own; k++)
+            of->converted[blocks++] = (smp__conversion){
+                to_send(of, p, i, k), block_at(sum, i, k, n, p), block_of(sum, i, p)};
+    return smp__cuda_round16(c->fold, SMP_BF16, of->converted, blocks);
 }
 
 /* Number k of the own terms to another member, of its terms from it: where they have so many. */
 static ncclResult_t exchange_term(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                                  int other, int k, int64_t at, int64_t most)
+                                  int other, int k, const piece *p)
 {
     const int n = smp__sum_terms_of(of->terms, of->own), came = of->terms->first[other] + k;
     const bool sends = k < n, receives = k < smp__sum_terms_of(of->terms, other);
-    const size_t n_send = sends ? block_of(sum, other, at, most) : 0,
-                 n_receive = receives ? block_of(sum, of->own, at, most) : 0;
+    const int64_t n_send = sends ? block_of(sum, other, p) : 0,
+                  n_receive = receives ? block_of(sum, of->own, p) : 0;
     if (sum->bf16)
-        return exchange(c, of, other, ncclBfloat16, to_send(c, of, other, k), n_send,
-                        that_came(c, of, came), n_receive);
-    const float *send = sends ? array_at(sum, k, n) + begin_of(sum, other) + at : NULL;
-    return exchange(c, of, other, ncclFloat32, send, n_send, c->parts + came * most, n_receive);
+        return exchange(c, of, other, ncclBfloat16, to_send(of, p, other, k), n_send,
+                        that_came(of, p, came), n_receive);
+    const float *send = sends ? block_at(sum, other, k, n, p) : NULL;
+    return exchange(c, of, other, ncclFloat32, send, n_send, p->room + came * p->most, n_receive);
 }
 
 /* One message each way between two members at a time: which of several is which is then no question
  * of order. */
 static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                          int64_t at, int64_t most)
+                          const piece *p)
 {
-    const int64_t count = (int64_t)block_of(sum, of->own, at, most);
     if (sum->bf16)
-        SMP_TRY(round_terms(c, of, sum, at, most));
+        SMP_TRY(round_terms(c, of, sum, p));
+    SMP_TRY(begin_exchange(c));
     for (int k = 0; k < of->terms->width; k++) {
         ncclResult_t code = smp__nccl.ncclGroupStart();
         for (int i = 1; code == ncclSuccess && i < of->members; i++)
-            code = exchange_term(c, of, sum, (of->own + i) % of->members, k, at, most);
-        SMP_TRY(end_group(c, of, code, "exchange of a sum"));
+            code = exchange_term(c, of, sum, (of->own + i) % of->members, k, p);
+        SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "exchange of a sum"));
     }
-    for (int i = 0; sum->bf16 && i < of->terms->n; i++)
-        if (!is_own(of, i))
-            SMP_TRY(widen16(c, c->parts + i * most, that_came(c, of, i), count));
-    return SMP_OK;
+    return end_exchange(c, p);
 }
 
-/* Where a term of the own block is: that of this member stays where it was. */
-static float *term_at(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum, int term,
-                      int64_t at, int64_t most)
-{
-    const int first = of->terms->first[of->own], n = smp__sum_terms_of(of->terms, of->own);
-    return is_own(of, term) ? array_at(sum, term - first, n) + begin_of(sum, of->own) + at
-                            : c->parts + term * most;
-}
-
-/* What is left may lie where another one belongs, so all go by way of `parts`, but for a single one
- * that is in its place. */
-static smp_status place_left(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                             int64_t at, int64_t count, int64_t most)
+static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                       const piece *p)
 {
     const smp_sum_terms *t = of->terms;
-    for (int i = 0; i < t->n_left && t->n_left > 1; i++)
-        if (is_own(of, t->left[i]))
-            SMP_TRY(copy(c, c->parts + t->left[i] * most, term_at(c, of, sum, t->left[i], at, most),
-                         count));
-    for (int i = 0; i < t->n_left; i++) {
-        float *to = array_at(sum, i, t->n_left) + begin_of(sum, of->own) + at;
-        const float *from = t->n_left > 1 ? c->parts + t->left[i] * most
-                                          : term_at(c, of, sum, t->left[i], at, most);
-        if (to != from)
-            SMP_TRY(copy(c, to, from, count));
-        if (sum->bf16)
-            SMP_TRY(round_own(c, of, to, count));
-    }
-    return SMP_OK;
+    float *own = block_at(sum, of->own, 0, 1, p);
+    const smp__fold terms = {.n = t->n,
+                             .tree = t,
+                             .came = sum->bf16 ? (void *)that_came(of, p, 0) : p->room,
+                             .stride = p->most,
+                             .first_own = t->first[of->own],
+                             .n_own = smp__sum_terms_of(t, of->own),
+                             .own = own,
+                             .sum = own,
+                             .more = t->width > 1 ? block_at(sum, of->own, 0, 2, p) : NULL,
+                             .apart = sum->apart,
+                             .bf16 = sum->bf16,
+                             .carry = p->room, /* what was to be sent is sent */
+                             .carry_stride = p->most};
+    SMP_TRY(await_exchange(c, p));
+    return smp__cuda_fold(c->fold, &terms, block_of(sum, of->own, p));
 }
 
-static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum, int64_t at,
-                       int64_t most)
+/* A gather in bf16, which goes through the room for what came. */
+static smp_status send16(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                         const piece *p)
 {
-    const int64_t count = (int64_t)block_of(sum, of->own, at, most);
-    if (count == 0)
-        return SMP_OK;
-    for (int i = 0; i < of->terms->n_add; i++)
-        SMP_TRY(add_to(c, term_at(c, of, sum, of->terms->to[i], at, most),
-                       term_at(c, of, sum, of->terms->from[i], at, most), count));
-    return place_left(c, of, sum, at, count, most);
+    const int64_t count = block_of(sum, of->own, p);
+    uint16_t *send = to_send(of, p, of->own, 0);
+    const smp__conversion own = {send, block_at(sum, of->own, 0, 1, p), count};
+    SMP_TRY(smp__cuda_round16(c->fold, SMP_BF16, &own, 1));
+    SMP_TRY(begin_exchange(c));
+    ncclResult_t code = smp__nccl.ncclGroupStart();
+    for (int i = 1; code == ncclSuccess && i < of->members; i++) {
+        const int other = (of->own + i) % of->members;
+        code = exchange(c, of, other, ncclBfloat16, send, count, that_came(of, p, other),
+                        block_of(sum, other, p));
+    }
+    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "gathering of a sum"));
+    return end_exchange(c, p);
+}
+
+static smp_status widen_all(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                            const piece *p)
+{
+    int blocks = 0;
+    for (int i = 0; i < of->members; i++)
+        if (i != of->own)
+            of->converted[blocks++] = (smp__conversion){block_at(sum, i, 0, 1, p),
+                                                        that_came(of, p, i), block_of(sum, i, p)};
+    SMP_TRY(await_exchange(c, p));
+    return smp__cuda_widen16(c->fold, of->converted, blocks);
+}
+
+/* What a piece enqueues in either stream, at most. */
+static int launches_of(const smp__nccl_sums *of)
+{
+    enum { EVENTS = 4, KERNELS = 2 };
+    const int terms = of->members * of->terms->width;
+    return EVENTS + KERNELS + terms / SMP__CONVERSIONS + of->terms->width;
+}
+
+typedef smp_status step(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                        const piece *p);
+
+/* A piece is exchanged, then its kernels run: those of one are enqueued after the exchange of the
+ * next. Once they have run all before them has, in both streams. */
+static smp_status in_pieces(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
+                            step *begin, step *end)
+{
+    const int64_t longest_part = longest(sum, of->members), most = piece_at(c, of, 0).most;
+    for (int64_t at = 0; at < longest_part + most; at += most) {
+        const piece next = piece_at(c, of, at);
+        if (at < longest_part)
+            SMP_TRY(begin(c, of, sum, &next));
+        if (at == 0)
+            continue;
+        const piece last = piece_at(c, of, at - most);
+        SMP_TRY(end(c, of, sum, &last));
+        SMP_TRY(smp__nccl_keep_pace(c, &c->pace, c->fold, launches_of(of)));
+    }
+    return SMP_OK;
 }
 
 static smp_status add(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
-    const int64_t most = piece_of(of, sum->bf16), end = longest(sum, of->members);
-    for (int64_t at = 0; at < end; at += most) {
-        SMP_TRY(scatter(c, of, sum, at, most));
-        SMP_TRY(fold(c, of, sum, at, most));
-    }
-    return SMP_OK;
-}
-
-/* One piece of a gather in bf16. */
-static smp_status gather16(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
-                           int64_t at, int64_t most)
-{
-    const size_t count = block_of(sum, of->own, at, most);
-    uint16_t *send = to_send(c, of, of->own, 0);
-    SMP_TRY(round16(c, send, sum->data + begin_of(sum, of->own) + at, (int64_t)count));
-    ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 1; code == ncclSuccess && i < of->members; i++) {
-        const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, ncclBfloat16, send, count, that_came(c, of, other),
-                        block_of(sum, other, at, most));
-    }
-    SMP_TRY(end_group(c, of, code, "gathering of a sum"));
-    for (int i = 0; i < of->members; i++)
-        if (i != of->own)
-            SMP_TRY(widen16(c, sum->data + begin_of(sum, i) + at, that_came(c, of, i),
-                            (int64_t)block_of(sum, i, at, most)));
-    return SMP_OK;
+    return in_pieces(c, of, sum, scatter, fold);
 }
 
 static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
-    const int64_t most = piece_of(of, true), end16 = sum->bf16 ? longest(sum, of->members) : 0;
-    for (int64_t at = 0; at < end16; at += most)
-        SMP_TRY(gather16(c, of, sum, at, most));
     if (sum->bf16)
-        return SMP_OK;
+        return in_pieces(c, of, sum, send16, widen_all);
+    SMP_TRY(begin_exchange(c));
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, of->own),
-                        (size_t)size_of(sum, of->own), sum->data + begin_of(sum, other),
-                        (size_t)size_of(sum, other));
+        code =
+            exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, of->own),
+                     size_of(sum, of->own), sum->data + begin_of(sum, other), size_of(sum, other));
     }
-    return end_group(c, of, code, "gathering of a sum");
+    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "gathering of a sum"));
+    return smp__nccl_keep_pace(c, &c->pace, c->reduce, 3);
 }
 
 /* Every part begins as aligned as the first. */
@@ -313,13 +304,11 @@ static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
     return sum->add ? add(c, far, &column) : SMP_OK;
 }
 
-smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
+static smp_status add_and_gather(smp__nccl_context *c, const smp_sum *sum)
 {
     const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
     const parts all = {sum->data, sum->cut, 1, sum->bf16, sum->more, sum->stride};
     const bool whole = sum->add && sum->gather;
-    if (!smp__nccl_of(of))
-        return SMP_OK; /* nobody to exchange anything with */
     if (smp__nccl_of(near) && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
         near->members * c->sums[SMP__NCCL_FAR].members == of->members)
         return whole ? add_in_two_hops(c, sum, sum->cut[0], sum->cut[of->members] - sum->cut[0])
@@ -327,6 +316,15 @@ smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
     if (sum->add)
         SMP_TRY(add(c, of, &all));
     return sum->gather ? gather(c, of, &all) : SMP_OK;
+}
+
+smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
+{
+    if (!smp__nccl_of(&c->sums[sum->reach]))
+        return SMP_OK; /* nobody to exchange anything with */
+    SMP_TRY(smp__nccl_order(c, c->reduce, c->fold));
+    SMP_TRY(add_and_gather(c, sum));
+    return smp__nccl_order(c, c->fold, c->reduce);
 }
 
 ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of, float *scratch)

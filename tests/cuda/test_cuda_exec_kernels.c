@@ -175,7 +175,7 @@ static void check_round16(smp_dtype half, const float *x, int64_t n, int target_
     assert_non_null(got);
     array source = array_make(x, n * 4, 4 * source_shift);
     array target = array_make(got, n * 2, 2 * target_shift);
-    done(smp__cuda_round16(stream, half, target.data, source.data, n));
+    done(smp__cuda_round16(stream, half, &(smp__conversion){target.data, source.data, n}, 1));
     array_read(&target, got);
     for (int64_t i = 0; i < n; i++) {
         if (isnan(x[i]))
@@ -513,24 +513,173 @@ static void test_cuda_square_sums_at_once(void **state)
     free(x);
 }
 
+/* Every number, in arrays of all lengths from 0 on, more than one launch has room for. */
 static void test_cuda_widen16(void **state)
 {
     (void)state;
+    enum { ALL = 1 << 16, ARRAYS = 362 };
+    static smp__conversion of[ARRAYS];
     for (int shift = 0; shift < 2; shift++) {
-        static uint16_t narrow[1 << 16];
-        static float got[1 << 16];
-        for (int i = 0; i < 1 << 16; i++)
+        static uint16_t narrow[ALL];
+        static float got[ALL];
+        for (int i = 0; i < ALL; i++)
             narrow[i] = (uint16_t)i;
         array source = array_make(narrow, sizeof narrow, 2 * shift);
         array target = array_make(got, sizeof got, 0);
-        done(smp__cuda_widen16(stream, target.data, source.data, 1 << 16));
+        for (int i = 0, at = 0; i < ARRAYS; at += i++)
+            of[i] = (smp__conversion){(float *)target.data + at, (uint16_t *)source.data + at,
+                                      i + 1 < ARRAYS ? i : ALL - at};
+        done(smp__cuda_widen16(stream, of, ARRAYS));
         array_read(&target, got);
-        for (int i = 0; i < 1 << 16; i++)
+        for (int i = 0; i < ALL; i++)
             assert_true(isnan(wide(SMP_BF16, narrow[i])) ? isnan(got[i])
                                                          : got[i] == wide(SMP_BF16, narrow[i]));
         array_free(&source);
         array_free(&target);
     }
+}
+
+enum { FOLD_LEVELS = 40, FOLD_TERMS = 128 };
+
+/* A fold on the host: what came, where own terms are and sums are expected, all [][stride]. */
+typedef struct fold_case {
+    const smp_sum_terms *tree; /* NULL: one after the other */
+    int terms, first_own, n_own, n_left, arrays;
+    int64_t n, stride;
+    bool bf16;
+    float *came, *own;
+    uint16_t *came16;
+} fold_case;
+
+static float fold_value(const fold_case *f, int term, int64_t i)
+{
+    const float x = value(50 + (uint64_t)term, i);
+    return f->bf16 ? wide(SMP_BF16, round16(SMP_BF16, x)) : x;
+}
+
+/* Of n arrays the last comes first. */
+static int64_t fold_place(const fold_case *f, int k, int n)
+{
+    return (k + 1 == n ? 0 : k + 1) * f->stride;
+}
+
+static void fold_fill(fold_case *f)
+{
+    for (int term = 0; term < f->terms; term++) {
+        const int k = term - f->first_own;
+        const bool own = k >= 0 && k < f->n_own;
+        for (int64_t i = 0; i < f->n; i++) {
+            const int64_t at = term * f->stride + i;
+            f->came[at] =
+                own ? NAN : fold_value(f, term, i); /* own ones are not looked for there */
+            f->came16[at] = own ? 0x7fff : round16(SMP_BF16, f->came[at]);
+            if (own)
+                f->own[fold_place(f, k, f->n_own) + i] = value(50 + (uint64_t)term, i);
+        }
+    }
+}
+
+static void fold_compare(const fold_case *f, const float *got)
+{
+    for (int64_t i = 0; i < f->n; i++) {
+        float x[FOLD_TERMS];
+        for (int term = 0; term < f->terms; term++)
+            x[term] = fold_value(f, term, i);
+        for (int k = 0; k < (f->tree ? f->tree->n_add : f->terms - 1); k++)
+            x[f->tree ? f->tree->to[k] : 0] += x[f->tree ? f->tree->from[k] : k + 1];
+        for (int k = 0; k < f->n_left; k++) {
+            float sum = x[f->tree ? f->tree->left[k] : 0];
+            sum = f->bf16 ? wide(SMP_BF16, round16(SMP_BF16, sum)) : sum;
+            assert_memory_equal(&got[fold_place(f, k, f->n_left) + i], &sum, sizeof sum);
+        }
+    }
+}
+
+static void check_fold(fold_case f, int64_t n, int shift, bool bf16)
+{
+    f.n = n;
+    f.bf16 = bf16;
+    f.stride = (n + 3) / 4 * 4 + shift;
+    f.came = values_make(1, f.terms * f.stride);
+    f.own = values_make(2, (f.arrays + FOLD_LEVELS) * f.stride);
+    f.came16 = malloc((size_t)(f.terms * f.stride + 1) * sizeof *f.came16);
+    assert_non_null(f.came16);
+    fold_fill(&f);
+    array came = array_make(bf16 ? (void *)f.came16 : f.came, f.terms * f.stride * (bf16 ? 2 : 4),
+                            shift ? 2 + 2 * !bf16 : 0);
+    array own = array_make(f.own, (f.arrays + FOLD_LEVELS) * f.stride * 4, 4 * shift);
+    float *carry = bf16 ? (float *)own.data + f.arrays * f.stride : came.data;
+    const smp__fold of = {.n = f.terms,
+                          .tree = f.tree,
+                          .came = came.data,
+                          .stride = f.stride,
+                          .first_own = f.first_own,
+                          .n_own = f.n_own,
+                          .own = own.data,
+                          .sum = own.data,
+                          .more = (float *)own.data + f.stride,
+                          .apart = f.stride,
+                          .bf16 = bf16,
+                          .carry = carry,
+                          .carry_stride = f.stride};
+    done(smp__cuda_fold(stream, &of, n));
+    array_read(&own, f.own);
+    fold_compare(&f, f.own);
+    array_free(&came);
+    array_free(&own);
+    free(f.came);
+    free(f.own);
+    free(f.came16);
+}
+
+static void check_folds(const fold_case *f)
+{
+    static const int64_t lengths[] = {0, 3, 4, 1027};
+    for (int i = 0; i < 4; i++)
+        for (int shift = 0; shift < 2; shift++) {
+            check_fold(*f, lengths[i], shift, false);
+            check_fold(*f, lengths[i], shift, true);
+        }
+}
+
+/* The sums of each member, in the order of the tree, against one addition after the other: members
+ * that bring several terms, sums that leave several, terms of several launches. */
+static void test_cuda_fold(void **state)
+{
+    (void)state;
+    static const struct {
+        int blocks, ddp;
+        smp_sum_members of;
+    } cases[] = {{8, 8, {8, 0, 1}},  {7, 7, {7, 0, 1}},   {30, 2, {2, 0, 1}},   {12, 5, {5, 0, 1}},
+                 {16, 8, {3, 5, 1}}, {30, 10, {5, 0, 2}}, {40, 40, {40, 0, 1}}, {90, 6, {6, 0, 1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        smp_sum_terms t;
+        done(smp__sum_terms_make(&t, cases[i].blocks, cases[i].ddp, cases[i].of));
+        assert_true(t.n <= FOLD_TERMS);
+        for (int member = 0; member < t.members; member += t.members - 1)
+            check_folds(&(fold_case){.tree = &t,
+                                     .terms = t.n,
+                                     .first_own = t.first[member],
+                                     .n_own = smp__sum_terms_of(&t, member),
+                                     .n_left = t.n_left,
+                                     .arrays = t.width});
+        smp__sum_terms_free(&t);
+    }
+    for (int n = 1; n < 20; n += 9)
+        check_folds(
+            &(fold_case){.terms = n, .first_own = n / 2, .n_own = 1, .n_left = 1, .arrays = 1});
+}
+
+/* Additions that are none of a stack are refused. */
+static void test_cuda_fold_of_no_tree(void **state)
+{
+    (void)state;
+    smp_sum_terms t;
+    done(smp__sum_terms_make(&t, 4, 4, (smp_sum_members){4, 0, 1}));
+    t.to[0] = 2;
+    const smp__fold of = {.n = 4, .tree = &t};
+    assert_int_equal(smp__cuda_fold(stream, &of, 1), SMP_ERR_FAILED);
+    smp__sum_terms_free(&t);
 }
 
 /* The same bits as on the CPU, whose results test_optimizer compares with references. */
@@ -583,6 +732,8 @@ int main(void)
         cmocka_unit_test(test_cuda_square_sum_of_bf16),
         cmocka_unit_test(test_cuda_square_sum_of_extremes),
         cmocka_unit_test(test_cuda_widen16),
+        cmocka_unit_test(test_cuda_fold),
+        cmocka_unit_test(test_cuda_fold_of_no_tree),
         cmocka_unit_test(test_cuda_optimizers_match_cpu),
         cmocka_unit_test(test_cuda_bf16_states_match_cpu),
         cmocka_unit_test(test_cuda_updates_at_once),

@@ -57,7 +57,7 @@ static void test_cuda_far_round(void **state)
     ok(cudaMalloc(&target, sizeof got));
     ok(cudaMemcpy(device, values, MOST * sizeof *values, cudaMemcpyHostToDevice));
     for (int k = 0; k < 2; k++) {
-        done(smp__cuda_round16(stream, halves[k], target, device, MOST));
+        done(smp__cuda_round16(stream, halves[k], &(smp__conversion){target, device, MOST}, 1));
         ok(cudaStreamSynchronize(stream));
         ok(cudaMemcpy(want, target, sizeof want, cudaMemcpyDeviceToHost));
         smp__host_round(halves[k], got, values, MOST);
