@@ -128,6 +128,11 @@ static int64_t libraries(const smp *s)
     return s->plan->library_bytes > 0 ? s->plan->library_bytes : LIBRARY_BYTES;
 }
 
+int64_t smp__device_needs(const smp *s)
+{
+    return s->memory->arena_bytes + s->buffers->extra_bytes + libraries(s);
+}
+
 typedef struct memory_need {
     char id[64];
     int64_t needed, available;
@@ -186,7 +191,7 @@ smp_status smp__device_check_memory(smp *s)
         return SMP_OK; /* it is found out by touching it */
     SMP_TRY(smp__comm_agree(s->comm, s->device->available(s->device_context, &own.available)));
     s->device->identity(s->device_context, own.id);
-    own.needed = s->memory->arena_bytes + s->buffers->extra_bytes + libraries(s);
+    own.needed = smp__device_needs(s);
     SMP_TRY(smp__comm_gather_node(s->comm, &own, (int)sizeof(own), &all));
     smp_status status = smp__comm_agree(s->comm, check_shared(s, &own, all));
     free(all);

@@ -18,6 +18,8 @@ smp_status smp__choose_device(smp *s); /* sets device, target, a note; needs the
 /* Sets transport, a note; needs the lanes. */
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options);
 smp_status smp__device_open(smp *s);
+/* Of the device: the arena, `extra`, libraries. Not collective. */
+int64_t smp__device_needs(const smp *s);
 /* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share
  * it. */
 smp_status smp__device_check_memory(smp *s);

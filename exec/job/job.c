@@ -271,7 +271,8 @@ static smp_status open_transport(smp *s)
                                      .device = s->device,
                                      .device_context = s->device_context,
                                      .reductions = most_sums(s),
-                                     .group_floats = group_floats(s)};
+                                     .group_floats = group_floats(s),
+                                     .later_bytes = smp__device_needs(s)};
     smp_status status = smp__reduce_open(s, options.terms);
     if (status == SMP_OK)
         status = smp__messages_lanes(s, &options);

@@ -9,6 +9,7 @@
 
 #include "exec/transport/transport.h"
 #include "graph/cuda/cuda.h"
+#include "schedule/memory/communicators.h"
 
 /* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's
  * function. */
@@ -91,9 +92,8 @@ enum { SMP__NCCL_PARTS_FLOATS = 8 << 20, SMP__NCCL_CAME_FLOATS = 8 << 20 };
 #endif
 
 /* Multiprocessors that an operation occupies at most while it waits for its
- * peers; the environment variable NCCL_MAX_CTAS overrides it. Few, since
- * kernels run meanwhile: chosen, not measured. */
-enum { SMP__NCCL_LANE_CTAS = 4, SMP__NCCL_SUM_CTAS = 16 };
+ * peers; the environment variable NCCL_MAX_CTAS overrides it. */
+enum { SMP__NCCL_LANE_CTAS = SMP_LANE_CHANNELS, SMP__NCCL_SUM_CTAS = SMP_SUM_CHANNELS };
 
 /* Floats: where shares begin that are cut out of an array, so that they are as
  * aligned as it is. */

@@ -5,6 +5,7 @@
 
 #include "exec/cuda/cuda_queues.h"
 #include "exec/nccl/nccl_open.h"
+#include "graph/base/text.h"
 
 /* For tests on an emulated GPU. */
 static bool may_share(void)
@@ -76,6 +77,44 @@ static smp_status check_multiprocessors(const smp_transport_options *options)
                     options->n_lane, taken, cuda->multiprocessors);
 }
 
+_Static_assert(SMP__NCCL_PARTS_FLOATS * sizeof(float) <= SMP_SUM_PIECE_BYTES &&
+                   SMP__NCCL_CAME_FLOATS * sizeof(float) <= SMP_SUM_PIECE_BYTES,
+               "plans know of less than pieces of sums take");
+
+static int members_of(MPI_Comm comm)
+{
+    int members = 1;
+    if (comm != MPI_COMM_NULL)
+        MPI_Comm_size(comm, &members);
+    return members;
+}
+
+/* For communicators, and for what is reserved after they are open: if it is missed then, it is too
+ * late for another transport. */
+static smp_status check_memory(const smp_transport_options *options)
+{
+    char takes[32], later[32], room[32];
+    int64_t available;
+    const smp_comm *comm = options->comm;
+    const int64_t bytes =
+        smp_communicator_bytes(&(smp_communicators){.lanes = options->n_lane,
+                                                    .replicas = comm->ddp_size,
+                                                    .shard = comm->shard_size,
+                                                    .near = members_of(comm->near),
+                                                    .far = members_of(comm->far),
+                                                    .tensor = comm->tensor_size,
+                                                    .node = comm->node_size});
+    SMP_TRY(options->device->available(options->device_context, &available));
+    if (bytes + options->later_bytes <= available)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "its communicators may take %s, and what is reserved after them takes %s; %s "
+                    "are free",
+                    smp_format_bytes(takes, sizeof takes, bytes),
+                    smp_format_bytes(later, sizeof later, options->later_bytes),
+                    smp_format_bytes(room, sizeof room, available));
+}
+
 /* Then a launch returns when it is done: that of a receive when its sender has come. */
 static smp_status check_launches(void)
 {
@@ -92,5 +131,6 @@ smp_status smp__nccl_suits(const smp_transport_options *options)
     SMP_TRY(check_launches());
     SMP_TRY(check_queues(options));
     SMP_TRY(check_multiprocessors(options));
+    SMP_TRY(check_memory(options));
     return smp__nccl_open();
 }

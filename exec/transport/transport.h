@@ -38,6 +38,7 @@ typedef struct smp_transport_options {
     int n_lane;
     const smp_lane *lane; /* [n_lane] by rising id */
     int64_t group_floats; /* of the group's longest sum; 0: nobody asks for the group */
+    int64_t later_bytes;  /* of the device, that the job reserves once the transport is open */
     const smp_sum_terms *terms[SMP_N_REACH]; /* of sums of a reach; the caller's until `close`.
                                                 NULL: one of each member, one is left */
 } smp_transport_options;

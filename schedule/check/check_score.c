@@ -9,6 +9,7 @@
 #include "schedule/check/check_build.h"
 #include "schedule/lower/lower.h"
 #include "schedule/lower/offload_actions.h"
+#include "schedule/memory/communicators.h"
 #include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/search/search.h"
 #include "schedule/verify/verify.h"
@@ -220,7 +221,7 @@ static smp_status make_programs(const scoring *s, smp_program *program)
 /* By how much. */
 static smp_status find_unfit(const smp__check_build *b, int rank, int64_t peak, int64_t limit)
 {
-    char need[32], more[32], room[32];
+    char need[32], more[32], room[32], beside[SMP_BESIDE_CHARS];
     smp_text stages = {0};
     for (int s = 0; s < b->sketch->n_stage; s++)
         if (b->rank[s] == rank)
@@ -228,12 +229,14 @@ static smp_status find_unfit(const smp__check_build *b, int rank, int64_t peak, 
     smp_status status =
         stages.failed
             ? SMP_ERR_NO_MEMORY
-            : SMP__FIND(&b->out->findings, UNFIT, "memory", b->sketch->stages_where,
-                        "rank %d (stage%s %s) needs %s, %s more than the device's %s", rank,
-                        b->shape.chunks == 1 ? "" : "s", stages.data ? stages.data : "",
-                        smp_format_bytes(need, sizeof need, peak),
-                        smp_format_bytes(more, sizeof more, peak - limit),
-                        smp_format_bytes(room, sizeof room, limit));
+            : SMP__FIND(
+                  &b->out->findings, UNFIT, "memory", b->sketch->stages_where,
+                  "rank %d (stage%s %s) needs %s, %s more than the device's %s%s", rank,
+                  b->shape.chunks == 1 ? "" : "s", stages.data ? stages.data : "",
+                  smp_format_bytes(need, sizeof need, peak),
+                  smp_format_bytes(more, sizeof more, peak - limit),
+                  smp_format_bytes(room, sizeof room, limit),
+                  smp_beside_communicators(beside, b->out->plan->predicted.communicator_bytes));
     smp_text_free(&stages);
     return status;
 }
@@ -310,7 +313,6 @@ static smp_status make_plan(scoring *s, smp_program *program)
 {
     smp__check_build *b = s->b;
     smp__evaluation evaluation;
-    const int64_t *memory = s->given.config.mapping->memory;
     smp_candidate candidate =
         smp_given_plan_candidate(&s->given, b->out->partition, b->offload, b->horizon);
     SMP_TRY(choose_recompute(s, program, &candidate));
@@ -325,8 +327,9 @@ static smp_status make_plan(scoring *s, smp_program *program)
     const int64_t *peak = b->out->plan->predicted.peak_bytes;
     b->out->time_us = smp_plan_sample_us(&b->request, b->out->plan);
     for (int r = 0; r < candidate.pipeline; r++)
-        if (peak[r] > memory[r])
-            SMP_TRY(find_unfit(b, r, peak[r], memory[r]));
+        if (peak[r] > smp__planner_limit(&s->given.planner, &candidate, r))
+            SMP_TRY(
+                find_unfit(b, r, peak[r], smp__planner_limit(&s->given.planner, &candidate, r)));
     return check_predicted(b);
 }
 

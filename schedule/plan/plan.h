@@ -57,6 +57,7 @@ typedef struct smp_predicted {
     double step_lower_bound_us, step_gap; /* 0: not known */
     const int64_t *peak_bytes;            /* [pipeline]: the arena each rank reserves, AdamW */
     const int64_t *host_bytes;            /* [pipeline] its host area; NULL: none has any */
+    int64_t communicator_bytes;           /* of each device, beside its arena; 0: none */
     const char *costs; /* where they come from, as smp_costs.source; NULL: the file does not say */
     double error;      /* the step is right within this share of it; 0: not known */
 } smp_predicted;

@@ -623,19 +623,11 @@ static smp_status read_ranks(const reader *r, const smp_yaml_node *map, const ch
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"step_us",
-                                       "bubble",
-                                       "samples_per_s",
-                                       "bottleneck_us",
-                                       "lower_bound_us",
-                                       "gap",
-                                       "step_lower_bound_us",
-                                       "step_gap",
-                                       "peak_bytes",
-                                       "host_bytes",
-                                       "costs",
-                                       "error",
-                                       "waits_us"};
+    static const char *const keys[] = {
+        "step_us",        "bubble",     "samples_per_s",       "bottleneck_us",
+        "lower_bound_us", "gap",        "step_lower_bound_us", "step_gap",
+        "peak_bytes",     "host_bytes", "communicator_bytes",  "costs",
+        "error",          "waits_us"};
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -650,6 +642,9 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
                                   &sketch->predicted.waits_us));
     if (smp_yaml_get(map, "error"))
         SMP_TRY(smp__field_double(map, what, "error", 0, 10, &sketch->predicted.error));
+    if (smp_yaml_get(map, "communicator_bytes"))
+        SMP_TRY(smp__field_int64(map, what, "communicator_bytes", 0, SMP_MAX_BYTES,
+                                 &sketch->predicted.communicator_bytes));
     if (smp_yaml_get(map, "host_bytes"))
         SMP_TRY(read_ranks(r, map, "host_bytes", "predicted: host_bytes",
                            &sketch->predicted.host_bytes, &sketch->n_host, &sketch->host_where));

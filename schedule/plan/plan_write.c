@@ -364,6 +364,8 @@ static void put_predicted(writer *w, const smp_plan *plan)
     put_ranks(w, "peak_bytes", plan, predicted->peak_bytes);
     if (predicted->host_bytes)
         put_ranks(w, "host_bytes", plan, predicted->host_bytes);
+    if (predicted->communicator_bytes > 0)
+        put_int(w, "communicator_bytes", predicted->communicator_bytes);
     if (predicted->costs)
         put_text(w, "costs", predicted->costs);
     if (predicted->error > 0.0)

@@ -36,6 +36,18 @@ done
 expect_exit 0 "${plan[@]}" --device cuda -o default.yaml
 expect_equal "plans" "$(cmp fp32.yaml default.yaml 2>&1)" ''
 expect_equal "fingerprints" "$(grep -ho 'fingerprint: "[0-9a-f]*"' silent.yaml bf16.yaml | sort -u | wc -l)" 1
+# NCCL's communicators, of lanes alone here: kept free beside arenas, on several GPUs.
+lanes=$(sed -nE 's/.*communicator_bytes: ([0-9]+),.*/\1/p' bf16.yaml)
+expect_equal "communicators" "$((lanes >= 64 << 20 && lanes <= 512 << 20))" 1
+expect_no_match silent.yaml 'communicator_bytes'
+needed=$((lanes + $(sed -nE 's/.*peak_bytes: \[([0-9, ]+)\].*/\1/p' bf16.yaml | tr -d ' ' | tr , '\n' | sort -n | tail -1)))
+for memory in $needed $((needed - 1)); do
+    sed "s/memory: 80GB/memory: $memory/" "$cluster" >limited.yaml
+    run smp-partition check bf16.yaml --cluster limited.yaml "${brief[@]}"
+    echo "$status" >>exits
+done
+expect_equal "exits" "$(tr '\n' ' ' <exits)" '0 3 '
+expect_match out 'more than the device.s [0-9.]+ [KM]iB beside [0-9]+ MiB of communicators'
 step() { value step_us "$1.yaml"; }
 faster() { # plan, plan
     expect_equal "$1 is faster than $2" "$(awk -v a="$(step "$1")" -v b="$(step "$2")" 'BEGIN {print a < b}')" 1

@@ -39,6 +39,8 @@ SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17 train plan.yaml 2
 expect_match err 'transport nccl$' # a GPU each
 SMP_EMULATE_DEVICES=2 SMP_EMULATE_MIG=1 train plan.yaml 2
 expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU 0000:17:00\.0' # slices of one
+SMP_EMULATE_DEVICES=2 SMP_EMULATE_MEMORY=734003200 train plan.yaml 2
+expect_match err 'transport staged \[nccl: .*communicators may take 360 MiB, .* takes 51[0-9.]+ MiB; 6[0-9.]+ MiB are free'
 sort -u -k 2,2 weights | cut -d ' ' -f 2 >whole
 
 # Sharded states, in buckets: the bits of two replicas that share nothing.

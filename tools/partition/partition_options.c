@@ -215,7 +215,8 @@ static const smp_option rows[] = {
              "auto: both, and other orders of unequal devices or of up to 8 on several nodes)"},
     {"memory", .kind = SMP_OPTION_HEADING},
     {"memory", .kind = SMP_OPTION_BYTES, .flags = IN_BOTH, .value = "SIZE",
-     .at = PLANNING(memory_bytes), .help = "limit per device (default: the device's)"},
+     .at = PLANNING(memory_bytes),
+     .help = "limit per device (default: the device's, less on GPUs what NCCL may take)"},
     {"recompute", .kind = SMP_OPTION_CHOICE, .flags = IN_BOTH, .value = "none|auto|all",
      .at = PLANNING(recompute),
      .help = "stages that run forward again instead of keeping activations (default auto: "

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "schedule/memory/communicators.h"
 #include "tools/show/stage_table.h"
 #include "tools/show/text_table.h"
 
@@ -230,13 +231,14 @@ static void explain_memory(const smp_planner_result *result, smp_text *text)
 {
     const smp_plan *plan = result->plan;
     int64_t highest = 0;
-    char peak[32], room[32];
+    char peak[32], room[32], beside[SMP_BESIDE_CHARS];
     for (int r = 0; r < plan->pipeline; r++)
         if (plan->predicted.peak_bytes[r] > highest)
             highest = plan->predicted.peak_bytes[r];
-    smp_text_append(text, "memory: peak %s, least room %s on rank %d\n",
+    smp_text_append(text, "memory: peak %s, least room %s on rank %d%s\n",
                     smp_format_bytes(peak, sizeof peak, highest),
-                    smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank);
+                    smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank,
+                    smp_beside_communicators(beside, plan->predicted.communicator_bytes));
     explain_recompute(plan, text);
     explain_offload(plan, text);
 }

@@ -168,6 +168,10 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(text, "on %s in %s\n", smp_backend_name(plan->target.backend),
                         smp_precision_name(plan->target.precision));
+    if (predicted->communicator_bytes > 0)
+        smp_text_append(
+            text, "NCCL may take %s of each device besides its rank's peak (never measured)\n",
+            smp_format_bytes(step, sizeof step, predicted->communicator_bytes));
     smp_text_append(text, "predicted: step %s",
                     smp_format_us(step, sizeof step, predicted->step_us + predicted->waits_us));
     if (predicted->waits_us > 0.0)

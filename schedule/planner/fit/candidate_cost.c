@@ -299,16 +299,8 @@ void smp__evaluation_free(smp__evaluation *evaluation)
 
 int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *candidate, int rank)
 {
-    const smp_search_request *request = &planner->request;
-    int64_t limit = INT64_MAX;
-    if (request->options.memory_bytes > 0)
-        return request->options.memory_bytes;
-    for (int d = 0; d < candidate->ddp; d++) {
-        int device = candidate->device[d * candidate->pipeline + rank];
-        if (limit > request->cluster->device[device].memory_bytes)
-            limit = request->cluster->device[device].memory_bytes;
-    }
-    return limit;
+    return smp__memory_of_rank(&planner->request, candidate->device, candidate->pipeline,
+                               candidate->ddp, candidate->sharding, rank);
 }
 
 int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *candidate,

@@ -24,7 +24,7 @@ int smp__candidate_hops(const smp__planner *planner, const smp_candidate *candid
                         int choice[SMP_HOPS_CHOICES]);
 /* Those of its shortest step, where the choice is open. */
 smp_status smp__candidate_choose_hops(smp__planner *planner, smp_candidate *candidate);
-/* Least memory of the devices that stand for a pipeline rank, one in each replica. */
+/* As smp__memory_of_rank. */
 int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *candidate, int rank);
 /* The least room that `bytes` [pipeline] leave on a rank under its limit; < 0: they do not fit. */
 int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *candidate,

@@ -65,8 +65,8 @@ static smp_status copy_splitting(smp_arena *arena, const smp_splitting *from, sm
 }
 
 /* Takes the programs over. */
-static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
-                                  smp__evaluation *evaluation)
+static smp_status fill_evaluation(smp_plan *plan, const smp_search_request *request,
+                                  const smp_candidate *best, smp__evaluation *evaluation)
 {
     size_t n = (size_t)plan->pipeline;
     smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, n);
@@ -92,7 +92,9 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
                                       .lower_bound_us = bound,
                                       .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
                                       .peak_bytes = peak,
-                                      .host_bytes = any_host ? host : NULL};
+                                      .host_bytes = any_host ? host : NULL,
+                                      .communicator_bytes = smp__communicator_bytes(
+                                          request, best->pipeline, best->ddp, best->sharding)};
     return SMP_OK;
 }
 
@@ -183,7 +185,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     SMP_TRY(fill_device(plan, &planner->request));
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
-    SMP_TRY(fill_evaluation(plan, best, evaluation));
+    SMP_TRY(fill_evaluation(plan, &planner->request, best, evaluation));
     if (planner->held.any_travels)
         plan->loading_horizon = best->horizon;
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank, best->offload,

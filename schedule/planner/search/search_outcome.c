@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "graph/base/text.h"
+#include "schedule/memory/communicators.h"
 #include "schedule/planner/search/search_state.h"
 
 static bool is_better(const smp_search_request *request, const smp_shard_tried *best, double time,
@@ -74,7 +75,8 @@ typedef struct shortage {
     const smp__config *config;
     const smp_candidate *nearest;
     int rank;
-    double limit, peak; /* bytes */
+    double limit, peak; /* bytes, ... */
+    int64_t beside;     /* ... and what communicators take */
     double state;       /* weights, gradients, optimizer state */
     double stash;       /* of one live micro-batch */
     double live;        /* micro-batches */
@@ -85,7 +87,9 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
 {
     shortage s = {.config = config, .nearest = nearest, .rank = nearest->worst_rank};
     smp_schedule_shape shape = smp__config_shape(configs, config);
-    s.limit = (double)smp__config_memory(config, s.rank);
+    s.limit = (double)smp__planner_limit(configs->planner, nearest, s.rank);
+    s.beside = smp__communicator_bytes(configs->request, nearest->pipeline, nearest->ddp,
+                                       nearest->sharding);
     s.peak = s.limit - (double)nearest->room_bytes;
     for (int stage = 0; stage < nearest->partition->n_stage; stage++) {
         const smp_stage_load *load = &nearest->partition->load[stage];
@@ -118,7 +122,7 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
 {
     shortage s = describe_rank(configs, config, nearest);
     smp__nearest *noted = &configs->planner->nearest;
-    char peak[32], limit[32], missing[32], state[32], stash[32];
+    char peak[32], limit[32], missing[32], state[32], stash[32], beside[SMP_BESIDE_CHARS];
     smp_text text = {0};
     if (!noted->known)
         *noted = (smp__nearest){.known = true,
@@ -132,15 +136,16 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
     smp_format_bytes(stash, sizeof stash, (int64_t)s.stash);
     smp_text_append(&text, "model '%s' does not fit: ", configs->request->graph->name);
     append_stages(&s, &text);
-    smp_text_append(&text,
-                    " on rank %d of %d need%s %s, %s more than the device's %s (%s for weights and "
-                    "what training keeps of them, %s for each of %.4g live micro-batches); the "
-                    "nearest of all that was tried: %d stages * %d replicas, %d micro-batches of "
-                    "%lld, %s",
-                    s.rank, config->mapping->pipeline, config->chunks > 1 ? "" : "s", peak, missing,
-                    limit, state, stash, s.live, config->mapping->pipeline * config->chunks,
-                    config->mapping->ddp, config->microbatches, (long long)nearest->microbatch_size,
-                    config->schedule->name);
+    smp_text_append(
+        &text,
+        " on rank %d of %d need%s %s, %s more than the device's %s%s (%s for weights and "
+        "what training keeps of them, %s for each of %.4g live micro-batches); the "
+        "nearest of all that was tried: %d stages * %d replicas, %d micro-batches of "
+        "%lld, %s",
+        s.rank, config->mapping->pipeline, config->chunks > 1 ? "" : "s", peak, missing, limit,
+        smp_beside_communicators(beside, s.beside), state, stash, s.live,
+        config->mapping->pipeline * config->chunks, config->mapping->ddp, config->microbatches,
+        (long long)nearest->microbatch_size, config->schedule->name);
     if (config->sharding.shard > 1)
         smp_text_append(&text, ", %s in shards of %d",
                         config->sharding.what == SMP_SHARD_OPTIMIZER   ? "the optimizer's states"

@@ -152,6 +152,16 @@ void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
 
+/* Device memory that communicators take of each device: by degrees alone, so messages that jump
+ * over stages are not counted. 0 where the host's memory is the device's. An open choice of the
+ * sharding counts as none. */
+int64_t smp__communicator_bytes(const smp_search_request *request, int pipeline, int ddp,
+                                smp_sharding sharding);
+/* What arenas may take of the devices that stand for a pipeline rank, one in each replica: of the
+ * smallest what communicators leave, or what the request says. */
+int64_t smp__memory_of_rank(const smp_search_request *request, const int *device, int pipeline,
+                            int ddp, smp_sharding sharding, int rank);
+
 /* The device assignment of a placement, made once. listed: of
  * SMP_PLACEMENT_LISTED, [devices]. */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
@@ -196,7 +206,7 @@ static inline double smp__live_microbatches(const smp_schedule_kind *schedule,
     return (double)schedule->live(shape, rank) / shape->chunks;
 }
 
-/* Memory of the smallest device that stands for a pipeline rank. */
+/* As above under the sharding of the request: never less than a configuration has. */
 static inline int64_t smp__config_memory(const smp__config *config, int rank)
 {
     return config->mapping->memory[rank];

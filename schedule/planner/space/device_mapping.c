@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "profile/replicas.h"
+#include "schedule/memory/communicators.h"
 #include "schedule/planner/space/configs.h"
 
 smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,
@@ -75,6 +76,40 @@ static double least_ring_us(const smp__mapping *mapping, const smp_cluster *clus
     return bytes_per_s > 0.0 ? 2.0 * (d - 1.0) / d * 1e6 / bytes_per_s : 0.0;
 }
 
+int64_t smp__communicator_bytes(const smp_search_request *request, int pipeline, int ddp,
+                                smp_sharding sharding)
+{
+    const smp_graph *graph = request->graph;
+    const int neighbours = pipeline > 2 ? 2 : pipeline - 1;
+    const int tied = pipeline > 1 && graph->n_use > graph->n_param;
+    const int near = sharding.node_replicas > 1 ? sharding.node_replicas : 1;
+    const int tensor = request->splitting.devices > 1 ? request->splitting.devices : 1;
+    if (!smp_backend_of(graph->target)->own_memory)
+        return 0;
+    return smp_communicator_bytes(
+        &(smp_communicators){.lanes = graph->training ? 2 * (neighbours + tied) : neighbours,
+                             .replicas = ddp,
+                             .shard = sharding.shard > 1 ? sharding.shard : 1,
+                             .near = near,
+                             .far = near > 1 ? smp_hops_size(sharding, ddp) / near : 1,
+                             .tensor = tensor,
+                             .node = request->cluster->devices_per_node * tensor});
+}
+
+int64_t smp__memory_of_rank(const smp_search_request *request, const int *device, int pipeline,
+                            int ddp, smp_sharding sharding, int rank)
+{
+    const int64_t beside = smp__communicator_bytes(request, pipeline, ddp, sharding);
+    int64_t least = INT64_MAX;
+    if (request->options.memory_bytes > 0)
+        return request->options.memory_bytes;
+    for (int d = 0; d < ddp; d++) {
+        const int64_t bytes = request->cluster->device[device[d * pipeline + rank]].memory_bytes;
+        least = bytes < least ? bytes : least;
+    }
+    return least > beside ? least - beside : 0;
+}
+
 static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *request,
                                const int *listed, smp_arena *arena)
 {
@@ -88,14 +123,9 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
     SMP_TRY(smp__mapping_count(mapping, request, arena));
     measure_speed(mapping, request);
     for (int r = 0; r < p; r++) {
-        int64_t least =
-            request->options.memory_bytes > 0 ? request->options.memory_bytes : INT64_MAX;
-        for (int d = 0; d < mapping->ddp && request->options.memory_bytes == 0; d++) {
-            int64_t bytes = cluster->device[mapping->device[d * p + r]].memory_bytes;
-            least = bytes < least ? bytes : least;
-        }
-        mapping->memory[r] = least;
-        mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
+        mapping->memory[r] =
+            smp__memory_of_rank(request, mapping->device, p, mapping->ddp, request->sharding, r);
+        mapping->memory_all = smp__add_bytes(mapping->memory_all, mapping->memory[r]);
     }
     const bool buckets = request->sharding.bucket_bytes > 0 ||
                          (request->sharding.bucket_bytes < 0 && smp_buckets_help(cluster));

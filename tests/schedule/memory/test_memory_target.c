@@ -1,8 +1,9 @@
 /* What a rank keeps of its weights for each target: all in fp32, and in bf16 a copy beside them, or
- * states of half the bytes. */
+ * states of half the bytes; and what NCCL may take of a GPU besides. */
 #include "tests/schedule/fixture.h"
 
 #include "profile/costs.h"
+#include "schedule/memory/communicators.h"
 
 /* A rank that holds a whole model: what it needs for ever, and where the copies of weights lie. */
 static void test_memory_target_weights(void **state)
@@ -243,12 +244,46 @@ static void test_memory_target_far(void **state)
     smp_graph_destroy(graph);
 }
 
+/* MiB, without the pieces of sums. */
+static int64_t communicators(smp_communicators of)
+{
+    const int64_t pieces = (int64_t)SMP_SUM_PIECE_BYTES * ((of.replicas > 1) + (of.tensor > 1));
+    return (smp_communicator_bytes(&of) - pieces) >> 20;
+}
+
+/* A communicator for each group of ranks that differs from the others. */
+static void test_memory_target_communicators(void **state)
+{
+    (void)state;
+    const int64_t lane = 8 + SMP_LANE_CHANNELS * (8 + 10);
+    const int64_t of_2 = 8 + SMP_SUM_CHANNELS * (8 + 12), of_4 = 8 + SMP_SUM_CHANNELS * (8 + 36),
+                  of_8 = 8 + SMP_SUM_CHANNELS * (8 + 84);
+    const struct {
+        smp_communicators of;
+        int64_t mib;
+    } cases[] = {
+        {{0, 1, 1, 1, 1, 1, 8}, 0},
+        {{3, 1, 1, 1, 1, 1, 8}, 3 * lane},
+        {{0, 1, 1, 1, 1, 4, 8}, of_4},
+        {{0, 8, 1, 1, 1, 1, 8}, of_8},
+        {{0, 8, 8, 1, 1, 1, 8}, of_8}, /* the shard group is all replicas */
+        {{0, 8, 4, 1, 1, 1, 8}, of_8 + of_4 + of_2},
+        {{0, 8, 1, 4, 2, 1, 8}, of_8 + of_4 + of_2},
+        {{0, 8, 4, 4, 2, 1, 8}, of_8 + of_4 + of_2}, /* hops are the shard groups */
+        {{0, 8, 8, 2, 4, 2, 8}, of_8 + of_2 + of_4 + of_2},
+        {{0, 4000, 1, 1, 1, 1, 3}, of_4 + SMP_SUM_CHANNELS * 4}, /* other machines: as one peer */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(cases[i].mib, communicators(cases[i].of));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_target_weights),
         cmocka_unit_test(test_memory_target_frozen),
         cmocka_unit_test(test_memory_target_far),
+        cmocka_unit_test(test_memory_target_communicators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

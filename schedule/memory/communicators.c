@@ -1,0 +1,56 @@
+/* What NCCL's communicators take, term by term. Allocations are multiples of 2 MiB. */
+#include "schedule/memory/communicators.h"
+
+#include <stdio.h>
+
+#include "graph/base/text.h"
+
+static const int64_t MIB = 1 << 20;
+
+/* In MiB. Buffers of a pair on a channel, of one direction: 4 for large messages, 0.5 and 4.7 for
+ * two kinds of small ones, on the side that receives; 2 for counters on the other. On an A100 the 4
+ * lie where it is sent from, which comes to no more. All peers on other machines share 2 for each
+ * direction: less than one on this. */
+enum {
+    ITSELF = 8,   /* what a kernel knows of a communicator, of its ranks, of multicast */
+    CHANNEL = 8,  /* its peers twice, its ring, its peers in multicast */
+    ONE_WAY = 10, /* of a pair and a channel: this device receives */
+    BOTH_WAYS = 12,
+    RELAYED = 2 /* of a channel: what another device of this machine sends to others through here */
+};
+
+int64_t smp_communicator_bytes(const smp_communicators *of)
+{
+    const int groups = of->shard > 1 && of->shard < of->replicas;
+    const int hops = of->near != of->shard; /* else these are groups of the same ranks */
+    const struct {
+        int64_t times;
+        int members, channels, pair;
+    } row[] = {{of->lanes, 2, SMP_LANE_CHANNELS, ONE_WAY},
+               {1, of->replicas, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {groups, of->shard, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {groups, of->replicas / of->shard, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {hops, of->near, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {hops, of->far, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {1, of->tensor, SMP_SUM_CHANNELS, BOTH_WAYS}};
+    int64_t mib = 0;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const int others = row[i].members - 1;
+        const int64_t pairs = others < of->node ? others : of->node;
+        const int64_t relayed = others < of->node ? 0 : of->node - 1;
+        if (others > 0)
+            mib += row[i].times *
+                   (ITSELF + row[i].channels * (CHANNEL + pairs * row[i].pair + relayed * RELAYED));
+    }
+    return mib * MIB + ((of->replicas > 1) + (of->tensor > 1)) * (int64_t)SMP_SUM_PIECE_BYTES;
+}
+
+const char *smp_beside_communicators(char buffer[SMP_BESIDE_CHARS], int64_t bytes)
+{
+    char size[32];
+    buffer[0] = '\0';
+    if (bytes > 0)
+        snprintf(buffer, SMP_BESIDE_CHARS, " beside %s of communicators",
+                 smp_format_bytes(size, sizeof size, bytes));
+    return buffer;
+}
