@@ -366,10 +366,15 @@ static smp_status shifted_staged(void *context)
     return take_values(g, g->coming, g->up, g->n_coming);
 }
 
-static smp_status read_staged(void *context, void *host, const void *from, int64_t bytes)
+static smp_status read_staged(void *context, const void *from, int64_t bytes)
 {
     smp__op_group *g = context;
-    SMP_TRY(g->device->download(g->device_context, g->down, from, bytes));
+    return g->device->download(g->device_context, g->down, from, bytes);
+}
+
+static smp_status have_read_staged(void *context, void *host, int64_t bytes)
+{
+    smp__op_group *g = context;
     SMP_TRY(smp__comm_wait_until(g->comm, &(smp_wait){0}, test_staged, describe_staged, g));
     memcpy(host, g->down, (size_t)bytes);
     return SMP_OK;
@@ -385,6 +390,7 @@ smp_status smp__op_group_stage(smp__op_group *g, const smp_device *device, void 
     g->group.finish = NULL;
     g->group.look = NULL;
     g->group.read = read_staged;
+    g->group.have_read = have_read_staged;
     g->group.all_reduce = all_reduce_staged;
     g->group.all_gather = all_gather_staged;
     g->group.reduce_scatter = reduce_scatter_staged;

@@ -8,6 +8,7 @@
  * for on the compute stream meanwhile is finished first: so the one communicator is told everything
  * in an order that streams keep, none of its operations waits for one that stands after it, since
  * the devices of a group run one program, and the memory for sums serves one at a time. */
+#include "exec/cuda/cuda_event.h"
 #include "exec/cuda/cuda_kernels.h"
 #include "exec/nccl/nccl_open.h"
 #include "graph/cuda/cuda.h"
@@ -235,15 +236,23 @@ static void describe_read(const void *context, char *buffer, size_t size)
 static smp_status test_read(void *context, bool *done)
 {
     smp__nccl_context *c = context;
-    SMP_TRY(c->device->idle(c->device_context, done));
-    return *done ? SMP_OK : smp__nccl_progress(c);
+    int passed;
+    SMP_TRY(smp__event_passed(c->has_read, &passed));
+    *done = passed;
+    return passed ? SMP_OK : smp__nccl_progress(c);
 }
 
-/* For the host, which has to wait for the compute stream. */
-static smp_status read(void *context, void *host, const void *from, int64_t bytes)
+static smp_status read(void *context, const void *from, int64_t bytes)
 {
     smp__nccl_context *c = ((smp__nccl_way *)context)->of;
     SMP_TRY(c->device->download(c->device_context, c->read, from, bytes));
+    return SMP_CUDA(cudaEventRecord, c->has_read, c->compute);
+}
+
+/* The compute stream goes on with what was enqueued behind. */
+static smp_status have_read(void *context, void *host, int64_t bytes)
+{
+    smp__nccl_context *c = ((smp__nccl_way *)context)->of;
     SMP_TRY(smp__comm_wait_until(c->comm, &(smp_wait){0}, test_read, describe_read, c));
     memcpy(host, c->read, (size_t)bytes);
     return SMP_OK;
@@ -270,5 +279,6 @@ void smp__nccl_group_fill(smp__nccl_context *c)
     fill(c, &c->beside);
     c->within.group.beside = beside;
     c->within.group.read = read;
+    c->within.group.have_read = have_read;
     c->beside_device.stream = c->beside.stream;
 }

@@ -163,8 +163,10 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
     SMP_TRY(open_pace(&c->pace));
     SMP_TRY(open_pace(&c->within.pace));
     SMP_TRY(open_pace(&c->beside.pace));
-    if (c->came_floats > 0)
+    if (c->came_floats > 0) {
         SMP_TRY(smp__make_urgent_stream(&c->beside.stream));
+        SMP_TRY(smp__make_event(&c->has_read));
+    }
     smp__nccl_group_fill(c);
     return SMP_OK;
 }
@@ -391,6 +393,8 @@ void smp__nccl_close(void *context)
         c->device->release(c->device_context, c->scratch, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES);
     if (c->parts)
         c->device->release(c->device_context, (char *)c->parts, PARTS_BYTES);
+    if (c->has_read)
+        cudaEventDestroy(c->has_read);
     if (c->read)
         c->device->release_host(c->device_context, c->read);
     if (c->came)

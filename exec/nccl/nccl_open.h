@@ -148,6 +148,7 @@ typedef struct smp__nccl_context {
     smp_cuda beside_device;       /* ... where kernels run that belong to an exchange */
     bool under_way;               /* there, and the compute stream has yet to wait for it */
     char *read;                   /* [SMP_GROUP_READ] of pinned memory; NULL: there is no group */
+    cudaEvent_t has_read;         /* what is read is there */
     int64_t came_floats;          /* 0: there is no group */
     float *came;                  /* [came_floats] of device memory */
     /* The stream of all sums: in one order on all ranks, so none waits for

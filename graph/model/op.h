@@ -210,9 +210,11 @@ typedef struct smp_op_group {
      * what is enqueued from now on, after what was before; `finish` has what comes then wait for
      * it. NULL: nothing runs beside. */
     smp_status (*beside)(void *context, const struct smp_op_group **group, void **device);
-    /* A GPU hands the host so many bytes of its memory, at most SMP_GROUP_READ; the host waits for
-     * what is enqueued before. */
-    smp_status (*read)(void *context, void *host, const void *from, int64_t bytes);
+    /* A GPU hands the host so many bytes of its memory, at most SMP_GROUP_READ, once what is
+     * enqueued before is done: until `have_read`, which waits for that alone and gives them, no
+     * other call is made, but kernels may be enqueued. */
+    smp_status (*read)(void *context, const void *from, int64_t bytes);
+    smp_status (*have_read)(void *context, void *host, int64_t bytes);
 } smp_op_group;
 
 /* What that sends, of so many devices: all_gather, reduce_scatter and all_to_all of n values of

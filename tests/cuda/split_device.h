@@ -175,11 +175,20 @@ static smp_status split_shift_end(void *context)
     return status;
 }
 
-static smp_status split_read(void *context, void *host, const void *from, int64_t bytes)
+static _Thread_local char split_number[SMP_GROUP_READ];
+
+static smp_status split_read(void *context, const void *from, int64_t bytes)
 {
     (void)context;
     split_ok(cudaStreamSynchronize(cuda.stream));
-    split_ok(cudaMemcpy(host, from, (size_t)bytes, cudaMemcpyDeviceToHost));
+    split_ok(cudaMemcpy(split_number, from, (size_t)bytes, cudaMemcpyDeviceToHost));
+    return SMP_OK;
+}
+
+static smp_status split_have_read(void *context, void *host, int64_t bytes)
+{
+    (void)context;
+    memcpy(host, split_number, (size_t)bytes);
     return SMP_OK;
 }
 
@@ -300,7 +309,8 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
                                 .all_to_all = split_all_to_all,
                                 .shift = split_shift_begin,
                                 .shifted = split_shift_end,
-                                .read = split_read};
+                                .read = split_read,
+                                .have_read = split_have_read};
     split_call c = {0};
     smp_op_needs needs;
     pthread_mutex_lock(&split_turn);

@@ -3,7 +3,7 @@
  * which; from the counts of all devices follow the places and the rows of everybody's tokens, each
  * looked up by who moves it, so that nothing is written twice and nothing depends on the order of
  * blocks. How many rounds the rows take is for the host to know: one number is read in every call,
- * which waits for what is enqueued before it. */
+ * which waits for what is enqueued before it, while the device goes on with what needs no round. */
 #ifndef SMP_GRAPH_OPS_EXPERT_EXCHANGE_CUH
 #define SMP_GRAPH_OPS_EXPERT_EXCHANGE_CUH
 
@@ -245,13 +245,21 @@ static smp_status smp_experts_begin(const smp_op_call *call, bool gates, bool ro
     SMP_LAUNCH(smp_expert_first, smp_grid(cuda, x.batch * x.r.experts), SMP_BLOCK, 0, cuda->stream,
                x);
     SMP_LAUNCH(smp_expert_start, 1, SMP_BLOCK, 0, cuda->stream, x);
+    SMP_TRY(smp__cuda_launched("experts, rows"));
+    if (x.devices > 1)
+        SMP_TRY(c->group->read(c->group->context, x.most, sizeof *x.most));
     SMP_LAUNCH(smp_expert_source, smp_grid(cuda, x.batch * x.r.own * x.r.capacity), SMP_BLOCK, 0,
                cuda->stream, x);
-    SMP_TRY(smp__cuda_launched("experts, places"));
+    return smp__cuda_launched("experts, places");
+}
+
+/* Before the first round: every call that has begun comes here. */
+template <typename T> static smp_status smp_experts_have_most(smp_expert_call<T> *c)
+{
     int32_t most = 0;
-    if (x.devices > 1)
-        SMP_TRY(c->group->read(c->group->context, &most, x.most, sizeof most));
-    c->most = x.devices > 1 ? most : x.room; /* alone all rows fit one round */
+    if (c->x.devices > 1)
+        SMP_TRY(c->group->have_read(c->group->context, &most, sizeof most));
+    c->most = c->x.devices > 1 ? most : c->x.room; /* alone all rows fit one round */
     return SMP_OK;
 }
 
@@ -302,13 +310,14 @@ static smp_status smp_experts_places(const smp_expert_call<T> &c, smp_expert_rou
 /* Sends rows (B, tokens, d) to each expert that a token chose, times their gates if there are some;
  * places (B, own, capacity, d), zeroes where nobody is. */
 template <typename T>
-static smp_status smp_experts_send(const smp_expert_call<T> &c, const T *rows, const float *gate,
+static smp_status smp_experts_send(smp_expert_call<T> &c, const T *rows, const float *gate,
                                    T *places)
 {
     const smp__device_exchange &x = c.x;
     SMP_TRY(SMP_CUDA(cudaMemsetAsync, places, 0,
                      (size_t)(x.batch * x.r.own * x.r.capacity * x.d) * sizeof(T),
                      smp_cuda_of(c.call)->stream));
+    SMP_TRY(smp_experts_have_most(&c));
     for (int64_t begin = 0; begin < c.most; begin += x.room) {
         smp_expert_round<T> round = smp_experts_round(c, begin);
         SMP_TRY((smp_experts_choices<false, T>(c, round, rows, gate)));
@@ -320,8 +329,9 @@ static smp_status smp_experts_send(const smp_expert_call<T> &c, const T *rows, c
 
 /* The rows at the places of the choices, to x.rows, which are left as they are where there is no
  * place. */
-template <typename T> static smp_status smp_experts_return(const smp_expert_call<T> &c, T *places)
+template <typename T> static smp_status smp_experts_return(smp_expert_call<T> &c, T *places)
 {
+    SMP_TRY(smp_experts_have_most(&c));
     for (int64_t begin = 0; begin < c.most; begin += c.x.room) {
         smp_expert_round<T> round = smp_experts_round(c, begin);
         SMP_TRY((smp_experts_places<false, T>(c, round, places)));

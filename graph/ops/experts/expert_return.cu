@@ -24,7 +24,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     return call->din[SMP__ROUTED]
                ? smp_experts_send<T>(c, dout, c.x.route.gate,
                                      reinterpret_cast<T *>(call->din[SMP__ROUTED]))
-               : SMP_OK;
+               : smp_experts_have_most(&c);
 }
 
 SMP_CUDA_KERNELS(expert_return) = {
