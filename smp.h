@@ -251,10 +251,12 @@ enum { SMP_OWN_STATE_BYTES = 1 << 20 }; /* of a program's own state, at most */
 
 /* Where and how a job runs. */
 typedef struct smp_runtime_options {
-    /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
-     * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. NULL: cpu.
-     * A job on a GPU is used by the thread that made it. */
+    /* "cpu", "cuda" (rank r of a machine takes GPU r modulo the number that it sees), or "auto":
+     * cuda if every rank has a GPU and every operator a kernel for it, else cpu. NULL: cpu. A job
+     * on a GPU is used by the thread that made it. */
     const char *device;
+    int share_gpus; /* 1: ranks of a machine may share a GPU, and then exchange through its memory;
+                       0: SMP_ERR_INPUT where a machine has more ranks than GPUs */
     /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
      * (activations, their gradients and a copy of the weights in that; weights, their gradients
      * and the optimizer in fp32, unless state_precision says otherwise). NULL: the plan's, fp32

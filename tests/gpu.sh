@@ -112,8 +112,8 @@ split_equally() {
         smp-partition "$tiny" --cluster "$top/examples/cluster-h200.yaml" \
             -n "$ranks" --device cuda --stages "$ranks" --ddp 1 --chunks 1 --pipeline interleaved \
             --microbatches 4 --microbatch-size 8 -o split.yaml &&
-            mpirun -n "$ranks" smp-run split.yaml --device "$device" --data book.txt --steps "$equal_steps" \
-                --lr 3e-3 --warmup 10 --json --checksum >"$name.out" || return 1
+            mpirun -n "$ranks" smp-run split.yaml --device "$device" --share-gpus --data book.txt \
+                --steps "$equal_steps" --lr 3e-3 --warmup 10 --json --checksum >"$name.out" || return 1
         sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.out" >"$name.loss"
         grep -o '"weights": *"[0-9a-f]*"' "$name.out" >"$name.weights" || return 1
     done
@@ -134,8 +134,8 @@ shard_equally() {
             options=(--chunks 4 --pipeline breadth-first --shard 2 --shard-what weights --bucket-bytes 256KiB)
         smp-partition "$tiny" --cluster "$top/examples/cluster-h200.yaml" -n 2 \
             --device cuda --stages 1 --ddp 2 --microbatches 2 --microbatch-size 8 "${options[@]}" -o split.yaml &&
-            mpirun -n 2 smp-run split.yaml --device cuda --data book.txt --steps "$equal_steps" --json --checksum \
-                >"$name.out" || return 1
+            mpirun -n 2 smp-run split.yaml --device cuda --share-gpus --data book.txt --steps "$equal_steps" --json \
+                --checksum >"$name.out" || return 1
         grep -o '"weights": *"[0-9a-f]*"' "$name.out" | sort -u >"$name.weights" || return 1
     done
     [ "$(wc -l <whole.weights)" = 1 ] && cmp whole.weights shards.weights
@@ -151,8 +151,8 @@ compute_together() {
             -n $((tensor * stages)) --device cuda --tensor "$tensor" --stages "$stages" --ddp 1 --chunks 1 \
             --pipeline interleaved --microbatches 4 --microbatch-size 8 "${megatron[@]:0:$((2 * 8 * (tensor - 1)))}" \
             -o split.yaml &&
-            mpirun -n $((tensor * stages)) smp-run split.yaml --device cuda --data book.txt --steps "$equal_steps" --json \
-                --checksum >"$name.out" || return 1
+            mpirun -n $((tensor * stages)) smp-run split.yaml --device cuda --share-gpus --data book.txt \
+                --steps "$equal_steps" --json --checksum >"$name.out" || return 1
         sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.out" >"$name.loss"
         grep -o '"weights": *"[0-9a-f]*"' "$name.out" >"$name.weights" || return 1
     done

@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "exec/job/setup.h"
 #include "exec/offload/stash_copies.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
 #include "exec/step/cost_samples.h"
+#include "exec/transport/own_core.h"
 
 /* The precision asked for, else the plan's, else fp32; states as the plan says. */
 static smp_status find_precision(smp *s)
@@ -164,6 +166,23 @@ static smp_status fail_memory(const smp *s, const memory_need *own, int64_t need
                     s->plan->library_bytes > 0 ? "as the plan says" : "assumed", room, others);
 }
 
+/* To share a GPU is slow, and rarely meant. */
+static smp_status fail_sharing(const smp *s, const memory_need *all)
+{
+    const int ranks = s->comm->node_size;
+    int gpus = 0;
+    for (int i = 0, k; i < ranks; i++) {
+        for (k = 0; k < i && memcmp(all[k].id, all[i].id, sizeof(all->id)) != 0;)
+            k++;
+        gpus += k == i;
+    }
+    return smp_fail(SMP_ERR_INPUT,
+                    "rank %d: %d ranks on this host see %d GPU%s: start as many ranks as GPUs, "
+                    "show each one of its own (CUDA_VISIBLE_DEVICES), or let them share: "
+                    "--share-gpus (runtime.share_gpus)",
+                    s->comm->world_rank, ranks, gpus, gpus == 1 ? "" : "s");
+}
+
 /* A device that several ranks share must hold the arenas of all. */
 static smp_status check_shared(smp *s, const memory_need *own, const memory_need *all)
 {
@@ -178,6 +197,8 @@ static smp_status check_shared(smp *s, const memory_need *own, const memory_need
     }
     s->setup->found->free_bytes = available;
     s->setup->found->sharers = sharers;
+    if (sharers > 1 && !s->options->runtime.share_gpus)
+        return fail_sharing(s, all);
     if (needed <= available)
         return SMP_OK;
     return fail_memory(s, own, needed, available, sharers);
@@ -210,12 +231,28 @@ smp_status smp__device_note_libraries(smp *s)
     return SMP_OK;
 }
 
+/* NCCL's threads keep to the cores that their rank is bound to: to one, which may count as two, by
+ * mpirun -n 2. Who started the rank knows how many there are. */
+static smp_status note_binding(smp *s)
+{
+    enum { FEW = 4 };
+    const int own = smp__own_core_count(0), all = smp__own_core_count(getppid());
+    int lacking = own < FEW && own < all ? FEW - own : 0;
+    SMP_TRY(smp__comm_max(s->comm, &lacking));
+    if (lacking > 0)
+        snprintf(s->setup->found->transport_note, sizeof(s->setup->found->transport_note),
+                 "ranks are bound to few cores (%d), which NCCL's threads share: mpirun --bind-to "
+                 "numa, or none",
+                 FEW - lacking);
+    return SMP_OK;
+}
+
 smp_status smp__choose_transport(smp *s, const smp_transport_options *options)
 {
     s->endpoint->transport = smp_transport_choose(options, s->setup->found->transport_note,
                                                   sizeof(s->setup->found->transport_note));
     if (s->endpoint->transport)
-        return SMP_OK;
+        return s->endpoint->transport->on_device ? note_binding(s) : SMP_OK;
     if (s->comm->failed)
         return SMP_ERR_PEER;
     return smp_fail(SMP_ERR_FAILED, "no transport serves device '%s': %s", s->device->name,

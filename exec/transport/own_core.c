@@ -83,11 +83,15 @@ bool smp__own_core_start(pthread_t *thread, void *(*run)(void *), void *of)
     return started;
 }
 
+int smp__own_core_count(pid_t of)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(of, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
+}
+
 bool smp__own_core_spare(int node_ranks)
 {
-    cpu_set_t own;
-    return 2L * node_ranks <= sysconf(_SC_NPROCESSORS_ONLN) &&
-           sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) > 1;
+    return 2L * node_ranks <= sysconf(_SC_NPROCESSORS_ONLN) && smp__own_core_count(0) > 1;
 }
 
 struct smp__worker {

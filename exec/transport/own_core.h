@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "graph/base/status.h"
 
@@ -17,6 +18,8 @@ void smp__own_core_give_back(void);
 /* Starts a thread beside the calling one, which may run on any core that the host had. Signals are
  * the business of the program's own threads. false: it cannot be started. */
 bool smp__own_core_start(pthread_t *thread, void *(*run)(void *), void *of);
+/* How many cores a process, 0: the calling thread, may use; 0: unknown. */
+int smp__own_core_count(pid_t of);
 /* Is there a core for a thread beside each of so many ranks of this machine? */
 bool smp__own_core_spare(int node_ranks);
 

@@ -57,7 +57,8 @@ printf '#!/bin/sh\nprintf "%%s\\n" "$@" >launched\nexit 2\n' >launcher
 chmod +x launcher
 for from in weights=given resume=auto; do
     expect_exit 2 "${elastic[@]}" -n 1 --global-batch 2 --checkpoint "$from" --keep-every 0 --keep-in "$PWD/kept" \
-        --launcher "$PWD/launcher" "--$from"
+        --launcher "$PWD/launcher" "--$from" --share-gpus
+    expect_match launched '^--share-gpus$'
     expect_equal "begun with" "$(grep -oE '^--(weights|resume|keep-every|keep-in)=[a-z]*' launched || true)" "--$from"
     rm -f launched
 done

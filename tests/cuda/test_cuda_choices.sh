@@ -12,7 +12,7 @@ for stages in 1 2; do
         --precision bf16 -n "$stages" --stages "$stages" --ddp 1 --chunks 1 --pipeline simple --microbatches 2 \
         --microbatch-size 2 -o "$stages.yaml"
 done
-options=(--device cuda --data text.txt --steps 3 --lr 0.003 --seed 5 --json --checksum)
+options=(--device cuda --share-gpus --data text.txt --steps 3 --lr 0.003 --seed 5 --json --checksum)
 
 # weights NAME CUDNN...: of a job with a rank for each cuDNN.
 weights() {

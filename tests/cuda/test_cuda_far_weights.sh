@@ -31,8 +31,8 @@ plan() { # file precision devices stages ddp pipeline microbatches [options of s
 
 # train NAME RANKS PLAN [options]: losses in NAME.loss, hashes of weights in NAME.weights.
 train() {
-    expect_exit 0 mpirun -n "$2" smp-run-emulated "$3" --device cuda --data text.txt --json --checksum --lr 0.003 \
-        --warmup 5 --decay-steps 50 --clip 1 --seed 11 --steps "$steps" "${@:4}"
+    expect_exit 0 mpirun -n "$2" smp-run-emulated "$3" --device cuda --share-gpus --data text.txt --json \
+        --checksum --lr 0.003 --warmup 5 --decay-steps 50 --clip 1 --seed 11 --steps "$steps" "${@:4}"
     grep -E '^\{' out >"$1.json" || true
     sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$1.json" >"$1.loss"
     sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$1.weights"
@@ -109,8 +109,8 @@ same given.far given.near
 
 # Before any step a rank has rounded its own part alone: what reads all gathers.
 for plan in near far; do
-    expect_exit 0 mpirun -n 2 smp-run-emulated "$plan.yaml" --device cuda --steps 0 --weights near.safetensors \
-        --predict "$plan.npy" --tensor logits --predict-data held.txt
+    expect_exit 0 mpirun -n 2 smp-run-emulated "$plan.yaml" --device cuda --share-gpus --steps 0 \
+        --weights near.safetensors --predict "$plan.npy" --tensor logits --predict-data held.txt
 done
 expect_equal 'predictions' "$(cmp far.npy near.npy && echo same)" same
 finish

@@ -40,7 +40,7 @@ plan() { # file ranks microbatches [options of smp-partition]: the same sums on 
         --microbatch-size 2 -o "$1" "${@:4}"
 }
 
-job=(smp-run-emulated --device cuda --data text.txt --steps 3 --checksum --json --lr 0.01)
+job=(smp-run-emulated --device cuda --share-gpus --data text.txt --steps 3 --checksum --json --lr 0.01)
 
 # weights NAME: of the last run, the hash of its weights, the same on each replica.
 weights() {

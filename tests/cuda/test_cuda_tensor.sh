@@ -37,8 +37,8 @@ plan() { # model device precision ranks stages ddp pipeline [options of smp-part
 }
 
 train() { # name ranks program device: losses in NAME.loss, weight hashes in NAME.weights
-    expect_exit 0 mpirun -n "$2" "$3" plan.yaml --device "$4" --data text.txt --steps "$steps" --json --checksum \
-        --lr 0.003 --warmup 3 --decay-steps 50 --clip 1 --seed 11
+    expect_exit 0 mpirun -n "$2" "$3" plan.yaml --device "$4" --share-gpus --data text.txt --steps "$steps" --json \
+        --checksum --lr 0.003 --warmup 3 --decay-steps 50 --clip 1 --seed 11
     sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' out >"$1.loss"
     sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$1.weights"
     [ "$(wc -l <"$1.weights")" -eq 1 ] || fail "$1: weight hashes $(tr '\n' ' ' <"$1.weights"), expected one"
@@ -172,7 +172,8 @@ fi
 export SMP_NCCL_SHARED=1
 plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}"
 for after in 1 40; do
-    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --share-gpus --data text.txt \
+        --steps 1
     [ "$status" -ne 0 ] || fail "a network that failed at message $after did not end the job"
     expect_match err 'rank [01].*devices that compute layers together: .*remote process exited'
 done

@@ -61,7 +61,7 @@ close() {
     expect_equal "$1 against $2" "$worst" close
 }
 
-on_gpu=(smp-run-emulated --device cuda)
+on_gpu=(smp-run-emulated --device cuda --share-gpus)
 
 # One GPU for 1, 2 and 4 ranks, each run in another order: the same losses and weights.
 for precision in fp32 bf16 fp16; do

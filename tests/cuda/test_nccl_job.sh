@@ -15,8 +15,9 @@ model=$SMP_EXAMPLES/branches.yaml
     model=branches.yaml
 }
 
+sharing=(--share-gpus)
 train() { # plan, ranks: one step, the weights' hashes in `weights`
-    expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda --data text.txt --steps 1 \
+    expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda "${sharing[@]}" --data text.txt --steps 1 \
         --clip 1 --seed 3 --checksum
     sed -nE 's/.*replica ([0-9]+) weights ([0-9a-f]+).*/\1 \2/p' out >weights
 }
@@ -35,13 +36,29 @@ compare() { # name, ranks, arguments of smp-partition: both transports
 
 compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
 compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
-SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17 train plan.yaml 2
-expect_match err 'transport nccl$' # a GPU each
-SMP_EMULATE_DEVICES=2 SMP_EMULATE_MIG=1 train plan.yaml 2
-expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU 0000:17:00\.0' # slices of one
-SMP_EMULATE_DEVICES=2 SMP_EMULATE_MEMORY=734003200 train plan.yaml 2
+
+# A GPU each, of those that all ranks see, or of one for each; two slices of one; one for both is to be asked for.
+sharing=()
+export SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17
+train plan.yaml 2
+expect_match err 'transport nccl$'
+SMP_EMULATE_MIG=1 train plan.yaml 2
+expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU 0000:17:00\.0'
+SMP_EMULATE_MEMORY=734003200 train plan.yaml 2
 expect_match err 'transport staged \[nccl: .*communicators may take 360 MiB, .* takes 51[0-9.]+ MiB; 6[0-9.]+ MiB are free'
 sort -u -k 2,2 weights | cut -d ' ' -f 2 >whole
+rank=(smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1)
+for second in 1 0; do
+    expect_exit $((second ? 0 : 2)) mpirun -n 1 -x CUDA_VISIBLE_DEVICES=0 "${rank[@]}" : \
+        -n 1 -x CUDA_VISIBLE_DEVICES=$second "${rank[@]}"
+    expect_match err "$([ $second = 1 ] && echo 'transport nccl$' || echo '2 ranks on this host see 1 GPU: .*--share-gpus')"
+done
+if [ "$(nproc)" -gt 1 ]; then # told once, and by no rank that is not bound
+    expect_exit 0 mpirun -n 2 taskset -c 0 "${rank[@]}"
+    expect_equal 'ranks that are bound' "$(grep -cE 'transport nccl \[ranks are bound to few cores \(1\).*--bind-to numa' err)" 1
+fi
+unset SMP_EMULATE_DEVICES SMP_EMULATE_MULTIPROCESSORS
+sharing=(--share-gpus)
 
 # Sharded states, in buckets: the bits of two replicas that share nothing.
 for what in optimizer gradients weights; do
@@ -87,13 +104,12 @@ expect_exit 0 smp-partition "$model" -n 2 --stages 2 --pipeline interleaved \
     --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml
 export SMP_NCCL_SHARED=1
 for after in 1 2; do # while ranks connect
-    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda \
-        --data text.txt --steps 1
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 "${rank[@]}" --share-gpus
     [ "$status" -ne 0 ] || fail 'a network that failed at the start did not end the job'
     expect_match err 'rank [01]: messages (to|from) pipeline rank [01]: .*remote process exited'
 done
 export SMP_EMULATE_NCCL_FAIL=9
-run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+run mpirun -n 2 "${rank[@]}" --share-gpus
 [ "$status" -ne 0 ] || fail 'a failed network did not end the job'
 expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'
 unset SMP_EMULATE_NCCL_FAIL
@@ -102,9 +118,8 @@ unset SMP_EMULATE_NCCL_FAIL
 # who it was is said.
 for fault in error kill hang; do
     begin=$SECONDS
-    run mpirun -n 1 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1 --timeout 2 : \
-        -n 1 -x SMP_EMULATE_NCCL_INIT=$fault smp-run-emulated plan.yaml --device cuda --data text.txt \
-        --steps 1 --timeout 2
+    run mpirun -n 1 "${rank[@]}" --share-gpus --timeout 2 : \
+        -n 1 -x SMP_EMULATE_NCCL_INIT=$fault "${rank[@]}" --share-gpus --timeout 2
     [ "$status" -ne 0 ] || fail "NCCL's start, $fault: did not end the job"
     [ $((SECONDS - begin)) -lt 20 ] || fail "NCCL's start, $fault: took $((SECONDS - begin)) s"
     case $fault in
@@ -132,7 +147,7 @@ END
 for ddp in 1 2; do
     expect_exit 0 smp-partition joint.yaml -n "$ddp" --stages 1 --ddp "$ddp" --pipeline simple --chunks 1 \
         --microbatches 1 --microbatch-size 2 -o plan.yaml
-    expect_exit $((ddp - 1)) mpirun -n "$ddp" smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+    expect_exit $((ddp - 1)) mpirun -n "$ddp" "${rank[@]}" --share-gpus
 done
 expect_match err "op 'norm' \(batchnorm\) adds up over replicas, which device 'cuda' cannot"
 finish

@@ -611,6 +611,14 @@ static void test_choice(const smp_device *device)
     if (!device->host_memory)
         CHECK(strcmp(best->name, "staged") == 0 && strstr(why, "CUDA_LAUNCH_BLOCKING=1"));
     unsetenv("CUDA_LAUNCH_BLOCKING");
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1); /* every stream behind every other */
+    choice.n_lane = 1;
+    best = smp_transport_choose(&choice, why, sizeof(why));
+    if (!device->host_memory)
+        CHECK(strcmp(best->name, "staged") == 0 &&
+              strstr(why, "1 lanes of messages and 5 streams besides, the GPU has 1 queues "
+                          "(CUDA_DEVICE_MAX_CONNECTIONS)"));
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     device->close(context);
     smp__comm_close(&comm);
 }

@@ -14,7 +14,8 @@
  *
  * Environment, read when the first call is made:
  *   SMP_EMULATE_ORDER=forward|backward|SEED   order of blocks, threads and streams; default: SEED 1
- *   SMP_EMULATE_DEVICES=N                     0: cudaErrorNoDevice; default 1
+ *   SMP_EMULATE_DEVICES=N                     0: cudaErrorNoDevice; default 1. Where it is set a
+ *                                             process sees those of CUDA_VISIBLE_DEVICES, if any
  *   SMP_EMULATE_MEMORY=BYTES                  of each device; default 4 GiB
  *   SMP_EMULATE_CAPABILITY=80|86|90|...       default 80; shared memory is that of such a GPU
  *   SMP_EMULATE_DRIVER=12080                  of CUDA 12.8; default: as the runtime

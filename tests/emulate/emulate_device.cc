@@ -55,7 +55,7 @@ cudaError_t emulate_call::done(cudaError_t code)
 
 static int bus_of(int device)
 {
-    return FIRST_BUS + (emulate_setting().mig ? 0 : device);
+    return FIRST_BUS + (emulate_setting().mig ? 0 : emulate_setting().visible[device]);
 }
 
 int emulate_current_device()
@@ -141,7 +141,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     cudaDeviceProp p = {};
     snprintf(p.name, sizeof p.name, "Emulated GPU");
     strcpy(p.uuid.bytes, "emulated");
-    p.uuid.bytes[15] = static_cast<char>(device);
+    p.uuid.bytes[15] = static_cast<char>(setting.visible[device]);
     p.totalGlobalMem = setting.memory;
     p.sharedMemPerBlock = emulate_shared_limit(false);
     p.sharedMemPerBlockOptin = emulate_shared_limit(true);

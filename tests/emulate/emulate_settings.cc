@@ -49,11 +49,29 @@ void read_order(const char *text)
         emulate_die("SMP_EMULATE_ORDER=%s: forward, backward or a number", text);
 }
 
+/* Of CUDA_VISIBLE_DEVICES, a list of numbers; the first that is none of the machine's ends it.
+ * Without SMP_EMULATE_DEVICES the variable means GPUs that the machine really has. */
+void read_devices()
+{
+    const int devices = static_cast<int>(number("SMP_EMULATE_DEVICES", 1));
+    const char *list = getenv("SMP_EMULATE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+    settings.visible.clear();
+    for (int i = 0; !list && i < devices; i++)
+        settings.visible.push_back(i);
+    for (char *end; list && *list; list = *end == ',' ? end + 1 : end) {
+        const long device = strtol(list, &end, 10);
+        if (end == list || device < 0 || device >= devices)
+            break;
+        settings.visible.push_back(static_cast<int>(device));
+    }
+    settings.devices = static_cast<int>(settings.visible.size());
+}
+
 void read_all()
 {
     is_read = true;
     read_order(getenv("SMP_EMULATE_ORDER"));
-    settings.devices = static_cast<int>(number("SMP_EMULATE_DEVICES", 1));
+    read_devices();
     settings.memory = static_cast<size_t>(number("SMP_EMULATE_MEMORY", 4LL << 30));
     settings.capability = static_cast<int>(number("SMP_EMULATE_CAPABILITY", 80));
     settings.driver = static_cast<int>(number("SMP_EMULATE_DRIVER", CUDART_VERSION));

@@ -13,7 +13,8 @@ enum class emulate_order { forward, backward, random };
 
 struct emulate_settings {
     emulate_order order;
-    int devices;
+    int devices;              /* that the process sees */
+    std::vector<int> visible; /* [devices]: which of the machine's they are */
     size_t memory;
     int capability;
     int driver; /* as cudaDriverGetVersion says */

@@ -278,7 +278,9 @@ static const smp_option rows[] = {
     {"device", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.device), .value = "NAME",
      .names = put_devices,
      .help = "one of these (default cpu), or auto: the first that every rank has; ranks of a "
-             "machine take its GPUs in turn and may share one:"},
+             "machine take the GPUs that they see in turn:"},
+    {"share-gpus", .kind = SMP_OPTION_ONE, .at = AT(train.job.runtime.share_gpus),
+     .help = "ranks may share a GPU, where a machine has more ranks than GPUs"},
     {"precision", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.precision), .value = "NAME",
      .help = "fp32, tf32, bf16 or fp16 (default: the plan's); the CPU has no tf32, bf16 "
              "where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32"},
