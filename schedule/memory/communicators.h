@@ -7,8 +7,9 @@
 
 /* Channels of a communicator at most, powers of two: blocks of a kernel that waits for its peers,
  * each with buffers of its own. Of messages between two ranks; of sums and groups. Few, since
- * kernels run meanwhile: chosen, not measured. */
-enum { SMP_LANE_CHANNELS = 4, SMP_SUM_CHANNELS = 16 };
+ * kernels run meanwhile: chosen, not measured. Of two NCCL gives one to a message of at most 16 MiB
+ * over NVLink. */
+enum { SMP_LANE_CHANNELS = 2, SMP_SUM_CHANNELS = 16 };
 
 /* Device memory that pieces of sums pass through: over replicas, and as much of a tensor group. */
 enum { SMP_SUM_PIECE_BYTES = 32 << 20 };

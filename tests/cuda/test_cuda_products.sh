@@ -125,13 +125,13 @@ expect_match err ', 8 as the plan says, 1 not by the first .*refused \(nt 12x128
 sed -E 's/format: 1/format: 2/' one.yaml >other.yaml
 expect_bad "products: format: got '2'" "${job[@]}" other.yaml
 
-# Two lanes between two stages, each of which may keep four multiprocessors busy: every product is told
+# Two lanes between two stages, each of which may keep two multiprocessors busy: every product is told
 # how many are left, and has the bits that it has alone.
 plan one.yaml 1 4
 expect_exit 0 smp-partition model.yaml --cluster cluster.yaml --device cuda -n 2 --stages 2 \
     --pipeline interleaved --gradient-blocks 2 --microbatches 4 --microbatch-size 2 -o stages.yaml
 export SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=64
-SMP_EMULATE_BLAS_LEFT=56 expect_exit 0 mpirun -n 2 "${job[@]}" stages.yaml
+SMP_EMULATE_BLAS_LEFT=60 expect_exit 0 mpirun -n 2 "${job[@]}" stages.yaml
 expect_match err 'transport nccl$'
 sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out | sort -u >stages
 SMP_EMULATE_BLAS_LEFT=0 alone first ''

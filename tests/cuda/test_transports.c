@@ -592,7 +592,7 @@ static void test_choice(const smp_device *device)
     choice.n_lane = 1;
     if (!device->host_memory && comm.node_size == 1) {
         CHECK(smp_transport_choose(&choice, why, sizeof(why)) &&
-              strstr(why, "1 lanes of messages, and sums, can take 4 multiprocessors, "
+              strstr(why, "1 lanes of messages, and sums, can take 2 multiprocessors, "
                           "the GPU has 2"));
     }
     if (world_rank == 0)
