@@ -7,13 +7,6 @@
 #include "exec/nccl/nccl_open.h"
 #include "graph/base/text.h"
 
-/* For tests on an emulated GPU. */
-static bool may_share(void)
-{
-    const char *allowed = getenv("SMP_NCCL_SHARED");
-    return allowed && strcmp(allowed, "1") == 0;
-}
-
 static smp_status find_bus(char bus[64])
 {
     int device;
@@ -32,7 +25,7 @@ static smp_status check_shared(smp_comm *comm)
     const char(*id)[64] = all;
     for (int i = 0; i < comm->node_size; i++)
         for (int j = 0; status == SMP_OK && j < i; j++)
-            if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !may_share())
+            if (memcmp(id[i], id[j], sizeof(*id)) == 0)
                 status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
     free(all);
     return status;
@@ -70,7 +63,7 @@ static smp_status check_multiprocessors(const smp_transport_options *options)
 {
     const smp_cuda *cuda = options->device->kernel_context(options->device_context);
     const int taken = smp__nccl_taken(options);
-    if (taken < cuda->multiprocessors || may_share())
+    if (taken < cuda->multiprocessors)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED,
                     "%d lanes of messages, and sums, can take %d multiprocessors, the GPU has %d",

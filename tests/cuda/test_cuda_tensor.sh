@@ -7,6 +7,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=180
 export SMP_EMULATE_PROTECT=0 # test_cuda_train.sh has it on
+export SMP_EMULATE_DEVICES=8 SMP_EMULATE_MULTIPROCESSORS=64
 steps=$([ -n "${SMP_TEST_LONG-}" ] && echo 4 || echo 2)
 write_text text.txt 20000
 
@@ -60,15 +61,15 @@ near() { # name reference limit: losses differ by at most LIMIT of the reference
 # The plan that was made last, through NCCL.
 nccl() { # name ranks
     [ -z "${SMP_TEST_LONG-}" ] || { both "$@"; return; }
-    SMP_NCCL_SHARED=1 train "$1" "$2" smp-run-emulated cuda
+    train "$1" "$2" smp-run-emulated cuda
     expect_match err 'transport nccl$'
 }
 
 # And through host memory too.
 both() { # name ranks
-    SMP_NCCL_SHARED=0 train "$1" "$2" smp-run-emulated cuda
+    SMP_EMULATE_DEVICES=1 train "$1" "$2" smp-run-emulated cuda
     expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
-    SMP_NCCL_SHARED=1 train "$1.nccl" "$2" smp-run-emulated cuda
+    train "$1.nccl" "$2" smp-run-emulated cuda
     expect_match err 'transport nccl$'
     same "$1.nccl" "$1"
 }
@@ -169,11 +170,9 @@ if [ -n "${SMP_TEST_LONG-}" ]; then
 fi
 
 # A network that fails while ranks connect, or in an operator.
-export SMP_NCCL_SHARED=1
 plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}"
 for after in 1 40; do
-    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --share-gpus --data text.txt \
-        --steps 1
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
     [ "$status" -ne 0 ] || fail "a network that failed at message $after did not end the job"
     expect_match err 'rank [01].*devices that compute layers together: .*remote process exited'
 done

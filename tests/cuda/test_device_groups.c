@@ -334,10 +334,11 @@ static void test_failure(const smp_device *device)
 int main(int argc, char **argv)
 {
     setenv("SMP_EMULATE_LAZY", "1", 1);
+    setenv("SMP_EMULATE_DEVICES", "8", 1);
+    setenv("SMP_EMULATE_MULTIPROCESSORS", "54", 1);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-    setenv("SMP_NCCL_SHARED", "1", 1);
     for (int i = 0; smp_devices()[i]; i++)
         for (int size = 2; size <= world_size; size *= 2) {
             const int ran = run_groups(smp_devices()[i], size);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Jobs on emulated GPUs whose messages and sums go through emulated NCCL: the same bits as through
 # host memory; a network that fails ends the job and is named, and so does a rank that fails in
-# opening NCCL. SMP_NCCL_SHARED lets ranks share a
-# GPU, which the real NCCL refuses.
+# opening NCCL. Over host memory they share a GPU, which NCCL refuses.
 # An operator that adds up over replicas is refused. SMP_TEST_LONG: a larger model, more shards and replicas.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=120
 export SMP_EMULATE_LAZY=1 # no kernel is loaded while a message is waited for
+export SMP_EMULATE_DEVICES=4 SMP_EMULATE_MULTIPROCESSORS=64
 write_text text.txt 20000
 model=$SMP_EXAMPLES/branches.yaml
 [ -n "${SMP_TEST_LONG-}" ] || {
@@ -15,20 +15,19 @@ model=$SMP_EXAMPLES/branches.yaml
     model=branches.yaml
 }
 
-sharing=(--share-gpus)
 train() { # plan, ranks: one step, the weights' hashes in `weights`
-    expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda "${sharing[@]}" --data text.txt --steps 1 \
-        --clip 1 --seed 3 --checksum
+    expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda --data text.txt --steps 1 --clip 1 --seed 3 \
+        --checksum "${@:3}"
     sed -nE 's/.*replica ([0-9]+) weights ([0-9a-f]+).*/\1 \2/p' out >weights
 }
 
 compare() { # name, ranks, arguments of smp-partition: both transports
     expect_exit 0 smp-partition "$model" -n "$2" --microbatch-size 1 \
         --microbatches 3 "${@:3}" -o plan.yaml
-    SMP_NCCL_SHARED=0 train plan.yaml "$2"
+    SMP_EMULATE_DEVICES=1 train plan.yaml "$2" --share-gpus
     expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
     mv weights staged
-    SMP_NCCL_SHARED=1 train plan.yaml "$2"
+    train plan.yaml "$2"
     expect_match err 'transport nccl$'
     [ -s weights ] || fail "$1: no weight hash"
     expect_equal "$1: weights" "$(cat weights)" "$(cat staged)"
@@ -37,11 +36,7 @@ compare() { # name, ranks, arguments of smp-partition: both transports
 compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
 compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
 
-# A GPU each, of those that all ranks see, or of one for each; two slices of one; one for both is to be asked for.
-sharing=()
-export SMP_EMULATE_DEVICES=2 SMP_EMULATE_MULTIPROCESSORS=17
-train plan.yaml 2
-expect_match err 'transport nccl$'
+# Two slices of one GPU; a GPU for each of the ranks that see nothing else; one for both is to be asked for.
 SMP_EMULATE_MIG=1 train plan.yaml 2
 expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU 0000:17:00\.0'
 SMP_EMULATE_MEMORY=734003200 train plan.yaml 2
@@ -57,8 +52,6 @@ if [ "$(nproc)" -gt 1 ]; then # told once, and by no rank that is not bound
     expect_exit 0 mpirun -n 2 taskset -c 0 "${rank[@]}"
     expect_equal 'ranks that are bound' "$(grep -cE 'transport nccl \[ranks are bound to few cores \(1\).*--bind-to numa' err)" 1
 fi
-unset SMP_EMULATE_DEVICES SMP_EMULATE_MULTIPROCESSORS
-sharing=(--share-gpus)
 
 # Sharded states, in buckets: the bits of two replicas that share nothing.
 for what in optimizer gradients weights; do
@@ -75,7 +68,7 @@ done
 in_blocks() { # blocks, ranks, micro-batches, arguments: one hash in `bits`
     expect_exit 0 smp-partition "$model" -n "$2" --microbatch-size 1 --microbatches "$3" \
         --stages 1 --gradient-blocks "$1" "${@:4}" -o plan.yaml
-    SMP_NCCL_SHARED=1 train plan.yaml "$2"
+    train plan.yaml "$2"
     expect_equal "${*:4}: replicas" "$(wc -l <weights | tr -d ' ')" "$2"
     cut -d ' ' -f 2 weights | sort -u >bits
 }
@@ -102,14 +95,13 @@ compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --sh
 
 expect_exit 0 smp-partition "$model" -n 2 --stages 2 --pipeline interleaved \
     --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml
-export SMP_NCCL_SHARED=1
 for after in 1 2; do # while ranks connect
-    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 "${rank[@]}" --share-gpus
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 "${rank[@]}"
     [ "$status" -ne 0 ] || fail 'a network that failed at the start did not end the job'
     expect_match err 'rank [01]: messages (to|from) pipeline rank [01]: .*remote process exited'
 done
 export SMP_EMULATE_NCCL_FAIL=9
-run mpirun -n 2 "${rank[@]}" --share-gpus
+run mpirun -n 2 "${rank[@]}"
 [ "$status" -ne 0 ] || fail 'a failed network did not end the job'
 expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'
 unset SMP_EMULATE_NCCL_FAIL
@@ -118,8 +110,8 @@ unset SMP_EMULATE_NCCL_FAIL
 # who it was is said.
 for fault in error kill hang; do
     begin=$SECONDS
-    run mpirun -n 1 "${rank[@]}" --share-gpus --timeout 2 : \
-        -n 1 -x SMP_EMULATE_NCCL_INIT=$fault "${rank[@]}" --share-gpus --timeout 2
+    run mpirun -n 1 "${rank[@]}" --timeout 2 : \
+        -n 1 -x SMP_EMULATE_NCCL_INIT=$fault "${rank[@]}" --timeout 2
     [ "$status" -ne 0 ] || fail "NCCL's start, $fault: did not end the job"
     [ $((SECONDS - begin)) -lt 20 ] || fail "NCCL's start, $fault: took $((SECONDS - begin)) s"
     case $fault in
@@ -147,7 +139,7 @@ END
 for ddp in 1 2; do
     expect_exit 0 smp-partition joint.yaml -n "$ddp" --stages 1 --ddp "$ddp" --pipeline simple --chunks 1 \
         --microbatches 1 --microbatch-size 2 -o plan.yaml
-    expect_exit $((ddp - 1)) mpirun -n "$ddp" "${rank[@]}" --share-gpus
+    expect_exit $((ddp - 1)) mpirun -n "$ddp" "${rank[@]}"
 done
 expect_match err "op 'norm' \(batchnorm\) adds up over replicas, which device 'cuda' cannot"
 finish

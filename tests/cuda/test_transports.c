@@ -576,11 +576,10 @@ static void test_choice(const smp_device *device)
     char why[256];
     smp_comm comm;
     void *context;
-    unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, (smp_comm_limits){30, 900, 900}));
     OK(smp__comm_split(&comm,
                        (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
-    smp_device_options options = {.node_rank = comm.node_rank};
+    smp_device_options options = {.node_rank = 0};
     OK(device->open(&options, &context));
     smp_transport_options choice = {.comm = &comm, .device = device, .device_context = context};
     const smp_transport *best = smp_transport_choose(&choice, why, sizeof(why));
@@ -589,21 +588,24 @@ static void test_choice(const smp_device *device)
         CHECK(strcmp(best->name, "mpi") == 0);
     else if (comm.node_size > 1)
         CHECK(strcmp(best->name, "staged") == 0 && strstr(why, "two ranks share GPU 0000:17:00.0"));
-    choice.n_lane = 1;
-    if (!device->host_memory && comm.node_size == 1) {
-        CHECK(smp_transport_choose(&choice, why, sizeof(why)) &&
-              strstr(why, "1 lanes of messages, and sums, can take 2 multiprocessors, "
-                          "the GPU has 2"));
-    }
     if (world_rank == 0)
         printf("device %s: transport %s (%s)\n", device->name, best->name, why);
-    setenv("SMP_NCCL_SHARED", "1", 1);
-    choice.n_lane = world_rank == world_size - 1 ? 27 : 26; /* each in a queue of its own */
+    device->close(context);
+    options.node_rank = comm.node_rank; /* a GPU each from here on */
+    OK(device->open(&options, &context));
+    choice.device_context = context;
+    choice.n_lane = world_rank == world_size - 1 ? 27 : 25; /* each in a queue of its own */
     best = smp_transport_choose(&choice, why, sizeof(why));
     if (!device->host_memory)
         CHECK(strcmp(best->name, "staged") == 0 &&
               strstr(why, "27 lanes of messages and 6 streams"));
     choice.n_lane = 26;
+    best = smp_transport_choose(&choice, why, sizeof(why));
+    if (!device->host_memory)
+        CHECK(strcmp(best->name, "staged") == 0 &&
+              strstr(why, "26 lanes of messages, and sums, can take 52 multiprocessors, "
+                          "the GPU has 52"));
+    choice.n_lane = 25;
     best = smp_transport_choose(&choice, why, sizeof(why));
     CHECK(strcmp(best->name, device->host_memory ? "mpi" : "nccl") == 0);
     setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
@@ -616,7 +618,7 @@ static void test_choice(const smp_device *device)
     best = smp_transport_choose(&choice, why, sizeof(why));
     if (!device->host_memory)
         CHECK(strcmp(best->name, "staged") == 0 &&
-              strstr(why, "1 lanes of messages and 5 streams besides, the GPU has 1 queues "
+              strstr(why, "1 lanes of messages and 6 streams besides, the GPU has 1 queues "
                           "(CUDA_DEVICE_MAX_CONNECTIONS)"));
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     device->close(context);
@@ -794,6 +796,8 @@ static void run_transports(const smp_device *device, int ddp, int shard, int nea
 int main(int argc, char **argv)
 {
     setenv("SMP_EMULATE_LAZY", "1", 1);
+    setenv("SMP_EMULATE_DEVICES", "8", 1);
+    setenv("SMP_EMULATE_MULTIPROCESSORS", "52", 1);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
