@@ -498,7 +498,8 @@ SMP_API smp_status smp_save_wait(smp *s);
  * this model. After an error that is found in the weights the job can only be finalised. */
 SMP_API smp_status smp_load(smp *s, const char *path);
 
-/* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. Or
+/* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. And
+ * that this had an own_state, where the job trains without one: how many bytes were not loaded. Or
  * what the last smp_load_weights did not use. The same on every rank, valid until the next load. */
 SMP_API const char *smp_load_note(const smp *s);
 

@@ -237,9 +237,15 @@ static smp_status read_all(smp *s, reading *r)
     return status;
 }
 
-/* Sets *whole unless the file is damaged. Every step of it is agreed upon, so that all ranks take
- * the same file. */
-static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool *whole)
+/* What has come of trying a state. */
+typedef struct outcome {
+    bool whole;          /* it is loaded; else it is damaged */
+    bool mended;         /* ... with what another machine has of it */
+    int64_t own_dropped; /* bytes of a program's own state in it, where this program has none */
+} outcome;
+
+/* Every step of it is agreed upon, so that all ranks take the same file. */
+static smp_status load_open(smp *s, int fd, const char *path, int64_t step, outcome *out)
 {
     smp__checkpoint_header header = {0};
     smp_status status = smp__comm_agree(s->comm, smp__checkpoint_header_read(fd, path, &header));
@@ -261,18 +267,19 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     if (s->graph->training) { /* one for inference counts its own */
         s->step = step;
         smp__progress_load(s->progress, &header);
+        out->own_dropped = s->options->runtime.own_bytes > 0 ? 0 : header.own_bytes;
     }
-    *whole = true;
+    out->whole = true;
     return SMP_OK;
 }
 
-static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
+static smp_status load_file(smp *s, const char *path, int64_t step, outcome *out)
 {
     int fd = -1;
     int64_t bytes;
     smp_status status = smp__comm_agree(s->comm, smp_file_open(path, &fd, &bytes));
     if (status == SMP_OK)
-        status = load_open(s, fd, path, step, whole);
+        status = load_open(s, fd, path, step, out);
     if (fd >= 0)
         close(fd);
     return status;
@@ -308,30 +315,29 @@ static candidate next_candidate(candidates *c)
 
 /* What this machine lacks of a state in memory comes first. */
 static smp_status load_kept(smp *s, const char *path, const smp__kept_list *list, int i,
-                            bool *whole)
+                            outcome *out)
 {
     const int64_t step = list->state[list->chosen[i]].step;
     const smp_status status = smp__kept_fetch(s, list, i);
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);
-    return load_file(s, path, step, whole);
+    return load_file(s, path, step, out);
 }
 
 /* If something of it is damaged, it is read once more, with what other machines have of that. The
  * list is another one then, of which those are left that were not tried. */
-static smp_status try_kept(smp *s, const char *path, candidates *c, int i, bool *whole,
-                           bool *mended)
+static smp_status try_kept(smp *s, const char *path, candidates *c, int i, outcome *out)
 {
-    SMP_TRY(load_kept(s, path, &c->kept, i, whole));
-    if (*whole)
+    SMP_TRY(load_kept(s, path, &c->kept, i, out));
+    if (out->whole)
         return SMP_OK;
     SMP_TRY(smp__kept_verify(s, &c->kept, &i));
     c->at_kept = i >= 0 ? i + 1 : c->at_kept - 1;
     if (i < 0)
         return SMP_OK;
-    SMP_TRY(load_kept(s, path, &c->kept, i, whole));
-    *mended = *whole;
+    SMP_TRY(load_kept(s, path, &c->kept, i, out));
+    out->mended = out->whole;
     return SMP_OK;
 }
 
@@ -341,11 +347,27 @@ static void note_loaded(smp *s, bool kept)
     smp__keep_loaded(s, kept);
 }
 
-static smp_status load_newest(smp *s, const char *directory, candidates *c)
+/* What was passed over before it, and what of it is not loaded. */
+static void note_outcome(smp *s, const char *path, const outcome *out)
 {
     char *note = smp__progress_load_note(s->progress);
-    bool whole = false;
-    while (!whole) {
+    size_t length = strlen(note);
+    if (length > 0)
+        snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took %s, %s",
+                 out->mended ? "another machine's copy" : "the one before", path);
+    length = strlen(note);
+    if (out->own_dropped > 0)
+        snprintf(note + length, SMP__LOAD_NOTE_BYTES - length,
+                 "%s%s: its %" PRId64 " bytes of a program's own state are not loaded: this "
+                 "program has none, nor have the states that it saves",
+                 length > 0 ? "; " : "", path, out->own_dropped);
+}
+
+static smp_status load_newest(smp *s, const char *directory, candidates *c)
+{
+    const char *note = smp__progress_load_note(s->progress);
+    outcome out = {0};
+    while (!out.whole) {
         candidate next = next_candidate(c);
         next.number = s->saving->number;
         SMP_TRY(smp__comm_share(s->comm, &next, sizeof(next), 0));
@@ -356,15 +378,12 @@ static smp_status load_newest(smp *s, const char *directory, candidates *c)
                             note[0] ? " that can be read: " : "", note);
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, next.kept >= 0 ? smp__keep_folder(s) : directory, next.step);
-        bool mended = false;
-        SMP_TRY(next.kept >= 0 ? try_kept(s, path, c, (int)next.kept, &whole, &mended)
-                               : load_file(s, path, next.step, &whole));
-        if (whole)
-            note_loaded(s, next.kept >= 0);
-        const size_t length = strlen(note);
-        if (whole && length > 0)
-            snprintf(note + length, SMP__LOAD_NOTE_BYTES - length, "; took %s, %s",
-                     mended ? "another machine's copy" : "the one before", path);
+        SMP_TRY(next.kept >= 0 ? try_kept(s, path, c, (int)next.kept, &out)
+                               : load_file(s, path, next.step, &out));
+        if (!out.whole)
+            continue;
+        note_loaded(s, next.kept >= 0);
+        note_outcome(s, path, &out);
     }
     return SMP_OK;
 }

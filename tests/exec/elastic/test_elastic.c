@@ -173,6 +173,7 @@ static void test_elastic_own_state_of_others(void **state)
     job = open_owning(0); /* wants none */
     must(smp_load(job, saved));
     expect_own('b');
+    assert_non_null(strstr(smp_load_note(job), "1.smp: its 40 bytes of a program's own state are"));
     smp_finalize(job);
 }
 
