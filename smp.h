@@ -529,11 +529,11 @@ SMP_API smp_status smp_elastic_join(smp_options *options, const char **checkpoin
  * inference job, or a second call. */
 SMP_API smp_status smp_elastic_begin(smp *s, const char *checkpoint);
 
-/* After each smp_step, with its result: tells the supervisor that the step is done, and its loss,
- * which has to have the same bits whenever the step is computed, and begins to keep the state of
- * the step, own_state included. *ends: 1 once a signal has asked for the end: no further step,
- * smp_elastic_end; the same on every rank. Collective. After an error the job can only be
- * finalised. */
+/* Once after each smp_step, which is refused without (SMP_ERR_INPUT, and nothing has changed), with
+ * its result: tells the supervisor that the step is done, and its loss, which has to have the same
+ * bits whenever the step is computed, and begins to keep the state of the step, own_state included.
+ * *ends: 1 once a signal has asked for the end: no further step, smp_elastic_end; the same on every
+ * rank. Collective. After an error the job can only be finalised. */
 SMP_API smp_status smp_elastic_step(smp *s, const smp_step_result *done, int *ends);
 
 /* Saves the state of the last step, unless that is done, if smp_elastic_begin had a folder.

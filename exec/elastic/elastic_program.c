@@ -131,7 +131,7 @@ smp_status smp_elastic_begin(smp *s, const char *checkpoint)
     SMP_TRY(smp__comm_agree(s->comm, open_elastic(s, checkpoint)));
     if (checkpoint)
         smp__on_signal(s, true);
-    smp__keep_defer(s);
+    s->saving->tells = true;
     return load_newest(s);
 }
 
@@ -140,10 +140,11 @@ smp_status smp_elastic_step(smp *s, const smp_step_result *done, int *ends)
     if (!s || !done || !ends)
         return smp_fail(SMP_ERR_INPUT, "smp_elastic_step: a NULL argument");
     SMP_TRY(smp__job_usable(s));
-    if (!s->setup->elastic || done->step != s->step)
+    if (!s->saving->untold || done->step != s->step)
         return smp_fail(SMP_ERR_INPUT, "smp_elastic_step: %s",
-                        s->setup->elastic ? "this is not the result of the last step"
-                                          : "smp_elastic_begin comes first");
+                        s->saving->tells ? "this is not the result of the last step, told once"
+                                         : "smp_elastic_begin comes first");
+    s->saving->untold = false;
     if (s->setup->elastic->marks)
         smp__supervised_mark(done->step, done->loss);
     const smp_status status = smp__keep_deferred(s);

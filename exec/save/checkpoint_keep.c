@@ -315,30 +315,34 @@ static smp_status begin(smp *s, struct smp__keep *k)
     return SMP_OK;
 }
 
+smp_status smp__keep_check_told(const smp *s)
+{
+    if (s->options->runtime.rows && !s->saving->tells)
+        return smp_fail(SMP_ERR_INPUT, "smp_step: under smp-run --elastic smp_elastic_begin comes "
+                                       "before the first step");
+    if (s->saving->untold)
+        return smp_fail(SMP_ERR_INPUT,
+                        "smp_step: smp_elastic_step is to be called after step %" PRId64
+                        ", before the next one",
+                        s->step);
+    return SMP_OK;
+}
+
 smp_status smp__keep_step(smp *s, const smp_step_result *done)
 {
     struct smp__keep *k = smp__keep_of(s);
+    s->saving->untold = s->saving->tells;
     if (!k)
         return SMP_OK;
     smp__heartbeat_step(k->heartbeat, s->step, 1e-6 * done->step_us);
-    if (k->owed)
-        return smp_fail(SMP_ERR_INPUT, "smp_elastic_step was not called after the step before");
-    k->owed = s->step % s->options->runtime.keep_every == 0;
-    return k->defers ? SMP_OK : smp__keep_deferred(s);
-}
-
-void smp__keep_defer(smp *s)
-{
-    if (smp__keep_of(s))
-        smp__keep_of(s)->defers = true;
+    return s->saving->tells ? SMP_OK : smp__keep_deferred(s);
 }
 
 smp_status smp__keep_deferred(smp *s)
 {
     struct smp__keep *k = smp__keep_of(s);
-    if (!k || !k->owed)
+    if (!k || s->step % s->options->runtime.keep_every != 0)
         return SMP_OK;
-    k->owed = false;
     smp__place_doing(s->place, "keeping its state");
     const smp_status status = begin(s, k);
     return smp__job_leave(s, status);
@@ -493,7 +497,7 @@ void smp__keep_rewind(smp *s)
 {
     struct smp__keep *k = smp__keep_of(s);
     if (k)
-        k->pending = k->owed = false;
+        k->pending = false;
     if (k)
         k->rewound = true;
 }

@@ -19,11 +19,12 @@ smp_status smp__keep_open(smp *s);
  * smp__save_close does. */
 smp_status smp__keep_close(smp *s);
 
-/* A step is done: if its state is one to keep, a thread begins to write it. */
+/* Before a step. SMP_ERR_INPUT: the program has not told of the one before (smp_elastic_step), or
+ * is under a supervisor and tells of none: that would take it for one that hangs. */
+smp_status smp__keep_check_told(const smp *s);
+/* A step is done: if its state is one to keep, a thread begins to write it; where the program tells
+ * of its steps, in smp__keep_deferred, once after each: its own state is of the step then. */
 smp_status smp__keep_step(smp *s, const smp_step_result *done);
-/* From now on that waits for smp__keep_deferred, which is called after each step: the program's own
- * state is of the step then. SMP_ERR_INPUT of smp__keep_step: it was not called. */
-void smp__keep_defer(smp *s);
 smp_status smp__keep_deferred(smp *s);
 /* Before weights or states change: waits until this rank's thread has read them. */
 smp_status smp__keep_wait(smp *s);

@@ -423,6 +423,7 @@ static smp_status load(smp *s, const char *path, bool best)
     SMP_TRY(smp__updates_settle(s));
     SMP_TRY(smp__keep_settle(s));
     smp__keep_rewind(s);
+    s->saving->untold = false;
     smp__progress_load_note(s->progress)[0] = '\0';
     candidates c = {0};
     smp_status status = SMP_OK;

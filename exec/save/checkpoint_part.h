@@ -80,6 +80,7 @@ struct smp__saving {
     smp_status status;
     char message[1024];
     struct smp__keep *keep; /* checkpoint_keep.h; NULL: no state is kept in memory */
+    bool tells, untold;     /* smp_elastic_step is to follow each step; the last one */
 };
 
 /* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */

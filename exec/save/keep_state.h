@@ -19,11 +19,10 @@ struct smp__keep {
     int awaited;                 /* of them */
     char *map[SMP__KEPT_PLACES]; /* where there are messages: the files of the places */
     int64_t asked;               /* states that it has been asked to write */
-    int next;          /* place of the state that is written, or will be: the same on a machine */
-    bool pending;      /* it is not known to be complete; the same on all ranks */
-    bool sending;      /* ... and is written here, and on its way */
-    bool rewound;      /* `next` is to be found, of what has a name; the same on all ranks */
-    bool defers, owed; /* states are begun by smp__keep_deferred; one is to be */
+    int next;     /* place of the state that is written, or will be: the same on a machine */
+    bool pending; /* it is not known to be complete; the same on all ranks */
+    bool sending; /* ... and is written here, and on its way */
+    bool rewound; /* `next` is to be found, of what has a name; the same on all ranks */
     bool loaded;
     bool entered;          /* all ranks have */
     smp__kept_state state; /* that is written, or will be: the same on all ranks, but for the spans,

@@ -246,6 +246,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
                           smp_step_result *result)
 {
     SMP_TRY(check_call(s, inputs, samples, result));
+    SMP_TRY(smp__keep_check_told(s));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1, .loss_scale = 1.0};
     smp__record_begin(s->record, begin(s, training, samples));

@@ -246,7 +246,7 @@ static void test_elastic_misuse(void **state)
     static const int32_t y[SAMPLES];
     int ends, code;
     smp_step_result done;
-    static smp *job; /* of a job that has failed memory stays: found here, it is no leak */
+    smp *job = NULL;
     smp_options options = owning(OWN);
     snprintf(kept, sizeof kept, "%s/keep", folder);
     options.runtime.keep_every = 1;
@@ -258,8 +258,19 @@ static void test_elastic_misuse(void **state)
     must(smp_step(job, (const void *[]){x, y}, &done));
     done.step--;
     assert_int_equal(smp_elastic_step(job, &done, &ends), SMP_ERR_INPUT);
+    done.step++;
     assert_int_equal(smp_step(job, (const void *[]){x, y}, &done), SMP_ERR_INPUT);
-    assert_non_null(strstr(smp_last_error(), "smp_elastic_step was not called after the step"));
+    assert_non_null(strstr(smp_last_error(), "smp_elastic_step is to be called after step 2"));
+    must(smp_elastic_step(job, &done, &ends));
+    assert_int_equal(smp_elastic_step(job, &done, &ends), SMP_ERR_INPUT);
+    must(smp_step(job, (const void *[]){x, y}, &done)); /* nothing has changed */
+    assert_int_equal(done.step, 3);
+    smp_finalize(job);
+    options.runtime.keep_every = 0;
+    options.runtime.rows = "rows"; /* under a supervisor */
+    must(smp_init(&job, &options));
+    assert_int_equal(smp_step(job, (const void *[]){x, y}, &done), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "smp_elastic_begin comes before the first step"));
     smp_finalize(job);
     char path[192];
     for (int i = 0; i < 9; i++) {
@@ -269,8 +280,10 @@ static void test_elastic_misuse(void **state)
     }
     snprintf(path, sizeof path, "%s/beat-0", kept);
     unlink(path);
-    snprintf(path, sizeof path, "%s/checkpoint-0000000001.smp", kept);
-    unlink(path);
+    for (int saved_step = 1; saved_step < 4; saved_step++) {
+        snprintf(path, sizeof path, "%s/checkpoint-%010d.smp", kept, saved_step);
+        unlink(path);
+    }
     rmdir(kept);
 }
 
