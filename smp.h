@@ -511,7 +511,8 @@ SMP_API const char *smp_load_note(const smp *s);
  *     smp_elastic_end, smp_finalize; exit with its code
  *
  * Takes from the environment, where SMP_ELASTIC is set, what a supervisor has chosen: options->plan
- * in place of options->model, runtime.keep_every and keep_in, rows, and device where one was given.
+ * in place of options->model, runtime.keep_every and keep_in, rows, and device, timeout_s,
+ * timeout_start_s and timeout_save_s where they were given.
  * *checkpoint: the folder of the job's checkpoints; else NULL, and nothing has changed. Strings are
  * the environment's. From then on the process is killed when its parent ends, and SIGUSR1 asks for
  * the end of the job. Not collective. Errors: SMP_ERR_INPUT for variables of another version, or

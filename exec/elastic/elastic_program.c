@@ -43,6 +43,24 @@ static smp_status read_keeping(smp_runtime_options *o)
     return o->keep_every > 0 ? read_variable(SMP__ELASTIC_KEEP_IN, &o->keep_in) : SMP_OK;
 }
 
+/* Seconds, where they were given. */
+static smp_status read_timeouts(smp_runtime_options *o)
+{
+    const struct {
+        const char *name;
+        double *s;
+    } limit[] = {{SMP__ELASTIC_TIMEOUT, &o->timeout_s},
+                 {SMP__ELASTIC_TIMEOUT_START, &o->timeout_start_s},
+                 {SMP__ELASTIC_TIMEOUT_SAVE, &o->timeout_save_s}};
+    for (size_t i = 0; i < sizeof limit / sizeof limit[0]; i++) {
+        const char *text = getenv(limit[i].name);
+        if (text && *text != '\0' && (!smp_parse_double(text, limit[i].s) || !(*limit[i].s >= 0.0)))
+            return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a number of seconds",
+                            limit[i].name, text);
+    }
+    return SMP_OK;
+}
+
 smp_status smp_elastic_join(smp_options *options, const char **checkpoint)
 {
     const char *version = getenv(SMP__ELASTIC), *device = getenv(SMP__ELASTIC_DEVICE), *folder;
@@ -62,6 +80,7 @@ smp_status smp_elastic_join(smp_options *options, const char **checkpoint)
     SMP_TRY(read_variable(SMP__ELASTIC_CHECKPOINT, &folder));
     SMP_TRY(read_variable(SMP__ELASTIC_ROWS, &joined.runtime.rows));
     SMP_TRY(read_keeping(&joined.runtime));
+    SMP_TRY(read_timeouts(&joined.runtime));
     if (device && *device != '\0')
         joined.runtime.device = device;
     smp__supervised_begin();

@@ -55,9 +55,11 @@ expect_equal 'what is left in memory' "$(find . -maxdepth 1 -name 'keep-*')" ''
 
 # A program that ends well, but has not saved: what is in memory is.
 limit_s=60 expect_exit 0 smp-run --elastic gpt-tiny.yaml -n 1 --global-batch 16 --effort quick --checkpoint unsaved \
-    --keep-in "$PWD/keep-unsaved" -- sh -c "FAIL_SYNC=.part LD_PRELOAD=$SMP_BIN_DIR/bad_disk.so $SMP_BIN_DIR/elastic 9 || exit 0"
+    --keep-in "$PWD/keep-unsaved" --timeout 90 --timeout-start 2m -- sh -c \
+    "echo \$SMP_ELASTIC_TIMEOUT,\$SMP_ELASTIC_TIMEOUT_START,\$SMP_ELASTIC_TIMEOUT_SAVE >told; FAIL_SYNC=.part LD_PRELOAD=$SMP_BIN_DIR/bad_disk.so $SMP_BIN_DIR/elastic 9 || exit 0"
 expect_match err '^elastic: .*cannot sync'
 expect_match err '^smp-run: the state of step 9 is saved in '
+expect_equal 'what the program is told' "$(cat told)" 90,120,
 expect_equal 'what is saved' "$(cd unsaved && echo checkpoint-*)" checkpoint-0000000009.smp
 
 # On another host it is told the same.

@@ -42,16 +42,42 @@ const char *const smp__program_variables[] = {SMP__ELASTIC,
                                               SMP__ELASTIC_KEEP_EVERY,
                                               SMP__ELASTIC_KEEP_IN,
                                               SMP__ELASTIC_DEVICE,
+                                              SMP__ELASTIC_TIMEOUT,
+                                              SMP__ELASTIC_TIMEOUT_START,
+                                              SMP__ELASTIC_TIMEOUT_SAVE,
                                               NULL};
+
+enum { SECONDS_BYTES = 32 };
+
+/* "": the option ("--timeout=") was not given. */
+static const char *seconds_of(const smp__elastic_options *o, const char *option, double s,
+                              char text[SECONDS_BYTES])
+{
+    const char *passed = o->passed.data;
+    text[0] = '\0';
+    for (int i = 0; i < o->n_passed; i++, passed += strlen(passed) + 1)
+        if (strncmp(passed, option, strlen(option)) == 0)
+            snprintf(text, SECONDS_BYTES, "%.17g", s);
+    return text;
+}
 
 smp_status smp__program_tell(const smp__elastic_job *job)
 {
-    const char *device = job->options->run.train.job.runtime.device;
-    char every[24];
-    snprintf(every, sizeof every, "%lld", (long long)job->options->keep_every);
-    const char *const value[] = {SMP__ELASTIC_VERSION, job->plan, job->folder,
-                                 job->rows.path,       every,     job->keep,
-                                 device ? device : ""};
+    const smp__elastic_options *o = job->options;
+    const smp_runtime_options *runtime = &o->run.train.job.runtime;
+    char every[24], limit[3][SECONDS_BYTES];
+    snprintf(every, sizeof every, "%lld", (long long)o->keep_every);
+    const char *const value[] = {
+        SMP__ELASTIC_VERSION,
+        job->plan,
+        job->folder,
+        job->rows.path,
+        every,
+        job->keep,
+        runtime->device ? runtime->device : "",
+        seconds_of(o, "--timeout=", runtime->timeout_s, limit[0]),
+        seconds_of(o, "--timeout-start=", runtime->timeout_start_s, limit[1]),
+        seconds_of(o, "--timeout-save=", runtime->timeout_save_s, limit[2])};
     _Static_assert(sizeof smp__program_variables / sizeof *smp__program_variables ==
                        sizeof value / sizeof *value + 1,
                    "each has a value");

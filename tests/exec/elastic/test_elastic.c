@@ -29,6 +29,8 @@ static int forget_all(void **state)
     for (int i = 0; i < N_VARIABLE; i++)
         unsetenv(variables[i]);
     unsetenv(SMP__ELASTIC_DEVICE);
+    unsetenv(SMP__ELASTIC_TIMEOUT);
+    unsetenv(SMP__ELASTIC_TIMEOUT_START);
     smp__on_signal(NULL, false);
     return 0;
 }
@@ -67,10 +69,15 @@ static void test_elastic_join(void **state)
     setenv(SMP__ELASTIC_KEEP_EVERY, "0", 1);
     unsetenv(SMP__ELASTIC_KEEP_IN);
     setenv(SMP__ELASTIC_DEVICE, "cuda", 1);
+    setenv(SMP__ELASTIC_TIMEOUT, "7.5", 1);
+    setenv(SMP__ELASTIC_TIMEOUT_START, "", 1);
     options = before;
+    options.runtime.timeout_start_s = 11.0;
     must(smp_elastic_join(&options, &checkpoint));
     assert_int_equal(options.runtime.keep_every, 0);
     assert_string_equal(options.runtime.device, "cuda");
+    assert_true(options.runtime.timeout_s == 7.5);
+    assert_true(options.runtime.timeout_start_s == 11.0);
 }
 
 static void test_elastic_join_refuses(void **state)
@@ -90,6 +97,9 @@ static void test_elastic_join_refuses(void **state)
     tell_all();
     setenv(SMP__ELASTIC_KEEP_EVERY, "-1", 1);
     expect_bad("SMP_ELASTIC_KEEP_EVERY: got '-1', expected a number");
+    setenv(SMP__ELASTIC_KEEP_EVERY, "1", 1);
+    setenv(SMP__ELASTIC_TIMEOUT, "-1", 1);
+    expect_bad("SMP_ELASTIC_TIMEOUT: got '-1', expected a number of seconds");
     assert_int_equal(smp_elastic_join(&options, NULL), SMP_ERR_INPUT);
 }
 
