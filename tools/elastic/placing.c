@@ -125,18 +125,27 @@ static bool may_move(const smp__elastic_job *job)
            smp__slots_even(&job->slots) == smp__slots_count(&job->slots);
 }
 
+/* What hosts have in memory by now. One is complete at the end of the step after it. */
+static void note_held(smp__elastic_job *job, bool in_memory)
+{
+    smp__moves_end(&job->moves, job->n_marks > job->options->keep_every, in_memory);
+    for (int i = 0; i < job->hosts.n; i++) {
+        if (job->hosts.host[i].lost)
+            smp__moves_lose(&job->moves, i);
+        job->hosts.host[i].lost = false;
+    }
+}
+
 smp_status smp__elastic_place(smp__elastic_job *job, int number, char *path, size_t size)
 {
     smp__moves *moves = &job->moves;
     const int devices = smp__plans_devices(&job->plans, number);
-    const int64_t every = job->options->keep_every;
-    const bool in_memory = every > 0 && smp__checkpoint_exists(job->keep);
+    const bool in_memory = job->options->keep_every > 0 && smp__checkpoint_exists(job->keep);
     way *ways = calloc(2, sizeof *ways), *best = ways;
     smp__places p;
     if (!ways)
         return smp_fail_memory(2 * sizeof *ways);
-    /* one is complete at the end of the step after it */
-    smp__moves_end(moves, job->n_marks > every, in_memory, job->lost_host);
+    note_held(job, in_memory);
     moves->bytes = in_memory && job->hosts.n > 1 ? -1 : 0;
     moves->s = 0.0;
     moves->step_us = ways->step_us = job->plans.of[number].step_us;

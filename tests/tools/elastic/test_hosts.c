@@ -117,6 +117,7 @@ static void test_hosts_not_ready(void **state)
     assert_false(ready);
     assert_int_equal(hosts.lost, 1);
     assert_int_equal(hosts.host[1].state, SMP__HOST_DOWN);
+    assert_true(hosts.host[1].lost && !hosts.host[0].lost);
     assert_true(hosts.host[1].again_s > smp_clock_s());
     assert_string_equal(said, "host h2 is lost: no room");
     hosts.host[1].used = false;

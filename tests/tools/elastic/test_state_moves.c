@@ -76,7 +76,8 @@ static void test_spare_host(void **state)
     assert_true(first.bytes == 0 && first.s == 0.0); /* nothing is known: hosts stay */
     must(smp__moves_take(&moves, &before, &first));
     moves.launched = true;
-    smp__moves_end(&moves, true, true, 1);
+    smp__moves_end(&moves, true, true);
+    smp__moves_lose(&moves, 1);
     must(smp__moves_weigh(&moves, &after, plan, graph, 2, false, &then));
     assert_int_equal(then.host_of[0], 0);
     assert_int_equal(then.host_of[2], 1); /* the first stage of the other replica stays */
@@ -95,10 +96,10 @@ static void test_spare_host(void **state)
     /* ranks that completed no state change nothing, and an empty memory has nothing */
     must(smp__moves_take(&moves, &after, &then));
     moves.launched = true;
-    smp__moves_end(&moves, false, true, -1);
+    smp__moves_end(&moves, false, true);
     must(smp__moves_weigh(&moves, &after, plan, graph, 2, false, &again));
     assert_int_equal(again.host_of[2], 1);
-    smp__moves_end(&moves, false, false, -1);
+    smp__moves_end(&moves, false, false);
     assert_null(moves.held);
     smp__move_free(&before, &first);
     smp__move_free(&after, &then);
@@ -122,7 +123,8 @@ static void test_idle_host(void **state)
     must(smp__moves_weigh(&moves, &before, four, graph[0], 2, false, &first));
     must(smp__moves_take(&moves, &before, &first));
     moves.launched = true;
-    smp__moves_end(&moves, true, true, 1);
+    smp__moves_end(&moves, true, true);
+    smp__moves_lose(&moves, 1);
     must(smp__moves_weigh(&moves, &after, two, graph[1], 2, false, &then));
     assert_int_equal(then.host_of[0], 0);
     assert_int_equal(then.host_of[1], 2);
@@ -170,6 +172,7 @@ static void check_choice(const smp__plans *plans, smp__elastic_options *options)
         assert_true(job.moves.bytes == -1);
         job.moves.launched = true;
         job.lost_host = 1;
+        host[1].lost = true;
         slot[1].present = false;
         must(smp__elastic_place(&job, 2, path, sizeof path));
         assert_int_equal(strstr(path, "-as-") != NULL, moves_count);
@@ -177,6 +180,23 @@ static void check_choice(const smp__plans *plans, smp__elastic_options *options)
         assert_int_equal(picked[0], 0);
         assert_true(!moves_count || picked[1] == 3);
         assert_true(job.moves.step_us == (moves_count ? plans->alike : plans->of)[2].step_us);
+        assert_false(host[1].lost);
+        /* two at once, which come back with nothing: both lack all that one has */
+        slot[1].present = true;
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        job.moves.launched = true;
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        assert_true(job.moves.bytes == 0);
+        host[1].lost = true;
+        job.moves.launched = true;
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        const int64_t one = job.moves.bytes;
+        job.moves.launched = true;
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        host[1].lost = host[2].lost = true;
+        job.moves.launched = true;
+        must(smp__elastic_place(&job, 4, path, sizeof path));
+        assert_true(one > 0 && job.moves.bytes > one);
         smp__moves_free(&job.moves);
         unlink(kept);
     }

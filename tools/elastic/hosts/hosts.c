@@ -127,6 +127,7 @@ static void lose(smp__hosts *h, int i, const char *why)
         h->lost = i;
         h->lost_s = host->link.silent_s;
     }
+    host->lost = host->lost || was_up;
     lose_ranks(h, i);
     smp__agent_link_cut(&host->link);
     host->state = SMP__HOST_DOWN;

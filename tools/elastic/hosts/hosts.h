@@ -24,6 +24,7 @@ typedef struct smp__host {
     smp__agent_link link;
     bool tried; /* its first agent has answered, or has not in time */
     bool used;  /* by the incarnation */
+    bool lost;  /* since its ranks' places were chosen last (placing.c): it may have kept nothing */
     double since_s, again_s, pause_s;
 } smp__host;
 

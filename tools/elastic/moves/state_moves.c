@@ -175,15 +175,19 @@ static void hold_parts(smp__moves *moves)
     }
 }
 
-void smp__moves_end(smp__moves *moves, bool kept, bool in_memory, int lost_host)
+void smp__moves_lose(smp__moves *moves, int host)
+{
+    if (host < moves->n_held)
+        smp__spans_free(&moves->held[host]);
+}
+
+void smp__moves_end(smp__moves *moves, bool kept, bool in_memory)
 {
     const bool other = kept && moves->launched; /* state than before */
     if (!in_memory || (other && moves->n_part == 0))
         forget_held(moves);
     else if (other)
         hold_parts(moves);
-    if (lost_host >= 0 && lost_host < moves->n_held)
-        smp__spans_free(&moves->held[lost_host]);
     forget_parts(moves);
     moves->launched = false;
 }

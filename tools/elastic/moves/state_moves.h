@@ -44,8 +44,9 @@ smp_status smp__moves_weigh(const smp__moves *moves, const smp__places *places,
 smp_status smp__moves_take(smp__moves *moves, const smp__places *places, smp__move *move);
 /* The incarnation has ended. kept: it had completed a state, which is what hosts have now (not
  * known where its parts were not taken); else that is what it was, and with nothing in_memory,
- * nothing. lost_host: -1: none. */
-void smp__moves_end(smp__moves *moves, bool kept, bool in_memory, int lost_host);
+ * nothing. */
+void smp__moves_end(smp__moves *moves, bool kept, bool in_memory);
+void smp__moves_lose(smp__moves *moves, int host); /* it has nothing any more */
 void smp__move_free(const smp__places *places, smp__move *move);
 void smp__moves_free(smp__moves *moves);
 
