@@ -18,6 +18,7 @@ typedef struct smp__slot {
     int failures;
     int64_t failed_at; /* the step of the last */
     double speed;      /* share of the usual one at which it was found (slow_devices.h); 0: usual */
+    double told_speed; /* as events have it */
     int times_slow;    /* found so, one after another */
     double slow_s;     /* smp_clock_s of the last */
     int slow_in;       /* ... incarnation */

@@ -65,7 +65,7 @@ static smp_status read_slow(const smp_yaml_node *list, smp__slots *slots)
         const int slot = smp__slot_find(slots, name);
         if (slot < 0)
             continue;
-        slots->slot[slot].speed = speed < 1.0 ? speed : 0.0;
+        slots->slot[slot].speed = slots->slot[slot].told_speed = speed < 1.0 ? speed : 0.0;
         slots->slot[slot].times_slow = times;
         slots->slot[slot].slow_s = smp_clock_s();
     }

@@ -33,6 +33,24 @@ static bool take_turns(const smp__elastic_job *job)
            smp__elastic_most_on_host(job) > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* Whoever reads events, or goes on with the job, knows the speeds, why ever they are others: a host
+ * that has gone and devices that are named anew are forgiven elsewhere. */
+static void tell_speeds(smp__elastic_job *job)
+{
+    bool changed = false;
+    for (int i = 0; i < job->slots.n; i++) {
+        smp__slot *at = &job->slots.slot[i];
+        if (at->speed == at->told_speed)
+            continue;
+        changed = true;
+        at->told_speed = at->speed;
+        smp__events_put(&job->events, "slow", "\"device\": %d, \"host\": \"%s\", \"speed\": %.2f",
+                        i, job->hosts.host[at->host].name, at->speed > 0.0 ? at->speed : 1.0);
+    }
+    if (changed)
+        smp__elastic_write_record(job);
+}
+
 static void note_speed(smp__elastic_job *job, int slot, double speed)
 {
     smp__slot *at = &job->slots.slot[slot];
@@ -46,14 +64,12 @@ static void note_speed(smp__elastic_job *job, int slot, double speed)
     at->slow_s = now_s;
     if (is_picked(job, slot))
         job->slow.since_s = now_s;
-    smp__events_put(&job->events, "slow", "\"device\": %d, \"host\": \"%s\", \"speed\": %.2f", slot,
-                    job->hosts.host[at->host].name, speed > 0.0 ? speed : 1.0);
     if (speed > 0.0)
         smp__events_say("device %s is slow after step %lld: it runs at %.2f of its usual speed",
                         name, (long long)job->rows.at, speed);
     else
         smp__events_say("device %s runs at its usual speed again", name);
-    smp__elastic_write_record(job);
+    tell_speeds(job);
 }
 
 void smp__slow_tell(void *context, int rank, double times)
@@ -102,6 +118,7 @@ void smp__slow_look(smp__elastic_job *job)
     int picked[SMP__ELASTIC_DEVICES];
     smp__speeds speeds;
     forget_old(job);
+    tell_speeds(job);
     const int n = smp__slots_count(&job->slots);
     smp__slots_pick(&job->slots, n, picked);
     speeds_of(job, picked, n, &speeds);

@@ -409,7 +409,7 @@ static smp_status take_slow(smp__life_state *s, const smp_yaml_node *event)
     SMP_TRY(smp__field_double(event, "event", "speed", 0.0, 1.0, &speed));
     return note(s,
                 speed < 1.0 ? "device %d is slow: %d %% of its usual speed"
-                            : "device %d runs at its usual speed again",
+                            : "device %d is no longer taken for slow",
                 device, (int)(100.0 * speed + 0.5));
 }
 

@@ -58,6 +58,27 @@ static void job_open(made_job *m)
     smp__slow_look(job);
 }
 
+static void events_begin(made_job *m)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/events", folder);
+    assert_int_equal(smp__events_open(path, &m->job.events), SMP_OK);
+}
+
+/* What was told since is this. */
+static void expect_events(made_job *m, const char *part)
+{
+    char path[300], *text = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/events", folder);
+    smp__events_close(&m->job.events);
+    assert_int_equal(smp_file_read(path, 4096, &text, &bytes), SMP_OK);
+    if (!strstr(text, part))
+        fail_msg("'%s' is not in '%s'", part, text);
+    free(text);
+    unlink(path);
+}
+
 static void job_close(made_job *m)
 {
     char path[300];
@@ -260,8 +281,10 @@ static void test_slow_device_is_tried_again(void **state)
     smp__slow_look(job);
     assert_true(slot->speed > 0.0);
     slot->slow_s -= 2.0;
+    events_begin(&m);
     smp__slow_look(job);
     assert_true(slot->speed == 0.0);
+    expect_events(&m, "\"event\": \"slow\", \"device\": 1, \"host\": \"h\", \"speed\": 1.00}");
     smp__slow_tell(job, 1, 1.0); /* of another device, which is not slow: nothing */
     slot->speed = 0.4;
     slot->times_slow = 3;

@@ -268,7 +268,7 @@ static void test_life_of_a_slow_device(void **state)
     assert_int_equal(life.n_turn, 3);
     assert_string_equal(life.turn[0].what, "device 1 is slow: 35 % of its usual speed");
     assert_string_equal(life.turn[1].what, "another plan, as fast as devices are");
-    assert_string_equal(life.turn[2].what, "device 1 runs at its usual speed again");
+    assert_string_equal(life.turn[2].what, "device 1 is no longer taken for slow");
     smp__life_free(&life);
 }
 
