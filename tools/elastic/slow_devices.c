@@ -122,7 +122,8 @@ void smp__slow_look(smp__elastic_job *job)
     const int n = smp__slots_count(&job->slots);
     smp__slots_pick(&job->slots, n, picked);
     speeds_of(job, picked, n, &speeds);
-    if (!smp__speeds_name(&speeds) || speeds.name[0] == '\0')
+    smp__speeds_name(&speeds);
+    if (speeds.name[0] == '\0')
         speeds.n = 0;
     if (job->plans.of)
         smp__plans_set_speeds(&job->plans, &speeds);

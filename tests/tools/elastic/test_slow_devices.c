@@ -108,14 +108,20 @@ static void test_slow_speeds_are_named(void **state)
 {
     static smp__speeds speeds = {.n = 6, .speed = {1, 1, 0.6, 1, 1, 0.05}};
     (void)state;
-    assert_true(smp__speeds_name(&speeds));
+    smp__speeds_name(&speeds);
     assert_string_equal(speeds.name, "2x60-5x5");
     assert_true(smp__speeds_least(&speeds) == 0.05);
     speeds.n = SMP__ELASTIC_DEVICES;
     for (int i = 0; i < speeds.n; i++)
         speeds.speed[i] = 0.5;
-    assert_false(smp__speeds_name(&speeds));
-    assert_string_equal(speeds.name, "");
+    char name[2][SMP__SPEEDS_NAME];
+    for (int k = 0; k < 2; k++) { /* too long a list: another one has another name */
+        speeds.speed[300] -= 0.05;
+        smp__speeds_name(&speeds);
+        assert_int_equal(strncmp(speeds.name, "512-slow-", 9), 0);
+        memcpy(name[k], speeds.name, sizeof name[k]);
+    }
+    assert_string_not_equal(name[0], name[1]);
 }
 
 /* What a plan that knows of a slow device says of a step is what it takes, and less than by the
@@ -156,6 +162,29 @@ static void test_slow_devices_are_planned_for(void **state)
     smp_plan_destroy(plan);
     unlink(path[0]);
     unlink(path[1]);
+}
+
+/* Of many devices most are slow, each at another speed. */
+static void test_many_slow_devices_are_planned_for(void **state)
+{
+    static double speed[32];
+    char path[300];
+    smp_options options = smp_options_default();
+    smp_plan *plan = NULL;
+    (void)state;
+    snprintf(path, sizeof path, "%s/plan.yaml", folder);
+    for (int i = 0; i < 32; i++)
+        speed[i] = i < 24 ? 0.05 * (1 + i % 19) : 1.0;
+    options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
+    options.planning.effort = SMP_EFFORT_QUICK;
+    options.planning.devices = options.planning.n_speed = 32;
+    options.planning.global_batch = 64;
+    options.planning.speed = speed;
+    assert_int_equal(smp_plan_write(&options, path), SMP_OK);
+    assert_int_equal(smp_plan_read(path, &plan), SMP_OK);
+    assert_int_equal(smp_plan_processes(plan), 32);
+    smp_plan_destroy(plan);
+    unlink(path);
 }
 
 /* A group of devices is as fast as its slowest. */
@@ -396,6 +425,7 @@ int main(void)
         cmocka_unit_test(test_slow_speed),
         cmocka_unit_test(test_slow_speeds_are_named),
         cmocka_unit_test(test_slow_devices_are_planned_for),
+        cmocka_unit_test(test_many_slow_devices_are_planned_for),
         cmocka_unit_test(test_slow_devices_of_a_group),
         cmocka_unit_test(test_slow_device_changes_the_plan),
         cmocka_unit_test(test_slow_device_recovers),

@@ -1,29 +1,33 @@
 /* Speeds of ranks' devices; see the header. */
 #include "tools/elastic/speeds/plan_speeds.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
+#include "graph/base/text.h"
 #include "schedule/simulate/simulate.h"
 
 enum { SPEED_STEPS = 20, DOUBLINGS = 5 };
 static const double first_pause_s = 600.0;
 
-bool smp__speeds_name(smp__speeds *s)
+void smp__speeds_name(smp__speeds *s)
 {
-    int length = 0;
+    const size_t size = sizeof s->name;
+    size_t length = 0;
+    int slow = 0;
     s->name[0] = '\0';
     for (int i = 0; i < s->n; i++) {
         if (s->speed[i] >= 1.0)
             continue;
-        length += snprintf(s->name + length, sizeof s->name - (size_t)length, "%s%dx%.0f",
-                           length > 0 ? "-" : "", i, 100.0 * s->speed[i]);
-        if (length >= (int)sizeof s->name) {
-            s->name[0] = '\0';
-            return false;
-        }
+        slow++;
+        if (length < size)
+            length += (size_t)snprintf(s->name + length, size - length, "%s%dx%.0f",
+                                       length > 0 ? "-" : "", i, 100.0 * s->speed[i]);
     }
-    return true;
+    if (length >= size)
+        snprintf(s->name, size, "%d-slow-%016" PRIx64, slow,
+                 smp_hash(0, s->speed, (size_t)s->n * sizeof *s->speed));
 }
 
 double smp__speeds_least(const smp__speeds *s)

@@ -3,8 +3,6 @@
 #ifndef SMP_TOOLS_ELASTIC_SPEEDS_PLAN_SPEEDS_H
 #define SMP_TOOLS_ELASTIC_SPEEDS_PLAN_SPEEDS_H
 
-#include <stdbool.h>
-
 #include "graph/base/status.h"
 
 enum { SMP__SPEEDS_NAME = 128, SMP__SPEEDS_MOST = 512 };
@@ -12,12 +10,13 @@ enum { SMP__SPEEDS_NAME = 128, SMP__SPEEDS_MOST = 512 };
 
 typedef struct smp__speeds {
     int n;                          /* ranks; 0: none */
-    char name[SMP__SPEEDS_NAME];    /* "2x60-5x45": ranks 2 and 5, in percent; "": all alike */
+    char name[SMP__SPEEDS_NAME];    /* "2x60-5x45": ranks 2 and 5, in percent; of many that are slow
+                                       "24-slow-HASH"; "": all alike */
     double speed[SMP__SPEEDS_MOST]; /* [n] share of the usual one, 0.05 to 1 */
 } smp__speeds;
 
-/* Names them. false: too many are slow for a name. */
-bool smp__speeds_name(smp__speeds *speeds);
+/* Names them: others have another name. */
+void smp__speeds_name(smp__speeds *speeds);
 /* The least of them; 1 where there is none. */
 double smp__speeds_least(const smp__speeds *speeds);
 /* Predicts a step of the plan in a file, on devices of these speeds. Errors: as of reading and
