@@ -218,6 +218,8 @@ void smp__elastic_change(smp__elastic_job *job)
     for (int i = 0; i < job->devices && gone < 0; i++)
         gone = smp__slot_usable(&job->slots.slot[job->picked[i]]) ? -1 : job->picked[i];
     const int at_hand = smp__slots_count(&job->slots);
+    job->slow.ends =
+        job->slow.ends && gone < 0 && job->life == SMP__LIFE_END; /* else for devices */
     job->told_idle = false;
     smp__events_put(&job->events, "devices", "\"at_hand\": %d", at_hand);
     if (job->life == SMP__LIFE_WAIT || job->life == SMP__LIFE_PLAN ||
