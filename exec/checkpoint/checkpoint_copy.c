@@ -49,9 +49,11 @@ smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n)
 }
 
 static smp_status copy_span(int from, const char *from_path, int to, const char *to_path,
-                            smp__span span, char *block)
+                            smp__span span, const smp__meanwhile *meanwhile, char *block)
 {
     for (int64_t at = span.begin, n; at < span.end; at += n) {
+        if (meanwhile)
+            SMP_TRY(meanwhile->call(meanwhile->of));
         n = span.end - at < BLOCK ? span.end - at : BLOCK;
         SMP_TRY(smp__checkpoint_transfer(from, block, n, at, false, from_path));
         SMP_TRY(smp__checkpoint_transfer(to, block, n, at, true, to_path));
@@ -60,19 +62,21 @@ static smp_status copy_span(int from, const char *from_path, int to, const char 
 }
 
 static smp_status put_state(const smp__kept_folder *folder, const char *kept,
-                            const smp__kept_state *state, int to, const char *to_path)
+                            const smp__kept_state *state, int to, const char *to_path,
+                            const smp__meanwhile *meanwhile)
 {
     char *block = malloc(BLOCK);
     smp_status status = block ? SMP_OK : smp_fail_memory(BLOCK);
     for (int32_t i = 0; i < state->spans.n && status == SMP_OK; i++)
         status = copy_span(smp__kept_file(folder, state->place), kept, to, to_path,
-                           state->spans.at[i], block);
+                           state->spans.at[i], meanwhile, block);
     free(block);
     return status == SMP_OK ? smp__checkpoint_sync(to, to_path) : status;
 }
 
 smp_status smp__kept_put_ranges(const char *kept, uint64_t id, int64_t step, int to,
-                                const char *to_path, int64_t *bytes)
+                                const char *to_path, const smp__meanwhile *meanwhile,
+                                int64_t *bytes)
 {
     smp__kept_folder *folder = NULL;
     *bytes = 0;
@@ -83,7 +87,7 @@ smp_status smp__kept_put_ranges(const char *kept, uint64_t id, int64_t step, int
         smp__kept_state state;
         status = smp__kept_look(folder, place, &state);
         if (status == SMP_OK && state.step == step && state.id == id)
-            status = put_state(folder, kept, &state, to, to_path);
+            status = put_state(folder, kept, &state, to, to_path, meanwhile);
         if (status == SMP_OK && state.step == step && state.id == id)
             *bytes = smp__spans_bytes(&state.spans);
         smp__kept_state_free(&state);
@@ -186,16 +190,19 @@ static smp_status find_last(const smp__kept_state *states, int n, const smp__kep
     return SMP_OK;
 }
 
-static smp_status copy_state(const char *from, const smp__kept_state *state, const char *to)
+static smp_status copy_state(const char *from, const smp__kept_state *state, const char *to,
+                             const smp__meanwhile *meanwhile)
 {
     smp__checkpoint_copy *copy = NULL;
     int64_t bytes;
     SMP_TRY(smp__checkpoint_copy_begin(to, state->step, state->bytes, &copy));
-    return smp__checkpoint_copy_end(
-        copy, smp__kept_put_ranges(from, state->id, state->step, copy->file, copy->part, &bytes));
+    return smp__checkpoint_copy_end(copy,
+                                    smp__kept_put_ranges(from, state->id, state->step, copy->file,
+                                                         copy->part, meanwhile, &bytes));
 }
 
-smp_status smp__checkpoint_copy_last(const char *from, const char *to, int64_t *step)
+smp_status smp__checkpoint_copy_last(const char *from, const char *to,
+                                     const smp__meanwhile *meanwhile, int64_t *step)
 {
     smp__kept_state *states = NULL;
     const smp__kept_state *last = NULL;
@@ -207,7 +214,7 @@ smp_status smp__checkpoint_copy_last(const char *from, const char *to, int64_t *
     if (status == SMP_OK)
         status = find_last(states, n, &last);
     if (status == SMP_OK && last)
-        status = copy_state(from, last, to);
+        status = copy_state(from, last, to, meanwhile);
     if (status == SMP_OK && last)
         *step = last->step;
     smp__kept_states_free(states, n);

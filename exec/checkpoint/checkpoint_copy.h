@@ -12,10 +12,16 @@
  * malloc'ed (smp__kept_states_free). A folder that is not there holds nothing. SMP_ERR_INPUT: it is
  * not the user's own. */
 smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n);
+/* What a copy calls before each MiB; a failure ends it, and is its own. NULL: nothing. */
+typedef struct smp__meanwhile {
+    smp_status (*call)(void *of);
+    void *of;
+} smp__meanwhile;
 /* Writes what a folder has of a state (id, step) to a file, at the same offsets, and syncs it.
  * *bytes: how many; 0: it has nothing of it. to_path: for messages. */
 smp_status smp__kept_put_ranges(const char *kept, uint64_t id, int64_t step, int to,
-                                const char *to_path, int64_t *bytes);
+                                const char *to_path, const smp__meanwhile *meanwhile,
+                                int64_t *bytes);
 
 /* A copy that becomes what was saved last in directory `to`, whose lock it takes: a file of `bytes`
  * under a temporary name, to which machines write what they have, any number at a time.
@@ -31,8 +37,9 @@ smp_status smp__checkpoint_copy_end(smp__checkpoint_copy *copy, smp_status statu
 /* Copies the state kept last in `from`, where one machine has all of it, to `to`, unless what is
  * there was saved later (smp__kept_is_later): then *step is 0, else its step. It becomes what was
  * saved last, is on the disk, and counts once it is whole. Takes the lock of `to` while it copies.
- * Errors: SMP_ERR_INPUT as of smp__folder_lock_take and smp__kept_is_later; SMP_ERR_FAILED, nothing
- * has changed. */
-smp_status smp__checkpoint_copy_last(const char *from, const char *to, int64_t *step);
+ * Errors: SMP_ERR_INPUT as of smp__folder_lock_take and smp__kept_is_later; SMP_ERR_FAILED; as of
+ * `meanwhile`. Then nothing has changed. */
+smp_status smp__checkpoint_copy_last(const char *from, const char *to,
+                                     const smp__meanwhile *meanwhile, int64_t *step);
 
 #endif

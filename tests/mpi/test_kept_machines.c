@@ -541,7 +541,7 @@ static void test_copy(void **state)
         for (int number = 0; number < 4; number++) {
             int64_t bytes;
             must(smp__kept_put_ranges(folder_of(number), last->id, last->step, file, "the copy",
-                                      &bytes));
+                                      NULL, &bytes));
             assert_int_equal(bytes > 0, number != 2); /* whose folder is gone */
         }
         close(file);

@@ -40,9 +40,10 @@ static bool save_kept(smp__elastic_job *job)
     /* Hosts that ranks have left may still have something; a program may not have saved. */
     if (job->code == 0 && !job->options->command)
         return job->hosts.n == 1 || remove_kept(job);
-    const smp_status status = job->hosts.n > 1
-                                  ? smp__hosts_save(&job->hosts, job->folder, &step)
-                                  : smp__checkpoint_copy_last(job->keep, job->folder, &step);
+    const smp__meanwhile meanwhile = {smp__elastic_meanwhile, job};
+    const smp_status status =
+        job->hosts.n > 1 ? smp__hosts_save(&job->hosts, job->folder, &step)
+                         : smp__checkpoint_copy_last(job->keep, job->folder, &meanwhile, &step);
     if (status != SMP_OK) {
         smp__events_say("%s; the state stays in memory, %s", smp_last_error(), job->keep);
         if (job->code == 0 || job->code == SMP__EXIT_STOPPED) /* which say: saved */

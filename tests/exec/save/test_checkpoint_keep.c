@@ -300,6 +300,12 @@ static void test_keep_other_branch(void **state)
     remove_kept();
 }
 
+static smp_status end_copy(void *of)
+{
+    assert_ptr_equal(of, saved);
+    return smp_fail(SMP_ERR_INPUT, "signal");
+}
+
 /* Memory gets to the disk unless that was saved later, of whatever step. */
 static void test_keep_is_copied(void **state)
 {
@@ -309,9 +315,16 @@ static void test_keep_is_copied(void **state)
     smp *job = save_steps(7, 7, losses);
     smp_finalize(job);
     run_saving(5, 2, losses);
-    must(smp__checkpoint_copy_last(kept, saved, &copied));
+    /* ... unless that is ended: then nothing is left of it */
+    assert_int_equal(
+        smp__checkpoint_copy_last(kept, saved, &(smp__meanwhile){end_copy, saved}, &copied),
+        SMP_ERR_INPUT);
+    assert_string_equal(smp_last_error(), "signal");
+    assert_int_equal(copied, 0);
+    assert_int_equal(access(file_of(5), F_OK), -1);
+    must(smp__checkpoint_copy_last(kept, saved, NULL, &copied));
     assert_int_equal(copied, 5);
-    must(smp__checkpoint_copy_last(kept, saved, &copied));
+    must(smp__checkpoint_copy_last(kept, saved, NULL, &copied));
     assert_int_equal(copied, 0);
     remove_kept();
     job = open_job("adamw");

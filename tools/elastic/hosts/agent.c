@@ -170,7 +170,7 @@ static smp_status put_state(agent *a, uint64_t id, int64_t step, const char *pat
     const int to = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (to < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: %s", path, strerror(errno));
-    const smp_status status = smp__kept_put_ranges(a->keep, id, step, to, path, &bytes);
+    const smp_status status = smp__kept_put_ranges(a->keep, id, step, to, path, NULL, &bytes);
     close(to);
     if (status == SMP_OK)
         smp_text_append(&a->unsent, "put %" PRId64 "\n", bytes);
