@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/kept_folder.h"
 
@@ -45,6 +46,30 @@ smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n)
     }
     smp__kept_states_free(found, SMP__KEPT_PLACES);
     *n = 0;
+    return status;
+}
+
+smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later)
+{
+    smp__kept_state *states = NULL;
+    const smp__kept_state *best = NULL;
+    smp__saved *on_disk = NULL;
+    int n = 0, n_disk = 0;
+    *later = false;
+    if (access(checkpoint, F_OK) != 0)
+        return SMP_OK;
+    smp_status status = smp__kept_states(kept, &states, &n);
+    if (status == SMP_OK)
+        status = smp__checkpoint_list(checkpoint, &on_disk, &n_disk);
+    for (int i = 0; i < n; i++)
+        if (states[i].named && states[i].number != INT64_MAX &&
+            (!best || smp__kept_is_better(&states[i], best)))
+            best = &states[i];
+    const smp__saved *last = smp__checkpoint_last(on_disk, n_disk);
+    *later =
+        status == SMP_OK && best && (!last || smp__kept_is_after(best, last->saved, last->step));
+    smp__kept_states_free(states, n);
+    free(on_disk);
     return status;
 }
 

@@ -12,6 +12,11 @@
  * malloc'ed (smp__kept_states_free). A folder that is not there holds nothing. SMP_ERR_INPUT: it is
  * not the user's own. */
 smp_status smp__kept_states(const char *kept, smp__kept_state **states, int *n);
+/* Is the best state that has a name there (smp__kept_is_better), of those that can be read, later
+ * than what was saved last in the directory (smp__kept_is_after), or is nothing saved there?
+ * Without the directory what is kept is of no job that could go on. SMP_ERR_INPUT: as of
+ * smp__kept_states, or the directory cannot be read. */
+smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later);
 /* What a copy calls before each MiB; a failure ends it, and is its own. NULL: nothing. */
 typedef struct smp__meanwhile {
     smp_status (*call)(void *of);

@@ -103,28 +103,6 @@ static smp_status open_own(const char *path, int *directory)
                     strerror(errno));
 }
 
-smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later)
-{
-    smp__saved *in_memory = NULL, *on_disk = NULL;
-    int n_memory = 0, n_disk = 0, directory;
-    *later = false;
-    if (access(kept, F_OK) != 0 || access(checkpoint, F_OK) != 0)
-        return SMP_OK;
-    smp_status status = open_own(kept, &directory);
-    if (directory >= 0)
-        close(directory);
-    if (status == SMP_OK)
-        status = smp__checkpoint_list(kept, &in_memory, &n_memory);
-    if (status == SMP_OK)
-        status = smp__checkpoint_list(checkpoint, &on_disk, &n_disk);
-    const smp__saved *state = smp__checkpoint_last(in_memory, n_memory),
-                     *last = smp__checkpoint_last(on_disk, n_disk);
-    *later = state && (!last || state->saved >= last->saved);
-    free(in_memory);
-    free(on_disk);
-    return status;
-}
-
 /* Calls `see` for each name in the folder that begins so. */
 static smp_status walk(const smp__kept_folder *f, const char *begin,
                        void (*see)(const smp__kept_folder *f, const char *name, void *of), void *of)

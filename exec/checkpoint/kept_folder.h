@@ -20,11 +20,6 @@ typedef struct smp__kept_folder smp__kept_folder;
 /* Where jobs that save into a directory keep their states unless they are told: a name of its real
  * path, which need not be there yet. SMP_ERR_INPUT: nor is what it is to lie in. */
 smp_status smp__kept_default(const char *checkpoint, char path[SMP__CHECKPOINT_PATH_BYTES]);
-/* Was the state kept last begun after what was saved last in the directory, or is nothing saved
- * there? Without the directory what is kept is of no job that could go on. SMP_ERR_INPUT: what is
- * kept is not the user's own, or a folder cannot be read. */
-smp_status smp__kept_is_later(const char *kept, const char *checkpoint, bool *later);
-
 /* SMP_ERR_INPUT: the two are one folder, by whatever names. */
 smp_status smp__kept_spares(const char *kept, const char *checkpoint);
 

@@ -236,9 +236,7 @@ static smp_status is_complete(const smp__kept_state *states, int n, int first, b
     return status;
 }
 
-/* The branch before the number: a save that is begun counts from its beginning, and a machine that
- * was away then may come back with the number of one that was never complete. */
-static bool is_better(const smp__kept_state *a, const smp__kept_state *b)
+bool smp__kept_is_better(const smp__kept_state *a, const smp__kept_state *b)
 {
     const bool a_unread = a->number == INT64_MAX, b_unread = b->number == INT64_MAX;
     if (a_unread != b_unread)
@@ -261,7 +259,7 @@ smp_status smp__kept_choose(const smp__kept_state *states, int n, int *chosen, i
         SMP_TRY(is_complete(states, n, i, &complete));
         if (!complete)
             continue;
-        for (; at > 0 && is_better(&states[i], &states[chosen[at - 1]]); at--)
+        for (; at > 0 && smp__kept_is_better(&states[i], &states[chosen[at - 1]]); at--)
             chosen[at] = chosen[at - 1];
         chosen[at] = i;
         ++*n_chosen;

@@ -49,10 +49,12 @@ bool smp__kept_state_parse(const char *line, smp__kept_state *out);
  * is spoilt. SMP_ERR_FAILED: a line is none, or names none of so many machines. */
 smp_status smp__kept_states_parse(char *text, int machines, smp__kept_state **states, int *n);
 
+/* A later branch is better, then what follows a later save (one that is begun counts from its
+ * beginning, and a machine that was away then may come back with the number of one that was never
+ * complete), then a later step; a header that cannot be read is first, as it is to be reported. */
+bool smp__kept_is_better(const smp__kept_state *a, const smp__kept_state *b);
 /* Of what several machines have, the first of each state that can be gone on from, best first: it
- * has a name on one of them, and together they have all of its bytes. A later branch is better,
- * then what follows a later save, then a later step; a header that cannot be read is first, as it
- * is to be reported. chosen: [n]. */
+ * has a name on one of them, and together they have all of its bytes. chosen: [n]. */
 smp_status smp__kept_choose(const smp__kept_state *states, int n, int *chosen, int *n_chosen);
 /* Is a state later than the save of that number and step? A save that was only begun may have left
  * its number to another one, which was made without what is in this state. */

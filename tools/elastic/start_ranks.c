@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/checkpoint/kept_folder.h"
+#include "exec/checkpoint/checkpoint_copy.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "graph/base/clock.h"
 #include "tools/elastic/hosts/agent.h"
 #include "tools/elastic/hosts/agent_command.h"

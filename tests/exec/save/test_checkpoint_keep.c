@@ -7,6 +7,7 @@
 #include "exec/checkpoint/folder_lock.h"
 #include "exec/checkpoint/kept_folder.h"
 #include "exec/save/checkpoint_keep.h"
+#include "exec/save/checkpoint_part.h"
 #include "tests/exec/checkpoint_fixture.h"
 
 static char kept[128];
@@ -333,6 +334,35 @@ static void test_keep_is_copied(void **state)
     smp_finalize(job);
 }
 
+/* A save was begun, and nobody knows whether it became complete; another job gave its number to
+ * another step. That is later than what was kept after the first. */
+static void test_keep_begun_save(void **state)
+{
+    (void)state;
+    double losses[8];
+    int64_t copied;
+    bool later;
+    smp *job = open_keeping("adamw", 1);
+    step(job);
+    job->saving->number = 1;
+    job->saving->begun_step = 1;
+    for (int s = 0; s < 4; s++)
+        step(job);
+    smp_finalize(job);
+    must(smp__kept_is_later(kept, saved, &later));
+    assert_true(later); /* than nothing */
+    smp_finalize(save_steps(3, 3, losses));
+    must(smp__kept_is_later(kept, saved, &later));
+    assert_false(later);
+    must(smp__checkpoint_copy_last(kept, saved, NULL, &copied));
+    assert_int_equal(copied, 0);
+    unlink(file_of(3));
+    smp_finalize(save_steps(1, 1, losses)); /* it is the one */
+    must(smp__kept_is_later(kept, saved, &later));
+    assert_true(later);
+    remove_kept();
+}
+
 /* What is damaged in memory is passed over, and names of steps that are to come go. */
 static void test_keep_damaged(void **state)
 {
@@ -553,7 +583,7 @@ int main(int argc, char **argv)
         TEST(bytes),          TEST(goes_back),    TEST(refused),         TEST(no_room),
         TEST(folder_removed), TEST(beats),        TEST(default_folder),  TEST(unsaved),
         TEST(nothing_left),   TEST(others),       TEST(one_is_there),    TEST(branch_left),
-        TEST(unnamed),        TEST(other_branch), TEST(is_copied),
+        TEST(unnamed),        TEST(other_branch), TEST(is_copied),       TEST(begun_save),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
