@@ -12,7 +12,7 @@
 
 #include "graph/base/clock.h"
 #include "graph/yaml/yaml_field.h"
-#include "tools/elastic/speeds/plan_speeds.h"
+#include "profile/device/cluster.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -60,7 +60,7 @@ static smp_status read_slow(const smp_yaml_node *list, smp__slots *slots)
         SMP_TRY(smp_yaml_known_keys(map, "slow", keys, sizeof keys / sizeof keys[0]));
         SMP_TRY(smp__field(map, "slow", "device", &device));
         SMP_TRY(smp_yaml_string(device, "slow: device", &name));
-        SMP_TRY(smp__field_double(map, "slow", "speed", SMP__LEAST_SPEED, 1.0, &speed));
+        SMP_TRY(smp__field_double(map, "slow", "speed", SMP_LEAST_SPEED, 1.0, &speed));
         SMP_TRY(smp__field_int(map, "slow", "times", 0, INT_MAX / 2, &times));
         const int slot = smp__slot_find(slots, name);
         if (slot < 0)

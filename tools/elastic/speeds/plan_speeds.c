@@ -62,7 +62,7 @@ smp_status smp__speeds_step(const char *path, const smp__speeds *s, double *step
 double smp__slow_speed(double times, double before)
 {
     const double step = 1.0 / SPEED_STEPS;
-    const double speed = fmax(SMP__LEAST_SPEED, step * round(SPEED_STEPS / times));
+    const double speed = fmax(step, step * round(SPEED_STEPS / times));
     if (times <= 1.0 || speed >= 1.0)
         return 0.0;
     return before > 0.0 && fabs(speed - before) < 1.5 * step ? before : speed;

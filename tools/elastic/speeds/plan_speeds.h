@@ -6,7 +6,6 @@
 #include "graph/base/status.h"
 
 enum { SMP__SPEEDS_NAME = 128, SMP__SPEEDS_MOST = 512 };
-#define SMP__LEAST_SPEED 0.05
 
 typedef struct smp__speeds {
     int n;                          /* ranks; 0: none */
