@@ -19,10 +19,11 @@
 
 #include "exec/checkpoint/heartbeat.h"
 #include "graph/base/clock.h"
+#include "tests/tools/scratch_folder.h"
 #include "tools/elastic/hosts/agent.h"
 #include "tools/elastic/hosts/agent_link.h"
 
-static char folder[256], keep[300];
+static char keep[300];
 
 /* An agent in a process of its own. */
 typedef struct talk {
@@ -378,21 +379,13 @@ static void test_link_survives(void **state)
     expect_heard("failed 0 out of order\\n", true, 0);
 }
 
-static int make_folder(void **state)
+static int set_up(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    if (!mkdtemp(folder))
+    if (make_folder(state) != 0)
         return -1;
     snprintf(keep, sizeof keep, "%s/keep", folder);
     signal(SIGPIPE, SIG_IGN);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder) != 0;
 }
 
 int main(void)
@@ -406,5 +399,5 @@ int main(void)
         cmocka_unit_test(test_agent_refuses),
         cmocka_unit_test(test_link_survives),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -11,10 +11,11 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/scratch_folder.h"
 #include "tools/elastic/device_slots.h"
 #include "tools/elastic/plans.h"
 
-static char folder[256], path[300];
+static char path[300];
 
 static void write_devices(const char *text)
 {
@@ -167,20 +168,12 @@ static void test_blocks_leave_room(void **state)
     assert_int_equal(smp__plans_choose_blocks(1, 1, 8), 1);
 }
 
-static int make_folder(void **state)
+static int set_up(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    if (!mkdtemp(folder))
+    if (make_folder(state) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/devices", folder);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder) != 0;
 }
 
 int main(void)
@@ -190,5 +183,5 @@ int main(void)
         cmocka_unit_test(test_slots_that_are_slow), cmocka_unit_test(test_slots_of_hosts),
         cmocka_unit_test(test_blocks_leave_room),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

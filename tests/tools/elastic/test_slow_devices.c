@@ -13,11 +13,10 @@
 
 #include "graph/base/clock.h"
 #include "smp.h"
+#include "tests/tools/scratch_folder.h"
 #include "tools/elastic/elastic_job.h"
 
 enum { DEVICES = 3, UNEVEN = DEVICES + 1 };
-
-static char folder[256];
 
 /* A job of three devices, of which nothing runs in fact. */
 typedef struct made_job {
@@ -408,19 +407,6 @@ static void test_long_events_are_whole(void **state)
     assert_non_null(strstr(text, "1]}\n"));
     free(text);
     unlink(path);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder) != 0;
 }
 
 int main(void)

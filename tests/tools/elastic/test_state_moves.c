@@ -13,11 +13,10 @@
 #include <cmocka.h>
 
 #include "exec/start/planning.h"
+#include "tests/tools/scratch_folder.h"
 #include "tools/elastic/elastic_job.h"
 
 #define MODEL SMP_SOURCE_DIR "/examples/gpt-tiny.yaml"
-
-static char folder[64];
 
 static void must(smp_status status)
 {
@@ -331,19 +330,6 @@ static void test_alike(void **state)
     must(smp__plans_open(&options, folder, false, &plans)); /* another job: they go */
     smp__plans_close(&plans);
     smp__elastic_options_free(&options);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
 }
 
 int main(void)

@@ -15,12 +15,11 @@
 
 #include "graph/base/text.h"
 #include "tests/case_count.h"
+#include "tests/tools/scratch_folder.h"
 
 enum { MAX_WORDS = 64, MAX_TEXT = 1 << 20, MEANS = 6 };
 
 int smp_partition_main(int argc, char **argv); /* tools/smp-partition.c */
-
-static char folder[64];
 
 /* With `links: host`, without which nothing is offloaded. */
 static const char cluster[] =
@@ -129,24 +128,11 @@ static void test_means_that_the_planner_takes(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-static int open_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_combination_of_means),
         cmocka_unit_test(test_means_that_the_planner_takes),
     };
-    return cmocka_run_group_tests(tests, open_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
