@@ -22,6 +22,7 @@
  *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest
  *                                             run
  *   SMP_EMULATE_LIBRARIES=BYTES               of device memory are taken by the first launch
+ *   SMP_EMULATE_SLOW="RANK MICROSECONDS"      every kernel of that rank takes so much longer
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
  *   SMP_EMULATE_LAZY=1                        a kernel that is first launched while something waits
  *                                             for another process aborts: it is loaded then

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include <unistd.h>
+
 #include "emulate_kernel.h"
 #include "emulate_state.h"
 
@@ -122,6 +124,7 @@ void emulate_enqueue_launch(const emulate_launch &launch, cudaStream_t stream,
                                         emulate_device_fail(cudaErrorIllegalAddress);
                                     else
                                         run(launch, thread);
+                                    usleep(emulate_setting().slow_us);
                                     return true;
                                 },
                                 true});

@@ -67,6 +67,19 @@ void read_devices()
     settings.devices = static_cast<int>(settings.visible.size());
 }
 
+/* "RANK MICROSECONDS": of this one? */
+unsigned slowness(const char *text)
+{
+    const char *own = getenv("OMPI_COMM_WORLD_RANK");
+    int rank;
+    unsigned us;
+    if (!text || !*text)
+        return 0;
+    if (sscanf(text, "%d %u", &rank, &us) != 2)
+        emulate_die("SMP_EMULATE_SLOW=%s: a rank and microseconds", text);
+    return rank == (own ? atoi(own) : 0) ? us : 0;
+}
+
 void read_all()
 {
     is_read = true;
@@ -78,6 +91,7 @@ void read_all()
     settings.multiprocessors = static_cast<int>(number("SMP_EMULATE_MULTIPROCESSORS", 2));
     settings.libraries = static_cast<size_t>(number("SMP_EMULATE_LIBRARIES", 0));
     settings.fail = static_cast<long>(number("SMP_EMULATE_FAIL", 0));
+    settings.slow_us = slowness(getenv("SMP_EMULATE_SLOW"));
     settings.lazy = number("SMP_EMULATE_LAZY", 0) != 0;
     settings.mig = number("SMP_EMULATE_MIG", 0) != 0;
     settings.protect = number("SMP_EMULATE_PROTECT", 1) != 0;

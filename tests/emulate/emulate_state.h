@@ -21,6 +21,7 @@ struct emulate_settings {
     int multiprocessors;
     size_t libraries; /* bytes of device memory that the first launch takes */
     long fail;        /* this kernel fails, counted from 1; 0: none */
+    unsigned slow_us; /* that a kernel takes longer */
     bool lazy;        /* kernels are loaded when they are first launched */
     bool mig;         /* devices are slices of one GPU */
     bool protect;
