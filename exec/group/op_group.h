@@ -5,6 +5,7 @@
 #define SMP_EXEC_GROUP_OP_GROUP_H
 
 #include "exec/device/device.h"
+#include "exec/group/timed_group.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/throttle.h"
 #include "graph/model/op.h"
@@ -47,6 +48,7 @@ typedef struct smp__op_group {
     char *down, *up;
     float *coming; /* [n_coming] where a shift under way goes */
     int64_t n_coming;
+    smp__timed_group timed_group; /* what `group` was before it told of its waits */
 } smp__op_group;
 
 /* ranks: those of the group, by device; it is not copied. most: floats of the largest whole

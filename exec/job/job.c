@@ -204,7 +204,7 @@ static int64_t group_floats(const smp *s)
     return most;
 }
 
-static smp_status build_tensor_group(smp *s)
+static smp_status build_group(smp *s)
 {
     const int64_t most = group_floats(s);
     if (most == 0)
@@ -223,6 +223,20 @@ static smp_status build_tensor_group(smp *s)
     return s->device->host_memory
                ? SMP_OK
                : smp__op_group_stage(s->stepping->tensor_group, s->device, s->device_context);
+}
+
+static smp_status note_wait(void *of, bool over)
+{
+    return smp__stamp_wait(of, over);
+}
+
+static smp_status build_tensor_group(smp *s)
+{
+    SMP_TRY(build_group(s));
+    smp__op_group *group = s->stepping->tensor_group;
+    if (group && !s->device->host_memory)
+        smp__group_time(&group->group, note_wait, s, &group->timed_group);
+    return SMP_OK;
 }
 
 static smp_status build_memory(smp *s)

@@ -275,7 +275,7 @@ smp_status smp__step_times_predict(const smp *s, bool full_speed, double **out)
     smp_simulated_plan simulated = {0};
     smp_status status = work_us ? SMP_OK : smp_fail_memory((size_t)s->comm->world_size * 8);
     *out = NULL;
-    if (status == SMP_OK && s->plan->cluster && s->device->host_memory)
+    if (status == SMP_OK && s->plan->cluster)
         status = full_speed ? smp_simulated_plan_open_at(s->plan, s->graph, NULL, &simulated)
                             : smp_simulated_plan_open(s->plan, s->graph, &simulated);
     bool all = status == SMP_OK && simulated.simulation;

@@ -27,8 +27,8 @@ void smp__step_times_close(smp__step_times *times);
 smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, double data_us);
 
 /* The work of a step of all ranks as the plan has it, [world_size], malloc'ed; *out NULL: it has no
- * `cluster:`, or has a rank without work, or a device waits by itself, so that no work is timed.
- * full_speed: of devices, even where the plan knows of slower ones. */
+ * `cluster:`, or has a rank without work. full_speed: of devices, even where the plan knows of
+ * slower ones. */
 smp_status smp__step_times_predict(const smp *s, bool full_speed, double **out);
 
 /* The means of all ranks, [world_size], malloc'ed, the same on every rank. Collective. */

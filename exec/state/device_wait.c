@@ -17,10 +17,19 @@
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
+/* Waits for a group within actions whose times are not yet read. */
+enum { WAIT_SLOTS = 64 };
+
 struct smp__queue {
     int64_t position; /* actions of the step that are enqueued */
     int64_t passed;   /* ... of which the device has done at least so many */
     int64_t calls;    /* operators enqueued, for smp__device_pace */
+    bool times_work;
+    int64_t timed;       /* of the actions that are passed, so many are in: */
+    double work_s;       /* ... of the step, without its update */
+    int64_t waits;       /* for a group, within actions */
+    int64_t timed_waits; /* ... of which so many are out of work_s */
+    double update_s;     /* of the weights, as smp__device_note_update has seen it */
 };
 
 smp_status smp__device_queue_open(smp *s)
@@ -36,7 +45,9 @@ void smp__device_queue_close(smp *s)
 
 void smp__device_queue_begin(smp *s)
 {
-    s->queue->position = s->queue->passed = 0;
+    s->queue->position = s->queue->passed = s->queue->timed = 0;
+    s->queue->waits = s->queue->timed_waits = 0;
+    s->queue->work_s = 0.0;
 }
 
 int64_t smp__device_position(const smp *s)
@@ -44,10 +55,26 @@ int64_t smp__device_position(const smp *s)
     return s->queue->position;
 }
 
-/* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
+/* Is there a stamp for the begin of every action? With a trace, and where work may be timed. */
+static bool has_begins(const smp *s)
+{
+    return s->record || (!s->device->host_memory && s->comm->world_size > 1);
+}
+
+/* Stamps: the end of every action, the begin of every action, the slots, those of waits, marks. */
+static int pace_stamp(const smp *s, int64_t mark)
+{
+    return (int)(s->work->program->n * (has_begins(s) ? 2 : 1) + mark % PACE_SLOTS);
+}
+
+static int wait_stamp(const smp *s, int64_t wait, bool over)
+{
+    return pace_stamp(s, 0) + PACE_SLOTS + (int)(wait % WAIT_SLOTS) * 2 + over;
+}
+
 static int mark_stamp(const smp *s, int mark)
 {
-    return (int)(s->work->program->n * (s->record ? 2 : 1)) + PACE_SLOTS + mark;
+    return wait_stamp(s, 0, false) + (has_begins(s) ? 2 * WAIT_SLOTS : 0) + mark;
 }
 
 int smp__device_stamps(const smp *s, int marks)
@@ -60,9 +87,33 @@ static int begin_stamp(const smp *s, int64_t action)
     return (int)(s->work->program->n + action);
 }
 
-static int pace_stamp(const smp *s, int64_t mark)
+/* Is the device past both stamps? The seconds between them, else 0. */
+static bool stamps_passed(const smp *s, int begin, int end, double *between_s)
 {
-    return (int)(s->work->program->n * (s->record ? 2 : 1) + mark % PACE_SLOTS);
+    double begin_s, end_s;
+    *between_s = 0.0;
+    if (!s->device->passed(s->device_context, begin, &begin_s) ||
+        !s->device->passed(s->device_context, end, &end_s))
+        return false;
+    *between_s = end_s - begin_s;
+    return true;
+}
+
+/* Times are read as the device goes on, not when it is idle and the host should hurry. */
+static void time_passed(smp *s)
+{
+    struct smp__queue *q = s->queue;
+    double took_s;
+    for (; q->times_work && q->timed < q->passed; q->timed++)
+        if (smp_action_is_compute(s->work->program->action[q->timed].kind) &&
+            stamps_passed(s, begin_stamp(s, q->timed), (int)q->timed, &took_s))
+            q->work_s += took_s;
+    for (; q->timed_waits < q->waits; q->timed_waits++) {
+        const int64_t i = q->timed_waits;
+        if (!stamps_passed(s, wait_stamp(s, i, false), wait_stamp(s, i, true), &took_s))
+            break;
+        q->work_s -= took_s;
+    }
 }
 
 /* True if the device has done an action more than was known. */
@@ -72,6 +123,7 @@ static bool advance(smp *s)
     while (s->queue->passed < s->queue->position &&
            s->device->passed(s->device_context, (int)s->queue->passed, NULL))
         s->queue->passed++;
+    time_passed(s);
     return s->queue->passed > before;
 }
 
@@ -167,8 +219,9 @@ smp_status smp__device_pace(smp *s)
 
 smp_status smp__stamp_begin(smp *s)
 {
-    return s->record ? s->device->stamp(s->device_context, begin_stamp(s, s->queue->position))
-                     : SMP_OK;
+    return s->record || s->queue->times_work
+               ? s->device->stamp(s->device_context, begin_stamp(s, s->queue->position))
+               : SMP_OK;
 }
 
 smp_status smp__stamp_end(smp *s)
@@ -180,6 +233,40 @@ smp_status smp__stamp_end(smp *s)
     if (!s->device->host_memory)
         advance(s);
     return SMP_OK;
+}
+
+void smp__device_time_work(smp *s)
+{
+    s->queue->times_work = has_begins(s) && !s->device->host_memory && s->plan->cluster;
+}
+
+void smp__device_note_update(smp *s)
+{
+    const int64_t last = s->work->program->n - 1;
+    if (s->queue->times_work && s->work->program->action[last].kind == SMP_ACTION_OPTIMIZE)
+        stamps_passed(s, begin_stamp(s, last), (int)last, &s->queue->update_s);
+}
+
+smp_status smp__stamp_wait(smp *s, bool over)
+{
+    struct smp__queue *q = s->queue;
+    if (!q->times_work || q->position >= s->work->program->n ||
+        !smp_action_is_compute(s->work->program->action[q->position].kind))
+        return SMP_OK;
+    time_passed(s);
+    if (!over && q->waits - q->timed_waits == WAIT_SLOTS) {
+        SMP_TRY(wait_or_blame(s, wait_stamp(s, q->timed_waits, true)));
+        time_passed(s);
+    }
+    SMP_TRY(s->device->stamp(s->device_context, wait_stamp(s, q->waits, over)));
+    q->waits += over;
+    return SMP_OK;
+}
+
+double smp__device_work_us(smp *s)
+{
+    time_passed(s);
+    return 1e6 * (s->queue->work_s + s->queue->update_s);
 }
 
 smp_status smp__stamp_mark(smp *s, int mark)

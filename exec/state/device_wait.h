@@ -21,9 +21,23 @@ void smp__device_blame(smp *s);
 smp_status smp__device_pace(smp *s);
 /* Stamps that the device needs, besides `marks` that smp__stamp_mark sets. */
 int smp__device_stamps(const smp *s, int marks);
-/* Notes where the device begins (with record_trace) or ends the action in progress. */
+/* Notes where the device begins (with record_trace, or where work is timed) or ends the action in
+ * progress. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);
+
+/* From here on a device that is behind the host times its work, for ranks to compare: a stamp more
+ * for each action that computes, two for each wait within. Not in a job of one rank, nor where the
+ * plan predicts nothing. */
+void smp__device_time_work(smp *s);
+/* Within an action: the device waits for its group from here, or it is over. */
+smp_status smp__stamp_wait(smp *s, bool over);
+/* While the device is idle, before the weights are updated: how long the update of the step before
+ * took. */
+void smp__device_note_update(smp *s);
+/* What the actions of the step took on the device that compute, with that update; they are done.
+ * Waits are not in it, nor copies and sums beside them. 0: it is not timed. */
+double smp__device_work_us(smp *s);
 /* Notes where the device is, under a number that is used again in every step, and when it was
  * there. */
 smp_status smp__stamp_mark(smp *s, int mark);

@@ -53,13 +53,13 @@ static smp_status run_action(smp *s, const smp_action *action)
     case SMP_ACTION_F:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
         SMP_TRY(smp__gather_wait(s, chunk));
-        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        SMP_TRY(smp__stamp_begin(s));
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
         SMP_TRY(smp__stash_copies_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
-        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
         SMP_TRY(smp__stage_backward(s, chunk, mb));
         return smp__reduce_block(s, chunk, mb);
@@ -67,10 +67,11 @@ static smp_status run_action(smp *s, const smp_action *action)
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
         SMP_TRY(smp__stash_copies_loaded(s, chunk, mb));
         SMP_TRY(smp__gather_wait(s, chunk));
-        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        SMP_TRY(smp__stamp_begin(s));
         return smp__stage_input(s, chunk, mb);
     case SMP_ACTION_W:
         SMP_TRY(smp__gather_wait(s, chunk));
+        SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
         SMP_TRY(smp__stage_weight(s, chunk, mb));
         return smp__reduce_block(s, chunk, mb);
@@ -128,6 +129,12 @@ static smp_status run_timed(smp *s, const smp_action *action)
     return SMP_OK;
 }
 
+/* Once what it waits for is there; O after that and the norm. */
+static bool begins_itself(smp_action_kind kind)
+{
+    return smp_action_is_compute(kind) || kind == SMP_ACTION_OPTIMIZE;
+}
+
 static smp_status run_program(smp *s)
 {
     const smp_memory_rank *memory = s->memory;
@@ -138,7 +145,8 @@ static smp_status run_program(smp *s)
         SMP_TRY(smp__stash_copies_stored(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
-        SMP_TRY(smp__stamp_begin(s));
+        if (s->record && !begins_itself(action->kind))
+            SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(run_timed(s, action));
         SMP_TRY(smp__keep_look(s));
         if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
@@ -162,6 +170,7 @@ static smp_status finish_device_work(smp *s, bool training)
                                     s->buffers->arena + s->memory->loss,
                                     (int64_t)s->work->microbatches * SMP_LOSS_SLOT_BYTES));
     SMP_TRY(smp__device_idle(s));
+    smp__device_note_update(s);
     smp__stash_copies_note_ends(s);
     double beside_s[2];
     smp__updates_times(s, beside_s);
@@ -198,8 +207,8 @@ static smp_status update(smp *s, smp_step_result *result)
     result->skipped = smp__progress_count(s->progress, overflowed, unsound);
     if (limit > 0.0f && result->grad_norm > (double)limit)
         scale = (float)((double)limit / result->grad_norm) / scaled;
-    SMP_TRY(smp__stamp_begin(s));
     SMP_TRY(smp__keep_wait(s));
+    SMP_TRY(smp__stamp_begin(s));
     SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
     if (!unsound)
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/save/checkpoint_keep.h"
+#include "exec/state/device_wait.h"
 #include "exec/state/handle.h"
 #include "exec/inputs/loss_share.h"
 #include "exec/step/stepping.h"
@@ -121,8 +122,9 @@ smp_status smp__step_sums_collect(smp *s, smp_step_result *result)
     const int losses = count_losses(s);
     const double took_s = smp_clock_s() - sums->begin_s;
     sums->us[s->comm->world_rank] = 1e6 * took_s;
-    if (s->device->host_memory)
-        sums->work_us[s->comm->world_rank] = 1e6 * (took_s - (s->comm->waited_s - sums->waited_s));
+    sums->work_us[s->comm->world_rank] = s->device->host_memory
+                                             ? 1e6 * (took_s - (s->comm->waited_s - sums->waited_s))
+                                             : smp__device_work_us(s);
     ask(s);
     if (s->given->training)
         SMP_TRY(smp__keep_deliver(s));
@@ -152,6 +154,11 @@ const double *smp__step_sums_losses(const smp *s, const double **rows)
 const double *smp__step_sums_work_us(const smp *s)
 {
     return s->stepping->sums->work_us;
+}
+
+void smp__step_sums_time_work(smp *s)
+{
+    smp__device_time_work(s);
 }
 
 bool smp__step_sums_end_asked(const smp *s)

@@ -22,10 +22,12 @@ void smp__step_sums_count(const smp *s, double *wrong, double *rows);
 smp_status smp__step_sums_collect(smp *s, smp_step_result *result);
 
 /* Results of the last call, alike on all ranks: losses and rows, by micro-batch of the
- * global batch; microseconds of each rank without waits, [world_size], 0 where a device waits
- * by itself. */
+ * global batch; microseconds of each rank without waits, [world_size], 0 where they are not
+ * timed. */
 const double *smp__step_sums_losses(const smp *s, const double **rows);
 const double *smp__step_sums_work_us(const smp *s);
+/* From here on GPUs time their work, too (smp__device_time_work). */
+void smp__step_sums_time_work(smp *s);
 
 /* A signal has asked for the job's end, or rank 0's clock for a save: alike on all ranks, and from
  * then on. The next save is asked for at a time of rank 0's smp_clock_s; 0: never. */

@@ -92,6 +92,12 @@ plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}
 both t2 2
 near t2 cpu 1e-5
 near t2 cpu2 1e-5
+# Who waits for a slow device in the middle of operators is not taken for one.
+for shared in 0 1; do
+    SMP_NCCL_SHARED=$shared SMP_EMULATE_SLOW='1 1000' expect_exit 0 mpirun -n 2 smp-run-emulated plan.yaml \
+        --device cuda --data text.txt --steps 12 --json
+    expect_equal 'slow devices of a group' "$(sed -nE 's/.*"slow_rank": ([0-9]+).*/\1/p' out)" 1
+done
 plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${blocks[@]}" "${vocabulary[@]}" "${positions[@]}"
 both positions 2
 near positions cpu 1e-5

@@ -2,6 +2,7 @@
 # Jobs on emulated GPUs whose messages and sums go through emulated NCCL: the same bits as through
 # host memory; a network that fails ends the job and is named, and so does a rank that fails in
 # opening NCCL. Over host memory they share a GPU, which NCCL refuses.
+# A rank whose kernels take longer is named as slow, not the one that waits for it.
 # An operator that adds up over replicas is refused. SMP_TEST_LONG: a larger model, more shards and replicas.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
@@ -31,6 +32,15 @@ compare() { # name, ranks, arguments of smp-partition: both transports
     expect_match err 'transport nccl$'
     [ -s weights ] || fail "$1: no weight hash"
     expect_equal "$1: weights" "$(cat weights)" "$(cat staged)"
+}
+
+name_slow() { # name, slow rank, arguments of smp-partition
+    expect_exit 0 smp-partition "$model" -n 2 --microbatch-size 1 --pipeline simple --chunks 1 "${@:3}" -o plan.yaml
+    for devices in 1 4; do # over host memory, by NCCL
+        SMP_EMULATE_DEVICES=$devices SMP_EMULATE_SLOW="$2 1000" expect_exit 0 mpirun -n 2 smp-run-emulated plan.yaml \
+            --device cuda --share-gpus --data text.txt --steps 12 --json
+        expect_equal "$1: slow ranks" "$(sed -nE 's/.*"slow_rank": ([0-9]+).*/\1/p' out)" "$2"
+    done
 }
 
 compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
@@ -90,6 +100,8 @@ for options in "${ways[@]}"; do
     expect_equal "in blocks: $options" "$(cat bits)" "$(cat "one${options%% *}")"
 done
 
+name_slow 'a replica' 1 --stages 1 --ddp 2 --microbatches 1
+name_slow 'a stage' 0 --stages 2 --microbatches 2
 compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
     --pipeline interleaved --chunks 1
 

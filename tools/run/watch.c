@@ -37,7 +37,10 @@ static smp_status open_record(smp__trainer *t)
 static smp_status open_slow(smp__trainer *t)
 {
     double *predicted_us = NULL;
-    if (!t->prints || smp_size(t->job, SMP_WORLD) == 1)
+    if (smp_size(t->job, SMP_WORLD) == 1)
+        return SMP_OK;
+    smp__step_sums_time_work(t->job);
+    if (!t->prints)
         return SMP_OK;
     /* A supervisor knows how slow a device was, and asks whether it still is. */
     smp_status status = smp__step_times_predict(t->job, t->options->rows != NULL, &predicted_us);
