@@ -93,8 +93,8 @@ both t2 2
 near t2 cpu 1e-5
 near t2 cpu2 1e-5
 # Who waits for a slow device in the middle of operators is not taken for one.
-for shared in 0 1; do
-    SMP_NCCL_SHARED=$shared SMP_EMULATE_SLOW='1 1000' expect_exit 0 mpirun -n 2 smp-run-emulated plan.yaml \
+for devices in ${SMP_TEST_LONG:+1} 4; do # NCCL, or through host memory
+    SMP_EMULATE_DEVICES=$devices SMP_EMULATE_SLOW='1 3000' expect_exit 0 mpirun -n 2 smp-run-emulated plan.yaml --share-gpus \
         --device cuda --data text.txt --steps 12 --json
     expect_equal 'slow devices of a group' "$(sed -nE 's/.*"slow_rank": ([0-9]+).*/\1/p' out)" 1
 done

@@ -34,12 +34,12 @@ compare() { # name, ranks, arguments of smp-partition: both transports
     expect_equal "$1: weights" "$(cat weights)" "$(cat staged)"
 }
 
-name_slow() { # name, slow rank, arguments of smp-partition
+name_slow() { # GPUs (1: over host memory), slow rank, arguments of smp-partition
     expect_exit 0 smp-partition "$model" -n 2 --microbatch-size 1 --pipeline simple --chunks 1 "${@:3}" -o plan.yaml
-    for devices in 1 4; do # over host memory, by NCCL
-        SMP_EMULATE_DEVICES=$devices SMP_EMULATE_SLOW="$2 1000" expect_exit 0 mpirun -n 2 smp-run-emulated plan.yaml \
-            --device cuda --share-gpus --data text.txt --steps 12 --json
-        expect_equal "$1: slow ranks" "$(sed -nE 's/.*"slow_rank": ([0-9]+).*/\1/p' out)" "$2"
+    for devices in $1; do
+        SMP_EMULATE_DEVICES=$devices SMP_EMULATE_PROTECT=0 SMP_EMULATE_SLOW="$2 3000" expect_exit 0 mpirun -n 2 \
+            smp-run-emulated plan.yaml --device cuda --share-gpus --data text.txt --steps 12 --json
+        expect_equal "${*:3}: slow ranks" "$(sed -nE 's/.*"slow_rank": ([0-9]+).*/\1/p' out)" "$2"
     done
 }
 
@@ -100,8 +100,8 @@ for options in "${ways[@]}"; do
     expect_equal "in blocks: $options" "$(cat bits)" "$(cat "one${options%% *}")"
 done
 
-name_slow 'a replica' 1 --stages 1 --ddp 2 --microbatches 1
-name_slow 'a stage' 0 --stages 2 --microbatches 2
+name_slow "1${SMP_TEST_LONG:+ 4}" 1 --stages 1 --ddp 2 --microbatches 1
+name_slow "${SMP_TEST_LONG:+1 }4" 0 --stages 2 --microbatches 2
 compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
     --pipeline interleaved --chunks 1
 
