@@ -8,6 +8,7 @@
 enum { LEAST_VERSION = 22400 };
 
 smp__nccl_calls smp__nccl;
+bool smp__nccl_left;
 
 static smp_status take_library(void)
 {
@@ -32,6 +33,8 @@ static smp_status take_library(void)
 smp_status smp__nccl_open(void)
 {
     int version = 0;
+    if (smp__nccl_left)
+        return smp_fail(SMP_ERR_FAILED, "a call of NCCL has not returned to an earlier job");
     SMP_TRY(take_library());
     SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetVersion(&version), "ncclGetVersion"));
     if (version >= LEAST_VERSION)
@@ -71,65 +74,32 @@ smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status)
                             l->peer);
 }
 
-/* *busy: something of it is in progress; else it stays as it is. */
-static smp_status look_at_communicator(ncclComm_t nccl, bool *busy)
+static smp_status look_at_communicator(ncclComm_t nccl)
 {
     ncclResult_t state = ncclSuccess;
     if (!nccl)
         return SMP_OK;
     SMP_TRY(smp__nccl_check(nccl, smp__nccl.ncclCommGetAsyncError(nccl, &state),
                             "ncclCommGetAsyncError"));
-    *busy = *busy || state == ncclInProgress;
-    return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
+    return smp__nccl_check(nccl, state, "NCCL");
 }
 
-smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet)
+smp_status smp__nccl_look(const smp__nccl_context *c)
 {
-    bool busy = false;
     for (int i = 0; i < c->n_lane; i++)
-        SMP_TRY(smp__nccl_blame(&c->lane[i], look_at_communicator(c->lane[i].nccl, &busy)));
+        SMP_TRY(smp__nccl_blame(&c->lane[i], look_at_communicator(c->lane[i].nccl)));
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(smp_fail_context(look_at_communicator(c->sums[i].nccl, &busy),
+        SMP_TRY(smp_fail_context(look_at_communicator(c->sums[i].nccl),
                                  i == SMP__NCCL_TENSOR ? "devices that compute layers together"
                                                        : "sums over the replicas"));
-    *quiet = !busy;
     return SMP_OK;
-}
-
-typedef struct settling {
-    const smp__nccl_context *of;
-    ncclComm_t comm;
-    const char *call;
-} settling;
-
-static void describe_settle(const void *context, char *buffer, size_t size)
-{
-    snprintf(buffer, size, "NCCL to begin: %s", ((const settling *)context)->call);
-}
-
-static smp_status test_settled(void *context, bool *done)
-{
-    const settling *s = context;
-    bool busy = false;
-    if (look_at_communicator(s->comm, &busy) != SMP_OK)
-        return smp__nccl_look(s->of, done); /* the same, and whose communicator it is */
-    *done = !busy;
-    return SMP_OK;
-}
-
-smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
-                            const char *call)
-{
-    settling of = {c, comm, call};
-    if (code != ncclInProgress)
-        return smp__nccl_check(comm, code, call);
-    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_settled, describe_settle, &of);
 }
 
 smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code, const char *call)
 {
+    (void)c;
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return smp__nccl_settle(c, comm, code == ncclSuccess ? end : code, call);
+    return smp__nccl_check(comm, code == ncclSuccess ? end : code, call);
 }
 
 typedef struct pacing {

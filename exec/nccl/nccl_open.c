@@ -1,8 +1,10 @@
 /* Opening and closing the communicators of the NCCL transport.
  *
- * No communicator blocks: what NCCL may have to wait for goes on in the background while the host
- * asks how it stands, listens to the other ranks and looks at the clock. So a rank that fails while
+ * They block: NCCL would start a thread for each group of others. The calls that wait for other
+ * ranks (making them, their first messages, their end) are those of a thread, the caller, while the
+ * rank's own listens to the other ranks and looks at the clock. So a rank that fails while
  * communicators are made, or hangs in NCCL, does not keep the others there: they abort theirs.
+ * While the caller is inside, the rank's own thread makes no call of NCCL but that.
  *
  * Two ranks of a communicator connect when they first exchange something, and that is waited for.
  * In a step it would be in an order that nobody has proved, so every lane carries one message when
@@ -10,12 +12,17 @@
  * connects them in any order. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "exec/cuda/cuda_event.h"
 #include "exec/cuda/cuda_kernels.h"
 #include "exec/nccl/nccl_open.h"
 
 enum { SCRATCH_BYTES = 256, ID_TAG = 0 };
+
+/* So long the caller has to return from a call that is aborted: less than SMP_TELLER_S, so that a
+ * rank whose caller does not can say so. */
+static const double RETURN_S = 1.0;
 
 static const int64_t PARTS_BYTES = SMP__NCCL_PARTS_FLOATS * (int64_t)sizeof(float);
 
@@ -136,6 +143,7 @@ static smp_status load_kernels(smp__nccl_context *c)
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
 {
     SMP_TRY(smp__nccl_open());
+    SMP_TRY(SMP_CUDA(cudaGetDevice, &c->gpu));
     SMP_TRY(smp__make_event(&c->ready));
     SMP_TRY(reserve(c));
     if (c->parts || c->came)
@@ -221,47 +229,94 @@ static smp_status exchange_ids(smp__nccl_context *c)
     return SMP_OK;
 }
 
-static bool goes_on(ncclResult_t code)
-{
-    return code == ncclSuccess || code == ncclInProgress;
-}
-
-static smp_status test_quiet(void *context, bool *done)
-{
-    return smp__nccl_look(context, done);
-}
-
-/* Ends a group, and waits until nothing is in progress any more. All ranks have just agreed to
- * come, and NCCL's threads do the work: so without patience. */
-static smp_status end_all(smp__nccl_context *c, ncclResult_t code, const char *call)
-{
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    code = goes_on(code) ? end : code;
-    if (code != ncclInProgress)
-        SMP_TRY(smp__nccl_check(NULL, code, call));
-    return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_quiet, describe_open, c);
-}
-
-/* In one group, so that it does not matter in which order ranks wait for each other. */
-static smp_status init(smp__nccl_context *c)
+static ncclResult_t make(smp__nccl_context *c)
 {
     ncclConfig_t few = NCCL_CONFIG_INITIALIZER, more = NCCL_CONFIG_INITIALIZER;
-    few.blocking = more.blocking = 0;
+    few.blocking = more.blocking = 1;
     few.minCTAs = more.minCTAs = 1;
     few.maxCTAs = SMP__NCCL_LANE_CTAS;
     more.maxCTAs = SMP__NCCL_SUM_CTAS;
-    ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 0; goes_on(code) && i < c->n_lane; i++) {
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
         code = smp__nccl.ncclCommInitRankConfig(&l->nccl, 2, l->id, l->outgoing ? 0 : 1, &few);
     }
-    for (int i = 0; goes_on(code) && i < SMP__NCCL_SUMS; i++) {
+    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++) {
         smp__nccl_sums *sums = &c->sums[i];
         if (has_communicator(sums))
             code = smp__nccl.ncclCommInitRankConfig(&sums->nccl, sums->members, sums->id, sums->own,
                                                     &more);
     }
-    return end_all(c, code, "ncclCommInitRankConfig");
+    return code;
+}
+
+static ncclResult_t send_first_messages(smp__nccl_context *c)
+{
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
+        smp__nccl_lane *l = &c->lane[i];
+        char *data = c->scratch + (int64_t)i * SCRATCH_BYTES;
+        code = l->outgoing ? smp__nccl.ncclSend(data, 1, ncclInt8, 1, l->nccl, l->stream)
+                           : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
+    }
+    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
+        code = smp__nccl_sum_first(c, &c->sums[i], i == SMP__NCCL_TENSOR ? c->came : c->parts);
+    return code;
+}
+
+static ncclResult_t finalize(smp__nccl_context *c)
+{
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++)
+        code = smp__nccl.ncclCommFinalize(c->lane[i].nccl);
+    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
+        if (c->sums[i].nccl)
+            code = smp__nccl.ncclCommFinalize(c->sums[i].nccl);
+    return code;
+}
+
+/* In this order. */
+enum { MAKE, CONNECT, FINALIZE, CALLS };
+static const struct {
+    ncclResult_t (*tell)(smp__nccl_context *);
+    const char *name;
+} calls[CALLS] = {{make, "ncclCommInitRankConfig"},
+                  {send_first_messages, "first NCCL messages"},
+                  {finalize, "ncclCommFinalize"}};
+
+/* Where the caller is: has yet to tell NCCL all of a group, waits for its end, has returned. */
+enum { OUTSIDE, WAITING, TELLING };
+
+/* One group, so that it does not matter in which order ranks wait for each other. */
+static smp_status call_nccl(void *of, int64_t number)
+{
+    smp__nccl_context *c = of;
+    smp_status status = SMP_CUDA(cudaSetDevice, c->gpu); /* each thread has its own */
+    if (status == SMP_OK) {
+        ncclResult_t code = smp__nccl.ncclGroupStart();
+        if (code == ncclSuccess)
+            code = calls[number].tell(c);
+        atomic_store(&c->caller_at, WAITING);
+        status = smp__nccl_end(c, NULL, code, calls[number].name);
+    }
+    atomic_store(&c->caller_at, OUTSIDE);
+    return status;
+}
+
+static smp_status test_call(void *context, bool *done)
+{
+    const smp__nccl_context *c = context;
+    return smp__worker_test(c->caller, c->call, done);
+}
+
+/* All ranks have just agreed to come: without patience, but at the end. */
+static smp_status let_call(smp__nccl_context *c, int call)
+{
+    c->call = call;
+    atomic_store(&c->caller_at, TELLING);
+    smp__worker_ask(c->caller, call + 1);
+    return smp__comm_wait_until(c->comm, &(smp_wait){.patient = call == FINALIZE}, test_call,
+                                describe_open, c);
 }
 
 /* Are all streams idle? */
@@ -278,28 +333,36 @@ static smp_status test_streams(void *context, bool *done)
     return SMP_OK;
 }
 
-static smp_status send_first_messages(smp__nccl_context *c)
+/* Ranks connect at the end of the group of first messages. */
+static smp_status connect_ranks(smp__nccl_context *c)
 {
-    ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
-        smp__nccl_lane *l = &c->lane[i];
-        char *data = c->scratch + (int64_t)i * SCRATCH_BYTES;
-        code = l->outgoing ? smp__nccl_send(data, 1, ncclInt8, 1, l->nccl, l->stream)
-                           : smp__nccl_receive(data, 1, ncclInt8, 0, l->nccl, l->stream);
-    }
-    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
-        code = smp__nccl_sum_first(c, &c->sums[i], i == SMP__NCCL_TENSOR ? c->came : c->parts);
-    SMP_TRY(end_all(c, code, "first NCCL messages")); /* ranks connect here */
+    SMP_TRY(let_call(c, CONNECT));
     return smp__comm_wait_until(c->comm, &(smp_wait){0}, test_streams, describe_open, c);
 }
 
+/* Is the caller there, or further, within RETURN_S? */
+static bool has_come(smp__nccl_context *c, int where)
+{
+    const double end_s = smp_clock_s() + RETURN_S;
+    while (atomic_load(&c->caller_at) > where && smp_clock_s() < end_s)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return atomic_load(&c->caller_at) <= where;
+}
+
 /* Who aborts a communicator waits for the device, and that for the messages of the others: in one
- * group all of them give up before any is waited for. */
+ * group all of them give up before any is waited for. To be told of it makes the caller return; the
+ * end of the group frees what the caller has used until then. Where it does not return, it is left
+ * with all that it uses. */
 void smp__nccl_abort(void *context)
 {
     smp__nccl_context *c = context;
     if (!smp__nccl.ncclGroupStart)
         return; /* NCCL could not be opened: there is nothing to abort */
+    c->connected = false;
+    if (!has_come(c, WAITING)) {
+        smp__nccl_left = true;
+        return;
+    }
     smp__nccl.ncclGroupStart();
     for (int i = 0; i < c->n_lane; i++) { /* unwatched: the job has failed, and all ranks know */
         if (c->lane[i].nccl)
@@ -311,7 +374,10 @@ void smp__nccl_abort(void *context)
             smp__nccl.ncclCommAbort(c->sums[i].nccl);
         c->sums[i].nccl = NULL;
     }
-    smp__nccl.ncclGroupEnd();
+    if (has_come(c, OUTSIDE))
+        smp__nccl.ncclGroupEnd();
+    else
+        smp__nccl_left = true;
 }
 
 static void close_lane(smp__nccl_lane *l)
@@ -328,24 +394,13 @@ static void close_lane(smp__nccl_lane *l)
     free(l->done);
 }
 
-static ncclResult_t finalize(ncclComm_t nccl, ncclResult_t before)
-{
-    return nccl && goes_on(before) ? smp__nccl.ncclCommFinalize(nccl) : before;
-}
-
 /* Every message of the job is done, so this waits for nobody's work. What cannot be finished is
  * given up; the last error stays what it was. */
 static void finish(smp__nccl_context *c)
 {
     char before[1024];
-    ncclResult_t code = ncclSuccess;
-    for (int i = 0; i < c->n_lane; i++)
-        code = finalize(c->lane[i].nccl, code);
-    for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        code = finalize(c->sums[i].nccl, code);
     snprintf(before, sizeof before, "%s", smp_last_error());
-    if (goes_on(code) && smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_quiet,
-                                              describe_open, c) == SMP_OK)
+    if (let_call(c, FINALIZE) == SMP_OK)
         return;
     smp_fail(SMP_ERR_FAILED, "%s", before);
     smp__nccl_abort(c);
@@ -356,7 +411,13 @@ void smp__nccl_close(void *context)
     smp__nccl_context *c = context;
     if (!c)
         return;
-    finish(c);
+    if (c->connected)
+        finish(c);
+    if (atomic_load(&c->caller_at) != OUTSIDE) {
+        smp__worker_leave(c->caller);
+        return;
+    }
+    smp__worker_stop(c->caller);
     for (int i = 0; i < c->n_lane; i++)
         close_lane(&c->lane[i]);
     if (c->reduce)
@@ -425,6 +486,20 @@ static smp_status take_multiprocessors(smp__nccl_context *c, int taken)
     return SMP_OK;
 }
 
+/* A caller that does not return is why others were waited for in vain. Who ran out of time first
+ * leaves its rank time to say so. */
+static smp_status give_up(smp__nccl_context *c, smp_status status)
+{
+    const bool waited = atomic_load(&c->caller_at) != OUTSIDE;
+    smp__nccl_abort(c);
+    if (atomic_load(&c->caller_at) != OUTSIDE)
+        return smp_fail(SMP_ERR_PEER, "rank %d: NCCL does not return from: %s", c->comm->world_rank,
+                        calls[c->call].name);
+    if (waited && !smp__comm_was_told(status))
+        nanosleep(&(struct timespec){.tv_sec = SMP_TELLER_S}, NULL);
+    return status;
+}
+
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
 {
     size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
@@ -440,6 +515,8 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         c->n_lane = options->n_lane;
         c->came_floats = smp__nccl_came_floats(options);
         status = prepare(c, options);
+        if (status == SMP_OK)
+            status = smp__worker_start(call_nccl, c, &c->caller);
     }
     /* Before each part that waits for other ranks, all of them know that all have got so far. */
     status = smp__comm_agree(options->comm, status);
@@ -448,13 +525,14 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)
-        status = tell_others(c, init(c));
+        status = tell_others(c, let_call(c, MAKE));
     if (status == SMP_OK)
-        status = tell_others(c, send_first_messages(c));
+        status = tell_others(c, connect_ranks(c));
     if (status == SMP_OK) {
+        c->connected = true;
         *context = c;
     } else if (c) {
-        smp__nccl_abort(c);
+        status = give_up(c, status);
         smp__nccl_close(c);
     }
     return status;

@@ -6,7 +6,9 @@
 #define SMP_EXEC_NCCL_NCCL_OPEN_H
 
 #include <nccl.h>
+#include <stdatomic.h>
 
+#include "exec/transport/own_core.h"
 #include "exec/transport/transport.h"
 #include "graph/cuda/cuda.h"
 #include "schedule/memory/communicators.h"
@@ -35,6 +37,7 @@ typedef struct smp__nccl_calls {
 } smp__nccl_calls;
 
 extern smp__nccl_calls smp__nccl; /* filled by smp__nccl_open */
+extern bool smp__nccl_left;       /* a thread of this process is in NCCL for ever */
 smp_status smp__nccl_open(void);
 /* SMP_ERR_PEER if another rank is to blame, else SMP_ERR_FAILED, with the
  * call's name and NCCL's message, unless the code is ncclSuccess. comm: NULL if
@@ -134,6 +137,11 @@ typedef struct smp__nccl_way {
 
 typedef struct smp__nccl_context {
     smp_comm *comm;
+    int gpu;
+    smp__worker *caller;  /* makes the calls that wait for other ranks */
+    int call;             /* the last one that it was asked for */
+    atomic_int caller_at; /* nccl_open.c */
+    bool connected;
     const smp_device *device;
     void *device_context;
     cudaStream_t compute;
@@ -178,12 +186,8 @@ void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);
 smp_status smp__nccl_progress(void *context);
 
-/* Communicators do not block: what `comm` is told may go on in the background.
- * Waits, watched, until it stands in its stream. code: of the call. */
-smp_status smp__nccl_settle(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
-                            const char *call);
-/* Ends a group of operations of one communicator. code: of the first that
- * failed in it. */
+/* Ends a group of operations of one communicator, which then stand in their
+ * streams: nothing is waited for. code: of the first that failed in it. */
 smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
                          const char *call);
 
@@ -202,9 +206,8 @@ static inline smp_status smp__nccl_order(smp__nccl_context *c, cudaStream_t befo
     return SMP_CUDA(cudaStreamWaitEvent, after, c->ready, 0);
 }
 
-/* Looks at all communicators for errors, which name their communicator. *quiet:
- * in none is anything in progress. */
-smp_status smp__nccl_look(const smp__nccl_context *c, bool *quiet);
+/* Looks at all communicators for errors, which name their communicator. */
+smp_status smp__nccl_look(const smp__nccl_context *c);
 /* Says whose messages failed, before what NCCL says. */
 smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status);
 

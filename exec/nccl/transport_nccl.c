@@ -31,10 +31,7 @@ static smp_status start(smp__nccl_context *c, int index, void *data, int64_t byt
         l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
                     : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
     const char *call = l->outgoing ? "ncclSend" : "ncclRecv";
-    if (code == ncclInProgress)
-        SMP_TRY(smp__nccl_settle(c, l->nccl, code, call));
-    else
-        SMP_TRY(smp__nccl_blame(l, smp__nccl_check(l->nccl, code, call)));
+    SMP_TRY(smp__nccl_blame(l, smp__nccl_check(l->nccl, code, call)));
     cudaEvent_t done = l->done[l->posted++ % l->n_message];
     *request = (smp_request){.handle = done, .active = true};
     return SMP_CUDA(cudaEventRecord, done, l->stream);
@@ -72,8 +69,7 @@ smp_status smp__nccl_progress(void *context)
     if (now - c->looked_s < LOOK_EVERY_S)
         return SMP_OK;
     c->looked_s = now;
-    bool quiet;
-    return smp__nccl_look(c, &quiet);
+    return smp__nccl_look(c);
 }
 
 static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction **out)

@@ -285,6 +285,7 @@ static int run_groups(const smp_device *device, int size)
         if (!open_group(&b, *t))
             continue;
         CHECK(b.group->size == size && b.group->index == world_rank % size);
+        const long threads = emulate_nccl_threads();
         for (int round = 0; round < rounds; round++) {
             const int64_t n = round < 20 ? round : (round * 37 + size) % (MOST / size);
             check_calls(&b, n, round);
@@ -292,6 +293,7 @@ static int run_groups(const smp_device *device, int size)
         }
         check_late(&b, MOST / size, rounds);
         check_read(&b, MOST / size, rounds);
+        CHECK(emulate_nccl_threads() == threads);
         if (!b.transport->group)
             smp__op_group_close(&b.own);
         b.transport->close(b.transport_context);

@@ -526,12 +526,14 @@ static bool run_transport(bench *b, const smp_transport *transport)
     if (strcmp(transport->name, "nccl") == 0) /* one for all sums among the same ranks */
         CHECK(emulate_nccl_made() - made <= b->plan.n_lane + most_communicators(&b->comm));
     CHECK(transport->max_tag(b->transport_context) > 100 * MAX_LANES);
+    const long threads = emulate_nccl_threads();
     for (int step = 0; step < STEPS; step++) {
         run_step(b, step);
         check_step(b, step);
         MPI_Barrier(b->comm.world); /* draws of the next step are the same on all ranks */
         random_state = (uint64_t)step + 77;
     }
+    CHECK(emulate_nccl_threads() == threads); /* what a step enqueues is in its stream at once */
     transport->close(b->transport_context);
     for (int i = 0; i < SMP_N_REACH; i++)
         smp__sum_terms_free(&b->plan.terms[i]);

@@ -2,23 +2,25 @@
  *  - the operations of a communicator are carried out one after another in the order in which they
  *    were issued, whatever their streams; those of one group together;
  *  - a send is done when its receive has taken it, never earlier;
- *  - communicators do not block: making one, connecting two ranks, which they do when they first
- *    send to each other, and ncclCommFinalize go on in the background, while ncclCommGetAsyncError
- *    says ncclInProgress. What a group is told is in its streams only when they have connected: who
- *    does not wait for it records events too early;
- *  - who aborts a communicator waits until the device is idle: what waits for a communicator that
- *    is not aborted in the same group hangs.
+ *  - groups belong to the thread that begins them. The end of one waits for other ranks where
+ *    communicators are made or finalized, or two ranks connect, which they do when they first send
+ *    to each other; with more than one such communicator it starts a thread for each;
+ *  - another thread may abort a communicator meanwhile: the wait ends with an error. The end of the
+ *    group of who aborts frees the communicator, and waits until the device is idle: what waits for
+ *    a communicator that is not aborted in the same group hangs.
  *
- * Stricter than NCCL: sizes that do not match abort, and so do communicators destroyed that were
- * not finalized, or used while something is in progress; every third group goes on in the
- * background, connected or not; the background moves only while somebody asks about it.
+ * Stricter than NCCL: communicators block, since NCCL starts a thread for every group of one that
+ * does not; sizes that do not match abort, and so do communicators destroyed that were not
+ * finalized, used or freed while a call of another thread waits, and the program's first thread
+ * where it would wait for other ranks: nobody watches it.
  *
  * Messages go through host memory, since MPI may move them when device memory is out of reach, and
- * through MPI_COMM_WORLD, with tags of the communicator. The rank that made the id must be one of
- * it.
+ * through MPI_COMM_WORLD, with tags of the communicator, by any thread: MPI is asked for that. The
+ * rank that made the id must be one of it.
  *
  * SMP_EMULATE_NCCL_FAIL=N: the Nth operation of this process fails as emulate_nccl_fail says.
- * SMP_EMULATE_NCCL_INIT=error|hang|kill: what becomes of this process's first communicator.
+ * SMP_EMULATE_NCCL_INIT=error|stuck|hang|kill: what becomes of this process's first communicator:
+ * making it fails, or never returns; the process stands still, or is killed.
  * SMP_EMULATE_NCCL_VERSION=N: another version, such as 22304. */
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
@@ -36,6 +38,7 @@
 #include <unistd.h>
 
 #include "emulate.h"
+#include "emulate_state.h"
 #include "nccl.h"
 
 namespace
@@ -52,7 +55,7 @@ struct state {
     long issued = 0, carried = 0; /* groups of operations */
     bool aborted = false, finalized = false;
     ncclResult_t error = ncclSuccess;
-    std::function<bool()> background;            /* false: it goes on */
+    int waiting = 0;                             /* calls */
     std::map<int, bool> sends_to, receives_from; /* connected peers */
 };
 
@@ -86,12 +89,21 @@ struct unique_id {
     int root, number;
 };
 
-int depth = 0;
-bool aborting = false;   /* in the group that is open */
+/* What the end of a group waits for. */
+struct job {
+    std::shared_ptr<state> comm;
+    std::function<bool()> done;
+};
+
+/* Of the group that is open. */
+thread_local int depth;
+thread_local std::vector<pending_init> inits;
+thread_local std::vector<pending_operation> issued;
+thread_local std::vector<std::shared_ptr<state>> finals;
+thread_local std::vector<ncclComm_t> aborts;
+/* What follows, and communicators, under the emulator's lock. */
 long until_failure = -1; /* operations; -1: never */
-std::vector<pending_init> inits;
-std::vector<pending_operation> issued;
-long unaligned, made;
+long unaligned, made, threads;
 long beside; /* kernels */
 
 bool tested(operation &op, int i)
@@ -154,6 +166,7 @@ bool carry_out(const state &comm, operation &op)
 /* The operations that one communicator gets in one group, as one item of a stream. */
 void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vector<operation> group)
 {
+    emulate_call call(false);
     static const char *environment = std::getenv("SMP_EMULATE_NCCL_FAIL");
     if (environment)
         until_failure = std::atol(environment) - 1;
@@ -204,9 +217,11 @@ ncclResult_t init_fault()
     if (over || !fault)
         return ncclSuccess;
     over = true;
-    if (std::strcmp(fault, "hang") == 0)
+    if (std::strcmp(fault, "stuck") == 0)
         for (;;)
             pause();
+    if (std::strcmp(fault, "hang") == 0)
+        std::raise(SIGSTOP);
     if (std::strcmp(fault, "kill") == 0)
         std::raise(SIGKILL);
     return ncclSystemError;
@@ -226,8 +241,8 @@ struct introduction {
     bool told = false;
 };
 
-/* Ranks tell the root who they are, it tells them who the others are. */
-void init(const pending_init &pending)
+/* Ranks tell the root who they are, it tells them who the others are. Returns when all are told. */
+std::function<bool()> init(const pending_init &pending)
 {
     std::shared_ptr<state> comm = pending.comm;
     unique_id id;
@@ -236,9 +251,6 @@ void init(const pending_init &pending)
     MPI_Comm_rank(MPI_COMM_WORLD, &world);
     comm->tag = TAG_FIRST + TAGS * (id.root * NUMBERS + id.number);
     comm->member.assign(comm->ranks, -1);
-    comm->error = init_fault();
-    if (comm->error != ncclSuccess)
-        return;
     auto *in = new introduction;
     if (world != id.root) {
         in->others = {comm->rank, world};
@@ -247,8 +259,7 @@ void init(const pending_init &pending)
                   &in->requests[0]);
         MPI_Irecv(comm->member.data(), comm->ranks, MPI_INT, id.root, comm->tag + TAG_MEMBERS,
                   MPI_COMM_WORLD, &in->requests[1]);
-        comm->background = [in] { return all_done(in->requests); };
-        return;
+        return [in] { return all_done(in->requests); };
     }
     comm->member[comm->rank] = world;
     in->others.resize(2 * (comm->ranks - 1));
@@ -257,7 +268,7 @@ void init(const pending_init &pending)
         MPI_Irecv(&in->others[2 * i], 2, MPI_INT, MPI_ANY_SOURCE, comm->tag + TAG_SELF,
                   MPI_COMM_WORLD, &in->requests[i]);
     state *of = comm.get();
-    comm->background = [in, of] {
+    return [in, of] {
         if (!all_done(in->requests) || in->told)
             return in->told;
         for (size_t i = 0; i < in->requests.size(); i++) {
@@ -296,46 +307,26 @@ std::vector<MPI_Request> connect(state &comm, const std::vector<operation> &grou
     return requests;
 }
 
-/* The communicators of a group go on together: none has its operations in a stream before all have
- * connected. */
-struct group_launch {
-    std::vector<MPI_Request> requests;
-    struct part {
-        std::shared_ptr<state> comm;
-        cudaStream_t stream;
-        std::vector<operation> ops;
-    };
-    std::vector<part> parts;
-    bool over = false;
-};
-
-bool go_on(group_launch &launch)
+void require_alone(const state &comm, const char *what)
 {
-    if (!launch.over && all_done(launch.requests)) {
-        launch.over = true;
-        for (group_launch::part &part : launch.parts)
-            if (!part.comm->aborted)
-                enqueue(part.comm, part.stream, std::move(part.ops));
-    }
-    return launch.over;
-}
-
-void require_ready(const state &comm, const char *what)
-{
-    if (comm.background)
-        emulate_die("%s while something of its communicator is in progress", what);
+    if (comm.waiting > 0)
+        emulate_die("%s while a call of its communicator waits in another thread", what);
 }
 
 ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, int peer,
                    ncclComm_t comm, cudaStream_t stream)
 {
-    if (!comm || comm->is->aborted)
-        return ncclInvalidArgument;
-    if (peer < 0 || peer >= comm->is->ranks)
-        return ncclInvalidArgument;
-    if (comm->is->error != ncclSuccess)
-        return comm->is->error;
-    require_ready(*comm->is, what == kind::SEND ? "ncclSend" : "ncclRecv");
+    {
+        emulate_call call(false);
+        if (!comm || comm->is->aborted)
+            return ncclInvalidArgument;
+        if (peer < 0 || peer >= comm->is->ranks)
+            return ncclInvalidArgument;
+        if (comm->is->error != ncclSuccess)
+            return comm->is->error;
+        require_alone(*comm->is, what == kind::SEND ? "ncclSend" : "ncclRecv");
+        unaligned += bytes >= 16 && reinterpret_cast<uintptr_t>(source ? source : target) % 16 > 0;
+    }
     ncclGroupStart();
     operation op{};
     op.what = what;
@@ -343,36 +334,98 @@ ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, in
     op.target = target;
     op.bytes = bytes;
     op.peer = peer;
-    unaligned += bytes >= 16 && reinterpret_cast<uintptr_t>(source ? source : target) % 16 > 0;
     issued.push_back({comm->is, stream, op});
     return ncclGroupEnd();
 }
 
-/* Communicator by communicator, in the order of their first operation. */
-ncclResult_t launch_group()
+/* What one communicator is told in a group. */
+struct part {
+    std::shared_ptr<state> comm;
+    cudaStream_t stream;
+    std::vector<operation> ops;
+};
+
+/* In the order of their first operation. */
+std::vector<part> take_parts()
 {
-    static unsigned long groups;
-    auto launch = std::make_shared<group_launch>();
-    std::vector<pending_operation> group;
-    group.swap(issued);
-    while (!group.empty()) {
-        group_launch::part part{group.front().comm, group.front().stream, {}};
-        std::vector<pending_operation> rest;
-        for (pending_operation &p : group)
-            if (p.comm == part.comm)
-                part.ops.push_back(std::move(p.op));
-            else
-                rest.push_back(std::move(p));
-        for (MPI_Request request : connect(*part.comm, part.ops))
-            launch->requests.push_back(request);
-        launch->parts.push_back(std::move(part));
-        group = std::move(rest);
+    std::vector<part> parts;
+    for (pending_operation &p : issued) {
+        size_t i = 0;
+        while (i < parts.size() && parts[i].comm != p.comm)
+            i++;
+        if (i == parts.size())
+            parts.push_back({p.comm, p.stream, {}});
+        parts[i].ops.push_back(std::move(p.op));
     }
-    if (launch->requests.empty() && groups++ % 3 > 0 && go_on(*launch))
-        return ncclSuccess;
-    for (const group_launch::part &part : launch->parts)
-        part.comm->background = [launch] { return go_on(*launch); };
-    return ncclInProgress;
+    issued.clear();
+    return parts;
+}
+
+std::vector<job> begin_jobs(const std::vector<part> &parts)
+{
+    emulate_call call(false);
+    std::vector<job> jobs;
+    made += (long)inits.size();
+    for (const pending_init &pending : inits)
+        jobs.push_back({pending.comm, init(pending)});
+    for (const std::shared_ptr<state> &comm : finals)
+        jobs.push_back({comm, [comm] {
+                            emulate_progress();
+                            return comm->issued == comm->carried;
+                        }});
+    for (const part &p : parts) {
+        auto requests = std::make_shared<std::vector<MPI_Request>>(connect(*p.comm, p.ops));
+        if (!requests->empty())
+            jobs.push_back({p.comm, [requests] { return all_done(*requests); }});
+    }
+    inits.clear();
+    finals.clear();
+    for (job &j : jobs)
+        j.comm->waiting++;
+    threads += jobs.size() > 1 ? (long)jobs.size() : 0;
+    return jobs;
+}
+
+/* Are all done, or has one been aborted? */
+bool is_over(std::vector<job> &jobs, ncclResult_t *result)
+{
+    emulate_call call(false);
+    bool done = true;
+    for (job &j : jobs) {
+        if (j.comm->aborted)
+            *result = ncclInternalError;
+        done &= j.comm->aborted || j.done();
+    }
+    if (*result == ncclSuccess && !done)
+        return false;
+    for (job &j : jobs)
+        j.comm->waiting--;
+    return true;
+}
+
+ncclResult_t wait_for(std::vector<job> &&jobs)
+{
+    ncclResult_t result = ncclSuccess;
+    int first_thread = 0;
+    MPI_Is_thread_main(&first_thread);
+    if (first_thread && !jobs.empty())
+        emulate_die("a group waits for other ranks, and nobody watches");
+    while (!is_over(jobs, &result))
+        usleep(20);
+    return result;
+}
+
+/* The communicators that are aborted, and all that stands on the device. */
+void free_aborted()
+{
+    emulate_call call(false);
+    for (ncclComm_t comm : aborts) {
+        require_alone(*comm->is, "the end of ncclCommAbort");
+        delete comm;
+    }
+    if (!aborts.empty())
+        cudaDeviceSynchronize();
+    aborts.clear();
 }
 
 size_t size_of(ncclDataType_t type)
@@ -406,11 +459,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     if (!comm || ranks < 1 || rank < 0 || rank >= ranks ||
         (!config || config->magic != 0xcafebeef || config->size != sizeof *config))
         return ncclInvalidArgument;
-    if (config->blocking != 0)
-        emulate_die("a communicator that blocks");
+    int level;
+    MPI_Query_thread(&level);
+    if (config->blocking != 1)
+        emulate_die("a communicator that does not block: each of its groups starts a thread");
+    if (level != MPI_THREAD_MULTIPLE)
+        emulate_die("MPI that not all threads may call");
     ncclGroupStart();
     *comm = new ncclComm{std::make_shared<state>()};
-    made++;
     (*comm)->is->ranks = ranks;
     (*comm)->is->rank = rank;
     inits.push_back({(*comm)->is, id});
@@ -420,16 +476,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
 /* Done when all that it was told has been carried out. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    require_ready(*comm->is, "ncclCommFinalize");
-    state *of = comm->is.get();
-    of->finalized = true;
-    of->background = [of] { return of->issued == of->carried; };
-    return ncclInProgress;
+    {
+        emulate_call call(false);
+        require_alone(*comm->is, "ncclCommFinalize");
+        comm->is->finalized = true;
+    }
+    ncclGroupStart();
+    finals.push_back(comm->is);
+    return ncclGroupEnd();
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    require_ready(*comm->is, "ncclCommDestroy");
+    emulate_call call(false);
+    require_alone(*comm->is, "ncclCommDestroy");
     if (!comm->is->finalized)
         emulate_die("ncclCommDestroy of a communicator that was not finalized");
     delete comm;
@@ -440,20 +500,19 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static auto *kept = new std::vector<std::shared_ptr<state>>;
+    emulate_call call(false);
     ncclGroupStart();
     kept->push_back(comm->is);
-    comm->is->aborted = aborting = true;
-    comm->is->background = nullptr;
-    delete comm;
+    comm->is->aborted = true;
+    aborts.push_back(comm);
     return ncclGroupEnd();
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
+    emulate_call call(false);
     emulate_progress();
-    if (comm->is->background && comm->is->background())
-        comm->is->background = nullptr;
-    *error = comm->is->background ? ncclInProgress : comm->is->error;
+    *error = comm->is->error;
     return ncclSuccess;
 }
 
@@ -497,6 +556,11 @@ long emulate_nccl_made(void)
     return made;
 }
 
+long emulate_nccl_threads(void)
+{
+    return threads;
+}
+
 long emulate_nccl_unaligned(void)
 {
     return unaligned;
@@ -515,18 +579,32 @@ ncclResult_t ncclGroupStart(void)
 
 ncclResult_t ncclGroupEnd(void)
 {
+    ncclResult_t fault;
     if (depth == 0)
         return ncclInvalidUsage;
     if (--depth > 0)
         return ncclSuccess;
-    ncclResult_t result = inits.empty() ? ncclSuccess : ncclInProgress;
-    for (const pending_init &pending : inits)
-        init(pending);
-    inits.clear();
-    if (!issued.empty())
-        result = launch_group();
-    if (aborting)
-        cudaDeviceSynchronize();
-    aborting = false;
+    if (!inits.empty() && (fault = init_fault()) != ncclSuccess) {
+        inits.clear();
+        return fault;
+    }
+    std::vector<part> parts = take_parts();
+    const ncclResult_t result = wait_for(begin_jobs(parts));
+    for (part &p : parts)
+        if (result == ncclSuccess && !p.comm->aborted)
+            enqueue(p.comm, p.stream, std::move(p.ops));
+    free_aborted();
     return result;
+}
+
+/* In front of MPI's: NCCL's calls in other threads are calls of MPI here. */
+int MPI_Init_thread(int *argc, char ***argv, int, int *provided)
+{
+    return PMPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, provided);
+}
+
+int MPI_Init(int *argc, char ***argv)
+{
+    int provided;
+    return PMPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
 }

@@ -72,6 +72,8 @@ ncclResult_t ncclGroupEnd(void);
 void emulate_nccl_fail(long after);
 /* Communicators that this process has made. */
 long emulate_nccl_made(void);
+/* Threads that NCCL would have started for groups of this process. */
+long emulate_nccl_threads(void);
 /* Messages of this process of 16 bytes and more that did not begin at a multiple of 16. */
 long emulate_nccl_unaligned(void);
 /* Kernels of this process that ran while a group of messages was under way, since last asked. */
