@@ -54,20 +54,6 @@ smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call)
                     smp__nccl.ncclGetErrorString(code), more ? ": " : "", more ? detail : "");
 }
 
-ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
-                            ncclComm_t comm, cudaStream_t stream)
-{
-    const ncclResult_t code = smp__nccl.ncclSend(data, n, type, peer, comm, stream);
-    return code == ncclInProgress ? ncclSuccess : code;
-}
-
-ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
-                               cudaStream_t stream)
-{
-    const ncclResult_t code = smp__nccl.ncclRecv(data, n, type, peer, comm, stream);
-    return code == ncclInProgress ? ncclSuccess : code;
-}
-
 smp_status smp__nccl_blame(const smp__nccl_lane *l, smp_status status)
 {
     return smp_fail_context(status, "messages %s pipeline rank %d", l->outgoing ? "to" : "from",
@@ -95,9 +81,8 @@ smp_status smp__nccl_look(const smp__nccl_context *c)
     return SMP_OK;
 }
 
-smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code, const char *call)
+smp_status smp__nccl_end(ncclComm_t comm, ncclResult_t code, const char *call)
 {
-    (void)c;
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     return smp__nccl_check(comm, code == ncclSuccess ? end : code, call);
 }

@@ -48,10 +48,10 @@ static ncclResult_t swap(smp__nccl_way *w, int other, const float *send, int64_t
     const smp__nccl_sums *of = devices_of(w);
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl_send(send, (size_t)n_send, ncclFloat32, other, of->nccl, w->stream);
+        code = smp__nccl.ncclSend(send, (size_t)n_send, ncclFloat32, other, of->nccl, w->stream);
     if (code == ncclSuccess && n_receive > 0)
         code =
-            smp__nccl_receive(receive, (size_t)n_receive, ncclFloat32, other, of->nccl, w->stream);
+            smp__nccl.ncclRecv(receive, (size_t)n_receive, ncclFloat32, other, of->nccl, w->stream);
     return code;
 }
 
@@ -73,7 +73,7 @@ static smp_status swap_others(smp__nccl_way *w, const float *from, int64_t step,
         const int other = (of->own + i) % of->members;
         code = swap(w, other, from + other * step, n, to + other * apart, n);
     }
-    return smp__nccl_end(w->of, of->nccl, code, "exchange in an operator");
+    return smp__nccl_end(of->nccl, code, "exchange in an operator");
 }
 
 /* The own row too. */
@@ -135,7 +135,7 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
             sums ? swap(w, other, values + begin_of(all, of->own), own, others, size_of(all, other))
                  : swap(w, other, others, size_of(all, other), w->of->came + other * all.each, own);
     }
-    return smp__nccl_end(w->of, of->nccl, code, "sum in an operator");
+    return smp__nccl_end(of->nccl, code, "sum in an operator");
 }
 
 /* A piece of a sum has been enqueued. */
@@ -210,7 +210,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
         code = swap(w, to, own, n, NULL, 0);
     if (code == ncclSuccess)
         code = swap(w, from, NULL, 0, got, n);
-    return smp__nccl_end(w->of, of->nccl, code, "shift in an operator");
+    return smp__nccl_end(of->nccl, code, "shift in an operator");
 }
 
 /* Ends a shift, or a call beside. */

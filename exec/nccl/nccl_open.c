@@ -297,7 +297,7 @@ static smp_status call_nccl(void *of, int64_t number)
         if (code == ncclSuccess)
             code = calls[number].tell(c);
         atomic_store(&c->caller_at, WAITING);
-        status = smp__nccl_end(c, NULL, code, calls[number].name);
+        status = smp__nccl_end(NULL, code, calls[number].name);
     }
     atomic_store(&c->caller_at, OUTSIDE);
     return status;

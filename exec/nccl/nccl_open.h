@@ -43,12 +43,6 @@ smp_status smp__nccl_open(void);
  * call's name and NCCL's message, unless the code is ncclSuccess. comm: NULL if
  * there is none. */
 smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call);
-/* What the library's function of that name does, in a group, where
- * ncclInProgress is no news: the end of the group says it again. */
-ncclResult_t smp__nccl_send(const void *data, size_t n, ncclDataType_t type, int peer,
-                            ncclComm_t comm, cudaStream_t stream);
-ncclResult_t smp__nccl_receive(void *data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
-                               cudaStream_t stream);
 
 struct smp_reduction {
     cudaEvent_t done;
@@ -188,8 +182,7 @@ smp_status smp__nccl_progress(void *context);
 
 /* Ends a group of operations of one communicator, which then stand in their
  * streams: nothing is waited for. code: of the first that failed in it. */
-smp_status smp__nccl_end(smp__nccl_context *c, ncclComm_t comm, ncclResult_t code,
-                         const char *call);
+smp_status smp__nccl_end(ncclComm_t comm, ncclResult_t code, const char *call);
 
 /* After every launch of a stream that may wait for other ranks, or some: waits,
  * watched, while too many of them stand in it. That cannot make ranks wait for

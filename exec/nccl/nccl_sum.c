@@ -88,10 +88,10 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
 {
     ncclResult_t code = ncclSuccess;
     if (n_send > 0)
-        code = smp__nccl_send(send, (size_t)n_send, type, other, smp__nccl_of(of), c->reduce);
+        code = smp__nccl.ncclSend(send, (size_t)n_send, type, other, smp__nccl_of(of), c->reduce);
     if (code == ncclSuccess && n_receive > 0)
-        code =
-            smp__nccl_receive(receive, (size_t)n_receive, type, other, smp__nccl_of(of), c->reduce);
+        code = smp__nccl.ncclRecv(receive, (size_t)n_receive, type, other, smp__nccl_of(of),
+                                  c->reduce);
     return code;
 }
 
@@ -153,7 +153,7 @@ static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const 
         ncclResult_t code = smp__nccl.ncclGroupStart();
         for (int i = 1; code == ncclSuccess && i < of->members; i++)
             code = exchange_term(c, of, sum, (of->own + i) % of->members, k, p);
-        SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "exchange of a sum"));
+        SMP_TRY(smp__nccl_end(smp__nccl_of(of), code, "exchange of a sum"));
     }
     return end_exchange(c, p);
 }
@@ -195,7 +195,7 @@ static smp_status send16(smp__nccl_context *c, const smp__nccl_sums *of, const p
         code = exchange(c, of, other, ncclBfloat16, send, count, that_came(of, p, other),
                         block_of(sum, other, p));
     }
-    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "gathering of a sum"));
+    SMP_TRY(smp__nccl_end(smp__nccl_of(of), code, "gathering of a sum"));
     return end_exchange(c, p);
 }
 
@@ -258,7 +258,7 @@ static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const p
             exchange(c, of, other, ncclFloat32, sum->data + begin_of(sum, of->own),
                      size_of(sum, of->own), sum->data + begin_of(sum, other), size_of(sum, other));
     }
-    SMP_TRY(smp__nccl_end(c, smp__nccl_of(of), code, "gathering of a sum"));
+    SMP_TRY(smp__nccl_end(smp__nccl_of(of), code, "gathering of a sum"));
     return smp__nccl_keep_pace(c, &c->pace, c->reduce, 3);
 }
 
