@@ -18,6 +18,7 @@ all_ways() {
     for configuration in "$@"; do
         IFS=: read -r ddp stages schedule chunks redo shard what <<<"$configuration"
         ranks=$((ddp * stages * devices))
+        # shellcheck disable=SC2017 # rounded up first
         plan split.yaml "$model" "$ranks" "$stages" "$ddp" "$schedule" "$chunks" \
             $(((blocks + ddp - 1) / ddp * all / blocks)) 2 "$redo" --gradient-blocks "$blocks" --shard "${shard:-1}" \
             --shard-what "${what:-optimizer}" --bucket-bytes 4KiB "${planned[@]}"
