@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can tell: builds with CUDA for the card that is here, runs the `gpu`
-# tests, compute-sanitizer, bit-identity over ranks that share the card, and the benchmarks against
-# PyTorch; writes a folder of results: the page results.md, profiles, plans, steps, logs. Installs
-# nothing: the libraries must be there, from Debian's packages or from a folder whose env.sh has been
-# sourced.
-#   tests/gpu.sh [--results DIR] [--build DIR] [--tests | --bench]
-# All of it takes longer than ten minutes. Where a command may not, --tests and --bench are two of them;
-# each writes a page, so give each a DIR of its own, and the second builds nothing again.
+# tests, compute-sanitizer, bit-identity over ranks that share the card, the benchmarks against
+# PyTorch, and on machines with 2, 4 or 8 cards what gpu_cards.sh says; writes a folder of results: the
+# page results.md, profiles, plans, steps, logs. Installs nothing: the libraries must be there, from
+# Debian's packages or from a folder whose env.sh has been sourced.
+#   tests/gpu.sh [--results DIR] [--build DIR] [--tests | --bench | --cards]
+# All of it takes longer than ten minutes. Where a command may not, --tests, --bench and --cards are three
+# of them; each writes a page, so give each a DIR of its own, and the second builds nothing again.
 #   tests/gpu.sh --dry BUILD [...]    on the emulator of a build that exists: tiny models, no ctest, few
 #                                     tests, no sanitizer; tries this script, its figures mean nothing
 # Exit code: 0; 1 if something failed; 77 if there is no GPU. A part that fails does not keep the
@@ -19,7 +19,7 @@ source "$top/examples/mpi-env.sh"
 
 folder=$top/build/gpu-results
 build=$top/build/gpu
-parts='tests bench'
+parts='tests bench cards'
 dry=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -28,8 +28,9 @@ while [ $# -gt 0 ]; do
     --build) build=$(realpath -m "$2"); shift ;;
     --tests) parts=tests ;;
     --bench) parts=bench ;;
+    --cards) parts=cards ;;
     *)
-        sed -n '2,13p' "${BASH_SOURCE[0]}" >&2
+        sed -n '2,14p' "${BASH_SOURCE[0]}" >&2
         exit 2
         ;;
     esac
@@ -95,6 +96,9 @@ if [ -n "$dry" ]; then # the emulated programs under the names of the others
     mkdir bin
     ln -s "$bin/smp-run-emulated" bin/smp-run
     ln -s "$bin/smp-profile-emulated" bin/smp-profile
+    ln -s "$bin/bench_sums-emulated" bin/bench_sums
+    ln -s "$bin/unit_emulated" bin/unit_gpu
+    ln -s "$bin/smp-partition" "$bin/make_fault.so" bin/
     export PATH=$work/bin:$PATH SMP_EMULATE_PROTECT=0
     sed 's/^let: .*/let: {T: 8, d: 16, heads: 2, layers: 4, vocab: 256}/' "$tiny" >gpt-tiny.yaml
     tiny=$work/gpt-tiny.yaml equal_steps=6
@@ -202,7 +206,6 @@ if [[ $parts == *tests* ]]; then
         say '- compute-sanitizer: not here'
     fi
 fi
-[[ $parts == *bench* ]] || exit $((failures > 0))
 
 json() { # key file: the number behind a key in a line of JSON
     grep -o "\"$1\": *[-0-9.e+]*" "$2" | tail -n 1 | sed 's/.*: *//'
@@ -216,16 +219,14 @@ number() {
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "nan" }'; }
 
-say
-say '## Training, one GPU'
-say
 peak=nan
 peer() { "$python" "$top/tests/bench/gpu_torch.py" "$@"; }
-if [ -n "$torch" ]; then
+measure_peak() {
+    [ -n "$torch" ] || return 0
     peer --matmul-peak >peak.json 2>"$log/peak.txt" && peak=$(json matmul_tflops peak.json)
     say "PyTorch $("$python" -c 'import torch; print(torch.__version__)'); bf16 product of 8192 x 8192:" \
         "$(number %.0f "$peak") TFLOP/s, the peak that MFU refers to."
-fi
+}
 table=('| model | micro-batches | SMP samples/s | tokens/s | MFU | predicted / measured | PyTorch eager | compiled | SMP / eager | SMP / compiled |'
     '|---|---|---|---|---|---|---|---|---|---|')
 
@@ -279,8 +280,8 @@ train() {
     cp "$name.profile.yaml" "$name.run.yaml" "$name.plan.yaml" "$name.json" "$folder/"
 }
 
-# compare NAME FLOPS TOKENS SIZE M DATA KIND PEER'S SHAPE...: a row of the table; flops and tokens of a
-# sample. DATA: words of smp-run.
+# compare NAME FLOPS TOKENS SIZE M DATA NETWORK...: a row of the table; flops and tokens of a sample.
+# DATA: words of smp-run; NETWORK: of the peer.
 compare() {
     local name=$1 flops=$2 tokens=$3 size=$4 m=$5 data=$6
     local rate=nan error=nan eager=nan compiled=nan mfu
@@ -288,7 +289,7 @@ compare() {
     # shellcheck disable=SC2086 # words
     part "$name: train" train "$name" "$size" "$m" $data && cat "$name.ops" >>ops
     mfu=$(number %.3f "$rate * $flops / ($peak * 1e12)")
-    set -- --kind "$@" --microbatch-size "$size" --microbatches "$m" --steps 10 --data book.txt
+    set -- "$@" --microbatch-size "$size" --microbatches "$m" --steps 10 --data book.txt
     if [ -n "$torch" ]; then
         peer "$@" >eager.json 2>"$log/eager-$name.txt" && eager=$(json samples_per_s eager.json)
         peer "$@" --compile >compiled.json 2>"$log/compiled-$name.txt" &&
@@ -306,29 +307,47 @@ flops_of() { # WEIGHTS LAYERS WIDTH LENGTH
     number %.6g "$4 * (6 * ($1) + 12 * $2 * $3 * $4)"
 }
 
-# gpt NAME LAYERS WIDTH HEADS LENGTH VOCABULARY SIZE M
-gpt() {
-    local name=$1 layers=$2 width=$3 heads=$4 length=$5 vocabulary=$6 size=$7 m=$8 let=
+# gpt_model NAME LAYERS WIDTH HEADS LENGTH VOCABULARY: makes NAME.yaml; sets length, flops (of a sample) and
+# network, the peer's words for it.
+gpt_model() {
+    local name=$1 layers=$2 width=$3 heads=$4 vocabulary=$6 let=
+    length=$5
     if [ -n "$dry" ]; then
-        layers=1 width=32 heads=2 length=8 vocabulary=256 size=1 m=2
+        layers=1 width=32 heads=2 length=8 vocabulary=256
         let="T: $length, d: $width, heads: $heads, layers: $layers, vocab: $vocabulary"
     fi
     model "$name" "$name" "$let"
-    compare "$name" "$(flops_of "$layers * 12 * $width * $width + $vocabulary * $width" "$layers" "$width" \
-        "$length")" "$length" "$size" "$m" '--data book.txt' gpt --layers "$layers" --width "$width" \
-        --heads "$heads" --length "$length" --vocabulary "$vocabulary"
+    flops=$(flops_of "$layers * 12 * $width * $width + $vocabulary * $width" "$layers" "$width" "$length")
+    network=(--kind gpt --layers "$layers" --width "$width" --heads "$heads" --length "$length"
+        --vocabulary "$vocabulary")
 }
 
-# The shape of LLaMA 3.2 1B, with an output layer of its own.
-llama() {
-    local layers=16 width=2048 heads=32 kv=8 length=2048 hidden=8192 vocabulary=128256 size=4 m=8
-    [ -z "$dry" ] || { layers=1 width=32 heads=4 kv=2 length=8 hidden=64 vocabulary=256 size=1 m=2; }
+# gpt NAME LAYERS WIDTH HEADS LENGTH VOCABULARY SIZE M
+gpt() {
+    local length flops network size=$7 m=$8
+    [ -z "$dry" ] || size=1 m=2
+    gpt_model "${@:1:6}"
+    compare "$1" "$flops" "$length" "$size" "$m" '--data book.txt' "${network[@]}"
+}
+
+# As gpt_model: the shape of LLaMA 3.2 1B, with an output layer of its own.
+llama_model() {
+    local layers=16 width=2048 heads=32 kv=8 hidden=8192 vocabulary=128256
+    length=2048
+    [ -z "$dry" ] || { layers=1 width=32 heads=4 kv=2 length=8 hidden=64 vocabulary=256; }
     model llama-1b llama3-8b "T: $length, d: $width, heads: $heads, kv_heads: $kv, hidden: $hidden,$(
         ) layers: $layers, vocab: $vocabulary"
-    compare llama-1b "$(flops_of "$layers * ($width * $width * 2 + 2 * $width * $width * $kv / $heads + \
-        3 * $width * $hidden) + $vocabulary * $width" "$layers" "$width" "$length")" "$length" "$size" "$m" \
-        '--data book.txt' llama --layers "$layers" --width "$width" --heads "$heads" --kv-heads "$kv" \
-        --hidden "$hidden" --length "$length" --vocabulary "$vocabulary"
+    flops=$(flops_of "$layers * ($width * $width * 2 + 2 * $width * $width * $kv / $heads + \
+        3 * $width * $hidden) + $vocabulary * $width" "$layers" "$width" "$length")
+    network=(--kind llama --layers "$layers" --width "$width" --heads "$heads" --kv-heads "$kv" --hidden "$hidden"
+        --length "$length" --vocabulary "$vocabulary")
+}
+
+llama() {
+    local length flops network size=4 m=8
+    [ -z "$dry" ] || size=1 m=2
+    llama_model
+    compare llama-1b "$flops" "$length" "$size" "$m" '--data book.txt' "${network[@]}"
 }
 
 # 4.09 G multiplications and additions an image forward, twice as many backward.
@@ -338,25 +357,9 @@ resnet() {
     model resnet-50 resnet-50 "$let"
     bash "$top/examples/random-images.sh" "$pixels" 1000 $((size * m)) images >"$log/images.txt" 2>&1
     compare resnet-50 "$(number %.6g '3 * 2 * 4.09e9')" 1 "$size" "$m" \
-        '--data image=images/images.npy --data label=images/labels.npy' resnet --length "$pixels"
+        '--data image=images/images.npy --data label=images/labels.npy' --kind resnet --length "$pixels"
 }
 
-: >ops
-gpt gpt2-124m 12 768 12 1024 50304 32 8
-gpt gpt2-774m 36 1280 20 1024 50304 8 8
-resnet
-llama
-gpt gpt2-30b-stage 6 7168 64 2048 512 2 8
-say
-printf '%s\n' "${table[@]}" | tee -a "$results"
-say
-say 'Operators, alone and in training:'
-say
-tee -a "$results" <ops
-
-say
-say '## Executor'
-say
 # One block of next to nothing: what an action costs.
 overhead() {
     sed -e 's/^name:.*/name: tiny/' -e 's/^let:.*/let: {T: 8, d: 32, heads: 1, layers: 1, vocab: 256}/' \
@@ -367,10 +370,36 @@ overhead() {
         >/dev/null && mpirun -n 1 smp-run tiny.plan.yaml --device cuda --data book.txt --steps "$steps" \
         --json >tiny.json || return 1
 }
-if part 'step of 64 empty micro-batches' overhead; then
+
+benchmarks() {
+    say
+    say '## Training, one GPU'
+    say
+    measure_peak
+    : >ops
+    gpt gpt2-124m 12 768 12 1024 50304 32 8
+    gpt gpt2-774m 36 1280 20 1024 50304 8 8
+    resnet
+    llama
+    gpt gpt2-30b-stage 6 7168 64 2048 512 2 8
+    say
+    printf '%s\n' "${table[@]}" | tee -a "$results"
+    say
+    say 'Operators, alone and in training:'
+    say
+    tee -a "$results" <ops
+
+    say
+    say '## Executor'
+    say
+    part 'step of 64 empty micro-batches' overhead || return
     step=$(tail -n +6 tiny.json | sed 's/.*"step_us": *\([-0-9.e+]*\).*/\1/' | median)
     say "- 128 actions of 13 small ops each: $(number %.1f "$step / 128") us per action, launches included"
-fi
+}
+[[ $parts != *bench* ]] || benchmarks
+# shellcheck source=gpu_cards.sh
+source "$top/tests/gpu_cards.sh"
+[[ $parts != *cards* ]] || on_cards
 say
 say "Profiles, plans, steps: $folder; the profiles go to examples/, the figures to the READMEs. Logs: $log"
 exit $((failures > 0))

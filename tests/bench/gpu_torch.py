@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Training in PyTorch on one GPU, the measure that tests/gpu.sh holds SMP against.
+"""Training in PyTorch on one GPU, or with FSDP2 on several, the measure that tests/gpu.sh holds SMP against.
 
 The same networks, batches and optimizer as examples/gpt2-*.yaml (tied output layer, packed qkv),
 llama3-8b.yaml and resnet-50.yaml: bf16 autocast over fp32 weights, scaled_dot_product_attention,
 AdamW (fused), gradients accumulated over micro-batches and clipped to norm 1. Prints one JSON object:
 samples per second, the median over --steps steps after --warmup, and the peak of allocated memory.
 --data: bytes of a file as tokens, as smp-run reads them, or random images; else random ones.
+
+--fsdp, below torchrun: every process has these micro-batches and a GPU of its own; weights lie in shards,
+and each block's are gathered before its forward and its backward pass, in bf16. Samples are those of
+all processes; the first prints.
 """
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import time
 
@@ -160,6 +165,16 @@ def make_batches(args, device):
     return [(part[:, :-1], part[:, 1:]) for part in tokens]
 
 
+def share_out(model, args):
+    """FSDP2 over all processes: what is gathered is in 16 bits, what is added up in 32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    half = torch.bfloat16 if args.precision == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("gpt", "llama", "resnet"), default="gpt")
@@ -171,13 +186,22 @@ def main():
                         ("steps", 20), ("warmup", 5)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
     args = parser.parse_args()
 
+    world = 1
+    if args.fsdp:
+        torch.distributed.init_process_group("nccl" if args.device == "cuda" else "gloo")
+        world = torch.distributed.get_world_size()
+        if args.device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = args.precision != "fp32"
     synchronize = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     model = make_model(args).to(args.device)
+    if args.fsdp:
+        model = share_out(model, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     run = torch.compile(model) if args.compile else model
     cast = (lambda: torch.autocast(args.device, torch.bfloat16)) if args.precision == "bf16" else \
@@ -188,7 +212,9 @@ def main():
     for step in range(args.warmup + args.steps):
         synchronize()
         begin = time.perf_counter()
-        for given, wanted in data:
+        for i, (given, wanted) in enumerate(data):
+            if args.fsdp:
+                model.set_is_last_backward(i + 1 == len(data))
             with cast():
                 loss = run(given, wanted) / args.microbatches
             loss.backward()
@@ -199,7 +225,12 @@ def main():
         synchronize()
         if step >= args.warmup:
             took.append(time.perf_counter() - begin)
-    samples = args.microbatches * args.microbatch_size
+    samples = args.microbatches * args.microbatch_size * world
+    if args.fsdp:
+        first = torch.distributed.get_rank() == 0
+        torch.distributed.destroy_process_group()
+        if not first:
+            return
     print(json.dumps({"samples_per_s": samples / statistics.median(took),
                       "step_ms": 1e3 * statistics.median(took),
                       "memory_gib": torch.cuda.max_memory_allocated() / 2**30,

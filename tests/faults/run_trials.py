@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seeded trials of faults: a small model, a plan, a job, and one fault in it at a random call.
 
-    run_trials.py [--trials N] [--every-kind] [--seed S] [--trial K] [--jobs J] [--keep DIR]
+    run_trials.py [--trials N] [--every-kind] [--seed S] [--trial K] [--jobs J] [--keep DIR] [--gpus N]
 
 Every trial first runs the job undisturbed, which gives the result and says how often each rank
 makes each call; then with the fault, that make_fault.c makes in one rank; then it resumes what is
@@ -12,6 +12,9 @@ nothing at all.
 
 With --every-kind the trials together make every kind of fault once, so some make several, one after
 the other, in the same job.
+
+With --gpus N the jobs are of N ranks with a GPU each, of which several are replicas, and the faults of
+trials are those of GPU_FAULTS in turn: in a step, while sums run.
 
 A trial is a function of seed and number, with --every-kind of the number of trials, too. One that
 fails leaves its folder; the same command with `--trial K` repeats it. Needs the programs in
@@ -35,6 +38,7 @@ import trial_models
 from trial_process import BIN, LIMIT_S, MPIRUN, TrialProcess, expect
 
 END_S = 5.0  # from a fault, or from the end of the patience with a rank that hangs
+GPU_END_S = 20.0  # the driver takes down what processes had on their GPUs
 
 ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ibcast", "MPI_Iallgather",
            "MPI_Ialltoall")
@@ -59,6 +63,7 @@ FAULTS = {
     "full": (2, SPACE, "either"),
     "damage": (3, (), "goes on"),
 }
+GPU_FAULTS = ("stop", "kill", "error")  # when a sample is read: little else is called in a step there
 ERRORS = {"mmap": (errno.ENOMEM,), "open": (errno.EIO, errno.EMFILE, errno.EACCES)}
 
 
@@ -82,11 +87,13 @@ class Job(TrialProcess):
 
 
 class Trial:
-    """A job and a fault in it; `kinds`: one of each of these instead."""
+    """A job and a fault in it; `kinds`: one of each of these instead. gpus: ranks on as many; 0: on
+    CPUs."""
 
-    def __init__(self, seed, number, base, kinds=()):
+    def __init__(self, seed, number, base, kinds=(), gpus=0):
         self.rng = random.Random(f"{seed}/{number}")
         self.kinds = kinds
+        self.gpus = gpus
         self.n_faults = 0
         self.folder = base / f"trial-{number}"
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -109,20 +116,36 @@ class Trial:
         expect(done.returncode in (0, 2, 3), f"smp-partition: {done.stderr}")
         return done.returncode == 0
 
+    def draw_plan(self):
+        if not self.gpus:
+            return trial_models.draw_plan(self.rng, self.family)
+        while True:
+            options = trial_models.draw_whole(self.rng, self.gpus)
+            if options["ddp"] > 1 and trial_models.processes(options) == self.gpus:
+                return options
+
     def draw(self):
         self.family, self.data_file, self.data = trial_models.write_model(self.folder, self.rng)
-        self.options = trial_models.draw_plan(self.rng, self.family)
+        while self.gpus and self.family == "mlp":  # its sums over replicas in operators: on CPUs alone
+            self.family, self.data_file, self.data = trial_models.write_model(self.folder, self.rng)
+        self.options = self.draw_plan()
         while not self.partition(self.options, "plan.yaml") or (
                 "stop" in self.kinds and trial_models.processes(self.options) == 1):
-            self.options = trial_models.draw_plan(self.rng, self.family)
+            self.options = self.draw_plan()
         expect(self.partition(trial_models.one_stage(self.options), "one_stage.yaml"),
                "no plan with one stage")
         self.world = trial_models.processes(self.options)
         self.save_every = self.rng.randint(1, 3)
+        if self.gpus:
+            self.save_every = 4  # most of a job is steps
         self.last = self.save_every * 3 + self.rng.randint(0, 2)
         self.first = self.rng.choice((0, 0, self.save_every * 2))  # the job begins behind this step
+        if self.gpus:
+            self.first = 0
         self.data += ["--optimizer", self.rng.choice(("adamw", "sgd")), "--lr", "0.01",
                       "--log-every", "1", "--checksum", "--save-every", str(self.save_every)]
+        if self.gpus:
+            self.data += ["--device", "cuda"]
         self.tensor = self.options.get("tensor", 1) > 1
         self.traced = self.rng.random() < 0.3
         self.say("{} {stages}x{ddp} chunks {chunks} {pipeline} {microbatches}x{microbatch-size}"
@@ -172,12 +195,16 @@ class Trial:
         if self.kind == "damage":
             return
         _, calls, self.fate = FAULTS[self.kind]
+        if self.gpus:
+            calls = ("pread",)
         places = [(rank, call) for rank in range(self.world) for call in calls
                   if self.calls[rank][call] > 0]
         self.rank, self.call = self.rng.choice(places)
         n = self.calls[self.rank][self.call]
         # Data that is cut before it is opened is other data.
         self.at = self.rng.randint(max(n // 2, 1) if self.kind == "cut" else 1, n)
+        if self.gpus:  # in steps, before the last samples are read ahead
+            self.at = self.rng.randint(n // 2, n * 3 // 4)
         self.number = 0
         if self.kind == "error":
             self.number = self.rng.choice(ERRORS.get(self.call, (errno.EIO, errno.EDQUOT)))
@@ -187,7 +214,7 @@ class Trial:
             self.number = self.rng.choice((0, 3))
         elif self.kind in ("sleep", "slow"):
             self.number = 300 if self.kind == "sleep" else 10
-        self.timeout = {"stop": 0.5, "suspend": 2}.get(self.kind, 20)
+        self.timeout = {"stop": 2 if self.gpus else 0.5, "suspend": 2}.get(self.kind, 20)
         self.say(f"| {self.kind}{f' {self.number}' * (self.number != 0)}, rank {self.rank}, "
                  f"{self.call} {self.at} of {n}")
 
@@ -196,7 +223,7 @@ class Trial:
         name = f"fault-{self.n_faults}"
         return self.start(name, self.last, "saved",
                           more=["--timeout", str(self.timeout), "--timeout-start", str(30 * self.timeout),
-                                "--timeout-save", str(30 * self.timeout)]
+                                "--timeout-save", str((2 if self.gpus else 30) * self.timeout)]
                           + (["--trace", "fault.json"] if self.traced else []),
                           environment=[
                               f"FAULT={self.rank} {self.call} {self.at} {what} {self.number}",
@@ -241,7 +268,7 @@ class Trial:
             names = self.world > 1 and self.kind != "cut" and code == 1
             where = rf"rank {self.rank}\b.*" if names else ""
             expect(re.search(rf"^smp-run: .*{where}({reason})", text, re.M), "no reason is given")
-        expect(took < patience + END_S, f"ended {took:.1f} s after the fault")
+        expect(took < patience + (GPU_END_S if self.gpus else END_S), f"ended {took:.1f} s after the fault")
 
     def judge(self, job, code):
         expect(job.fault_time() is not None, "the fault did not happen")
@@ -321,9 +348,9 @@ def kinds_of_trials(seed, trials):
     return [kinds[number::trials] for number in range(trials)]
 
 
-def run_trial(seed, number, base, kinds=()):
+def run_trial(seed, number, base, kinds=(), gpus=0):
     """The kinds of its faults; None if it failed."""
-    trial = Trial(seed, number, base, kinds)
+    trial = Trial(seed, number, base, kinds, gpus)
     try:
         trial.run()
     except Exception as failure:  # of this trial alone, whatever it is
@@ -341,15 +368,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--gpus", type=int, default=0, help="ranks, on as many; default: on CPUs")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for those that fail")
     options = parser.parse_args()
     base = (options.keep or pathlib.Path(tempfile.mkdtemp(prefix="smp-faults-"))).resolve()
     numbers = range(options.trials) if options.trial is None else [options.trial]
     kinds = (kinds_of_trials(options.seed, options.trials) if options.every_kind
              else [()] * (max(numbers, default=0) + 1))
+    if options.gpus:
+        kinds = [(GPU_FAULTS[number % len(GPU_FAULTS)],) for number in range(len(kinds))]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        done = list(pool.map(lambda number: run_trial(options.seed, number, base, kinds[number]),
-                             numbers))
+        done = list(pool.map(lambda number: run_trial(options.seed, number, base, kinds[number],
+                                                        options.gpus), numbers))
     failures = done.count(None)
     passed = [kind for kinds_done in done for kind in kinds_done or ()]
     counts = ", ".join(f"{kind} {passed.count(kind)}" for kind in FAULTS if kind in passed)

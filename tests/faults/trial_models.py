@@ -133,7 +133,7 @@ def draw_plan(rng, family):
 
 def draw_whole(rng, most):
     """For at most so many devices."""
-    ddp = rng.choice([ddp for ddp in (1, 1, 2, 2, 4) if ddp <= most])
+    ddp = rng.choice([ddp for ddp in (1, 1, 2, 2, 4, 8) if ddp <= most])
     stages = rng.randint(1, most // ddp)
     options = {"stages": stages, "ddp": ddp, "chunks": rng.choice((1, 1, 2)) if stages > 1 else 1,
                "microbatches": rng.choice((1, 2, 4)), "microbatch-size": rng.choice((1, 2)),
