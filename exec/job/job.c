@@ -253,9 +253,8 @@ static smp_status build_memory(smp *s)
     return smp__joint_build(s);
 }
 
-/* Others may wait for this rank: devices of its group in the middle of an operator, ranks of its
- * shard group in the norms of an optimizer. Who fails tells them at once, and all give up what the
- * device waits for. */
+/* Others may wait for this rank in the norms of an optimizer: devices of its group, ranks of its
+ * shard group. Who fails tells them at once, and all give up what the device waits for. */
 static smp_status run_kernels(smp *s)
 {
     smp_status status =
