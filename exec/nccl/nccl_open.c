@@ -360,7 +360,7 @@ void smp__nccl_abort(void *context)
         return; /* NCCL could not be opened: there is nothing to abort */
     c->connected = false;
     if (!has_come(c, WAITING)) {
-        smp__nccl_left = true;
+        c->left = smp__nccl_left = true;
         return;
     }
     smp__nccl.ncclGroupStart();
@@ -377,7 +377,7 @@ void smp__nccl_abort(void *context)
     if (has_come(c, OUTSIDE))
         smp__nccl.ncclGroupEnd();
     else
-        smp__nccl_left = true;
+        c->left = smp__nccl_left = true;
 }
 
 static void close_lane(smp__nccl_lane *l)
@@ -413,7 +413,7 @@ void smp__nccl_close(void *context)
         return;
     if (c->connected)
         finish(c);
-    if (atomic_load(&c->caller_at) != OUTSIDE) {
+    if (c->left) {
         smp__worker_leave(c->caller);
         return;
     }
@@ -492,7 +492,7 @@ static smp_status give_up(smp__nccl_context *c, smp_status status)
 {
     const bool waited = atomic_load(&c->caller_at) != OUTSIDE;
     smp__nccl_abort(c);
-    if (atomic_load(&c->caller_at) != OUTSIDE)
+    if (c->left)
         return smp_fail(SMP_ERR_PEER, "rank %d: NCCL does not return from: %s", c->comm->world_rank,
                         calls[c->call].name);
     if (waited && !smp__comm_was_told(status))

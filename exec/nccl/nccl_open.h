@@ -135,6 +135,7 @@ typedef struct smp__nccl_context {
     smp__worker *caller;  /* makes the calls that wait for other ranks */
     int call;             /* the last one that it was asked for */
     atomic_int caller_at; /* nccl_open.c */
+    bool left;            /* it did not return, or too late: nothing of this may be freed */
     bool connected;
     const smp_device *device;
     void *device_context;
