@@ -25,9 +25,10 @@ typedef struct smp_communicators {
     int node;      /* of all, those of this machine at most */
 } smp_communicators;
 
-/* An upper bound, read from NCCL 2.24 to 2.30 and not measured, for its settings as they come
- * (NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_CUMEM_ENABLE, NCCL_RUNTIME_CONNECT). The code of its kernels
- * counts as that of other libraries. 0: there is nobody. */
+/* An upper bound, not measured, for NCCL's settings as they come (NCCL_BUFFSIZE, NCCL_MAX_CTAS,
+ * NCCL_CUMEM_ENABLE, NCCL_RUNTIME_CONNECT): read from the sources of 2.22.3, 2.25.1 and 2.26.2, and
+ * from copies that do not say which version they are. The code of its kernels counts as that of
+ * other libraries. 0: there is nobody. */
 int64_t smp_communicator_bytes(const smp_communicators *of);
 
 /* " beside 1.4 GiB of communicators", after a limit that is without them; "" of 0 bytes. */
