@@ -48,6 +48,9 @@ for memory in $needed $((needed - 1)); do
 done
 expect_equal "exits" "$(tr '\n' ' ' <exits)" '0 3 '
 expect_match out 'more than the device.s [0-9.]+ [KM]iB beside [0-9]+ MiB of communicators'
+sed 's/memory: 80GB/memory: 1MB/' "$cluster" >limited.yaml
+expect_exit 3 "${plan[@]}" --device cuda --cluster limited.yaml
+expect_match err 'would fit with [0-9.]+ [KM]iB of memory per device beside [0-9]+ MiB of communicators \('
 step() { value step_us "$1.yaml"; }
 faster() { # plan, plan
     expect_equal "$1 is faster than $2" "$(awk -v a="$(step "$1")" -v b="$(step "$2")" 'BEGIN {print a < b}')" 1
@@ -63,6 +66,7 @@ expect_exit 0 "${plan[@]}" --device cuda --precision bf16 --explain --report pag
     --trace trace.json --export json:exported.json
 expect_json exported.json
 expect_match exported.json '"execution"'
+expect_match page.html "\"limit\": ?$((80000000000 - lanes))[,}]"
 
 # A sketch may say it too.
 cat >sketch.yaml <<SKETCH

@@ -8,6 +8,7 @@
 
 static int64_t limit_bytes(const smp_plan *plan, int rank)
 {
+    const int64_t beside = plan->predicted.communicator_bytes;
     int64_t least = 0;
     for (int replica = 0; plan->cluster && plan->cluster->device && replica < plan->ddp;
          replica++) {
@@ -17,7 +18,7 @@ static int64_t limit_bytes(const smp_plan *plan, int rank)
         int64_t bytes = plan->cluster->device[device].memory_bytes;
         least = least == 0 || bytes < least ? bytes : least;
     }
-    return least;
+    return least > beside ? least - beside : least;
 }
 
 static smp_status memory_of_rank(smp_picture *picture, int rank)

@@ -56,7 +56,8 @@ typedef struct smp__rank_memory {
     int64_t fixed_bytes;    /* weights, gradients, optimizer state, work area */
     int64_t alive_bytes;    /* most alive at one time, with the fixed part */
     int64_t reserved_bytes; /* the arena: alive and what packing loses */
-    int64_t limit_bytes;    /* of the rank's smallest device; 0: not known */
+    int64_t limit_bytes;    /* of the rank's smallest device, without what communicators may take;
+                               0: not known */
 } smp__rank_memory;
 
 struct smp_picture {

@@ -14,6 +14,7 @@
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 #include "graph/yaml/yaml.h"
+#include "schedule/memory/communicators.h"
 #include "schedule/planner/advice/advice.h"
 
 /* Shares of what is left of the time limit: for all, and for what comes before memory. */
@@ -238,7 +239,10 @@ static smp_status try_memory(advice *a)
         break;
     }
     if (found) {
-        name_plan(a, &result, change);
+        char words[sizeof change + SMP_BESIDE_CHARS], beside[SMP_BESIDE_CHARS];
+        snprintf(words, sizeof words, "%s%s", change,
+                 smp_beside_communicators(beside, result.plan->predicted.communicator_bytes));
+        name_plan(a, &result, words);
         smp_planner_result_destroy(&result);
     }
     return status;

@@ -13,6 +13,7 @@
 #include "graph/base/clock.h"
 #include "graph/base/text.h"
 #include "graph/yaml/yaml.h"
+#include "schedule/memory/communicators.h"
 #include "schedule/planner/advice/advice.h"
 
 #define LEAST_GAIN 1e-3
@@ -211,7 +212,7 @@ static smp_status hint_recompute(hinting *h)
 static smp_status hint_less_recompute(hinting *h)
 {
     smp_search_request r = h->base;
-    char size[32];
+    char size[32], beside[SMP_BESIDE_CHARS];
     double gain;
     int64_t peak_bytes;
     if (h->result->search.best->n_recompute == 0 || r.options.recompute != SMP_RECOMPUTE_AUTO)
@@ -221,8 +222,9 @@ static smp_status hint_less_recompute(hinting *h)
     if (!(gain >= LEAST_GAIN))
         return SMP_OK;
     r.options.memory_bytes = smp__printed_bytes(size, sizeof size, peak_bytes);
-    return try_change(h, SMP_HINT_MEMORY, &r, -1, "%s of memory per device, to recompute less",
-                      size);
+    return try_change(
+        h, SMP_HINT_MEMORY, &r, -1, "%s of memory per device%s, to recompute less", size,
+        smp_beside_communicators(beside, h->result->plan->predicted.communicator_bytes));
 }
 
 /* A configuration that was simulated, is faster and needs a little more memory: the one that gains
@@ -232,7 +234,7 @@ static smp_status hint_other(hinting *h)
     const smp_search_result *search = &h->result->search;
     const smp_candidate *found = NULL;
     smp_search_request r = h->base;
-    char size[32];
+    char size[32], beside[SMP_BESIDE_CHARS];
     double best_worth = 0.0;
     for (int i = 0; i < search->n_tried; i++) {
         const smp_candidate *c = search->tried[i];
@@ -255,7 +257,9 @@ static smp_status hint_other(hinting *h)
     r.options.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
     return try_change(
         h, SMP_HINT_MEMORY, &r, -1,
-        "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit", size,
+        "%s of memory per device%s: then %d stages * %d replicas, %d micro-batches, %s fit", size,
+        smp_beside_communicators(
+            beside, smp__communicator_bytes(&r, found->pipeline, found->ddp, found->sharding)),
         found->pipeline * found->chunks, found->ddp, found->microbatches, found->schedule);
 }
 
