@@ -190,9 +190,11 @@ torch=
 python=${SMP_TORCH_PYTHON-python3}
 "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null && torch=1
 if [[ $parts == *tests* ]]; then
-    part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
-    part 'bits equal with states whole and in shards' shard_equally
-    part 'ranks that compute operators together' compute_together
+    visible=${CUDA_VISIBLE_DEVICES-0} # of several cards the first alone
+    shared() { CUDA_VISIBLE_DEVICES=${visible%%,*} "$@"; }
+    part 'bits equal on 1, 2, 4 ranks, losses near the CPU' shared split_equally
+    part 'bits equal with states whole and in shards' shared shard_equally
+    part 'ranks that compute operators together' shared compute_together
     [ -z "$torch" ] || part 'smp_torch on this card' env SMP_TORCH_PYTHON="$python" SMP_BIN_DIR="$bin" \
         bash "$top/tests/torch/with_torch.sh" "$top/tests/torch/test_cuda.py"
     [ -n "$dry" ] || part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2

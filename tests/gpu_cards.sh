@@ -8,9 +8,18 @@
 cards_here() {
     if [ -n "$dry" ]; then
         echo 4
+    elif [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
+        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
     else
         nvidia-smi -L | grep -c '^GPU'
     fi
+}
+
+# The one that a process takes as number N of those that it sees.
+card() { # N
+    local cards
+    IFS=, read -ra cards <<<"${CUDA_VISIBLE_DEVICES-}"
+    echo "${cards[$1]:-$1}"
 }
 
 # Of the quickstart's model with heads for eight cards, a plan on N of them; false: not on so many.
@@ -46,9 +55,9 @@ bits_of() { # N SHAPE
 }
 
 queues_of() { # N
-    local card
-    for ((card = 0; card < $1; card++)); do
-        CUDA_VISIBLE_DEVICES=$card unit_gpu test_cuda_queues || return 1
+    local i
+    for ((i = 0; i < $1; i++)); do
+        CUDA_VISIBLE_DEVICES=$(card "$i") unit_gpu test_cuda_queues || return 1
     done
 }
 
@@ -109,7 +118,7 @@ nsys_of() { # N
     for kind in replicas operators nccl; do
         nsys profile -o "$folder/sums-$1-$kind" --force-overwrite true -t cuda,nvtx -s none \
             mpirun -n "$1" bench_sums --times $times --only "$kind" 1048576 || return 1
-        nsys stats --report cuda_api_sum --format csv "$folder/sums-$1-$kind.nsys-rep" |
+        nsys stats --force-export true --report cuda_api_sum --format csv "$folder/sums-$1-$kind.nsys-rep" |
             awk -F, -v kind="$kind" -v sums=$(($1 * (times + warm))) '
                 $NF ~ /Launch|MemcpyAsync|EventRecord|StreamWaitEvent/ { ns += $2; calls += $3 }
                 END { if (!calls) exit 1
@@ -126,7 +135,8 @@ watch_memory() {
     done
 }
 
-# Trains a plan; sets rate (samples/s), error (predicted over measured), used (MiB of a card), libraries (bytes).
+# Trains a plan; sets rate (samples/s), error (predicted over measured), used (MiB of a card), libraries (bytes):
+# from a run of its own, since stamps around operators cost time.
 scale_run() { # N PLAN
     local watch='' steps=$((dry ? 8 : 15))
     rate=nan error=nan used=nan libraries=nan
@@ -136,7 +146,7 @@ scale_run() { # N PLAN
         watch=$!
     }
     timeout -k 10 1200 mpirun -n "$1" smp-run "$2" --device cuda --data book.txt --steps "$steps" --json \
-        --profile-out scale.run.yaml >scale.json
+        >scale.json
     local code=$?
     rm training
     [ -z "$watch" ] || wait "$watch"
@@ -145,6 +155,8 @@ scale_run() { # N PLAN
     error=$(number %.3f "$(json predicted_us scale.json) / $(tail -n +6 scale.json |
         sed -n 's/.*"step_us": *\([-0-9.e+]*\).*/\1/p' | median)")
     [ -n "$dry" ] || used=$(sort -n memory.txt | tail -n 1)
+    timeout -k 10 1200 mpirun -n "$1" smp-run "$2" --device cuda --data book.txt --steps 3 \
+        --profile-out scale.run.yaml || return 1
     libraries=$(sed -n 's/^libraries: *//p' scale.run.yaml)
 }
 
