@@ -23,21 +23,23 @@ int64_t smp_communicator_bytes(const smp_communicators *of)
 {
     const int groups = of->shard > 1 && of->shard < of->replicas;
     const int hops = of->near != of->shard; /* else these are groups of the same ranks */
+    /* Replicas on this machine: each has all devices of a tensor group there. */
+    const int node = of->node > of->tensor ? of->node / of->tensor : 1;
     const struct {
         int64_t times;
-        int members, channels, pair;
-    } row[] = {{of->lanes, 2, SMP_LANE_CHANNELS, ONE_WAY},
-               {1, of->replicas, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {groups, of->shard, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {groups, of->replicas / of->shard, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {hops, of->near, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {hops, of->far, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {1, of->tensor, SMP_SUM_CHANNELS, BOTH_WAYS}};
+        int members, here, channels, pair;
+    } row[] = {{of->lanes, 2, 2, SMP_LANE_CHANNELS, ONE_WAY},
+               {1, of->replicas, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {groups, of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {groups, of->replicas / of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {hops, of->near, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {hops, of->far, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+               {1, of->tensor, of->node, SMP_SUM_CHANNELS, BOTH_WAYS}};
     int64_t mib = 0;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const int others = row[i].members - 1;
-        const int64_t pairs = others < of->node ? others : of->node;
-        const int64_t relayed = others < of->node ? 0 : of->node - 1;
+        const int64_t pairs = others < row[i].here ? others : row[i].here;
+        const int64_t relayed = others < row[i].here ? 0 : of->node - 1;
         if (others > 0)
             mib += row[i].times *
                    (ITSELF + row[i].channels * (CHANNEL + pairs * row[i].pair + relayed * RELAYED));

@@ -270,7 +270,9 @@ static void test_memory_target_communicators(void **state)
         {{0, 8, 4, 1, 1, 1, 8}, of_8 + of_4 + of_2},
         {{0, 8, 1, 4, 2, 1, 8}, of_8 + of_4 + of_2},
         {{0, 8, 4, 4, 2, 1, 8}, of_8 + of_4 + of_2}, /* hops are the shard groups */
-        {{0, 8, 8, 2, 4, 2, 8}, of_8 + of_2 + of_4 + of_2},
+        /* Four of the replicas on this machine, the others as one more, by way of seven devices. */
+        {{0, 8, 8, 2, 4, 2, 8}, 8 + SMP_SUM_CHANNELS * (8 + 4 * 12 + 14) + of_2 + of_4 + of_2},
+        {{0, 8, 1, 1, 1, 8, 8}, 8 + SMP_SUM_CHANNELS * (8 + 12 + 14) + of_8},
         {{0, 4000, 1, 1, 1, 1, 3}, of_4 + SMP_SUM_CHANNELS * 4}, /* other machines: as one peer */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
