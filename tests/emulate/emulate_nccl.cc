@@ -179,6 +179,8 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
     emulate_waiting_for_others++;
     emulate_enqueue(stream, [comm, ops, number, fails, kernels = -1L]() mutable {
         if (comm->aborted) {
+            static auto *kept = new std::vector<decltype(ops)>; /* MPI may still write to them */
+            kept->push_back(ops);
             emulate_waiting_for_others--;
             return true;
         }
