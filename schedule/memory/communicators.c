@@ -10,12 +10,13 @@ static const int64_t MIB = 1 << 20;
 /* In MiB. Buffers of a pair on a channel, of one direction: 4 for large messages, 0.5 and 4.7 for
  * two kinds of small ones, on the side that receives; 2 for counters on the other. On an A100 the 4
  * lie where it is sent from, which comes to no more. All peers on other machines share 2 for each
- * direction: less than one on this. */
+ * direction. */
 enum {
     ITSELF = 8,   /* what a kernel knows of a communicator, of its ranks, of multicast */
     CHANNEL = 8,  /* its peers twice, its ring, its peers in multicast */
     ONE_WAY = 10, /* of a pair and a channel: this device receives */
     BOTH_WAYS = 12,
+    AWAY = 4,   /* of a channel, where there are members on other machines */
     RELAYED = 2 /* of a channel: what another device of this machine sends to others through here */
 };
 
@@ -38,11 +39,12 @@ int64_t smp_communicator_bytes(const smp_communicators *of)
     int64_t mib = 0;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const int others = row[i].members - 1;
-        const int64_t pairs = others < row[i].here ? others : row[i].here;
-        const int64_t relayed = others < row[i].here ? 0 : of->node - 1;
+        const bool away = row[i].members > row[i].here;
+        const int64_t pairs = away ? row[i].here - 1 : others;
+        const int64_t apart = away ? AWAY + (of->node - 1) * RELAYED : 0;
         if (others > 0)
-            mib += row[i].times *
-                   (ITSELF + row[i].channels * (CHANNEL + pairs * row[i].pair + relayed * RELAYED));
+            mib +=
+                row[i].times * (ITSELF + row[i].channels * (CHANNEL + pairs * row[i].pair + apart));
     }
     return mib * MIB + ((of->replicas > 1) + (of->tensor > 1)) * (int64_t)SMP_SUM_PIECE_BYTES;
 }

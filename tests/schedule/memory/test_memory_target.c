@@ -270,10 +270,10 @@ static void test_memory_target_communicators(void **state)
         {{0, 8, 4, 1, 1, 1, 8}, of_8 + of_4 + of_2},
         {{0, 8, 1, 4, 2, 1, 8}, of_8 + of_4 + of_2},
         {{0, 8, 4, 4, 2, 1, 8}, of_8 + of_4 + of_2}, /* hops are the shard groups */
-        /* Four of the replicas on this machine, the others as one more, by way of seven devices. */
-        {{0, 8, 8, 2, 4, 2, 8}, 8 + SMP_SUM_CHANNELS * (8 + 4 * 12 + 14) + of_2 + of_4 + of_2},
-        {{0, 8, 1, 1, 1, 8, 8}, 8 + SMP_SUM_CHANNELS * (8 + 12 + 14) + of_8},
-        {{0, 4000, 1, 1, 1, 1, 3}, of_4 + SMP_SUM_CHANNELS * 4}, /* other machines: as one peer */
+        /* Four of the replicas on this machine, others elsewhere, by way of seven devices, too. */
+        {{0, 8, 8, 2, 4, 2, 8}, 8 + SMP_SUM_CHANNELS * (8 + 36 + 4 + 14) + of_2 + of_4 + of_2},
+        {{0, 8, 1, 1, 1, 8, 8}, 8 + SMP_SUM_CHANNELS * (8 + 4 + 14) + of_8},
+        {{0, 4000, 1, 1, 1, 1, 3}, 8 + SMP_SUM_CHANNELS * (8 + 24 + 4 + 4)},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(cases[i].mib, communicators(cases[i].of));
