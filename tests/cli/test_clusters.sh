@@ -15,7 +15,7 @@ at_least() { # samples a second
 # In a tenth of the usual effort, samples a second with an expert's degrees (8.5, 68.7, 91.3) less a sixth.
 plan llama llama3-70b cluster-h100 -n 64
 at_least 7.1
-plan gpt gpt-530b cluster-a100-3k -n 2240
+plan gpt gpt-530b cluster-a100-3k -n 2240 --global-batch 2240
 at_least 57
 plan idle gpt-175b cluster-a100-1k
 at_least 76
