@@ -67,7 +67,7 @@ train=(mpirun -n 4 "$bin/smp-run" "$out/plan.yaml" --data "$out/bible.txt")
 "${train[@]}" --steps 20 --json >"$out/warm-up.json"
 step_us=$(sed -nE 's/.*"step_us": ?([0-9]+).*/\1/p' "$out/warm-up.json" | sort -n | sed -n 10p)
 steps=$((train_s * 1000000 / (step_us > 0 ? step_us : 1)))
-steps=$((steps < 100 ? 100 : steps > 3000 ? 3000 : steps))
+steps=$((steps < 250 ? 250 : steps > 3000 ? 3000 : steps)) # fewer are no better than the bigrams
 
 heading "train: $steps steps on four processes"
 show "${train[@]}" --steps "$steps" --lr 0.003 --min-lr 0.0003 --warmup 50 --decay-steps "$steps" --clip 1 \
