@@ -163,7 +163,7 @@ scale_run() { # N PLAN
 # As every row has as many samples a card, N cards are to be N times as fast. FSDP2 is its default: weights
 # gathered for each block, forward and backward.
 scale() { # N NAME SIZE M
-    local n=$1 name=$2 size=$3 m=$4 how rate error used libraries peak_bytes planned fsdp=nan words links=()
+    local n=$1 name=$2 size=$3 m=$4 how rate error used libraries peak_bytes planned nccl fsdp=nan words links=()
     local costs=(--profile "$2.profile.yaml")
     [ "$n" = 1 ] || links=(--links)
     if [ -n "$dry" ]; then # times of emulated kernels take minutes
@@ -193,14 +193,15 @@ scale() { # N NAME SIZE M
         peak_bytes=$(tr -d '\n' <scale.plan.yaml | grep -o 'peak_bytes: *\[[^]]*' | grep -o '[0-9]*$\|[0-9]*,' |
             tr -d , | sort -n | tail -n 1)
         planned=$(sed -n 's/.*libraries: *\([0-9]*\).*/\1/p' scale.plan.yaml)
+        nccl=$(sed -n 's/.*communicator_bytes: *\([0-9]*\).*/\1/p' scale.plan.yaml)
         scaling+=("| $name, $how | $n | $(number %.1f "$rate") |$(
             ) $(number %.3f "$rate / ($n * $(cat "$name.alone" 2>/dev/null || echo nan))") | $error |$(
             ) $(number %.1f "$fsdp") | $(number %.3f "$rate / $fsdp") |$(
-            ) $(number %.2f "$peak_bytes / 2^30") + $(number %.2f "${planned:-nan} / 2^30") |$(
+            ) $(number %.2f "$peak_bytes / 2^30") + $(number %.2f "${planned:-nan} / 2^30") + $(number %.2f "${nccl:-0} / 2^30") |$(
             ) $(number %.2f "${libraries:-nan} / 2^30") | $(number %.2f "$used / 1024") |")
     done
 }
-scaling=('| model, plan | cards | samples/s | over cards x one | predicted / measured | FSDP2 | SMP / FSDP2 | planned: peak + libraries, GiB | libraries, measured | most used of a card, GiB |'
+scaling=('| model, plan | cards | samples/s | over cards x one | predicted / measured | FSDP2 | SMP / FSDP2 | planned: peak + libraries + communicators, GiB | libraries, measured | most used of a card, GiB |'
     '|---|---|---|---|---|---|---|---|---|---|')
 
 scale_all() { # N
