@@ -75,7 +75,8 @@ static const smp__nccl_sums *find_lender(const smp__nccl_context *c, int sums)
 {
     for (int i = 0; i < sums && sums != SMP__NCCL_TENSOR; i++) {
         int same = MPI_UNEQUAL;
-        if (c->sums[i].comm != MPI_COMM_NULL && c->sums[sums].comm != MPI_COMM_NULL)
+        if (!c->sums[i].hops && c->sums[i].comm != MPI_COMM_NULL &&
+            c->sums[sums].comm != MPI_COMM_NULL)
             MPI_Comm_compare(c->sums[i].comm, c->sums[sums].comm, &same);
         if (same == MPI_IDENT || same == MPI_CONGRUENT)
             return c->sums[i].lender ? c->sums[i].lender : &c->sums[i];
@@ -85,7 +86,7 @@ static const smp__nccl_sums *find_lender(const smp__nccl_context *c, int sums)
 
 static bool has_communicator(const smp__nccl_sums *sums)
 {
-    return sums->comm != MPI_COMM_NULL && sums->members > 1 && !sums->lender;
+    return sums->members > 1 && !sums->lender && !sums->hops;
 }
 
 /* terms: of the sums; NULL: one of each member. */
@@ -106,9 +107,22 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm, const smp_su
     sums->converted = calloc(blocks, sizeof(*sums->converted));
     if (!sums->cut || !sums->converted)
         return smp_fail_memory(blocks * sizeof(*sums->converted));
-    if (sums->own > 0)
-        return SMP_OK;
-    return smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&sums->id), "ncclGetUniqueId");
+    return SMP_OK;
+}
+
+/* Once all of them are prepared. */
+static smp_status choose_communicators(smp__nccl_context *c)
+{
+    const int hops = c->sums[SMP__NCCL_NEAR].members * c->sums[SMP__NCCL_FAR].members;
+    for (int i = 0; i < SMP__NCCL_SUMS; i++) {
+        smp__nccl_sums *sums = &c->sums[i];
+        sums->hops = (i == SMP_REACH_ALL || i == SMP_REACH_GROUP) &&
+                     c->sums[SMP__NCCL_NEAR].members > 1 && sums->members == hops;
+        sums->lender = sums->hops ? NULL : find_lender(c, i);
+        if (has_communicator(sums) && sums->own == 0)
+            SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&sums->id), "ncclGetUniqueId"));
+    }
+    return SMP_OK;
 }
 
 static smp_status reserve(smp__nccl_context *c)
@@ -159,11 +173,10 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->pool[i].next = c->free;
         c->free = &c->pool[i];
     }
-    for (int i = 0; i < SMP__NCCL_SUMS; i++) {
+    for (int i = 0; i < SMP__NCCL_SUMS; i++)
         SMP_TRY(
             prepare_sums(&c->sums[i], comm_of(c, i), i < SMP_N_REACH ? options->terms[i] : NULL));
-        c->sums[i].lender = find_lender(c, i);
-    }
+    SMP_TRY(choose_communicators(c));
     SMP_TRY(smp__make_urgent_stream(&c->reduce));
     SMP_TRY(smp__make_urgent_stream(&c->fold));
     for (int i = 0; i < 2; i++)

@@ -104,8 +104,9 @@ static inline int64_t smp__nccl_aligned(int64_t n)
 /* Whom sums of a reach are exchanged with. */
 typedef struct smp__nccl_sums {
     MPI_Comm comm;                       /* the job's; MPI_COMM_NULL: nobody */
-    ncclComm_t nccl;                     /* NULL: nobody, another's, or after abort */
+    ncclComm_t nccl;                     /* NULL: nobody, others', or after abort */
     const struct smp__nccl_sums *lender; /* of the same ranks, for all; NULL: itself */
+    bool hops;                           /* they go by those of the two hops */
     int members, own;
     const smp_sum_terms *terms; /* of sums */
     smp_sum_terms single;       /* where each member has one */
@@ -115,7 +116,7 @@ typedef struct smp__nccl_sums {
     struct smp__conversion *converted;
 } smp__nccl_sums;
 
-/* NULL: nobody to exchange anything with. */
+/* NULL: nobody to exchange anything with, or they go in two hops. */
 static inline ncclComm_t smp__nccl_of(const smp__nccl_sums *sums)
 {
     return sums->lender ? sums->lender->nccl : sums->nccl;

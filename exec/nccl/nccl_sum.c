@@ -306,13 +306,12 @@ static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
 
 static smp_status add_and_gather(smp__nccl_context *c, const smp_sum *sum)
 {
-    const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
+    const smp__nccl_sums *of = &c->sums[sum->reach];
     const parts all = {sum->data, sum->cut, 1, sum->bf16, sum->more, sum->stride};
-    const bool whole = sum->add && sum->gather;
-    if (smp__nccl_of(near) && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
-        near->members * c->sums[SMP__NCCL_FAR].members == of->members)
-        return whole ? add_in_two_hops(c, sum, sum->cut[0], sum->cut[of->members] - sum->cut[0])
-                     : parts_in_two_hops(c, sum);
+    if (of->hops)
+        return sum->reach == SMP_REACH_ALL
+                   ? add_in_two_hops(c, sum, sum->cut[0], sum->cut[of->members] - sum->cut[0])
+                   : parts_in_two_hops(c, sum);
     if (sum->add)
         SMP_TRY(add(c, of, &all));
     return sum->gather ? gather(c, of, &all) : SMP_OK;
@@ -320,7 +319,7 @@ static smp_status add_and_gather(smp__nccl_context *c, const smp_sum *sum)
 
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
 {
-    if (!smp__nccl_of(&c->sums[sum->reach]))
+    if (c->sums[sum->reach].members == 1)
         return SMP_OK; /* nobody to exchange anything with */
     SMP_TRY(smp__nccl_order(c, c->reduce, c->fold));
     SMP_TRY(add_and_gather(c, sum));

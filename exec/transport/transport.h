@@ -56,8 +56,8 @@ typedef struct smp_sum {
     float *more; /* ... and of those before it, as long, `stride` apart; NULL: none of either */
     int64_t stride;
     const int64_t *cut; /* [members + 1], the caller's until it is done */
-    smp_reach reach;
-    bool add;    /* the members' arrays are added up, each part where it is held */
+    smp_reach reach;    /* in two hops (comm->near) ALL adds and gathers, GROUP does one of them */
+    bool add;           /* the members' arrays are added up, each part where it is held */
     bool bf16;   /* with `add`: what is sent is rounded to bf16, also what a member adds of its own,
                     and so is the sum, so that no choice of who adds what shows; added in fp32 */
     bool gather; /* every member gets the parts of the others; else it may lose what it has there */

@@ -23,19 +23,21 @@ enum {
 int64_t smp_communicator_bytes(const smp_communicators *of)
 {
     const int groups = of->shard > 1 && of->shard < of->replicas;
-    const int hops = of->near != of->shard; /* else these are groups of the same ranks */
+    const int hops = of->near > 1 ? of->near * of->far : 0; /* ranks whose sums have no other */
+    const int own_hops = of->shard == of->replicas || of->near != of->shard; /* else the groups' */
     /* Replicas on this machine: each has all devices of a tensor group there. */
     const int node = of->node > of->tensor ? of->node / of->tensor : 1;
     const struct {
         int64_t times;
         int members, here, channels, pair;
-    } row[] = {{of->lanes, 2, 2, SMP_LANE_CHANNELS, ONE_WAY},
-               {1, of->replicas, node, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {groups, of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {groups, of->replicas / of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {hops, of->near, node, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {hops, of->far, node, SMP_SUM_CHANNELS, BOTH_WAYS},
-               {1, of->tensor, of->node, SMP_SUM_CHANNELS, BOTH_WAYS}};
+    } row[] = {
+        {of->lanes, 2, 2, SMP_LANE_CHANNELS, ONE_WAY},
+        {hops != of->replicas, of->replicas, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+        {groups && (hops != of->shard || !own_hops), of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+        {groups, of->replicas / of->shard, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+        {own_hops, of->near, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+        {own_hops, of->far, node, SMP_SUM_CHANNELS, BOTH_WAYS},
+        {1, of->tensor, of->node, SMP_SUM_CHANNELS, BOTH_WAYS}};
     int64_t mib = 0;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const int others = row[i].members - 1;

@@ -128,7 +128,9 @@ static void draw_sum(plan *p, int i, const smp_comm *comm)
 {
     const smp_reach any = (smp_reach)draw(SMP_N_REACH);
     const smp_reach reach = comm->shard_size > 1 ? any : SMP_REACH_ALL;
-    const int how = draw(3), members = members_of(comm, reach);
+    const bool hops = comm->near != MPI_COMM_NULL && reach != SMP_REACH_ACROSS;
+    const int members = members_of(comm, reach);
+    const int how = !hops ? draw(3) : reach == SMP_REACH_ALL ? 2 : draw(2);
     p->sum[i] =
         (smp_sum){.reach = reach, .add = how != 1, .bf16 = how != 1 && draw(2), .gather = how > 0};
     for (int k = 0; k < members; k++) {
@@ -492,9 +494,15 @@ static void check_step(bench *b, int step)
  * same. */
 static int most_communicators(const smp_comm *comm)
 {
-    const bool hops = comm->near != MPI_COMM_NULL;
+    int near = 1, far = 1;
+    if (comm->near != MPI_COMM_NULL)
+        MPI_Comm_size(comm->near, &near);
+    if (comm->far != MPI_COMM_NULL)
+        MPI_Comm_size(comm->far, &far);
     const bool groups = comm->shard_size > 1 && comm->shard_size < comm->ddp_size;
-    return comm->ddp_size == 1 ? 0 : 1 + (groups ? 2 : 0) + (hops ? 2 : 0);
+    const int hops = near > 1 ? near * far : 0; /* ranks whose sums need no other */
+    return (comm->ddp_size > 1 && hops != comm->ddp_size) +
+           (groups ? 1 + (hops != comm->shard_size) : 0) + (near > 1) + (far > 1);
 }
 
 /* Opens, runs some steps and closes; false if the transport does not suit. */

@@ -268,10 +268,13 @@ static void test_memory_target_communicators(void **state)
         {{0, 8, 1, 1, 1, 1, 8}, of_8},
         {{0, 8, 8, 1, 1, 1, 8}, of_8}, /* the shard group is all replicas */
         {{0, 8, 4, 1, 1, 1, 8}, of_8 + of_4 + of_2},
-        {{0, 8, 1, 4, 2, 1, 8}, of_8 + of_4 + of_2},
-        {{0, 8, 4, 4, 2, 1, 8}, of_8 + of_4 + of_2}, /* hops are the shard groups */
+        {{0, 8, 1, 4, 2, 1, 8}, of_4 + of_2}, /* all sums go in two hops */
+        {{0, 8, 4, 4, 2, 1, 8}, of_4 + of_2}, /* hops are the shard groups */
+        {{0, 8, 4, 2, 2, 1, 8}, of_8 + of_2 + of_2 + of_2},
+        {{0, 8, 8, 8, 1, 1, 8}, of_8},
         /* Four of the replicas on this machine, others elsewhere, by way of seven devices, too. */
-        {{0, 8, 8, 2, 4, 2, 8}, 8 + SMP_SUM_CHANNELS * (8 + 36 + 4 + 14) + of_2 + of_4 + of_2},
+        {{0, 8, 1, 1, 1, 2, 8}, 8 + SMP_SUM_CHANNELS * (8 + 36 + 4 + 14) + of_2},
+        {{0, 8, 8, 2, 4, 2, 8}, of_2 + of_4 + of_2},
         {{0, 8, 1, 1, 1, 8, 8}, 8 + SMP_SUM_CHANNELS * (8 + 4 + 14) + of_8},
         {{0, 4000, 1, 1, 1, 1, 3}, 8 + SMP_SUM_CHANNELS * (8 + 24 + 4 + 4)},
     };
