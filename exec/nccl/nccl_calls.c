@@ -75,9 +75,9 @@ smp_status smp__nccl_look(const smp__nccl_context *c)
     for (int i = 0; i < c->n_lane; i++)
         SMP_TRY(smp__nccl_blame(&c->lane[i], look_at_communicator(c->lane[i].nccl)));
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(smp_fail_context(look_at_communicator(c->sums[i].nccl),
-                                 i == SMP__NCCL_TENSOR ? "devices that compute layers together"
-                                                       : "sums over the replicas"));
+        SMP_TRY(
+            smp_fail_context(look_at_communicator(c->sums[i].nccl),
+                             i == SMP__NCCL_TENSOR ? SMP__NCCL_DEVICES : "sums over the replicas"));
     return SMP_OK;
 }
 

@@ -21,6 +21,12 @@ static const smp__nccl_sums *devices_of(const smp__nccl_way *w)
     return &w->of->sums[SMP__NCCL_TENSOR];
 }
 
+/* An error is told alike, whether the call has it or smp__nccl_look. */
+static smp_status end_group(const smp__nccl_sums *of, ncclResult_t code, const char *call)
+{
+    return smp_fail_context(smp__nccl_end(of->nccl, code, call), SMP__NCCL_DEVICES);
+}
+
 static smp_status begin_beside(smp__nccl_context *c)
 {
     c->under_way = true;
@@ -73,7 +79,7 @@ static smp_status swap_others(smp__nccl_way *w, const float *from, int64_t step,
         const int other = (of->own + i) % of->members;
         code = swap(w, other, from + other * step, n, to + other * apart, n);
     }
-    return smp__nccl_end(of->nccl, code, "exchange in an operator");
+    return end_group(of, code, "exchange in an operator");
 }
 
 /* The own row too. */
@@ -135,7 +141,7 @@ static smp_status swap_shares(smp__nccl_way *w, float *values, shares all, bool 
             sums ? swap(w, other, values + begin_of(all, of->own), own, others, size_of(all, other))
                  : swap(w, other, others, size_of(all, other), w->of->came + other * all.each, own);
     }
-    return smp__nccl_end(of->nccl, code, "sum in an operator");
+    return end_group(of, code, "sum in an operator");
 }
 
 /* A piece of a sum has been enqueued. */
@@ -210,7 +216,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
         code = swap(w, to, own, n, NULL, 0);
     if (code == ncclSuccess)
         code = swap(w, from, NULL, 0, got, n);
-    return smp__nccl_end(of->nccl, code, "shift in an operator");
+    return end_group(of, code, "shift in an operator");
 }
 
 /* Ends a shift, or a call beside. */

@@ -201,6 +201,8 @@ static inline smp_status smp__nccl_order(smp__nccl_context *c, cudaStream_t befo
     return SMP_CUDA(cudaStreamWaitEvent, after, c->ready, 0);
 }
 
+/* What an error of the group begins with. */
+#define SMP__NCCL_DEVICES "devices that compute layers together"
 /* Looks at all communicators for errors, which name their communicator. */
 smp_status smp__nccl_look(const smp__nccl_context *c);
 /* Says whose messages failed, before what NCCL says. */
