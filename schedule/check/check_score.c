@@ -326,10 +326,11 @@ static smp_status make_plan(scoring *s, smp_program *program)
     SMP_TRY(status);
     const int64_t *peak = b->out->plan->predicted.peak_bytes;
     b->out->time_us = smp_plan_sample_us(&b->request, b->out->plan);
-    for (int r = 0; r < candidate.pipeline; r++)
-        if (peak[r] > smp__planner_limit(&s->given.planner, &candidate, r))
-            SMP_TRY(
-                find_unfit(b, r, peak[r], smp__planner_limit(&s->given.planner, &candidate, r)));
+    for (int r = 0; r < candidate.pipeline; r++) {
+        const int64_t limit = smp__planner_limit(&s->given.planner, &candidate, r);
+        if (peak[r] > limit)
+            SMP_TRY(find_unfit(b, r, peak[r], limit));
+    }
     return check_predicted(b);
 }
 

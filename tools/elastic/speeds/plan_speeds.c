@@ -15,19 +15,21 @@ void smp__speeds_name(smp__speeds *s)
 {
     const size_t size = sizeof s->name;
     size_t length = 0;
+    uint64_t hash = 0;
     int slow = 0;
     s->name[0] = '\0';
     for (int i = 0; i < s->n; i++) {
         if (s->speed[i] >= 1.0)
             continue;
+        const int32_t pair[] = {i, (int32_t)lround(100.0 * s->speed[i])};
+        hash = smp_hash(hash, pair, sizeof pair);
         slow++;
         if (length < size)
-            length += (size_t)snprintf(s->name + length, size - length, "%s%dx%.0f",
-                                       length > 0 ? "-" : "", i, 100.0 * s->speed[i]);
+            length += (size_t)snprintf(s->name + length, size - length, "%s%dx%d",
+                                       length > 0 ? "-" : "", pair[0], pair[1]);
     }
     if (length >= size)
-        snprintf(s->name, size, "%d-slow-%016" PRIx64, slow,
-                 smp_hash(0, s->speed, (size_t)s->n * sizeof *s->speed));
+        snprintf(s->name, size, "%d-slow-%016" PRIx64, slow, hash);
 }
 
 double smp__speeds_least(const smp__speeds *s)
