@@ -19,6 +19,7 @@
 #include "exec/state/shards.h"
 #include "exec/state/weights_state.h"
 #include "graph/math/half.h"
+#include "graph/math/hash_lanes.h"
 
 static void temporary_path(const smp *s, char path[SMP__CHECKPOINT_PATH_BYTES])
 {
@@ -191,12 +192,20 @@ typedef struct source {
     float *window; /* [WINDOW] zeroes, unless there is something to widen */
 } source;
 
-/* Hashed and written at once: it fits a cache, and hashes are made sixteen side by side. */
-enum { WINDOW = 16 * SMP_PIECE_ELEMENTS };
+/* Hashed and written at once: it fits a cache, and as many hashes are made side by side. */
+enum { WINDOW = SMP_HASH_ARRAYS * SMP_PIECE_ELEMENTS };
+
+static smp_status put_values(smp__sink to, const float *values, int64_t bytes, int64_t at)
+{
+    if (!to.map)
+        return smp__checkpoint_transfer(to.file, (void *)values, bytes, at, true, to.path);
+    memcpy(to.map + at, values, (size_t)bytes);
+    return SMP_OK;
+}
 
 /* n of them to the offsets of values and hashes in the file. hash: [pieces of n]. */
 static smp_status write_values(source from, int64_t n, int64_t values_at, int64_t hashes_at,
-                               uint64_t *hash, int fd, const char *path)
+                               uint64_t *hash, smp__sink to)
 {
     for (int64_t at = 0, m; at < n; at += m) {
         m = n - at < WINDOW ? n - at : WINDOW;
@@ -204,12 +213,12 @@ static smp_status write_values(source from, int64_t n, int64_t values_at, int64_
         if (from.narrow)
             smp__from_bf16(from.window, from.narrow + at, m);
         smp__checkpoint_hash(values, m, hash + at / SMP_PIECE_ELEMENTS);
-        SMP_TRY(smp__checkpoint_transfer(fd, (void *)values, m * (int64_t)sizeof(float),
-                                         values_at + 4 * at, true, path));
+        SMP_TRY(put_values(to, values, m * (int64_t)sizeof(float), values_at + 4 * at));
         smp__progress_note();
     }
-    return smp__checkpoint_transfer(fd, hash, smp__checkpoint_pieces(n) * (int64_t)sizeof(uint64_t),
-                                    hashes_at, true, path);
+    return smp__checkpoint_transfer(to.file, hash,
+                                    smp__checkpoint_pieces(n) * (int64_t)sizeof(uint64_t),
+                                    hashes_at, true, to.path);
 }
 
 /* Values (k 0) or a state of a weight: of the copy, which has it all, or where they stand. */
@@ -231,7 +240,7 @@ static source source_of(const smp *s, int32_t index, int k, int64_t begin, const
 /* Values and states of a range of one weight, and the hashes of its pieces. *copy moves on after
  * them. */
 static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **copy,
-                              int fd, int64_t base, const char *path)
+                              smp__sink to, int64_t base)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     const int32_t param = s->graph->param[s->memory->param[index].param].number;
@@ -249,7 +258,7 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
                                   4 * range.begin,
                               base + smp__checkpoint_hashes_at(whole, param, states, k) +
                                   range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
-                              hash, fd, path);
+                              hash, to);
         if (*copy)
             *copy += n * (int64_t)sizeof(float);
     }
@@ -259,7 +268,7 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
 }
 
 /* What is kept for a weight is written with its first element. */
-static smp_status write_weights(const smp *s, const smp__part *p, int fd, const char *path)
+static smp_status write_weights(const smp *s, const smp__part *p, smp__sink to)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     const char *copy = p->copy;
@@ -267,9 +276,10 @@ static smp_status write_weights(const smp *s, const smp__part *p, int fd, const 
         const smp__range range = saved_range(s, p, i);
         const int32_t number = s->graph->param[s->memory->param[i].param].number;
         if (range.begin < range.end)
-            SMP_TRY(write_range(s, i, range, &copy, fd, p->says.at, path));
+            SMP_TRY(write_range(s, i, range, &copy, to, p->says.at));
         if (range.begin == 0 && range.end > 0 && p->says.keeps)
-            SMP_TRY(smp__checkpoint_kept_write(fd, &p->says, whole, number, p->kept[i], path));
+            SMP_TRY(
+                smp__checkpoint_kept_write(to.file, &p->says, whole, number, p->kept[i], to.path));
     }
     return SMP_OK;
 }
@@ -335,18 +345,18 @@ smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *ou
     return SMP_OK;
 }
 
-smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path)
+smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, smp__sink to)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     smp__checkpoint_header header = p->says;
     header.saved = saved;
     if (p->heads && p->head.data)
-        SMP_TRY(smp__checkpoint_transfer(fd, p->head.data, header.at, 0, true, path));
+        SMP_TRY(smp__checkpoint_transfer(to.file, p->head.data, header.at, 0, true, to.path));
     if (p->heads)
-        SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
+        SMP_TRY(smp__checkpoint_header_write(to.file, &header, whole->name, to.path));
     if (p->heads)
-        SMP_TRY(smp__checkpoint_own_write(fd, &header, whole, p->own, path));
-    return write_weights(s, p, fd, path);
+        SMP_TRY(smp__checkpoint_own_write(to.file, &header, whole, p->own, to.path));
+    return write_weights(s, p, to);
 }
 
 void smp__part_create(smp *s)
@@ -379,7 +389,7 @@ smp_status smp__part_write(const smp *s)
     if (s->comm->world_rank == 0 && ftruncate(fd, smp__part_file_bytes(s, p)) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     if (status == SMP_OK)
-        status = smp__part_put(s, p, s->saving->number, fd, path);
+        status = smp__part_put(s, p, s->saving->number, (smp__sink){fd, NULL, path});
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
     if (close(fd) != 0 && status == SMP_OK) /* network file systems report here what they lost */

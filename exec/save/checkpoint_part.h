@@ -29,6 +29,13 @@ typedef struct smp__part {
     bool heads;                  /* this rank writes head and header */
 } smp__part;
 
+/* A file that a part is written to. */
+typedef struct smp__sink {
+    int file;
+    char *map;        /* all of it in memory, whose pages are reserved, for values; or NULL */
+    const char *path; /* for messages */
+} smp__sink;
+
 /* What a checkpoint says of the state, and what is small. Not collective. */
 smp_status smp__part_take(smp *s, smp__part *p);
 /* Has this rank to copy what is written while weights stay as they are? What lies on a device the
@@ -47,7 +54,7 @@ smp_status smp__part_spans(const smp *s, const smp__part *p, smp__spans *out);
 smp_status smp__part_read_spans(const smp *s, const smp__part *p, smp__spans *out);
 /* Writes this rank's part, and one rank of those that share head and header, with this number of
  * the save. Any thread may call it: it asks neither other ranks nor, after a copy, the device. */
-smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, int fd, const char *path);
+smp_status smp__part_put(const smp *s, const smp__part *p, int64_t saved, smp__sink to);
 void smp__part_free(smp__part *p);
 
 typedef enum smp__save_phase {

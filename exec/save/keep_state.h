@@ -17,7 +17,7 @@ struct smp__keep {
     smp__machines machines;      /* n is 0: not open */
     smp__byte_messages messages; /* of this rank's part to another machine, and from one to here */
     int awaited;                 /* of them */
-    char *map[SMP__KEPT_PLACES]; /* where there are messages: the files of the places */
+    char *map[SMP__KEPT_PLACES]; /* the files of the places */
     int64_t asked;               /* states that it has been asked to write */
     int next;     /* place of the state that is written, or will be: the same on a machine */
     bool pending; /* it is not known to be complete; the same on all ranks */

@@ -73,34 +73,34 @@ plan two 2 2 1
 plan four 4 2 2
 plan parts 2 1 2 --shard 2 --shard-what weights
 whole one 1
-life two:2 "1 pwrite 471 kill 0" four:4
+life two:2 "1 pwrite 236 kill 0" four:4
 life four:4 "3 dnnl_sgemm 700 kill 0" one:1
-life parts:2 "0 pwrite 500 kill 0" two:2 "0 MPI_Iallreduce 40 kill 0" parts:2
+life parts:2 "0 pwrite 250 kill 0" two:2 "0 MPI_Iallreduce 40 kill 0" parts:2
 if [ -n "${SMP_TEST_LONG-}" ]; then
-    for at in 300 301 302 303 350 400 444 555; do
-        life two:2 "0 pwrite $at kill 0" parts:2 "1 pwrite 250 kill 0" four:4
+    for at in 150 151 152 153 175 200 222 277; do
+        life two:2 "0 pwrite $at kill 0" parts:2 "1 pwrite 125 kill 0" four:4
         life parts:2 "1 pwrite $at kill 0" two:2
     done
 fi
 
 plan away 2 2 1 --cluster cluster.yaml --offload-states
-SMP_UPDATE_THREAD=1 SMP_UPDATE_DELAY=200 life away:2 "1 pwrite 471 kill 0" one:1
+SMP_UPDATE_THREAD=1 SMP_UPDATE_DELAY=200 life away:2 "1 pwrite 236 kill 0" one:1
 
 # States in bf16, weights that are frozen, and in parts of a group of devices.
 plan narrow 2 2 1 --state-precision bf16
 whole narrow 2
-life narrow:2 "1 pwrite 400 kill 0" narrow:2
+life narrow:2 "1 pwrite 200 kill 0" narrow:2
 plan frozen 2 2 1 --freeze 'wte.*' --freeze 'h0.*'
 whole frozen 2
-life frozen:2 "1 pwrite 400 kill 0" frozen:2
+life frozen:2 "1 pwrite 200 kill 0" frozen:2
 plan group 2 1 1 --tensor 2
 whole group 2
-life group:2 "1 pwrite 600 kill 0" group:2
+life group:2 "1 pwrite 300 kill 0" group:2
 
 # What is damaged in memory is passed over for what is on the disk.
 rm -rf saved keep
 expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --checkpoint saved --steps 5
-run mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/make_fault.so" FAULT="1 pwrite 471 kill 0" smp-run two.yaml \
+run mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/make_fault.so" FAULT="1 pwrite 236 kill 0" smp-run two.yaml \
     "${common[@]}" "${keep[@]}" --resume
 whole one 1
 for kept in keep/checkpoint-*.smp; do
@@ -113,7 +113,7 @@ expect_equal "weights after damage" "$(weights)" "$(cat whole.weights)"
 
 # Without --resume a state is not lost by accident; what is wrong with options and folders is said.
 rm -rf saved keep
-run mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/make_fault.so" FAULT="1 pwrite 471 kill 0" smp-run two.yaml \
+run mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/make_fault.so" FAULT="1 pwrite 236 kill 0" smp-run two.yaml \
     "${common[@]}" "${keep[@]}"
 expect_exit 2 mpirun -n 2 smp-run two.yaml "${common[@]}" "${keep[@]}"
 expect_match err 'keep: holds the state of a run that was not ended: continue it with --resume, or remove it'
