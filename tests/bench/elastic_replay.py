@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A published life of a cluster, lived by a real job on this machine in scaled time.
 
-    SMP_BIN_DIR=BIN python3 tests/bench/elastic_replay.py TRACE [--devices 8] [--seconds 150] [--model FILE]
+    SMP_BIN_DIR=BIN python3 tests/bench/elastic_replay.py TRACE [--devices 8] [--hosts] [--seconds 150] [--model FILE]
                                                           [--global-batch 16] [--seed 1] [--keep FOLDER]
 
 TRACE: a CSV `milliseconds,add|remove,node`. Its nodes become that many devices of smp-run --elastic, its time so
 many seconds. Where the scaled number falls, ranks on as many devices are killed, and DIR/devices names what is left;
-where it rises, DIR/devices names more. At the end the job is asked to end.
+where it rises, DIR/devices names more. With --hosts each device is a host of its own (../faults/fake_hosts.py, needs
+root), which loses power and comes back: nobody is told, and what it kept is gone. At the end the job is asked to end.
 
 What is printed: steps done, beside those that the job would have done at no cost, always at the rate that it had with
 the devices at hand or fewer; recoveries, their seconds, and steps lost. Needs the programs, and Python alone.
@@ -25,6 +26,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
+import fake_hosts  # noqa: E402
 from trial_process import BIN, SOURCE, TrialProcess  # noqa: E402
 
 BEAT_LIMIT_S = 2.0
@@ -43,7 +45,9 @@ def changes(path, devices, seconds):
 
 
 class Job(TrialProcess):
-    def __init__(self, options, folder):
+    """Its devices are slots of this machine."""
+
+    def __init__(self, options, folder, more=(), launcher=(), environment=()):
         self.events_path = folder / "events.jsonl"
         text = folder / "text.txt"
         text.write_bytes(b"".join(p.read_bytes() for p in sorted((SOURCE / "examples").glob("*.yaml"))))
@@ -51,8 +55,12 @@ class Job(TrialProcess):
             str(BIN / "smp-run"), "--elastic", str(options.model.resolve()), "-n", f"1:{options.devices}",
             "--global-batch", str(options.global_batch), "--microbatch-size", "1", "--effort", "quick",
             "--data", str(text), "--steps", "1000000", "--log-every", "100", "--checkpoint", "run",
-            "--save-every", "1000000", "--keep-in", str(folder / "keep"), "--beat-limit", str(BEAT_LIMIT_S),
-            "--horizon", f"{options.seconds:g}", "--failures-allowed", "1000", "--events", str(self.events_path)])
+            "--save-every", "1000000", "--keep-in", str(self.keep_in(folder)), "--beat-limit", str(BEAT_LIMIT_S),
+            "--horizon", f"{options.seconds:g}", "--failures-allowed", "1000", "--events", str(self.events_path), *more],
+            launcher, environment)
+
+    def keep_in(self, folder):
+        return folder / "keep"
 
     def events(self):
         try:
@@ -74,11 +82,46 @@ class Job(TrialProcess):
                 except ProcessLookupError:
                     pass
 
-    def set_slots(self, slots):
+    def change(self, gone, slots):
+        """Devices `gone` are lost; `slots` are all that there are now."""
+        for slot in gone:
+            self.kill_slot(slot)
         path = self.folder / "run" / "devices"
         new = path.with_name("devices.new")
         new.write_text(",".join(map(str, sorted(slots))) + "\n")
         new.rename(path)
+
+    def close(self):
+        self.kill()
+
+
+class HostsJob(Job):
+    """Its devices are hosts; the supervisor is on the first."""
+
+    def __init__(self, options, folder):
+        self.hosts = fake_hosts.Hosts(folder)
+        self.hosts.make(options.devices)
+        self.up = set(range(options.devices))
+        (folder / "hostfile").write_text("".join(f"h{n + 1} slots=1\n" for n in range(options.devices)))
+        script = [sys.executable, fake_hosts.__file__]
+        # Hosts share the cores of one machine, which none of them knows.
+        super().__init__(options, folder, ["--ignore-slow", "--hosts", "hostfile", "--agent", f"{' '.join(script)} shell {{host}}"],
+                         [*script, "run", str(folder), "h1"],
+                         ["OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_mpi_yield_when_idle=1"])
+
+    def keep_in(self, folder):
+        return "/dev/shm/replay"
+
+    def change(self, gone, slots):
+        for slot in gone:
+            self.hosts.kill(f"h{slot + 1}")
+        for slot in slots - (self.up - set(gone)):
+            self.hosts.start(f"h{slot + 1}")
+        self.up = set(slots)
+
+    def close(self):
+        super().close()
+        self.hosts.remove()
 
 
 def rates(events):
@@ -97,7 +140,7 @@ def rates(events):
 def live(options, folder):
     chosen = random.Random(options.seed)
     moments = changes(options.trace, options.devices, options.seconds)
-    job = Job(options, folder)
+    job = (HostsJob if options.hosts else Job)(options, folder)
     try:
         while not any(e["event"] == "resumed" for e in job.events()):
             if job.process.poll() is not None:
@@ -109,9 +152,7 @@ def live(options, folder):
             gone = chosen.sample(sorted(slots - {0}), max(0, len(slots) - n))  # slot 0 has the home of rows
             slots -= set(gone)
             slots |= set(sorted(set(range(options.devices)) - slots)[:max(0, n - len(slots))])
-            for slot in gone:
-                job.kill_slot(slot)
-            job.set_slots(slots)
+            job.change(gone, slots)
         time.sleep(max(0.0, begun + options.seconds - time.time()))
         os.kill(next(p for p in job.processes() if p == job.process.pid or "--elastic" in pathlib.Path(
             f"/proc/{p}/cmdline").read_text()), signal.SIGTERM)
@@ -119,7 +160,7 @@ def live(options, folder):
         if job.wait() != 4:
             sys.exit(job.read("err"))
     finally:
-        job.kill()
+        job.close()
     report(job, moments, begun, ended, options)
 
 
@@ -144,6 +185,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=pathlib.Path)
     parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--hosts", action="store_true")
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--model", type=pathlib.Path, default=SOURCE / "examples/gpt-tiny.yaml")
     parser.add_argument("--global-batch", type=int, default=16)
