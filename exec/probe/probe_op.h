@@ -69,7 +69,9 @@ smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes);
 /* Random values of SMP_F32, SMP_BF16 or SMP_F16 in [-scale, scale). */
 smp_status smp__probe_fill(smp__probe_state *p, void *target, smp_dtype dtype, int64_t bytes,
                            float scale);
-/* Random int32 in [min, max]. */
+/* Random int32 in [min, max], none below 0, as tokens of a text: the smaller ones more often by
+ * Zipf's law. Some then stand in a batch many times, and the time of an embedding's gradient is
+ * that of the most frequent one on a GPU. */
 smp_status smp__probe_fill_indices(smp__probe_state *p, void *target, int64_t bytes, int64_t min,
                                    int64_t max);
 /* Waits until the device has done everything. */

@@ -1,6 +1,8 @@
 /* The probe's memory: one pool on the device, filled from the host, and the clock. */
 #include "exec/probe/probe_op.h"
 
+#include <math.h>
+
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 #include "graph/math/half.h"
@@ -87,15 +89,23 @@ typedef struct index_range {
     int64_t min, max;
 } index_range;
 
+/* One of n by Zipf's law: the i-th in a share of log((i + 2) / (i + 1)) / log(n + 1). */
+static int64_t ranked(uint64_t random, int64_t n)
+{
+    const double share = (double)(random >> 11) * 0x1p-53;
+    const int64_t rank = (int64_t)pow((double)n + 1, share);
+    return rank < n ? rank - 1 : n - 1;
+}
+
 static void make_indices(const smp__probe_state *p, void *target, int64_t first, int64_t count,
                          const void *how)
 {
     const index_range *range = how;
+    const int64_t least = range->min > 0 ? range->min : 0, n = range->max - least + 1;
     int32_t *value = target;
     (void)p;
     for (int64_t i = 0; i < count; i++)
-        value[i] = (int32_t)(range->min + (int64_t)(smp_random_mix((uint64_t)(first + i)) %
-                                                    (uint64_t)(range->max - range->min + 1)));
+        value[i] = (int32_t)(least + ranked(smp_random_mix((uint64_t)(first + i)), n));
 }
 
 smp_status smp__probe_fill_indices(smp__probe_state *p, void *target, int64_t bytes, int64_t min,

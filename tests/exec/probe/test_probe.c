@@ -137,6 +137,38 @@ static void test_probe_times_a_backward_in_one_call(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Indices are those of a text: of 1,000 words the first makes log(2) / log(1001) = 0.100. */
+static void test_probe_draws_indices_as_in_a_text(void **state)
+{
+    enum { N = 1 << 14, WORDS = 1000 };
+    static int32_t index[N];
+    smp_probe *probe = NULL;
+    int count[WORDS] = {0}, seen = 0;
+    (void)state;
+    assert_int_equal(
+        smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, NULL, &probe), SMP_OK);
+    assert_int_equal(smp__probe_fill_indices(probe->context, index, sizeof index, -1, WORDS - 1),
+                     SMP_OK);
+    for (int i = 0; i < N; i++) {
+        assert_in_range(index[i], 0, WORDS - 1);
+        seen += count[index[i]]++ == 0;
+    }
+    assert_in_range(count[0], N * 9 / 100, N * 11 / 100);
+    assert_in_range(count[1], N * 5 / 100, N * 7 / 100);
+    assert_true(seen > 900);
+    for (int max = 0; max < 2; max++) { /* one and two values */
+        memset(count, 0, sizeof count);
+        assert_int_equal(smp__probe_fill_indices(probe->context, index, sizeof index, 0, max),
+                         SMP_OK);
+        for (int i = 0; i < N; i++) {
+            assert_in_range(index[i], 0, max);
+            count[index[i]]++;
+        }
+        assert_true(count[max] > N / 3);
+    }
+    smp_probe_destroy(probe);
+}
+
 static void test_probe_times_updates(void **state)
 {
     smp_probe *probe = NULL;
@@ -269,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_times_every_part_of_an_op),
         cmocka_unit_test(test_probe_times_a_backward_in_one_call),
+        cmocka_unit_test(test_probe_draws_indices_as_in_a_text),
         cmocka_unit_test(test_probe_times_updates),
         cmocka_unit_test(test_probe_times_the_link_to_host_memory),
         cmocka_unit_test(test_probe_times_core_switches),
