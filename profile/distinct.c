@@ -59,7 +59,8 @@ static smp_status op_key(const smp_graph *graph, const smp_op *op, smp_text *key
     for (int32_t t = op->out; t < op->out + op->n_out; t++)
         smp_text_append(key, "|%d", graph->tensor[t].needs_grad);
     const int32_t index = (int32_t)(op - graph->op);
-    smp_text_append(key, "%s%s%s%s", smp_op_fused(graph, index) ? "|first" : "",
+    const bool first = smp_op_fused(graph, index);
+    smp_text_append(key, "%s%s%s%s%s", first ? "|first:" : "", first ? op[1].kind->name : "",
                     smp__is_fused_second(graph, op) ? "|second" : "",
                     smp__is_fused_backward(graph, op) ? "|back" : "",
                     index > 0 && smp__is_fused_backward(graph, op - 1) ? "|takes back" : "");

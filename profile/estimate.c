@@ -30,6 +30,14 @@ bool smp__is_fused_second(const smp_graph *graph, const smp_op *op)
     return index > 0 && smp_op_fused(graph, index - 1);
 }
 
+int64_t smp__fused_second_bytes(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    int64_t bytes = smp_tensor_bytes(graph, op->out, batch);
+    for (int32_t i = 1; i < op->n_in; i++)
+        bytes += smp_tensor_bytes(graph, op->in[i], batch);
+    return bytes;
+}
+
 bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op)
 {
     return smp_op_fused_backward(graph, (int32_t)(op - graph->op));
@@ -87,7 +95,8 @@ static bool stash_op(const smp_graph *graph, int32_t index, const smp_op_needs *
     const smp_op *op = &graph->op[index];
     const bool input = smp__runs_backward_input(graph, op);
     const bool weight = smp__runs_backward_weight(graph, op);
-    const uint32_t mask = (input ? needs->input_grad_in : 0) | (weight ? needs->weight_grad_in : 0);
+    const uint32_t reads = smp_op_fused_reads(graph, index, needs->input_grad_in);
+    const uint32_t mask = (input ? reads : 0) | (weight ? needs->weight_grad_in : 0);
     for (int32_t i = 0; i < op->n_in && i < 32; i++)
         if (mask >> i & 1 && !stash_tensor(graph, op->in[i], batch, stashed, cost))
             return false;
@@ -182,7 +191,7 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     const double moved_per_s = smp_device_moved_per_s(device);
     cost->forward_us = smp_efficiency_us(of, &work, SMP_OP_FORWARD, rate, device->bytes_per_s);
     if (smp__is_fused_second(graph, op))
-        cost->forward_us = (double)smp_tensor_bytes(graph, op->out, batch) / moved_per_s * 1e6;
+        cost->forward_us = (double)smp__fused_second_bytes(graph, op, batch) / moved_per_s * 1e6;
     cost->backward_input_us =
         smp__runs_backward_input(graph, op)
             ? smp_efficiency_us(of, &work, SMP_OP_BACKWARD_INPUT, rate, device->bytes_per_s)

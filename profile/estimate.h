@@ -13,6 +13,8 @@ bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
 
 /* Is it run forward by the kernel of the op before it (smp_op_fused)? */
 bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
+/* Then what it adds: its output and what it reads besides the output of that op. */
+int64_t smp__fused_second_bytes(const smp_graph *graph, const smp_op *op, int64_t batch);
 /* Is its backward_input run by the kernel of the op after it (smp_op_fused_backward)? */
 bool smp__is_fused_backward(const smp_graph *graph, const smp_op *op);
 /* Then all that it adds is that its input is read. */
@@ -23,11 +25,11 @@ double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t 
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
-/* Fills the four times of one op: per part what smp_efficiency_us says. The forward of an
- * op that the one before it runs along writes its output; the backward_input of one that the op
- * after it runs along reads its input. Rates and bytes are those of the graph's
- * target; SMP_ERR_INPUT if the device has no rate for it. What the devices of a group exchange is
- * left out. */
+/* Fills the four times of one op: per part what smp_efficiency_us says. The forward of an op that
+ * the one before it runs along moves smp__fused_second_bytes; the backward_input of one that the
+ * op after it runs along reads its input. Rates and bytes are those of the graph's target;
+ * SMP_ERR_INPUT if the device has no rate for it. What the devices of a group exchange is left
+ * out. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
 

@@ -373,6 +373,23 @@ static void charge_additions(const session *s, double bytes_per_s, smp_op_cost *
     }
 }
 
+/* A pair that may be parted: its forward time is shared out by the bytes that each op moves. */
+static void share_pair(const session *s, int32_t op, smp_op_cost *cost)
+{
+    const smp_graph *graph = s->graph;
+    const smp_op *first = &graph->op[op];
+    const int64_t batch = s->options->microbatch_size;
+    if (!s->probe->fuses || !smp_op_fused(graph, op) || smp_op_tied_forward(graph, op))
+        return;
+    double own = (double)smp_tensor_bytes(graph, first->out, batch);
+    const double next = (double)smp__fused_second_bytes(graph, first + 1, batch);
+    for (int32_t i = 0; i < first->n_in; i++)
+        own += (double)smp_tensor_bytes(graph, first->in[i], batch);
+    const double us = cost[op].forward_us;
+    cost[op].forward_us = smp__to_ns(us * own / (own + next));
+    cost[op + 1].forward_us = smp__to_ns(us - cost[op].forward_us);
+}
+
 static smp_status assemble(const session *s, smp_profile *profile)
 {
     const smp_graph *graph = s->graph;
@@ -393,6 +410,8 @@ static smp_status assemble(const session *s, smp_profile *profile)
         cost[i].backward_weight_us = smp__to_ns(class->part[SMP_OP_BACKWARD_WEIGHT].us);
         spread[i] = smp__to_ns(spread_of(class));
     }
+    for (int32_t i = 0; i < graph->n_op; i++)
+        share_pair(s, i, cost);
     charge_additions(s, profile->reduce_bytes_per_s, cost);
     for (size_t i = 0; i < n; i++) {
         cost[i].backward_input_us = smp__to_ns(cost[i].backward_input_us);

@@ -93,14 +93,17 @@ static const void *move_like(void *context, int32_t tensor)
     return p->move[tensor] ? (const void *)p->move[tensor] : p; /* those that cannot move */
 }
 
-/* What of an op's backward reads its inputs (mask), and its outputs. */
-static void keeps_of(const smp_graph *g, const smp_op *op, int64_t batch, uint32_t *in,
-                     uint32_t *out, double *aux_bytes)
+/* What of op o's backward reads its inputs (mask), and its outputs; g: of the op alone. */
+static void keeps_of(const maker *m, const smp_graph *g, int32_t o, uint32_t *in, uint32_t *out,
+                     double *aux_bytes)
 {
+    const smp_op *op = &g->op[0];
+    const int64_t batch = m->costing.microbatch_size;
     smp_op_needs needs;
     const bool input = smp__runs_backward_input(g, op), weight = smp__runs_backward_weight(g, op);
     smp_op_needs_get(g, op, batch, &needs);
-    *in = (input ? needs.input_grad_in : 0) | (weight ? needs.weight_grad_in : 0);
+    *in = (input ? smp_op_fused_reads(m->graph, o, needs.input_grad_in) : 0) |
+          (weight ? needs.weight_grad_in : 0);
     *out = input ? needs.input_grad_out : 0;
     const bool aux = (input && needs.input_grad_aux) || (weight && needs.weight_grad_aux);
     *aux_bytes = aux && !needs.aux_of_backward ? (double)needs.aux_bytes * (double)batch : 0;
@@ -117,7 +120,7 @@ static void count_keepers(maker *m, const smp_graph *g, int32_t o)
     const smp_op *op = &g->op[0], *from = &m->graph->op[o];
     uint32_t in, out;
     double aux_bytes;
-    keeps_of(g, op, m->costing.microbatch_size, &in, &out, &aux_bytes);
+    keeps_of(m, g, o, &in, &out, &aux_bytes);
     for (int32_t i = 0; i < op->n_in && i < 32; i++)
         m->n_keeper[from->in[i]] += in >> i & 1;
     for (int32_t k = 0; k < op->n_out; k++)
@@ -130,7 +133,7 @@ static double stash_of(const maker *m, const smp_graph *g, int32_t o, smp_split_
     const int64_t batch = m->costing.microbatch_size;
     uint32_t in, out;
     double bytes;
-    keeps_of(g, op, batch, &in, &out, &bytes);
+    keeps_of(m, g, o, &in, &out, &bytes);
     for (int32_t i = 0; i < op->n_in && i < 32; i++)
         if (in >> i & 1 && is_kept(m->graph, from->in[i], smp_split_in(m->graph, o, choice, i)))
             bytes +=
@@ -171,8 +174,10 @@ static smp_status set_price(maker *m, const smp_graph *g, const smp_graph *whole
     const double moved_per_s = smp_device_moved_per_s(&m->costing.device);
     *price = (op_price){.choice = choice, .us = cost.forward_us + cost.backward_us};
     if (!m->costing.profile && smp__is_fused_second(m->graph, &m->graph->op[o]))
-        price->us +=
-            m->costing.slowdown * 1e6 * (double)cost.output_bytes / moved_per_s - cost.forward_us;
+        price->us += m->costing.slowdown * 1e6 *
+                         (double)smp__fused_second_bytes(g, g->op, m->costing.microbatch_size) /
+                         moved_per_s -
+                     cost.forward_us;
     if (!m->costing.profile && smp__is_fused_backward(m->graph, &m->graph->op[o]))
         price->us += m->costing.slowdown *
                          smp__fused_backward_us(g, g->op, m->costing.microbatch_size, moved_per_s) -

@@ -46,9 +46,9 @@ bool smp__probe_place(int64_t *total, int64_t bytes, int64_t *offset)
     return true;
 }
 
-static int64_t param_bytes(const smp__probe_state *p, int slot)
+static int64_t param_bytes(const smp__probe_state *p, const smp_op *op, int slot)
 {
-    return p->graph->param[p->op->param[slot]].elements * (int64_t)sizeof(float);
+    return p->graph->param[op->param[slot]].elements * (int64_t)sizeof(float);
 }
 
 static int64_t in_bytes(const smp__probe_state *p, int slot)
@@ -59,6 +59,26 @@ static int64_t in_bytes(const smp__probe_state *p, int slot)
 static int64_t out_bytes(const smp__probe_state *p, int k)
 {
     return smp_tensor_bytes(p->graph, p->op->out + k, p->batch);
+}
+
+/* What forward of the second op of a pair has besides the output of the first. */
+static bool place_next(smp__probe_state *p)
+{
+    smp__places *at = &p->place;
+    int64_t *set = &at->set_bytes;
+    smp_op_needs needs;
+    smp_op_needs_get(p->graph, p->next, p->batch, &needs);
+    if (needs.workspace_bytes > at->workspace_bytes)
+        at->workspace_bytes = needs.workspace_bytes;
+    bool ok =
+        smp__probe_place(set, smp_tensor_bytes(p->graph, p->next->out, p->batch), &at->next_out) &&
+        smp__probe_place(set, needs.aux_bytes * p->batch, &at->next_aux);
+    for (int i = 1; i < p->next->n_in && ok; i++)
+        ok = smp__probe_place(set, smp_tensor_bytes(p->graph, p->next->in[i], p->batch),
+                              &at->next_in[i]);
+    for (int i = 0; i < p->next->n_param && ok; i++)
+        ok = smp__probe_place(set, param_bytes(p, p->next, i), &at->next_param[i]);
+    return ok;
 }
 
 static bool place_buffers(smp__probe_state *p)
@@ -77,21 +97,14 @@ static bool place_buffers(smp__probe_state *p)
             ok = ok && smp__probe_place(shared, in_bytes(p, i), &at->din[i]);
     }
     for (int i = 0; i < p->op->n_param && ok; i++) {
-        ok = smp__probe_place(set, param_bytes(p, i), &at->param[i]);
+        ok = smp__probe_place(set, param_bytes(p, p->op, i), &at->param[i]);
         if (smp_precision_is_half(p->precision))
-            ok = ok && smp__probe_place(set, param_bytes(p, i) / 2, &at->param16[i]);
+            ok = ok && smp__probe_place(set, param_bytes(p, p->op, i) / 2, &at->param16[i]);
         if (p->graph->training)
-            ok = ok && smp__probe_place(set, param_bytes(p, i), &at->dparam[i]);
+            ok = ok && smp__probe_place(set, param_bytes(p, p->op, i), &at->dparam[i]);
     }
-    if (p->next && ok) {
-        smp_op_needs next;
-        smp_op_needs_get(p->graph, p->next, p->batch, &next);
-        if (next.workspace_bytes > at->workspace_bytes)
-            at->workspace_bytes = next.workspace_bytes;
-        ok = smp__probe_place(set, smp_tensor_bytes(p->graph, p->next->out, p->batch),
-                              &at->next_out) &&
-             smp__probe_place(set, next.aux_bytes * p->batch, &at->next_aux);
-    }
+    if (p->next && ok)
+        ok = place_next(p);
     if (p->before && ok) {
         const int64_t bytes = smp_tensor_bytes(p->graph, p->before->in[0], p->batch);
         ok = smp__probe_place(set, bytes, &at->before_in) &&
@@ -146,10 +159,10 @@ static smp_status fill_weights(smp__probe_state *p, char *set)
     const smp__places *at = &p->place;
     for (int i = 0; i < p->op->n_param; i++) {
         float *weight = (float *)(set + at->param[i]);
-        SMP_TRY(smp__probe_fill(p, weight, SMP_F32, param_bytes(p, i), WEIGHT_SCALE));
+        SMP_TRY(smp__probe_fill(p, weight, SMP_F32, param_bytes(p, p->op, i), WEIGHT_SCALE));
         if (smp_precision_is_half(p->precision))
             SMP_TRY(p->device->round16(p->device_context, smp_precision_dtype(p->precision),
-                                       set + at->param16[i], weight, param_bytes(p, i) / 4));
+                                       set + at->param16[i], weight, param_bytes(p, p->op, i) / 4));
     }
     return SMP_OK;
 }
@@ -177,11 +190,17 @@ static smp_status fill_sets(smp__probe_state *p)
 static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
 {
     const void *in[SMP_OP_MAX_IN] = {call->out[0]};
+    const float *param[SMP_OP_MAX_PARAM];
     void *out = base + p->place.next_out;
     smp_op_call next = *call;
+    for (int i = 1; i < p->next->n_in; i++)
+        in[i] = base + p->place.next_in[i];
+    for (int i = 0; i < p->next->n_param; i++)
+        param[i] = (const float *)(base + p->place.next_param[i]);
     next.op = p->next;
     next.state = p->next_state;
     next.in = in;
+    next.param = param;
     next.out = &out;
     next.aux = base + p->place.next_aux;
     if (p->kernels->forward_fused)
@@ -287,7 +306,7 @@ static int64_t touched_bytes(const smp__probe_state *p, smp_op_part part)
         if (forward || (inputs >> i & 1))
             bytes += in_bytes(p, i);
     for (int i = 0; i < p->op->n_param; i++)
-        bytes += param_bytes(p, i);
+        bytes += param_bytes(p, p->op, i);
     for (int k = 0; k < p->op->n_out; k++)
         if (forward || (!weight && needs.input_grad_out >> k & 1))
             bytes += out_bytes(p, k);

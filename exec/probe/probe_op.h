@@ -22,7 +22,8 @@ typedef struct smp__places {
     int64_t dout[SMP_OP_MAX_OUT], din[SMP_OP_MAX_IN], workspace; /* shared by the sets */
     int64_t set_bytes, shared_bytes;
     int64_t aux_bytes, workspace_bytes;
-    int64_t next_out, next_aux;    /* of the second op of a pair */
+    int64_t next_out, next_aux; /* of the second op of a pair */
+    int64_t next_in[SMP_OP_MAX_IN], next_param[SMP_OP_MAX_PARAM];
     int64_t before_in, before_din; /* of one whose backward_input runs along */
 } smp__places;
 

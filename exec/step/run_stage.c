@@ -190,6 +190,12 @@ static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
     return s->device->add(s->device_context, instr->dtype, target, source, instr->elements);
 }
 
+/* Does one kernel repeat this call and the next? */
+static bool repeats_pair(const smp__chunk *stage, const smp__call *call)
+{
+    return call->pair && stage->layout->redo[call - stage->call].pair;
+}
+
 static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
     const smp__chunk *stage = &s->work->chunk[chunk];
@@ -204,7 +210,7 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
         return weight_call(s, chunk, microbatch, call, &stage->layout->weight[instr->call]);
     case SMP_INSTR_RECOMPUTE:
         return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call],
-                            call->pair);
+                            repeats_pair(stage, call));
     case SMP_INSTR_COPY:
     case SMP_INSTR_ADD:
     case SMP_INSTR_ZERO:
@@ -293,10 +299,11 @@ static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *
 /* Has the instruction done that of the pair's other call, which stands after it, too? */
 static bool does_next(const smp *s, int chunk, const smp_instr *instr)
 {
-    const smp__call *call = instr->call >= 0 ? &s->work->chunk[chunk].call[instr->call] : NULL;
+    const smp__chunk *stage = &s->work->chunk[chunk];
+    const smp__call *call = instr->call >= 0 ? &stage->call[instr->call] : NULL;
     if (instr->kind == SMP_INSTR_BACKWARD || instr->kind == SMP_INSTR_INPUT)
         return call->input_pair;
-    return instr->kind == SMP_INSTR_RECOMPUTE && call->pair;
+    return instr->kind == SMP_INSTR_RECOMPUTE && repeats_pair(stage, call);
 }
 
 static smp_status run_instructions(smp *s, int chunk, int microbatch, const smp_instr *instr,
@@ -325,12 +332,17 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
     for (int32_t i = 0; i < stage->layout->n_call; i++) {
         const smp__call *call = &stage->call[i];
         smp_layout_redo at[2];
-        const bool pair = call->pair && !smp__tap_parts_pair(s, chunk, i);
+        const bool pair = call->pair && !smp__tap_parts_pair(s, chunk, i) &&
+                          !(call->op->kind->pairs_alike && smp__cost_looks_at(s, microbatch));
         SMP_TRY(await_weights(s, call, pair));
         for (int k = 0; k <= (int)pair; k++) {
             const smp_layout_call *layout = call[k].layout;
-            at[k] =
-                (smp_layout_redo){layout->in, layout->out, layout->aux, layout->forward_workspace};
+            at[k] = (smp_layout_redo){
+                .in = layout->in,
+                .out = layout->out,
+                .aux = layout->aux,
+                .workspace = layout->forward_workspace,
+            };
         }
         SMP_TRY(forward_call(s, chunk, microbatch, call, at, pair));
         SMP_TRY(smp__tap_take(s, chunk, i + pair, microbatch));

@@ -197,6 +197,17 @@ static smp_status smp_typed(const smp_op_call *call)
     return dtype == SMP_BF16 ? AS_BF16(call) : dtype == SMP_F16 ? AS_FP16(call) : AS_FLOAT(call);
 }
 #define SMP_TYPED(function) smp_typed<function<bf16>, function<fp16>, function<float>>
+/* The same of two calls. */
+typedef smp_status smp_kernel_pair(const smp_op_call *, const smp_op_call *);
+template <smp_kernel_pair AS_BF16, smp_kernel_pair AS_FP16, smp_kernel_pair AS_FLOAT>
+static smp_status smp_typed_pair(const smp_op_call *call, const smp_op_call *other)
+{
+    const smp_dtype dtype = smp_dtype_of_call(call);
+    return dtype == SMP_BF16  ? AS_BF16(call, other)
+           : dtype == SMP_F16 ? AS_FP16(call, other)
+                              : AS_FLOAT(call, other);
+}
+#define SMP_TYPED_PAIR(function) smp_typed_pair<function<bf16>, function<fp16>, function<float>>
 
 /* Values of an access to rows of that many values: 16 bytes of them if they divide a row, else
  * 1. */

@@ -4,7 +4,9 @@
  *
  * Forward and input gradient read and write each value once: a row stays in the registers of a warp
  * or of a block. Rows of odd width, and such as no block can hold, take a path that reads a row
- * again from the caches.
+ * again from the caches. Forward of a sum (`add`) makes it in the same pass: it is rounded and
+ * written as by a kernel of its own, and what was rounded is normalised, so the bits are those of
+ * two.
  *
  * Weight gradients in two stages: sums over parts of the rows, then the parts are added in order. A
  * part's rows are taken in turns by strands, whose sums are added in order, too. Parts and strands
@@ -39,10 +41,12 @@ template <> struct alignas(4) smp_norm_stats<false> {
     }
 };
 
-/* The tensors of a call: in, out, dout, din, plus (rows, columns), weight, bias (columns), and
- * stats (rows). plus, which is added to din as if in a second pass, may be NULL, or din. */
+/* The tensors of a call: in, also, sum, out, dout, din, plus (rows, columns), weight, bias
+ * (columns), and stats (rows). also, which is added to in as if in a pass before that writes sum,
+ * may be NULL. plus, which is added to din as if in a second pass, may be NULL, or din. */
 template <typename T, bool CENTERED> struct smp_norm {
-    const T *in;
+    const T *in, *also;
+    T *sum;
     const float *weight, *bias;
     T *out;
     smp_norm_stats<CENTERED> *stats;
@@ -118,6 +122,30 @@ __device__ __forceinline__ void smp_norm_add(float (&total)[SUMS], float x,
         total[SUMS - 1] += dy;
 }
 
+/* Adds to what a lane holds of row r what belongs there of `also`, and writes the sum. All is read
+ * before anything is waited for. */
+template <typename T, bool CENTERED, int PACKS>
+__device__ __forceinline__ void smp_norm_add_held(smp_pack<T> (&x)[PACKS],
+                                                  const smp_norm<T, CENTERED> &a, int64_t r)
+{
+    constexpr int N = smp_pack<T>::N;
+    const int columns = (int)a.columns, packs = columns / N;
+    smp_pack<T> more[PACKS] = {};
+    for (int i = 0; i < PACKS; i++) {
+        const int p = threadIdx.x + i * blockDim.x;
+        if (p < packs)
+            more[i] = smp_load16(a.also + r * columns + p * N);
+    }
+    for (int i = 0; i < PACKS; i++) {
+        const int p = threadIdx.x + i * blockDim.x;
+        if (p >= packs)
+            break;
+        for (int k = 0; k < N; k++)
+            x[i].v[k] = smp_from<T>(smp_float(x[i].v[k]) + smp_float(more[i].v[k]));
+        smp_store(a.sum + r * columns + p * N, x[i]);
+    }
+}
+
 /* The mean over a row from the lanes' shares; not asked for unless WANTED. */
 template <bool WANTED, bool ONE_WARP>
 __device__ __forceinline__ float smp_row_mean(float sum, int64_t columns, float *scratch)
@@ -141,6 +169,8 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             if (p < packs)
                 x[i] = smp_load16(a.in + r * columns + p * N);
         }
+        if (a.also)
+            smp_norm_add_held(x, a, r);
         for (int i = 0; i < PACKS; i++)
             for (int k = 0; k < N; k++)
                 sum += smp_float(x[i].v[k]);
@@ -270,6 +300,12 @@ __global__ void __launch_bounds__(SMP_BLOCK) smp_norm_forward_any(smp_norm<T, CE
     for (int64_t r = smp_first_row(); r < a.rows; r += smp_row_stride()) {
         const T *x = a.in + r * a.columns;
         float sum = 0, squares = 0;
+        if (a.also) { /* a thread reads no more than it has written itself */
+            T *const total = a.sum + r * a.columns;
+            for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x)
+                total[c] = smp_from<T>(smp_float(x[c]) + smp_float(a.also[r * a.columns + c]));
+            x = total;
+        }
         for (int64_t c = threadIdx.x; CENTERED && c < a.columns; c += blockDim.x)
             sum += smp_float(x[c]);
         const float mean = smp_row_mean<CENTERED, ONE_WARP>(sum, a.columns, scratch);
@@ -399,9 +435,17 @@ template <typename T> static smp_norm_layout smp_norm_layout_of(int64_t columns)
     return {whole, (int)((packs + whole - 1) / whole)};
 }
 
-template <typename T, bool CENTERED> static smp_status smp_norm_forward(const smp_op_call *call)
+/* sum: the call of an `add` of two tensors whose output is the call's input, to be made too; NULL:
+ * the input is there. */
+template <typename T, bool CENTERED>
+static smp_status smp_norm_forward(const smp_op_call *call, const smp_op_call *sum)
 {
-    const smp_norm<T, CENTERED> a = smp_norm_of<T, CENTERED>(call);
+    smp_norm<T, CENTERED> a = smp_norm_of<T, CENTERED>(call);
+    if (sum) {
+        a.in = static_cast<const T *>(sum->in[0]);
+        a.also = static_cast<const T *>(sum->in[1]);
+        a.sum = static_cast<T *>(sum->out[0]);
+    }
     const smp_norm_layout l = smp_norm_layout_of<T>(a.columns);
     const auto kernel = l.each == 0 && l.lanes == SMP_WARP ? smp_norm_forward_any<T, CENTERED, true>
                         : l.each == 0        ? smp_norm_forward_any<T, CENTERED, false>

@@ -121,20 +121,40 @@ bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor)
            graph->loss != tensor;
 }
 
+bool smp_op_tied_forward(const smp_graph *graph, int32_t index)
+{
+    return smp_op_fused(graph, index) && !graph->op[index].kind->pairs_alike;
+}
+
+static bool reads_alone(const smp_graph *graph, const smp_op *op)
+{
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        if (!smp_tensor_is_read_once(graph, op->in[slot]))
+            return false;
+    return true;
+}
+
 bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
 {
     const smp_op *op = &graph->op[index], *next = op + 1;
     return graph->training && smp_backend_of(graph->target)->fuses && index + 1 < graph->n_op &&
            next->kind->fuses_backward && op->n_in == 1 && op->n_out == 1 && op->n_param == 0 &&
-           next->n_in == 1 && next->in[0] == op->out && smp_tensor_is_read_once(graph, op->in[0]) &&
-           smp_tensor_is_read_once(graph, op->out) &&
+           next->in[0] == op->out && reads_alone(graph, op) && reads_alone(graph, next) &&
            graph->tensor[op->in[0]].elements == graph->tensor[op->out].elements &&
            graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
 }
 
 bool smp_op_tied(const smp_graph *graph, int32_t index)
 {
-    return smp_op_fused(graph, index) || smp_op_fused_backward(graph, index);
+    return smp_op_tied_forward(graph, index) ||
+           (smp_op_fused_backward(graph, index) && !graph->op[index + 1].kind->pairs_alike);
+}
+
+uint32_t smp_op_fused_reads(const smp_graph *graph, int32_t index, uint32_t needed)
+{
+    const bool pair =
+        index > 0 && graph->op[index].kind->pairs_alike && smp_op_fused_backward(graph, index - 1);
+    return pair ? needed & ~1u : needed;
 }
 
 smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n)

@@ -303,9 +303,10 @@ typedef struct smp_op_kernels {
     /* Optional, of ops with weights: backward_weight and backward_input as one call with all that
      * both get, where both are wanted at once; the bits are those of two. */
     smp_status (*backward)(const smp_op_call *call);
-    /* Optional: the backward_input calls of this op and of `before`, whose output it reads, as one
-     * kernel: din[0] of `before` is written, that of this op may hold anything. For the ops of
-     * smp_op_fused_backward, and no others. */
+    /* Optional, and there for a kind that pairs_alike: the backward_input calls of this op and of
+     * `before`, whose output it reads at slot 0, as one kernel: din[0] of `before` is written, that
+     * of this op may hold anything. A kind that pairs_alike does not get in[0], which the kernel
+     * makes again. For the ops of smp_op_fused_backward, and no others. */
     smp_status (*backward_input_fused)(const smp_op_call *call, const smp_op_call *before);
 } smp_op_kernels;
 
@@ -335,16 +336,19 @@ struct smp_op_kind {
     /* How several devices may compute it together, ended by a NULL name; NULL: each all of it. */
     const smp_split_rule *split;
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
-     * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
-     * reads the graph alone, so a plan does not depend on what is built in. Asked for through
-     * smp_op_fused. NULL: never. */
+     * kernel on a GPU? Then no stage may end between them, unless the kind pairs_alike: results
+     * would depend on the split. It reads the graph alone, so a plan does not depend on what is
+     * built in. Asked for through smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     /* Likewise: do backward_input of this op and of `before`, the one that stands before it, run as
-     * one kernel on a GPU? Each is the only reader of its only input, so that nothing is added up
+     * one kernel on a GPU? Each is the only reader of its inputs, so that nothing is added up
      * between the two calls; `before` has no weights, its output is as large as its input, and it
      * can work in place; neither exchanges or leaves anything to backward_weight. Asked for through
      * smp_op_fused_backward. */
     bool (*fuses_backward)(const smp_graph *graph, const smp_op *op, const smp_op *before);
+    /* Those kernels have the bits of two calls: a stage may end between the ops, and forward of one
+     * may be repeated without the other. */
+    bool pairs_alike;
     smp_op_kernels cpu;
     /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, widened.
      * Of `rounded` weights, these or ON_GPU, kernels of a GPU in 16 bits read param16 alone. */
@@ -395,10 +399,15 @@ int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t 
 bool smp_tensor_is_read_once(const smp_graph *graph, int32_t tensor);
 /* Are ops `index` and index + 1 one forward kernel on the graph's target? */
 bool smp_op_fused(const smp_graph *graph, int32_t index);
+/* Then do bits depend on it, so that one of the two is not repeated without the other? */
+bool smp_op_tied_forward(const smp_graph *graph, int32_t index);
 /* Are backward_input of ops index + 1 and index one kernel there? */
 bool smp_op_fused_backward(const smp_graph *graph, int32_t index);
-/* Either: results depend on whether a stage ends between them. */
+/* Do results depend on whether a stage ends between the two, forward or backward? */
 bool smp_op_tied(const smp_graph *graph, int32_t index);
+/* Which of the inputs that backward_input of an op needs it reads where it is one kernel with that
+ * of the op before, if it is. */
+uint32_t smp_op_fused_reads(const smp_graph *graph, int32_t index, uint32_t needed);
 
 /* needs (of the graph's target) and work, with zeroes where the kind has none. */
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);

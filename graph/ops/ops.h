@@ -86,6 +86,10 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
 /* Input gradients are made from the values of both inputs. */
 void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
 
+/* On a GPU, forward of an `add` of two tensors and of the layernorm or rmsnorm `next` that reads
+ * the sum, as one kernel with the bits of two. */
+smp_status smp__cuda_forward_of_sum(const smp_op_call *sum, const smp_op_call *next);
+
 /* Frees the state of operators that have one primitive of graph/math. */
 void smp__release_primitive(void *state);
 

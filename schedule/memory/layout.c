@@ -191,6 +191,8 @@ static smp__reads reads_of(const smp__layout_build *build, int32_t i)
         input = smp_flow_contributes(build->graph, build->flow->backward, build->call[i].op, slot);
     if (input) {
         reads.in = needs->input_grad_in;
+        if (build->call[i].input_pair)
+            reads.in = smp_op_fused_reads(build->graph, build->call[i].op, reads.in);
         reads.out = needs->input_grad_out;
         reads.aux = needs->input_grad_aux;
     }
@@ -220,13 +222,14 @@ static void find_lives(smp__layout_build *build)
     }
 }
 
-/* May call i be repeated? One of a pair speaks for both. */
+/* May call i be repeated? One of a tied pair speaks for both. */
 static bool is_masked(const smp__layout_build *build, int32_t i)
 {
     const smp_layout_call *call = build->call;
     return build->recompute &&
-           (build->recompute[call[i].op] || (call[i].pair && build->recompute[call[i + 1].op]) ||
-            (build->second[i] && build->recompute[call[i - 1].op]));
+           (build->recompute[call[i].op] ||
+            (smp__layout_tied(build, i) && build->recompute[call[i + 1].op]) ||
+            (smp__layout_tied_second(build, i) && build->recompute[call[i - 1].op]));
 }
 
 /* A call that is repeated needs its inputs. */
@@ -255,7 +258,7 @@ void smp__layout_find_repeated(smp__layout_build *build)
         if (!needed)
             continue;
         repeat(build, i);
-        if (build->call[i].pair)
+        if (smp__layout_tied(build, i))
             repeat(build, i + 1);
     }
 }
@@ -300,7 +303,7 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
     if (kept)
         return keep_made(build, i, weight, bytes, ref);
-    SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
+    SMP_TRY(smp__work_add(work, bytes, i - build->second[i], ref));
     smp__work_extend(work, *ref, build->last_read[v]);
     return SMP_OK;
 }
@@ -333,7 +336,7 @@ static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32
     bool kept;
     smp_layout_call *call = &build->call[i];
     int64_t aux = smp__layout_aux_bytes(build, i, &kept);
-    int64_t begin = smp__layout_begin(build, i, i);
+    const int64_t begin = i - build->second[i]; /* the second writes while the first still reads */
     if (aux > 0 && kept && !build->repeated[i])
         SMP_TRY(keep_made(build, i, smp__layout_aux_weight(build, i), aux, &call->aux));
     else if (aux > 0)

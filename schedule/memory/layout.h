@@ -17,8 +17,10 @@
  * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_fused),
  * what the second of the two calls writes has its place from the first on: the kernel may run in
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
- * bits are those of the first time. Where it runs backward_input of two ops as one kernel
- * (smp_op_fused_backward), both of those calls write one array: two calls do the second in place.
+ * bits are those of the first time, unless they are those of two calls (pairs_alike). Where it runs
+ * backward_input of two ops as one kernel (smp_op_fused_backward), both of those calls write one
+ * array: two calls do the second in place. Where that makes what lies between them again, nobody
+ * keeps it.
  *
  * Recompute: of the ops that a mask names the forward action keeps nothing. The backward action (I
  * if split) begins with those of their forward calls whose outputs or saved values the gradients
@@ -87,7 +89,7 @@ typedef struct smp_border {
  * op, those of outputs [n_out]. */
 typedef struct smp_layout_call {
     int32_t op;
-    bool pair;         /* this call and the next, in F or repeated, may be one forward_fused */
+    bool pair;         /* this call and the next, in F, may be one forward_fused */
     bool input_pair;   /* this call and the one before, whose instruction comes next, may be one
                           backward_input_fused */
     const smp_ref *in; /* forward inputs */
@@ -107,6 +109,7 @@ typedef struct smp_layout_call {
 typedef struct smp_layout_redo {
     const smp_ref *in, *out;
     smp_ref aux, workspace;
+    bool pair; /* this call and the next, repeated after it, may be one forward_fused */
 } smp_layout_redo;
 
 /* Addresses of an op's call in W, or of one that is put off in B; dout is that of
@@ -159,9 +162,9 @@ bool smp_layout_is_split(const smp_program *program, int chunk);
 
 /* Lays out one stage. `split` and the masks are ignored unless the graph trains. recompute: [n_op]
  * of the graph, ops whose forward may run again in the backward action, or NULL: none; who names
- * one of a pair means both. offload: [n_op], ops whose stash may travel, or NULL: none; of those
- * that are in both, what is repeated is not stashed. Ops without kernels (opaque) count by their
- * costs. */
+ * one of a tied pair means both. offload: [n_op], ops whose stash may travel, or NULL: none; of
+ * those that are in both, what is repeated is not stashed. Ops without kernels (opaque) count by
+ * their costs. */
 smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
                             const bool *recompute, const bool *offload, smp_layout **out);
 

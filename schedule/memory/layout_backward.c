@@ -26,7 +26,9 @@ static smp_status redo_call(smp__backward_build *b, int32_t i)
     if (!in)
         return SMP_ERR_NO_MEMORY;
     redo->in = in;
-    int64_t begin = smp__layout_begin(base, i, (int64_t)b->n_instr);
+    redo->pair = smp__layout_pair_again(base, i);
+    const bool second = i > 0 && smp__layout_pair_again(base, i - 1);
+    const int64_t begin = (int64_t)b->n_instr - second;
     for (int32_t slot = 0; slot < op->n_in; slot++) {
         in[slot] = smp__layout_find(base, base->back, op->in[slot]);
         smp__work_extend(&b->work, in[slot], (int64_t)b->n_instr);

@@ -115,11 +115,19 @@ static inline bool smp__layout_input_first(const smp__layout_build *build, int32
 {
     return build->needs[call].aux_of_backward && build->reads[call].weight_aux;
 }
-/* When the values that a call makes are first written, if the call itself is at `time`: the
- * second of a pair writes while the first still reads. */
-static inline int64_t smp__layout_begin(const smp__layout_build *build, int32_t call, int64_t time)
+/* Is a pair repeated as a whole or not at all? call: its first. */
+static inline bool smp__layout_tied(const smp__layout_build *build, int32_t call)
 {
-    return build->second[call] ? time - 1 : time;
+    return build->call[call].pair && !build->graph->op[build->call[call].op].kind->pairs_alike;
+}
+static inline bool smp__layout_tied_second(const smp__layout_build *build, int32_t call)
+{
+    return build->second[call] && smp__layout_tied(build, call - 1);
+}
+/* May a pair be one kernel when it is repeated? call: its first. */
+static inline bool smp__layout_pair_again(const smp__layout_build *build, int32_t call)
+{
+    return build->call[call].pair && build->repeated[call] && build->repeated[call + 1];
 }
 
 /* Has the op weight gradients to make? */

@@ -208,7 +208,7 @@ smp_status smp__sums_place(smp__backward_build *b, int32_t i, int32_t slot, smp_
         int64_t bytes = smp_tensor_bytes(b->base->graph, flow->fold[f].tensor, flow->batch);
         return smp__work_add(&b->work, bytes, (int64_t)b->n_instr, din);
     }
-    if (b->base->call[i].input_pair)
+    if (b->base->call[i].input_pair && slot == 0)
         return place_pair(b, i, f, din);
     SMP_TRY(place_sum(b, f));
     *din = b->state[f - b->fold_first].sum;

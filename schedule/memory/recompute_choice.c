@@ -111,15 +111,20 @@ static void take_call(choice *c, int32_t i)
     c->held += kept_by(c, i);
 }
 
-/* A pair goes together; a call without is its own first and last. */
+static bool is_second(const choice *c, int32_t call)
+{
+    return smp__layout_tied_second(c->build, call);
+}
+
+/* A tied pair goes together; a call without is its own first and last. */
 static int32_t first_of(const choice *c, int32_t call)
 {
-    return call - c->build->second[call];
+    return call - is_second(c, call);
 }
 
 static int32_t last_of(const choice *c, int32_t first)
 {
-    return first + c->build->call[first].pair;
+    return first + smp__layout_tied(c->build, first);
 }
 
 static void do_unit(choice *c, int32_t call, move *m)
@@ -250,7 +255,7 @@ static smp_status push_changed(choice *c, const move *done)
 static smp_status choose_greedily(choice *c, int64_t goal)
 {
     for (int32_t i = 0; i < c->n_call; i++)
-        if (!c->build->second[i])
+        if (!is_second(c, i))
             SMP_TRY(push(c, i));
     while (c->n > 0 && c->held > goal) {
         entry top = pop(c);
@@ -289,9 +294,10 @@ static smp_status take_back(choice *c, int64_t goal)
     c->n = 0;
     SMP_TRY(smp_array_reserve(&c->heap, &c->capacity, sizeof *c->heap, (size_t)c->n_call));
     for (int32_t i = 0; i < c->n_call; i++)
-        if (c->build->repeated[i] && !c->build->second[i]) {
-            double us = c->us[c->build->call[i].op];
-            us += c->build->call[i].pair ? c->us[c->build->call[i + 1].op] : 0.0;
+        if (c->build->repeated[i] && !is_second(c, i)) {
+            double us = 0.0;
+            for (int32_t k = i; k <= last_of(c, i); k++)
+                us += c->us[c->build->call[k].op];
             c->heap[c->n++] = (entry){us, i};
         }
     if (c->n > 0)
@@ -317,7 +323,7 @@ static bool is_read(const choice *c, int32_t call)
 static void drop_idle(choice *c)
 {
     for (int32_t i = c->n_call - 1; i >= 0; i--) {
-        if (c->build->second[i] || !c->build->repeated[i])
+        if (is_second(c, i) || !c->build->repeated[i])
             continue;
         bool idle = true;
         put_unit(c, i, false);

@@ -135,6 +135,27 @@ for precision in fp32 bf16 ${SMP_TEST_LONG:+fp16}; do
     [ -n "${SMP_TEST_LONG-}" ] || several=2
 done
 
+# A gate and its product, a sum and its norm: in one stage as one kernel, parted by stages, and repeated.
+sed 's/^let: .*/let: {T: 12, d: 32, heads: 2, kv_heads: 1, hidden: 96, layers: 2, vocab: 128}/' \
+    "$SMP_EXAMPLES/llama-tiny.yaml" >llama.yaml
+cat >parted.yaml <<END
+smp: 1
+stages:
+  - {ops: [wte..h0.silu]}
+  - {ops: [h0.gated..h1.res_1]}
+  - {ops: [h1.norm_2..loss]}
+END
+pairs() { # name ranks [options of smp-partition]
+    expect_exit 0 smp-partition llama.yaml --cluster cluster.yaml --device cuda --precision bf16 -n "$2" --ddp 1 \
+        --pipeline simple --microbatches 2 --microbatch-size 2 -o "$1.plan" "${@:3}"
+    train "$1" "$2" "${on_gpu[@]}" "$1.plan" --steps "$steps"
+}
+pairs llama 1 --stages 1
+pairs llama-parted 3 --stages 3 --fix parted.yaml
+same llama-parted llama
+pairs llama-repeated 1 --stages 1 --recompute all
+same llama-repeated llama
+
 # A checkpoint is of no device and of no plan.
 train half 1 smp-run-emulated cpu.yaml --steps "$half" --checkpoint from-cpu
 train rest 1 "${on_gpu[@]}" cpu.yaml --steps "$steps" --checkpoint from-cpu --resume

@@ -144,14 +144,20 @@ static least least_of(const smp_graph *graph, const smp_op *op, const smp_op_nee
     return l;
 }
 
-static void count(const char *name, int part, const least *l,
-                  smp_status (*run)(const smp_op_call *), const smp_op_call *call)
+/* What is counted: one call, or two as one kernel. */
+typedef struct counted {
+    smp_status (*one)(const smp_op_call *call);
+    smp_status (*pair)(const smp_op_call *call, const smp_op_call *other);
+    const smp_op_call *call, *other;
+} counted;
+
+static void count(const char *name, int part, const least *l, counted of)
 {
     static const char *const parts[PARTS] = {"forward", "backward_input", "backward_weight",
                                              "backward"};
     char row[160];
     assert_true(emulate_traffic_count(true));
-    check(run(call));
+    check(of.one ? of.one(of.call) : of.pair(of.call, of.other));
     assert_true(emulate_traffic_count(false));
     const emulate_traffic t = emulate_traffic_counted();
     snprintf(row, sizeof row, "| %s | `%s` | %ld | %ld + %ld | %lld + %lld |\n", name, parts[part],
@@ -160,46 +166,92 @@ static void count(const char *name, int part, const least *l,
     say(row);
 }
 
-/* A model of one operator, the last of `ops`. */
-static void count_op(const char *name, const char *inputs, const char *ops)
+static smp_graph *parse(const char *inputs, const char *ops)
 {
     char model[1024];
     smp_graph *graph = NULL;
-    void *state = NULL;
     snprintf(model, sizeof model, "smp: 1\nname: m\ninputs:\n%sops:\n%s", inputs, ops);
     check(smp_graph_parse("model.yaml", model, strlen(model), &graph));
     check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16}));
     cuda.precision = SMP_PRECISION_BF16;
+    return graph;
+}
+
+static smp_op_call call_of(const smp_graph *graph, const smp_op *op, arrays *a)
+{
+    return (smp_op_call){.graph = graph,
+                         .op = op,
+                         .batch = BATCH,
+                         .in = (const void *const *)a->in,
+                         .out = &a->out,
+                         .device = &cuda,
+                         .param = a->param,
+                         .param16 = a->param16,
+                         .aux = a->aux,
+                         .workspace = a->workspace,
+                         .dout = (const float *const *)&a->dout,
+                         .din = a->din,
+                         .dparam = a->dparam,
+                         .step = {.training = true, .samples = BATCH}};
+}
+
+/* A model of one operator, the last of `ops`. */
+static void count_op(const char *name, const char *inputs, const char *ops)
+{
+    smp_graph *graph = parse(inputs, ops);
+    void *state = NULL;
     const smp_op *op = &graph->op[graph->n_op - 1];
     const smp_op_kernels *kernels = smp_op_cuda_kernels(op->kind);
     arrays a = make_arrays(graph, op);
     if (kernels->prepare)
         check(kernels->prepare(graph, op, BATCH, &cuda, &state));
-    smp_op_call call = {.graph = graph,
-                        .op = op,
-                        .batch = BATCH,
-                        .state = state,
-                        .in = (const void *const *)a.in,
-                        .out = &a.out,
-                        .device = &cuda,
-                        .param = a.param,
-                        .param16 = a.param16,
-                        .aux = a.aux,
-                        .workspace = a.workspace,
-                        .dout = (const float *const *)&a.dout,
-                        .din = a.din,
-                        .dparam = a.dparam,
-                        .step = {.training = true, .samples = BATCH}};
+    smp_op_call call = call_of(graph, op, &a);
+    call.state = state;
     smp_status (*const run[PARTS])(const smp_op_call *) = {
         kernels->forward, kernels->backward_input, kernels->backward_weight, kernels->backward};
     for (int part = 0; part < PARTS; part++) {
         const least l = least_of(graph, op, &a.needs, part);
         if (run[part] && (part < BACKWARD_WEIGHT || op->n_param > 0))
-            count(name, part, &l, run[part], &call);
+            count(name, part, &l, (counted){.one = run[part], .call = &call});
     }
     if (kernels->release)
         kernels->release(state);
     free_arrays(&a);
+    smp_graph_destroy(graph);
+}
+
+/* A model of two operators that are one kernel: what lies between them is written forward, as
+ * others read it, and not read. */
+static void count_pair(const char *name, const char *inputs, const char *ops)
+{
+    smp_graph *graph = parse(inputs, ops);
+    const smp_op *first = graph->op, *second = first + 1;
+    arrays a = make_arrays(graph, first), b = make_arrays(graph, second);
+    smp_op_call call = call_of(graph, first, &a), next = call_of(graph, second, &b);
+    void *const copies[] = {b.in[0], b.din[0]};
+    const least one = least_of(graph, first, &a.needs, FORWARD);
+    least both = least_of(graph, second, &b.needs, FORWARD);
+    const int64_t between = pages(smp_tensor_bytes(graph, first->out, BATCH));
+    both = (least){one.read + both.read - between, one.written + both.written};
+    b.in[0] = a.out;
+    count(name, FORWARD, &both,
+          (counted){.pair = smp_op_cuda_kernels(first->kind)->forward_fused,
+                    .call = &call,
+                    .other = &next});
+    if (smp_op_cuda_kernels(second->kind)->backward_input_fused) {
+        const int64_t in = input_bytes(graph, first, 1), other = input_bytes(graph, second, 2);
+        both = (least){in + other + between, in + other};
+        b.in[0] = NULL;
+        b.din[0] = a.din[0];
+        count(name, BACKWARD_INPUT, &both,
+              (counted){.pair = smp_op_cuda_kernels(second->kind)->backward_input_fused,
+                        .call = &next,
+                        .other = &call});
+    }
+    b.in[0] = copies[0];
+    b.din[0] = copies[1];
+    free_arrays(&a);
+    free_arrays(&b);
     smp_graph_destroy(graph);
 }
 
@@ -227,6 +279,15 @@ static void test_passes_of_operators(void **state)
     count_op("`silu`", x, "  - {op: silu, name: o, in: x, out: o}\n");
     count_op("`mul`", xy, "  - {op: mul, name: o, in: [x, y], out: o}\n");
     count_op("`add`", xy, "  - {op: add, name: o, in: [x, y], out: o}\n");
+    count_pair("`add`, `layernorm`", xy,
+               "  - {op: add, name: o, in: [x, y], out: o}\n"
+               "  - {op: layernorm, name: p, in: o, out: p}\n");
+    count_pair("`add`, `rmsnorm`", xy,
+               "  - {op: add, name: o, in: [x, y], out: o}\n"
+               "  - {op: rmsnorm, name: p, in: o, out: p}\n");
+    count_pair("`silu`, `mul`", xy,
+               "  - {op: silu, name: o, in: x, out: o}\n"
+               "  - {op: mul, name: p, in: [o, y], out: p}\n");
     count_op("`conv2d`, 1 x 1", image,
              "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 1, bias: false}\n");
     count_op("`conv2d`, 3 x 3", image,
@@ -247,46 +308,68 @@ static void write_file(const char *path, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-static void write_model(int blocks)
+static const char gpt_block[] =
+    "      - {op: layernorm, name: 'h{i}.ln_1', in: x, out: a}\n"
+    "      - {op: linear, name: 'h{i}.qkv', in: a, out: a, features: 3*d}\n"
+    "      - {op: attention, name: 'h{i}.attn', in: a, out: a, heads: 2, causal: true}\n"
+    "      - {op: linear, name: 'h{i}.proj', in: a, out: a, features: d}\n"
+    "      - {op: add, name: 'h{i}.res_1', in: [x, a], out: x}\n"
+    "      - {op: layernorm, name: 'h{i}.ln_2', in: x, out: m}\n"
+    "      - {op: linear, name: 'h{i}.fc', in: m, out: m, features: 4*d}\n"
+    "      - {op: gelu, name: 'h{i}.gelu', in: m, out: m}\n"
+    "      - {op: linear, name: 'h{i}.out', in: m, out: m, features: d}\n"
+    "      - {op: add, name: 'h{i}.res_2', in: [x, m], out: x}\n";
+
+/* As examples/llama-tiny.yaml, the feed-forward part three times as wide as the model. */
+static const char llama_block[] =
+    "      - {op: rmsnorm, name: 'h{i}.norm_1', in: x, out: a}\n"
+    "      - {op: linear, name: 'h{i}.q', in: a, out: q, features: d, bias: false}\n"
+    "      - {op: linear, name: 'h{i}.k', in: a, out: k, features: d / 2, bias: false}\n"
+    "      - {op: linear, name: 'h{i}.v', in: a, out: v, features: d / 2, bias: false}\n"
+    "      - {op: rope, name: 'h{i}.q_rope', in: q, out: q, heads: 2}\n"
+    "      - {op: rope, name: 'h{i}.k_rope', in: k, out: k, heads: 1}\n"
+    "      - {op: attention, name: 'h{i}.attn', in: [q, k, v], out: a, heads: 2, kv_heads: 1, "
+    "causal: true}\n"
+    "      - {op: linear, name: 'h{i}.o', in: a, out: a, features: d, bias: false}\n"
+    "      - {op: add, name: 'h{i}.res_1', in: [x, a], out: x}\n"
+    "      - {op: rmsnorm, name: 'h{i}.norm_2', in: x, out: m}\n"
+    "      - {op: linear, name: 'h{i}.gate', in: m, out: g, features: 3*d, bias: false}\n"
+    "      - {op: linear, name: 'h{i}.up', in: m, out: u, features: 3*d, bias: false}\n"
+    "      - {op: silu, name: 'h{i}.silu', in: g, out: g}\n"
+    "      - {op: mul, name: 'h{i}.gated', in: [g, u], out: m}\n"
+    "      - {op: linear, name: 'h{i}.down', in: m, out: m, features: d, bias: false}\n"
+    "      - {op: add, name: 'h{i}.res_2', in: [x, m], out: x}\n";
+
+static void write_model(const char *block, int blocks)
 {
-    char text[2048];
+    char text[4096];
     snprintf(text, sizeof text,
-             "smp: 1\nname: gpt\nlet: {T: 64, d: 128, layers: %d}\n"
+             "smp: 1\nname: m\nlet: {T: 64, d: 128, layers: %d}\n"
              "inputs:\n"
              "  tokens: {dtype: int32, shape: [T]}\n"
              "  targets: {dtype: int32, shape: [T]}\n"
              "ops:\n"
              "  - {op: embedding, name: wte, in: tokens, out: x, rows: 1024, features: d}\n"
              "  - {op: position_embedding, name: wpe, in: x, out: x}\n"
-             "  - repeat: layers\n    as: i\n    ops:\n"
-             "      - {op: layernorm, name: 'h{i}.ln_1', in: x, out: a}\n"
-             "      - {op: linear, name: 'h{i}.qkv', in: a, out: a, features: 3*d}\n"
-             "      - {op: attention, name: 'h{i}.attn', in: a, out: a, heads: 2, causal: true}\n"
-             "      - {op: linear, name: 'h{i}.proj', in: a, out: a, features: d}\n"
-             "      - {op: add, name: 'h{i}.res_1', in: [x, a], out: x}\n"
-             "      - {op: layernorm, name: 'h{i}.ln_2', in: x, out: m}\n"
-             "      - {op: linear, name: 'h{i}.fc', in: m, out: m, features: 4*d}\n"
-             "      - {op: gelu, name: 'h{i}.gelu', in: m, out: m}\n"
-             "      - {op: linear, name: 'h{i}.out', in: m, out: m, features: d}\n"
-             "      - {op: add, name: 'h{i}.res_2', in: [x, m], out: x}\n"
+             "  - repeat: layers\n    as: i\n    ops:\n%s"
              "  - {op: layernorm, name: ln_f, in: x, out: x}\n"
              "  - {op: linear, name: head, in: x, out: z, features: 1024, bias: false,"
              " weight: wte.weight}\n"
              "  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}\n"
              "loss: loss\n",
-             blocks);
+             blocks, block);
     write_file(model_path, text);
 }
 
 /* The second step of a job: its kernels, what they read and write. */
-static emulate_traffic step_traffic(int blocks, int microbatches)
+static emulate_traffic step_traffic(const char *block, int blocks, int microbatches)
 {
     static int32_t tokens[2 * BATCH * 64], targets[2 * BATCH * 64];
     static const void *const inputs[] = {tokens, targets};
     smp_options options = smp_options_default();
     smp_step_result result;
     smp *job = NULL;
-    write_model(blocks);
+    write_model(block, blocks);
     options.model = model_path;
     options.planning.cluster = cluster_path;
     options.planning.microbatches = microbatches;
@@ -323,12 +406,18 @@ static void test_passes_of_a_step(void **state)
     wrong = 0;
     for (int blocks = 1; blocks <= 2; blocks++)
         for (int mbs = 1; mbs <= 2; mbs++)
-            t[blocks][mbs] = step_traffic(blocks, mbs);
+            t[blocks][mbs] = step_traffic(gpt_block, blocks, mbs);
     const emulate_traffic block = difference(t[2][1], t[1][1]);
     const emulate_traffic more = difference(difference(t[2][2], t[1][2]), block);
     say_traffic("a block, first micro-batch and update", block);
     say_traffic("a block, each further micro-batch", more);
     say_traffic("a step of one block and one micro-batch", t[1][1]);
+    for (int blocks = 1; blocks <= 2; blocks++)
+        for (int mbs = 1; mbs <= 2; mbs++)
+            t[blocks][mbs] = step_traffic(llama_block, blocks, mbs);
+    const emulate_traffic its = difference(t[2][1], t[1][1]);
+    say_traffic("a block of LLaMA, each further micro-batch",
+                difference(difference(t[2][2], t[1][2]), its));
     assert_int_equal(wrong, 0);
 }
 

@@ -542,6 +542,44 @@ static void test_measure_of_a_target(void **state)
     smp_graph_destroy(graph);
 }
 
+static const char alike_model[] =
+    "smp: 1\nname: pair\ninputs: {x: {dtype: float32, shape: [8]}}\nops:\n"
+    "  - {op: linear, name: a, in: x, out: h, features: 8}\n"
+    "  - {op: linear, name: b, in: x, out: u, features: 8}\n"
+    "  - {op: silu, name: c, in: h, out: h}\n"
+    "  - {op: mul, name: d, in: [h, u], out: h}\n"
+    "  - {op: add, name: e, in: [h, h], out: h}\n"
+    "  - {op: rmsnorm, name: f, in: h, out: n}\n"
+    "  - {op: add, name: g, in: [n, h], out: h}\n"
+    "  - {op: layernorm, name: i, in: h, out: h}\n";
+
+/* A pair that a stage may part is measured as one, each kind of it by itself, and both have a
+ * share: by what they read and write, silu and product 2 to 2 arrays, sum and norm 3 to 1. */
+static void test_measure_shares_pairs_out(void **state)
+{
+    static const smp_target bf16 = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    enum { SILU = 2, MUL, SUM, NORM, SUM_2, NORM_2 };
+    smp_graph *graph = NULL;
+    fake f;
+    smp_probe probe = make_probe(&f);
+    const smp_profile_options options = make_options(&f);
+    smp_profile *p = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("m.yaml", alike_model, strlen(alike_model), &graph), SMP_OK);
+    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
+    probe.fuses = true;
+    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+    assert_true(f.opened[SUM] > 0 && f.opened[SUM_2] > 0);
+    assert_true(p->op[SILU].forward_us > 0);
+    assert_true(fabs(p->op[SILU].forward_us - p->op[MUL].forward_us) <= 1e-3);
+    assert_true(fabs(p->op[SUM].forward_us - 3 * p->op[NORM].forward_us) <= 4e-3);
+    assert_true(fabs(p->op[SUM].forward_us + p->op[NORM].forward_us -
+                     true_us(&graph->op[SUM], SMP_OP_FORWARD)) <= 2e-3);
+    assert_true(p->op[SILU].backward_input_us == 0); /* d runs c's */
+    smp_profile_destroy(p);
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -555,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_measure_failure_ends_at_the_next_sync),
         cmocka_unit_test(test_measure_refuses_wrong_options),
         cmocka_unit_test(test_measure_of_a_target),
+        cmocka_unit_test(test_measure_shares_pairs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,7 @@ static const smp_op_kind fixture_passes = {
     .max_in = 3,
     .passes_dout = true,
     .fuses = fixture_fuses,
+    .pairs_alike = true,
     .cpu = {.forward = fixture_kernel, .backward_weight = fixture_kernel},
 };
 

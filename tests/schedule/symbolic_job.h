@@ -38,6 +38,7 @@ typedef struct job {
 
 static int64_t pairs;        /* run as one kernel */
 static int64_t input_pairs;  /* likewise, backward */
+static int64_t apart;        /* first ones that are repeated without their second */
 static int64_t halves;       /* exchanges with something beside them */
 static int64_t inputs_first; /* whole backwards whose weight gradient reads what they leave */
 static int64_t zeroed;       /* gradients of outputs that add nothing to the loss */
@@ -222,7 +223,8 @@ static inline void run_instr(job *j, int rank, int chunk, int m, const smp_layou
 
 static inline smp_layout_redo forward_of(const smp_layout_call *call)
 {
-    return (smp_layout_redo){call->in, call->out, call->aux, call->forward_workspace};
+    return (smp_layout_redo){
+        .in = call->in, .out = call->out, .aux = call->aux, .workspace = call->forward_workspace};
 }
 
 /* Two calls of a backward, as badly behaved: the first's operands are read when the second has
@@ -249,7 +251,8 @@ static inline void run_input(job *j, int rank, int chunk, int m, const smp_layou
             i++;
             continue;
         }
-        if (instr->kind != SMP_INSTR_RECOMPUTE || !layout->call[instr->call].pair) {
+        if (instr->kind != SMP_INSTR_RECOMPUTE || !layout->redo[instr->call].pair) {
+            apart += instr->kind == SMP_INSTR_RECOMPUTE && layout->call[instr->call].pair;
             run_instr(j, rank, chunk, m, layout, instr);
             continue;
         }

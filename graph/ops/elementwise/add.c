@@ -19,6 +19,13 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* The sum of a residual stream and the norm that reads it. */
+static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    return (next->kind == &smp__op_layernorm || next->kind == &smp__op_rmsnorm) &&
+           next->in[0] == op->out && op->n_in == 2 && op->out != graph->loss;
+}
+
 /* Sums of parts are parts: layers side by side need one sum over the devices. */
 static const smp_split_rule SPLITS[] = {
     {"elements", .in = {SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY},
@@ -43,5 +50,7 @@ const smp_op_kind smp__op_add = {
     .infer = smp__infer_alike,
     .work = work,
     .split = SPLITS,
+    .fuses = fuses,
+    .pairs_alike = true,
     .cpu = {.forward = forward},
 };

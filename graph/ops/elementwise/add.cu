@@ -1,5 +1,5 @@
 /* add on a GPU: one pass, 16 bytes at a time, over however many there are: a sum is rounded once.
- * All gradients are dout. */
+ * All gradients are dout. A norm after it is made in the same pass. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
 
@@ -58,4 +58,4 @@ static smp_status forward(const smp_op_call *call)
     return smp_map2(call, call->in[0], call->in[1], call->out[0], n, add_values());
 }
 
-SMP_CUDA_KERNELS(add) = {.forward = forward};
+SMP_CUDA_KERNELS(add) = {.forward = forward, .forward_fused = smp__cuda_forward_of_sum};

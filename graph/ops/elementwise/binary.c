@@ -25,7 +25,17 @@ static const smp_attr_desc ATTRS[] = {{0}};
         }                                                                                          \
     }
 
-#define OPERATOR(name_, reads, forward_flops, backward_flops, summary_, value, da, db)             \
+#define FUSES_alone NULL
+#define FUSES_gate fuses_gate
+
+/* With the activation of a gated unit. */
+static bool fuses_gate(const smp_graph *graph, const smp_op *op, const smp_op *before)
+{
+    (void)graph, (void)op;
+    return before->kind == &smp__op_silu;
+}
+
+#define OPERATOR(name_, reads, pairs, forward_flops, backward_flops, summary_, value, da, db)      \
     SMP_VECTOR static void name_##_values(float *restrict out, const float *in_a,                  \
                                           const float *in_b, int64_t n)                            \
     {                                                                                              \
@@ -76,6 +86,8 @@ static const smp_attr_desc ATTRS[] = {{0}};
         .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
         .split = smp__split_elementwise,                                                           \
+        .fuses_backward = FUSES_##pairs,                                                           \
+        .pairs_alike = true,                                                                       \
         .cpu = {.forward = name_##_forward, .backward_input = name_##_backward_input},             \
     };
 

@@ -13,8 +13,17 @@ enum { LOOP = -1 }; /* else an smp_eltwise */
 #define NEEDS_y smp__needs_output
 #define READ_x call->in[0]
 #define READ_y call->out[0]
+#define FUSES_alone NULL
+#define FUSES_product fuses_product
 
 static const smp_attr_desc ATTRS[] = {{0}};
+
+/* With the other factor of a gated unit: SwiGLU (Shazeer 2020). */
+static bool fuses_product(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    return next->kind == &smp__op_mul && next->in[0] == op->out && next->in[1] != op->out &&
+           op->out != graph->loss;
+}
 
 static int64_t element_count(const smp_op_call *call)
 {
@@ -31,7 +40,8 @@ static smp_status create_primitive(int kind, const smp_graph *graph, const smp_o
     return SMP_OK;
 }
 
-#define OPERATOR(name_, reads, values, forward_flops, backward_flops, summary_, value, gradient)   \
+#define OPERATOR(name_, reads, values, pairs, forward_flops, backward_flops, summary_, value,      \
+                 gradient)                                                                         \
     SMP_VECTOR static void name_##_values(float *restrict out, const float *restrict in,           \
                                           int64_t n)                                               \
     {                                                                                              \
@@ -92,6 +102,8 @@ static smp_status create_primitive(int kind, const smp_graph *graph, const smp_o
         .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
         .split = smp__split_elementwise,                                                           \
+        .fuses = FUSES_##pairs,                                                                    \
+        .pairs_alike = true,                                                                       \
         .cpu = {.prepare = BY_LOOP(values) ? NULL : name_##_prepare,                               \
                 .release = BY_LOOP(values) ? NULL : smp__release_primitive,                        \
                 .forward = name_##_forward,                                                        \

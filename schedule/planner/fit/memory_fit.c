@@ -233,11 +233,11 @@ static smp_status try_all_sets(const fitting *f, int rank, int64_t missing)
     return SMP_OK;
 }
 
-/* Is it the second of two ops that run as one kernel? They recompute together. */
+/* Is it the second of two ops that recompute together? */
 static bool is_second(const fitting *f, int32_t op)
 {
     const int32_t *stage = f->candidate->partition->stage;
-    return op > 0 && stage[op] == stage[op - 1] && smp_op_fused(f->problem->graph, op - 1);
+    return op > 0 && stage[op] == stage[op - 1] && smp_op_tied_forward(f->problem->graph, op - 1);
 }
 
 static smp_status take_back(const fitting *f, int rank)

@@ -1,5 +1,6 @@
 /* Which ops a GPU runs as one kernel: forward a linear and the GELU behind it, backward a linear
- * and the GELU before it. */
+ * and the GELU before it; with the bits of two kernels, forward a sum and the norm behind it, and
+ * both ways a silu and the product behind it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,16 +8,33 @@
 
 #include "tests/graph/model/model_text.h"
 
-/* A linear and the gelu that alone reads it, on CUDA. */
+/* On CUDA: a linear and the gelu that alone reads it; a sum of two and the norm of it, whoever else
+ * reads it; a silu that is the first factor of a product, and not the other one too. */
 static void test_graph_fused(void **state)
 {
     (void)state;
     static const struct {
         const char *ops;
         int32_t first; /* -1: none */
+        bool alike;
     } cases[] = {
         {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}",
-         0},
+         0, false},
+        {"{op: relu, name: r, in: x, out: z}, {op: add, name: a, in: [x, z], out: y}, "
+         "{op: layernorm, name: n, in: y, out: z}, {op: add, name: b, in: [y, z], out: y}",
+         1, true},
+        {"{op: add, name: a, in: [x, x], out: y}, {op: rmsnorm, name: n, in: y, out: z}", 0, true},
+        {"{op: add, name: a, in: [x, x, x], out: y}, {op: rmsnorm, name: n, in: y, out: z}", -1},
+        {"{op: add, name: a, in: [x, x], out: y}, {op: rmsnorm, name: n, in: x, out: z}", -1},
+        {"{op: add, name: a, in: [x, x], out: y}, {op: groupnorm, name: n, in: y, out: z, groups: "
+         "2}",
+         -1},
+        {"{op: silu, name: s, in: x, out: y}, {op: mul, name: m, in: [y, x], out: z}, "
+         "{op: add, name: a, in: [y, z], out: z}",
+         0, true},
+        {"{op: silu, name: s, in: x, out: y}, {op: mul, name: m, in: [x, y], out: z}", -1},
+        {"{op: silu, name: s, in: x, out: y}, {op: mul, name: m, in: [y, y], out: z}", -1},
+        {"{op: sigmoid, name: s, in: x, out: y}, {op: mul, name: m, in: [y, x], out: z}", -1},
         {"{op: linear, name: l, in: x, out: h, features: 16}, "
          "{op: gelu, name: g, in: h, out: y, approximate: erf}",
          -1},
@@ -44,23 +62,41 @@ static void test_graph_fused(void **state)
             assert_false(smp_op_fused(g, i));
         assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
         for (int32_t i = 0; i < g->n_op; i++)
-            if (smp_op_fused(g, i) != (i == cases[k].first))
+            if (smp_op_fused(g, i) != (i == cases[k].first) ||
+                smp_op_tied_forward(g, i) != (i == cases[k].first && !cases[k].alike))
                 fail_msg("case %zu, op %d", k, (int)i);
         smp_graph_destroy(g);
     }
 }
 
-/* A gelu that one linear reads, alone, on CUDA, where gradients are made. */
+/* On CUDA, where gradients are made: a gelu that one linear reads, alone; a silu that is the first
+ * factor of a product which alone reads both. */
 static void test_graph_fused_backward(void **state)
 {
     (void)state;
     static const struct {
         const char *ops;
         int32_t first; /* -1: none */
+        bool alike;
     } cases[] = {
         {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}, "
          "{op: linear, name: m, in: y, out: y, features: 3}",
-         1},
+         1, false},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, "
+         "{op: linear, name: u, in: x, out: u, features: 16}, {op: silu, name: s, in: h, out: y}, "
+         "{op: mul, name: m, in: [y, u], out: y}",
+         2, true},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: silu, name: s, in: h, out: y}, "
+         "{op: mul, name: m, in: [y, h], out: y}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, "
+         "{op: linear, name: u, in: x, out: u, features: 16}, {op: silu, name: s, in: h, out: y}, "
+         "{op: mul, name: m, in: [y, u], out: z}, {op: add, name: a, in: [u, z], out: z}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, "
+         "{op: linear, name: u, in: x, out: u, features: 16}, {op: silu, name: s, in: h, out: y}, "
+         "{op: mul, name: m, in: [y, u], out: z}, {op: add, name: a, in: [y, z], out: z}",
+         -1},
         {"{op: linear, name: l, in: x, out: h, features: 16}, "
          "{op: gelu, name: g, in: h, out: y, approximate: erf}, "
          "{op: linear, name: m, in: y, out: y, features: 3}",
@@ -93,9 +129,12 @@ static void test_graph_fused_backward(void **state)
             assert_false(smp_op_fused_backward(g, i));
         assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
         for (int32_t i = 0; i < g->n_op; i++) {
-            if (smp_op_fused_backward(g, i) != (trains && i == cases[k / 2].first))
+            const bool fused = trains && i == cases[k / 2].first, alike = cases[k / 2].alike;
+            if (smp_op_fused_backward(g, i) != fused)
                 fail_msg("case %zu, op %d", k, (int)i);
-            assert_int_equal(smp_op_tied(g, i), smp_op_fused(g, i) || smp_op_fused_backward(g, i));
+            assert_int_equal(smp_op_tied(g, i), smp_op_tied_forward(g, i) || (fused && !alike));
+            if (i + 1 < g->n_op)
+                assert_int_equal(fused && alike ? 2 : 3, smp_op_fused_reads(g, i + 1, 3));
         }
         smp_graph_destroy(g);
     }

@@ -39,6 +39,8 @@ static const large_case LARGE[] = {
     {1, 1e4, "a: float32 [40003]; b: float32 [40003]", "in: [a, b]"},
     {2, 1e2, "a: float32 [40003]; b: float32 [40003]; c: float32 [40003]", "in: [a, b, c]"},
     {2, 1e-4, "a: float32 [64, 32]; b: float32 [64, 32]", "in: [a, b]"},
+    {1, 2, "a: float32 [2, 16640]; b: float32 [2, 16640]",
+     "in: [a, b]"}, /* rows of a large block */
     {0},
 };
 

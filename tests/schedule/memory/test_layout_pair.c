@@ -106,11 +106,92 @@ static void test_layout_input_pair(void **state)
     }
 }
 
+static const char alike_model[] =
+    "smp: 1\nname: pair\n"
+    "inputs:\n"
+    "  x: {dtype: float32, shape: [96]}\n"
+    "  y: {dtype: float32, shape: [96]}\n"
+    "ops:\n"
+    "  - {op: linear, name: gate, in: x, out: g, features: 96, bias: false}\n"
+    "  - {op: linear, name: up, in: x, out: u, features: 96, bias: false}\n"
+    "  - {op: silu, name: silu, in: g, out: s}\n"
+    "  - {op: mul, name: mul, in: [s, u], out: m}\n"
+    "  - {op: add, name: add, in: [x, m], out: r}\n"
+    "  - {op: layernorm, name: norm, in: r, out: n}\n"
+    "  - {op: linear, name: down, in: n, out: n, features: 96, bias: false}\n"
+    "  - {op: mse, name: loss, in: [n, y], out: loss}\nloss: loss\n";
+
+static int repeated(const smp_layout *l)
+{
+    int n = 0;
+    for (int32_t i = 0; i < l->n_instr; i++)
+        n += l->instr[i].kind == SMP_INSTR_RECOMPUTE;
+    return n;
+}
+
+/* Pairs with the bits of two: what their backward makes again nobody keeps, unless a stage ends
+ * between them; one is repeated alone, or both as one. */
+static void test_layout_alike_pairs(void **state)
+{
+    (void)state;
+    enum { SILU = 2, MUL, ADD, NORM, BYTES = 6144 };
+    static const int32_t whole[8] = {0}, parted[8] = {0, 0, 0, 1, 1, 1, 1, 1};
+    static const int32_t sum_parted[8] = {0, 0, 0, 0, 0, 1, 1, 1};
+    int64_t kept[2];
+    for (int cuda = 0; cuda < 2; cuda++) {
+        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+        smp_graph *graph = NULL;
+        smp_flow *flow;
+        smp_layout *l;
+        bool mask[8] = {[NORM] = true};
+        assert_int_equal(SMP_OK,
+                         smp_graph_parse("m.yaml", alike_model, strlen(alike_model), &graph));
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
+        assert_int_equal(SMP_OK, smp_flow_build(graph, whole, 1, 16, &flow));
+        lay_out(graph, flow, 0, false, NULL, &l);
+        for (int32_t i = 0; i < l->n_call; i++) {
+            assert_int_equal(cuda && (i == SILU || i == ADD), l->call[i].pair);
+            assert_int_equal(cuda && i == MUL, l->call[i].input_pair);
+        }
+        assert_int_equal(cuda, l->call[MUL].backward_in[0].space == SMP_SPACE_NONE);
+        assert_int_equal(SMP_SPACE_STASH, l->call[MUL].backward_in[1].space);
+        assert_int_equal(cuda, l->call[MUL].din[0].offset == l->call[SILU].din[0].offset);
+        kept[cuda] = l->block_bytes[SMP_BLOCK_INPUT];
+        smp_layout_destroy(l);
+
+        lay_out(graph, flow, 0, false, mask, &l);
+        assert_int_equal(1, repeated(l));
+        assert_false(l->redo[NORM].pair);
+        smp_layout_destroy(l);
+        mask[ADD] = true;
+        lay_out(graph, flow, 0, false, mask, &l);
+        assert_int_equal(2, repeated(l));
+        assert_int_equal(cuda, l->redo[ADD].pair);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+
+        assert_int_equal(SMP_OK, smp_flow_build(graph, parted, 2, 16, &flow));
+        lay_out(graph, flow, 1, false, NULL, &l);
+        assert_false(l->call[0].input_pair);
+        assert_int_equal(SMP_SPACE_BORDER, l->call[0].backward_in[0].space);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        assert_int_equal(SMP_OK, smp_flow_build(graph, sum_parted, 2, 16, &flow));
+        lay_out(graph, flow, 0, false, NULL, &l);
+        assert_false(l->call[ADD].pair);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        smp_graph_destroy(graph);
+    }
+    assert_int_equal(BYTES, kept[0] - kept[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_pair),
         cmocka_unit_test(test_layout_input_pair),
+        cmocka_unit_test(test_layout_alike_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -526,6 +526,7 @@ static void test_memory_symbolic_masks(void **state)
     for (uint64_t seed = 2001; seed <= 2400; seed++)
         check_graph(seed, true, &arena, &bound);
     assert_true(partly > 800);
+    assert_true(apart > 20); /* of pairs with the bits of two */
 }
 
 static void test_memory_symbolic_inference(void **state)

@@ -318,7 +318,7 @@ static void test_planner_pairs_and_pins(void **state)
     open_cards(&s, "gpt-tiny.yaml", 2, SMP_PRECISION_BF16);
     const smp_graph *g = s.graph;
     int32_t n = g->n_op, first = 0;
-    while (!smp_op_fused(g, first))
+    while (!smp_op_tied_forward(g, first))
         first++;
     int32_t *pin = calloc((size_t)n, sizeof *pin), *together = calloc((size_t)n, sizeof *together);
     for (int32_t op = 0; op < n; op++)
@@ -346,10 +346,10 @@ static void test_planner_pairs_and_pins(void **state)
 
     /* cuts allowed at the gelu of every pair, and nowhere else but in the middle */
     for (int32_t op = 0, label = 0; op < n; op++) {
-        label += op == n / 2 || (op > 0 && smp_op_fused(g, op - 1));
+        label += op == n / 2 || (op > 0 && smp_op_tied_forward(g, op - 1));
         together[op] = label;
     }
-    assert_false(smp_op_fused(g, n / 2 - 1));
+    assert_false(smp_op_tied_forward(g, n / 2 - 1));
     s.request.pin = NULL;
     s.request.together = together;
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)

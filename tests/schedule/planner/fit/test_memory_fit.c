@@ -281,7 +281,7 @@ static void test_memory_fit_weighs_both(void **state)
     assert_true(n_best >= 2 * cases / 3 && gap <= 0.05 * cases);
 }
 
-/* Whether an op, with the one that it shares a kernel with, could as well be kept. */
+/* Whether an op, with the one that its bits depend on, could as well be kept. */
 static bool can_do_without(smp__planner *planner, const smp_candidate *best, int32_t op)
 {
     const smp_graph *graph = planner->request.graph;
@@ -294,9 +294,9 @@ static bool can_do_without(smp__planner *planner, const smp_candidate *best, int
     partition.recompute = malloc(bytes);
     memcpy(partition.recompute, best->partition->recompute, bytes);
     partition.recompute[op] = false;
-    if (smp_op_fused(graph, op))
+    if (smp_op_tied_forward(graph, op))
         partition.recompute[op + 1] = false;
-    if (op > 0 && smp_op_fused(graph, op - 1))
+    if (op > 0 && smp_op_tied_forward(graph, op - 1))
         partition.recompute[op - 1] = false;
     assert_int_equal(smp__planner_judge(planner, &copy), SMP_OK);
     free(partition.recompute);
