@@ -14,9 +14,9 @@ bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, in
 {
     const int64_t widest = cuda->capability >= 90 ? 256 : 128;
     const int64_t longest = at->queries > at->keys ? at->queries : at->keys;
-    return cuda->capability >= 80 && at->mask < 0 && !smp__attention_is_biased(at) &&
+    return cuda->capability >= 80 && smp__attention_is_plain(at) &&
            (!at->causal || at->queries == at->keys) && /* it hides by index, not by position */
-           at->window >= longest && at->width % 8 == 0 && at->width <= widest &&
+           at->width % 8 == 0 && at->width <= widest &&
            longest <= INT32_MAX / batch / at->stride[SMP__Q];
 }
 

@@ -9,6 +9,7 @@
 
 #include "graph/math/attention.h"
 #include "graph/ops/ops.h"
+#include "graph/cuda/cuda_attention_dnn.h"
 #include "graph/cuda/cuda_dnn.h"
 
 enum { GUARD = 16 }; /* values behind an output that must stay as they were */
@@ -559,6 +560,18 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
         }
 }
 
+/* cuDNN is not told of a cap. */
+static void test_cuda_attention_caps_scores_itself(void **state)
+{
+    (void)state;
+    const setup is = {1, 16, 16, 2, 16, true, true, 1, SMP_PRECISION_BF16, 1};
+    run r = open_run(&is, 0);
+    assert_true(smp__dnn_attention_suits(&cuda, &r.at, 1));
+    r.at.softcap = 30;
+    assert_false(smp__dnn_attention_suits(&cuda, &r.at, 1));
+    close_run(&r);
+}
+
 /* What cuDNN compiles is compiled once for all operators that compute the same. */
 static void test_cuda_attention_has_one_choice_for_a_shape(void **state)
 {
@@ -605,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),
         cmocka_unit_test(test_cuda_attention_says_what_it_cannot_do),
         cmocka_unit_test(test_cuda_attention_has_one_choice_for_a_shape),
+        cmocka_unit_test(test_cuda_attention_caps_scores_itself),
         cmocka_unit_test(test_cuda_attention_agrees_with_cudnn),
     };
     if (!there_is_a_device())
