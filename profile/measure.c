@@ -397,9 +397,13 @@ static smp_status assemble(const session *s, smp_profile *profile)
     const char **names = SMP_ARENA_NEW(profile->arena, const char *, n);
     smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
     double *spread = SMP_ARENA_NEW(profile->arena, double, n);
+    smp_graph chosen = *graph; /* to be computed as was fastest */
     if (!names || !cost || !spread)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__estimate_bytes(graph, s->options->microbatch_size, cost));
+    if (s->probe->products)
+        SMP_TRY(s->probe->products(s->probe->context, profile->arena, &profile->products));
+    chosen.products = &profile->products;
+    SMP_TRY(smp__estimate_bytes(&chosen, s->options->microbatch_size, cost));
     for (size_t i = 0; i < n; i++) {
         names[i] = smp_arena_strdup(profile->arena, graph->op[i].name);
         if (!names[i])
@@ -422,9 +426,7 @@ static smp_status assemble(const session *s, smp_profile *profile)
     profile->name = names;
     profile->op = cost;
     profile->spread = spread;
-    return s->probe->products
-               ? s->probe->products(s->probe->context, profile->arena, &profile->products)
-               : SMP_OK;
+    return SMP_OK;
 }
 
 static smp_status describe(const session *s, smp_profile *profile)

@@ -89,6 +89,9 @@ static bool place_buffers(smp__probe_state *p)
     bool ok = true;
     smp_op_needs_get(p->graph, p->op, p->batch, &needs);
     *at = (smp__places){.workspace_bytes = needs.workspace_bytes};
+    if (p->device->products && needs.measured_workspace_bytes <= p->memory_limit / 2 &&
+        needs.measured_workspace_bytes > needs.workspace_bytes)
+        at->workspace_bytes = needs.measured_workspace_bytes;
     if (__builtin_mul_overflow(needs.aux_bytes, p->batch, &at->aux_bytes))
         return false;
     for (int i = 0; i < p->op->n_in && ok; i++) {
@@ -416,6 +419,8 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
         return smp_fail_at(smp_op_where(graph, op), "op '%s': its buffers have no 64-bit size",
                            op->name);
     count_sets(p);
+    if (p->device->products)
+        p->device->products(p->device_context)->workspace_bytes = p->place.workspace_bytes;
     status = smp__probe_pool(p, p->place.shared_bytes + p->sets * p->place.set_bytes);
     if (status != SMP_OK)
         return smp_fail_context(status, "op '%s'", op->name);

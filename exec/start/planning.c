@@ -166,7 +166,6 @@ static smp_status keep_numbers(smp__planning *p)
         (!sketch->device || same_ranks))
         r->placement = sketch->placement;
     r->device = sketch->device;
-    r->products = &sketch->products;
     r->library_bytes = sketch->library_bytes;
     if (r->options.devices == 0 && r->options.ddp > 0)
         r->options.devices = local_devices(p);
@@ -390,11 +389,17 @@ static smp_status find_target(const smp__planning *p, bool whole, smp_target *ou
     return SMP_OK;
 }
 
-/* The graph becomes what the plan is for. */
+/* The graph becomes what the plan is for, with the products of the profile, else of a plan that is
+ * kept. */
 static smp_status set_target(smp__planning *p, smp_target target)
 {
+    const smp_gemm_choices *products = p->profile  ? &p->profile->products
+                                       : p->sketch ? &p->sketch->products
+                                                   : NULL;
     SMP_TRY(smp_graph_set_target(p->graph, target));
     SMP_TRY(smp_graph_check_kernels(p->graph));
+    if (products)
+        SMP_TRY(smp_gemm_choices_give(products, p->graph));
     return p->profile ? smp_profile_check_target(p->profile, target) : SMP_OK;
 }
 

@@ -1,6 +1,7 @@
-/* Attention forward by cuDNN's fused kernels, for bf16 and fp16. What it saves is what our kernels
- * save, so the backward pass is ours: cuDNN's adds to dQ in the order in which its blocks run,
- * unless it is given a workspace of the T x T matrix (cuDNN 9.19). */
+/* Attention by cuDNN's fused kernels, for bf16 and fp16, forward and backward. What forward saves
+ * is what our kernels save, so either may be followed by the other. Backward adds to dQ in one
+ * order only with a workspace of the T x T matrix (cuDNN 9.19), which the caller has planned
+ * (graph/ops/attention/attention_choice.h). */
 #ifndef SMP_GRAPH_CUDA_CUDA_ATTENTION_DNN_H
 #define SMP_GRAPH_CUDA_CUDA_ATTENTION_DNN_H
 
@@ -21,19 +22,32 @@ typedef struct smp__dnn_attention_data {
     float *lse;
 } smp__dnn_attention_data;
 
+/* dout as out; dq, dk, dv as q, k, v: all are written. */
+typedef struct smp__dnn_attention_gradients {
+    const void *dout;
+    void *dq, *dk, *dv;
+    void *workspace; /* 256-byte aligned */
+} smp__dnn_attention_gradients;
+
 /* Is this a computation that cuDNN is asked for? The same on all ranks with one kind of card. */
 bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, int64_t batch);
-/* Its name among choices: all that the plan and its bits depend on. */
-void smp__dnn_attention_about(char about[SMP__CHOICE_ABOUT], const smp_cuda *cuda,
-                              const smp__attention *at, int64_t batch);
 
 /* Makes what suits. NULL if cuDNN is not here, or has no deterministic plan that fits the
- * workspace. Half a second to a second of compiling. */
+ * workspace: forward the libraries', backward so many bytes. Half a second to a second of
+ * compiling. */
 smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__attention *at,
                                               int64_t batch);
-void smp__dnn_attention_destroy(smp__dnn_attention *plan); /* accepts NULL */
+smp__dnn_attention *smp__dnn_attention_create_backward(const smp_cuda *cuda,
+                                                       const smp__attention *at, int64_t batch,
+                                                       int64_t workspace_bytes);
+void smp__dnn_attention_destroy(smp__dnn_attention *plan);            /* accepts NULL */
+int64_t smp__dnn_attention_workspace(const smp__dnn_attention *plan); /* bytes that it needs */
 smp_status smp__dnn_attention_forward(const smp__dnn_attention *plan, const smp_cuda *cuda,
                                       const smp__dnn_attention_data *data);
+/* `data`: what forward read and made. */
+smp_status smp__dnn_attention_backward(const smp__dnn_attention *plan, const smp_cuda *cuda,
+                                       const smp__dnn_attention_data *data,
+                                       const smp__dnn_attention_gradients *to);
 
 #ifdef __cplusplus
 }

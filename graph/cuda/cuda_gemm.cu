@@ -360,9 +360,9 @@ bool smp__gemm_is_apart(const smp__gemm *gemm)
     return smp_gemm_is_apart(gemm->product);
 }
 
-/* The library refuses the algorithm: the next one, if there is one and it is the time for that. A
- * device that has failed refuses everything, and says so here. */
-static smp_status refuse(const smp_cuda *cuda, smp_gemm *product, const char *why)
+/* A device that has failed refuses everything, and says so here. */
+smp_status smp__gemm_refuse(const smp_cuda *cuda, smp_gemm *product, const char *library,
+                            const char *why)
 {
     (void)cudaGetLastError(); /* not one of a kernel */
     const cudaError_t device = cudaStreamQuery(cuda->stream);
@@ -372,8 +372,8 @@ static smp_status refuse(const smp_cuda *cuda, smp_gemm *product, const char *wh
     if (!product->refusal[0])
         snprintf(product->refusal, sizeof product->refusal, "%s", why);
     if (cuda->products->settled || product->chosen + 1 == product->n_algorithm)
-        return smp_fail(SMP_ERR_FAILED, "product %s: cuBLASLt refuses algorithm %d of %d (%s): %s",
-                        product->name, product->chosen + 1, product->n_algorithm,
+        return smp_fail(SMP_ERR_FAILED, "product %s: %s refuses algorithm %d of %d (%s): %s",
+                        product->name, library, product->chosen + 1, product->n_algorithm,
                         product->algorithm[product->chosen], why);
     product->chosen++;
     return SMP_OK;
@@ -461,7 +461,8 @@ smp_status smp__gemm_run(const smp_cuda *cuda, smp__gemm *gemm, float alpha, con
             gemm->product->runs++;
             return SMP_OK;
         }
-        SMP_TRY(refuse(cuda, gemm->product, why ? why : smp__blas.cublasLtGetStatusString(code)));
+        SMP_TRY(smp__gemm_refuse(cuda, gemm->product, "cuBLASLt",
+                                 why ? why : smp__blas.cublasLtGetStatusString(code)));
     }
     return run_apart(cuda, gemm, alpha, a, b, beta, c, bias, aux);
 }

@@ -43,6 +43,7 @@ typedef struct smp__gemm_shape {
 } smp__gemm_shape;
 
 typedef struct smp__gemm smp__gemm;
+struct smp_gemm; /* graph/math/gemm_algorithms.h */
 
 /* fp32 factors are rounded to TF32 if that is the device's precision. SMP_ERR_FAILED if the library
  * has no algorithm for the shape without its epilogue. Freed with smp__gemm_destroy. */
@@ -53,6 +54,11 @@ void smp__gemm_destroy(smp__gemm *gemm); /* accepts NULL */
  * beta 0 the contents of C are not read. SMP_ERR_FAILED if the library refuses. */
 smp_status smp__gemm_run(const smp_cuda *cuda, smp__gemm *gemm, float alpha, const void *a,
                          const void *b, float beta, void *c, const void *bias, void *aux);
+
+/* The library refuses the algorithm of an entry of the list that is chosen: it is the next one, or
+ * the list is settled or has no other, and that is an error. */
+smp_status smp__gemm_refuse(const smp_cuda *cuda, struct smp_gemm *product, const char *library,
+                            const char *why);
 
 /* Is the epilogue done apart? A bias is then added by smp__gemm_run, in a pass before the product.
  * Of GELU it leaves aux = P, with beta 0, and C = gelu(aux) to the caller; of a gradient C = P and

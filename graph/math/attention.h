@@ -4,7 +4,9 @@
 #define SMP_GRAPH_MATH_ATTENTION_H
 
 #include <math.h>
+#include <stdio.h>
 
+#include "graph/model/choice.h"
 #include "graph/model/op.h"
 
 enum { SMP__Q, SMP__K, SMP__V };
@@ -113,6 +115,69 @@ static inline int64_t smp__attention_dq_turns(const smp__attention *at, int64_t 
     return 1 + batch * at->heads * ((at->queries + 31) / 32);
 }
 
+/* Backward of one head of keys, and of the heads of queries that read it, beside another: where
+ * what it needs and what it makes lie, in bytes. */
+typedef struct smp__attention_trial {
+    int64_t delta, sums, turns, dq, dk, dv, end;
+} smp__attention_trial;
+
+static inline smp__attention_trial smp__attention_trial_of(const smp__attention *at)
+{
+    smp__attention one = *at;
+    one.heads = at->heads / at->kv_heads;
+    one.kv_heads = 1;
+    const int64_t rows = one.heads * at->queries, key_bytes = at->keys * at->width * 2;
+    const int64_t bytes[] = {4 * rows,
+                             4 * smp__attention_dq_floats(&one, 1),
+                             4 * smp__attention_dq_turns(&one, 1),
+                             2 * rows * at->width,
+                             key_bytes,
+                             key_bytes};
+    int64_t begin[7] = {0};
+    for (int i = 0; i < 6; i++)
+        begin[i + 1] = begin[i] + (bytes[i] + 63) / 64 * 64;
+    return (smp__attention_trial){begin[0], begin[1], begin[2], begin[3],
+                                  begin[4], begin[5], begin[6]};
+}
+
+/* Bytes of workspace of a backward by cuDNN in 16 bits that adds in one order: dS of all heads in
+ * 16 bits and tiles, sums of rows in fp32, and of heads that share a key head their own dK and dV
+ * (tests/dnn holds cuDNN to that); or of the trial beside our kernels. 0: cuDNN is not asked for
+ * it. */
+enum { SMP__DNN_ALIGNMENT = 256, SMP__DNN_TILE = 128, SMP__DNN_MOST_ROWS = 1 << 20 };
+static inline int64_t smp__attention_dnn_bytes(const smp__attention *at, int64_t batch)
+{
+    const int64_t rows = (at->queries + SMP__DNN_TILE - 1) / SMP__DNN_TILE * SMP__DNN_TILE;
+    const int64_t columns = (at->keys + SMP__DNN_TILE - 1) / SMP__DNN_TILE * SMP__DNN_TILE;
+    const int64_t shared = at->kv_heads < at->heads ? 2 * columns * at->width : 0;
+    const int64_t trial = smp__attention_trial_of(at).end;
+    int64_t heads, bytes;
+    if (!smp__attention_is_plain(at) || (at->causal && at->queries != at->keys) ||
+        at->width % 8 != 0 || at->width > SMP__DQ_WIDTH || rows > SMP__DNN_MOST_ROWS ||
+        columns > SMP__DNN_MOST_ROWS || __builtin_mul_overflow(batch, at->heads, &heads) ||
+        __builtin_mul_overflow(heads, 2 * (rows * columns + shared + 2 * rows), &bytes))
+        return 0;
+    bytes += SMP__DNN_ALIGNMENT; /* its own */
+    return (bytes > trial ? bytes : trial) + SMP__DNN_ALIGNMENT;
+}
+
+/* Its name among choices and products: all that a library's plan and its bits depend on. */
+static inline void smp__attention_about(char about[SMP__CHOICE_ABOUT], const char *what,
+                                        smp_precision precision, const smp__attention *at,
+                                        int64_t batch)
+{
+    snprintf(about, SMP__CHOICE_ABOUT,
+             "%s, %s, %lld x %lld/%lld heads of %lld, %lld%s%lld, steps %lld %lld %lld, %.9g", what,
+             smp_precision_name(precision), (long long)batch, (long long)at->heads,
+             (long long)at->kv_heads, (long long)at->width, (long long)at->queries,
+             at->causal ? " causal " : " x ", (long long)at->keys, (long long)at->stride[SMP__Q],
+             (long long)at->stride[SMP__K], (long long)at->stride[SMP__V], (double)at->scale);
+}
+
+/* What backward is called there, and the algorithm that is ours; cuDNN's is its name. */
+#define SMP__ATTENTION_BACKWARD "attention backward"
+#define SMP__ATTENTION_TILED "tiled"
+
 /* Floats of workspace for sums of the learned bias's gradient on a GPU: of every head and every
  * diagonal of tiles of SMP__BIAS_TILE rows and keys, those of its distances. */
 enum { SMP__BIAS_TILE = 32 };
@@ -139,5 +204,7 @@ static inline int64_t smp__attention_head(const smp__attention *at, int part, in
 }
 
 smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op);
+/* Is backward by a library, as the graph's `products` say? */
+bool smp__attention_asks_dnn(const smp_graph *graph, const smp__attention *at, int64_t batch);
 
 #endif

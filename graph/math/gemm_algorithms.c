@@ -24,11 +24,10 @@ static smp_gemm *find(const smp_gemms *products, const char *name)
     return NULL;
 }
 
-static const char *asked_for(const smp_gemms *products, const char *name)
+const char *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product)
 {
-    const smp_gemm_choices *choices = products->choices;
     for (int i = 0; choices && i < choices->n; i++)
-        if (strcmp(choices->choice[i].product, name) == 0)
+        if (strcmp(choices->choice[i].product, product) == 0)
             return choices->choice[i].algorithm;
     return NULL;
 }
@@ -44,7 +43,7 @@ smp_status smp_gemms_get(smp_gemms *products, const char *name, smp_gemm **out)
     if (!product)
         return smp_fail_memory(sizeof *product);
     snprintf(product->name, sizeof product->name, "%s", name);
-    const char *asked = asked_for(products, name);
+    const char *asked = smp_gemm_choices_find(products->choices, name);
     product->asked = asked && smp_gemm_add(product, asked);
     products->product[products->n++] = product;
     *out = product;
@@ -114,6 +113,15 @@ smp_status smp_gemm_choices_copy(const smp_gemm_choices *choices, smp_arena *are
     for (int i = 0; i < choices->n; i++)
         SMP_TRY(copy_choice(&choices->choice[i], arena, &choice[i]));
     return SMP_OK;
+}
+
+smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *graph)
+{
+    smp_gemm_choices *own = SMP_ARENA_NEW(graph->arena, smp_gemm_choices, 1);
+    if (!own)
+        return SMP_ERR_NO_MEMORY;
+    graph->products = own;
+    return smp_gemm_choices_copy(choices, graph->arena, own);
 }
 
 void smp_gemms_list(const smp_gemms *products, smp_text *text)

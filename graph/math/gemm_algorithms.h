@@ -2,12 +2,14 @@
  * for one, which add in other orders: which is taken decides bits, so every rank of a job has to
  * take the same, and a later run again. The list of a device says for each product that kernels
  * were prepared for which algorithms there are, best first, and which is taken; the texts are the
- * device's own (graph/cuda/cuda_gemm.cuh has those of cuBLASLt). */
+ * device's own (graph/cuda/cuda_gemm.cuh has those of cuBLASLt). The products of an attention's
+ * backward are one entry, ours or a library's (graph/ops/attention/attention_choice.cuh). */
 #ifndef SMP_GRAPH_MATH_GEMM_ALGORITHMS_H
 #define SMP_GRAPH_MATH_GEMM_ALGORITHMS_H
 
 #include "graph/base/arena.h"
 #include "graph/base/text.h"
+#include "graph/model/graph.h"
 
 enum {
     SMP_GEMM_NAME_BYTES = 256,
@@ -49,6 +51,7 @@ typedef struct smp_gemm {
 typedef struct smp_gemms {
     char library[64];                /* "cuBLASLt 13.1.0" */
     const smp_gemm_choices *choices; /* to be asked for, not owned; NULL: none */
+    int64_t workspace_bytes;         /* of calls, where they are measured; 0: as graphs say */
     bool settled;                    /* a refusal is an error from now on */
     int n;
     size_t capacity;
@@ -67,6 +70,10 @@ smp_status smp_gemms_choices(const smp_gemms *products, const char *device, smp_
                              smp_gemm_choices *out);
 smp_status smp_gemm_choices_copy(const smp_gemm_choices *choices, smp_arena *arena,
                                  smp_gemm_choices *out);
+/* The algorithm for a product; NULL: nothing is chosen. */
+const char *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product);
+/* A copy, as `products` of the graph, and of what is split from it. */
+smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *graph);
 
 /* A line for each product that is here, "name<TAB>algorithm<TAB>..." */
 void smp_gemms_list(const smp_gemms *products, smp_text *text);

@@ -18,7 +18,7 @@
 
 #include "graph/base/status.h"
 
-enum { SMP__CHOICE_ABOUT = 128, SMP__CHOICE_WHY = 192, SMP__CHOICE_WAYS = 32 };
+enum { SMP__CHOICE_ABOUT = 160, SMP__CHOICE_WHY = 192, SMP__CHOICE_WAYS = 32 };
 
 /* One on a rank for all operators that compute the same: what is costly to make is made once. */
 typedef struct smp__choice {

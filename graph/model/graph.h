@@ -27,6 +27,7 @@ typedef struct smp_shape {
 } smp_shape;
 
 typedef struct smp_op_kind smp_op_kind; /* graph/model/op.h */
+struct smp_gemm_choices;                /* graph/math/gemm_algorithms.h */
 
 typedef struct smp_tensor {
     const char *name; /* as written; not unique where a name is rebound */
@@ -152,6 +153,9 @@ typedef struct smp_graph {
     int32_t device, devices; /* of so many that compute the graph together, this one's: 0 of 1 */
     bool overlap; /* exchanges run beside weight gradients (graph/split/overlap.h): a plan's choice,
                      which changes no value */
+    /* What a profile or a plan says of how the device computes, which may decide what workspace an
+     * op needs; NULL: nothing. smp_gemm_choices_give sets it. */
+    const struct smp_gemm_choices *products;
     const struct smp_graph *whole; /* what it was split from; NULL: it is whole itself */
     const smp_tensor *tensor;
     const smp_op *op;

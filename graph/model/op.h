@@ -78,6 +78,9 @@ typedef struct smp_op_needs {
     bool input_grad_adds;
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
+    /* The same where calls take whichever way they can, not the one that graph->products name: what
+     * measures has so much. 0: no other. */
+    int64_t measured_workspace_bytes;
     /* Values that a call adds up over the replicas (smp_op_joint): of a training forward, of
      * backward_input. backward_weight adds up none, so that it may be put off. */
     int64_t forward_joint, input_grad_joint;

@@ -488,6 +488,7 @@ static smp_status begin_graph(splitter *s, size_t ops, size_t tensors)
         return SMP_ERR_NO_MEMORY;
     g->training = from->training;
     g->target = from->target;
+    g->products = from->products;
     g->whole = from;
     g->device = s->index;
     g->devices = s->all;

@@ -138,7 +138,6 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
         r->placement = SMP_PLACEMENT_LISTED;
     else
         r->device = sketch->device;
-    r->products = &sketch->products;
     r->library_bytes = sketch->library_bytes;
     SMP_TRY(pick_schedule(b));
     b->same_numbers = b->kind && p == sketch->pipeline && v == sketch->chunks &&

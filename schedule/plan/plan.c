@@ -320,6 +320,8 @@ smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int 
     if (status == SMP_OK)
         status = smp_graph_set_target(graph, plan->target);
     if (status == SMP_OK)
+        status = smp_gemm_choices_give(&plan->products, graph);
+    if (status == SMP_OK)
         *out = graph;
     else
         smp_graph_destroy(graph);

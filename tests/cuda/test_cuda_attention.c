@@ -1,7 +1,7 @@
 /* Attention on a GPU against sums in double: widths, lengths that fill no tile, packed or separate
  * inputs, causal or not, every precision, large scores; queries of one of several devices, windows;
  * equal bits in every run and place; gradients that nobody wants; what is refused. With cuDNN: its
- * forward against ours. */
+ * forward and its backward against ours. */
 #include "tests/case_count.h"
 #include "tests/cuda/device_array.h"
 
@@ -80,6 +80,8 @@ static run open_share(const setup *is, share of, int shift)
     r.at = smp__attention_of(r.graph, r.op);
     smp_op_needs_get(r.graph, r.op, is->batch, &r.needs);
     assert_int_equal(r.needs.aux_bytes, is->heads * is->queries * 4);
+    if (products.workspace_bytes > 0 && r.needs.measured_workspace_bytes > r.needs.workspace_bytes)
+        r.needs.workspace_bytes = r.needs.measured_workspace_bytes;
     const smp_dtype type = smp_precision_dtype(is->precision);
     for (int i = 0; i < r.op->n_in; i++) {
         const int64_t n = is->batch * smp__in(r.graph, r.op, i)->elements;
@@ -560,6 +562,52 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
         }
 }
 
+/* Where calls have its workspace, and near sums in double; ours where a gradient is not wanted. */
+static void check_backward_by_cudnn(const setup *is, int shift)
+{
+    run r = open_run(is, shift), again = open_run(is, shift + 1);
+    const smp_gemm *product = products.product[products.n - 1];
+    const int64_t runs = product->runs;
+    reference ref = make_reference(&r);
+    assert_non_null(strstr(product->name, "attention backward"));
+    assert_null(strstr(product->algorithm[product->chosen], SMP__ATTENTION_TILED));
+    run_all(&r, 7);
+    check_run(&r, &ref, 1);
+    run_all(&again, 7);
+    assert_int_equal(product->runs, runs + 2);
+    for (int i = 0; i < r.op->n_in; i++)
+        assert_memory_equal(r.din[i].host, again.din[i].host,
+                            (size_t)(r.din[i].n - GUARD) * sizeof(float));
+    if (!is->packed)
+        run_all(&again, 3);
+    assert_int_equal(product->runs, runs + 2);
+    drop_reference(&ref);
+    close_run(&again);
+    close_run(&r);
+}
+
+static void test_cuda_attention_backward_by_cudnn(void **state)
+{
+    static const int widths[] = {64, 80, 128};
+    (void)state;
+    if (!cuda.dnn)
+        skip();
+    products.workspace_bytes = INT64_MAX;
+    setenv("SMP_ATTENTION", "cudnn", 1);
+    for (int causal = 0; causal < 2; causal++)
+        for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+            const int64_t part = is_brief_emulation() ? 4 : 1;
+            const setup is = {2,    290 / part, 290 / part,         3, widths[i], causal,
+                              true, 2,          SMP_PRECISION_BF16, 1};
+            const setup grouped = {2,     190 / part, 190 / part,         4, widths[i], causal > 0,
+                                   false, 2,          SMP_PRECISION_FP16, 2};
+            check_backward_by_cudnn(&is, 0);
+            check_backward_by_cudnn(&grouped, 1);
+        }
+    products.workspace_bytes = 0;
+    setenv("SMP_ATTENTION", "tiled", 1);
+}
+
 /* cuDNN is not told of a cap. */
 static void test_cuda_attention_caps_scores_itself(void **state)
 {
@@ -594,6 +642,7 @@ static void test_cuda_attention_has_one_choice_for_a_shape(void **state)
 static int open_all(void **state)
 {
     setenv("SMP_ATTENTION", "tiled", 1);
+    setenv("SMP_EMULATE_DNN", "right", 0);
     return open_device(state) == 0 && smp__dnn_open(&cuda.dnn, cuda.stream) == SMP_OK ? 0 : -1;
 }
 
@@ -620,6 +669,7 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_has_one_choice_for_a_shape),
         cmocka_unit_test(test_cuda_attention_caps_scores_itself),
         cmocka_unit_test(test_cuda_attention_agrees_with_cudnn),
+        cmocka_unit_test(test_cuda_attention_backward_by_cudnn),
     };
     if (!there_is_a_device())
         return SKIPPED;

@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Attention by cuDNN or by the tiled kernels, on emulated GPUs with a cuDNN that is good or bad: all
 # ranks take one way, whichever rank has the reason, and so have the bits of one rank; why is said.
+# Backward is cuDNN's where a profile has found that faster, and the plan its workspace.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 write_text text.txt 20000
 export SMP_EMULATE_PROTECT=0
 
 sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}/' "$SMP_EXAMPLES/gpt-tiny.yaml" >model.yaml
-for stages in 1 2; do
-    expect_exit 0 smp-partition model.yaml --cluster "$SMP_EXAMPLES/cluster-h200.yaml" --device cuda \
-        --precision bf16 -n "$stages" --stages "$stages" --ddp 1 --chunks 1 --pipeline simple --microbatches 2 \
-        --microbatch-size 2 -o "$stages.yaml"
-done
+plan() { # PREFIX [options]: of one rank and of two
+    local stages
+    for stages in 1 2; do
+        expect_exit 0 smp-partition model.yaml --cluster "$SMP_EXAMPLES/cluster-h200.yaml" --device cuda \
+            --precision bf16 -n "$stages" --stages "$stages" --ddp 1 --chunks 1 --pipeline simple --microbatches 2 \
+            --microbatch-size 2 -o "$1$stages.yaml" "${@:2}"
+    done
+}
+plan ''
+plans=
 options=(--device cuda --share-gpus --data text.txt --steps 3 --lr 0.003 --seed 5 --json --checksum)
 
 # weights NAME CUDNN...: of a job with a rank for each cuDNN.
@@ -19,7 +25,7 @@ weights() {
     local name=$1 job=() ranks=$(($# - 1)) dnn
     shift
     for dnn in "$@"; do
-        job+=(: -n 1 env "SMP_EMULATE_DNN=$dnn" smp-run-emulated "$ranks.yaml" "${options[@]}")
+        job+=(: -n 1 env "SMP_EMULATE_DNN=$dnn" smp-run-emulated "$plans$ranks.yaml" "${options[@]}")
     done
     expect_exit 0 mpirun "${job[@]:1}"
     sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$name.weights"
@@ -53,7 +59,55 @@ weights one-without right no-plan
 same one-without tiled
 expect_match one-without.err 'attention, .*: cuDNN has no plan for it'
 
+# Backward by cuDNN is measured beside ours: forward and backward are two choices.
+SMP_EMULATE_DNN=right expect_exit 0 smp-profile-emulated model.yaml --device cuda --dtype bf16 \
+    --microbatch-size 2 -o profile.yaml
+backward='attention backward, bf16, 2 x 2/2 heads of 16, 12 causal 12, steps 96 96 96, 0.25'
+expect_match profile.yaml "product: \"$backward\", algorithm: \"cuDNN 9.19.0\", us: [0-9]"
+expect_match profile.yaml 'name: "h0.attn", .*, workspace_bytes: 133632,' # 4 x 128 x 128 and sums
+sed 's/cuDNN 9\.19\.0/tiled/' profile.yaml >tiled.yaml
+plan measured --profile profile.yaml
+plan ours --profile tiled.yaml
+peak() {
+    sed -nE 's/.*peak_bytes: \[?([0-9]+).*/\1/p' "$1"
+}
+[ "$(peak measured1.yaml)" -gt "$(peak ours1.yaml)" ] || fail "the workspace of cuDNN is not planned"
+for stages in 1 2; do
+    expect_match measured$stages.yaml "product: \"?$backward\"?, algorithm: \"?cuDNN 9.19.0"
+    sed 's/cuDNN 9\.19\.0/cuDNN 9.18.0/' measured$stages.yaml >older$stages.yaml
+done
+plans=measured
+weights back right
+expect_match err ' matrix products by cuBLASLt 13\.0\.0, ([0-9]+) as the plan says$'
+weights back-both right right
+same back-both back
+SMP_ATTENTION=cudnn weights back-asked right
+same back-asked back
+plans=ours
+weights ours right
+weights ours-back-bad back-wrong
+same ours-back-bad ours
+[ "$(cat ours.weights)" != "$(cat back.weights)" ] || fail "cuDNN was not used backward"
+
+# One rank refuses it, for whatever reason: all take ours, and forward is not concerned.
+plans=measured
+for reason in wrong fails no-plan large; do
+    weights "back-$reason" right "back-$reason"
+    same "back-$reason" ours
+done
+expect_match back-wrong.err "\[$backward: its results are .* times what is allowed from ours"
+expect_match back-wrong.err "1 not by the first algorithm, which was refused \($backward: its results are "
+expect_match back-fails.err "\[$backward: cudnnBackendExecute: it was told to fail backward"
+expect_match back-no-plan.err "\[$backward: cuDNN has no plan for it"
+expect_match back-large.err "\[$backward: cuDNN has no plan for it"
+plans=older
+weights older right
+same older ours
+expect_match older.err "refused \($backward: another version of it is here\)"
+
 # Who insists on it is told.
+expect_exit 1 env SMP_ATTENTION=cudnn SMP_EMULATE_DNN=back-wrong smp-run-emulated measured1.yaml "${options[@]}"
+expect_match err "product $backward: cuDNN refuses algorithm 1 of 1 .*: its results are "
 expect_exit 1 env SMP_ATTENTION=cudnn SMP_EMULATE_DNN=wrong smp-run-emulated 1.yaml "${options[@]}"
 expect_match err 'attention, .*: none of 1 ways to compute it is left: its results are'
 finish

@@ -1,6 +1,7 @@
 /* cuDNN compiles a plan for a Hopper card for every attention of the examples that we ask it for,
- * in the type of 16 bits that the argument names: the graphs are in the form that its engines know,
- * and an engine that adds in one order is among them. Nothing runs: there is no card. */
+ * in the type of 16 bits that the argument names, forward and backward: the graphs are in the form
+ * that its engines know, an engine that adds in one order is among them, and backward needs no more
+ * workspace than is planned for it. Nothing runs: there is no card. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +43,7 @@ static int64_t samples_of(const char *path)
 }
 
 static char seen[MOST][SMP__CHOICE_ABOUT]; /* computations that were asked for */
-static int n_seen;
+static int n_seen, n_backward;
 
 static bool is_new(const char *about)
 {
@@ -54,6 +55,22 @@ static bool is_new(const char *about)
     return true;
 }
 
+/* Backward: within what is planned, of which most is the T x T matrix. */
+static void expect_backward(const smp__attention *at, int64_t batch, const char *about)
+{
+    const int64_t planned = smp__attention_dnn_bytes(at, batch);
+    if (planned == 0)
+        return;
+    smp__dnn_attention *plan =
+        smp__dnn_attention_create_backward(&cuda, at, batch, planned - SMP__DNN_ALIGNMENT);
+    if (!plan)
+        fail_msg("backward: no plan in %lld bytes for %s", (long long)planned, about);
+    print_message("%s: backward %.1f MB, planned %.1f\n", about,
+                  (double)smp__dnn_attention_workspace(plan) / 1e6, (double)planned / 1e6);
+    smp__dnn_attention_destroy(plan);
+    n_backward++;
+}
+
 static void expect_plan(const char *path, const smp_op *op, const smp__attention *at, int64_t batch)
 {
     char about[SMP__CHOICE_ABOUT];
@@ -62,7 +79,7 @@ static void expect_plan(const char *path, const smp_op *op, const smp__attention
     assert_int_equal(smp__dnn_attention_suits(&cuda, at, batch), plain);
     if (!plain)
         return;
-    smp__dnn_attention_about(about, &cuda, at, batch);
+    smp__attention_about(about, "attention", cuda.precision, at, batch);
     if (!is_new(about))
         return;
     /* a second each: a third of them in one type, another one in the other */
@@ -72,6 +89,7 @@ static void expect_plan(const char *path, const smp_op *op, const smp__attention
     if (!plan)
         fail_msg("%s, op '%s': no plan for %s", path, op->name, about);
     smp__dnn_attention_destroy(plan);
+    expect_backward(at, batch, about);
 }
 
 static void test_every_attention_of_the_examples_has_a_plan(void **state)
@@ -94,8 +112,9 @@ static void test_every_attention_of_the_examples_has_a_plan(void **state)
         smp_graph_destroy(graph);
     }
     globfree(&models);
-    print_message("plans of %d kinds\n", n_seen);
+    print_message("plans of %d kinds, %d backward\n", n_seen, n_backward);
     assert_true(n_seen >= 15);
+    assert_true(n_backward >= 3);
 }
 
 static void test_another_description_has_none(void **state)
@@ -114,6 +133,7 @@ static void test_another_description_has_none(void **state)
     other = cuda;
     other.workspace_bytes = -1; /* less than any engine's */
     assert_null(smp__dnn_attention_create(&other, &at, 1));
+    assert_null(smp__dnn_attention_create_backward(&cuda, &at, 1, 2 * 128 * 128 * 2 - 1));
 }
 
 int main(int argc, char **argv)

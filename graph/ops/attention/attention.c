@@ -21,6 +21,7 @@
  * that backward need not know of masks. The learned bias gets the sums of dS over equal distances,
  * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as
  * workspace. */
+#include "graph/math/gemm_algorithms.h"
 #include "graph/ops/attention/attention_rows.h"
 #include "graph/ops/collective/collective.h"
 #include "graph/ops/ops.h"
@@ -237,17 +238,31 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         smp__attention_half_needs(&at, batch, needs);
 }
 
+bool smp__attention_asks_dnn(const smp_graph *graph, const smp__attention *at, int64_t batch)
+{
+    char about[SMP__CHOICE_ABOUT];
+    if (!graph->training || !smp_precision_is_half(graph->target.precision) ||
+        smp__attention_dnn_bytes(at, batch) == 0)
+        return false;
+    smp__attention_about(about, SMP__ATTENTION_BACKWARD, graph->target.precision, at, batch);
+    const char *algorithm = smp_gemm_choices_find(graph->products, about);
+    return algorithm && strcmp(algorithm, SMP__ATTENTION_TILED) != 0;
+}
+
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
  * workspace takes the row sums of dO * O, which are those of P * dP, and after them the biases of
  * all heads, (heads, Tq + Tk - 1), and what smp__attention_bias_parts says; or, in 16 bits, from a
- * multiple of 16 bytes on, the sums and turns of dQ. */
+ * multiple of 16 bytes on, the sums and turns of dQ. Where cuDNN is asked for backward, it has all
+ * of the workspace. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     layout at = smp__attention_of(graph, op);
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
     int64_t bias_bytes = at.heads * (at.queries + at.keys - 1) * (int64_t)sizeof(float);
     int64_t part_bytes = smp__attention_bias_parts(&at) * (int64_t)sizeof(float);
-    int64_t sum_bytes = 0;
+    int64_t sum_bytes = 0, dnn_bytes = 0;
+    if (graph->training && smp_dtype_is_half(smp__in(graph, op, 0)->dtype))
+        dnn_bytes = smp__attention_dnn_bytes(&at, batch);
     if (smp_dtype_is_half(smp__in(graph, op, 0)->dtype) && smp__attention_dq_floats(&at, batch) > 0)
         sum_bytes =
             (4 + smp__attention_dq_floats(&at, batch) + smp__attention_dq_turns(&at, batch)) *
@@ -263,6 +278,11 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
         .workspace_bytes = batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0) +
                            part_bytes + sum_bytes,
     };
+    if (dnn_bytes <= needs->workspace_bytes)
+        return;
+    if (smp__attention_asks_dnn(graph, &at, batch))
+        needs->workspace_bytes = dnn_bytes;
+    needs->measured_workspace_bytes = dnn_bytes;
 }
 
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,

@@ -1,8 +1,8 @@
-/* attention on a GPU: tiled kernels (cuda_attention_*.cu), or cuDNN's fused one for the forward
- * pass in 16 bits where it has one. Neither puts the T x T matrix into memory: forward saves the
- * logarithm of each row's sum of exponentials, (B, heads, Tq), and backward computes the
- * probabilities again. In fp32 and TF32 nothing is rounded below fp32. cuDNN's is for the plain
- * kind; masks, windows and biases are for the tiled kernels.
+/* attention on a GPU: tiled kernels (cuda_attention_*.cu), or cuDNN's fused ones in 16 bits where
+ * it has them: forward if it can, backward if that was measured to be faster. Neither forward puts
+ * the T x T matrix into memory: forward saves the logarithm of each row's sum of exponentials, (B,
+ * heads, Tq), and backward computes the probabilities again. In fp32 and TF32 nothing is rounded
+ * below fp32. cuDNN's is for the plain kind; masks, windows and biases are for the tiled kernels.
  * SMP_ATTENTION=tiled or cudnn insists on one kind. */
 #include "graph/ops/attention/attention_choice.cuh"
 
@@ -139,7 +139,16 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-/* *state: the choice (attention_choice.cuh), which is not the operator's; NULL: the tiled
+/* Do calls have the workspace of a backward by cuDNN? */
+static bool has_dnn_workspace(const smp_cuda *cuda, const smp_graph *graph,
+                              const smp__attention *at, int64_t batch)
+{
+    const int64_t bytes = smp__attention_dnn_bytes(at, batch);
+    return smp__attention_asks_dnn(graph, at, batch) ||
+           (graph->training && bytes > 0 && bytes <= cuda->products->workspace_bytes);
+}
+
+/* *state: forward's choice (attention_choice.cuh), which is not the operator's; NULL: the tiled
  * kernels. */
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
                           void **state)
@@ -162,6 +171,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                            op->name);
     if (only_dnn)
         choice->ways = ATTENTION_BY_DNN + 1;
+    if (choice && has_dnn_workspace(cuda, graph, &at, batch))
+        SMP_TRY(attention_choose_backward(cuda, at, batch, only_dnn, attention_ways_of(choice)));
     *state = choice;
     return SMP_OK;
 }
@@ -196,8 +207,7 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     attention_args<T> args;
     SMP_TRY(make_args(call, NULL, &args));
     smp__choice *choice = static_cast<smp__choice *>(call->state);
-    if (choice && cuda->choices->trying && !choice->differs &&
-        smp__choice_way(choice) == ATTENTION_BY_DNN)
+    if (choice && attention_begin_trial(cuda, choice))
         SMP_TRY(attention_try(call, choice, args));
     if (choice && smp__choice_way(choice) == ATTENTION_BY_DNN)
         return attention_by_dnn(cuda, choice, args);
@@ -212,13 +222,32 @@ template <> smp_status forward<float>(const smp_op_call *call)
     return attention_forward(smp_cuda_of(call), args);
 }
 
-template <typename T> static smp_status backward_input(const smp_op_call *call)
+template <typename T>
+static smp_status backward_tiled(const smp_cuda *cuda, const attention_args<T> &args)
 {
-    const smp_cuda *cuda = smp_cuda_of(call);
-    attention_args<T> args;
-    SMP_TRY(make_args(call, call->din, &args));
     SMP_TRY(attention_fill_delta(cuda, args));
     return attention_backward(cuda, args);
+}
+
+/* cuDNN makes all three gradients. */
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    smp__choice *choice = static_cast<smp__choice *>(call->state);
+    const attention_ways *ways = choice ? attention_ways_of(choice) : NULL;
+    attention_args<T> args;
+    bool done = false;
+    SMP_TRY(make_args(call, call->din, &args));
+    if (ways && ways->backward && args.dq.at && args.dk.at && args.dv.at)
+        SMP_TRY(attention_backward_as_listed(call, ways, args, &done));
+    return done ? SMP_OK : backward_tiled(smp_cuda_of(call), args);
+}
+
+/* fp32 has no choice. */
+template <> smp_status backward_input<float>(const smp_op_call *call)
+{
+    attention_args<float> args;
+    SMP_TRY(make_args(call, call->din, &args));
+    return backward_tiled(smp_cuda_of(call), args);
 }
 
 /* The gradient of the learned bias; the workspace holds what make_args says, and after it the sums.

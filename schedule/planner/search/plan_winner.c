@@ -125,11 +125,12 @@ static smp_status add_waits(smp_plan *plan, const smp_graph *graph, const smp_pa
     return status;
 }
 
-/* What is known of a GPU besides costs: from the profile, else from a plan that is kept. */
+/* What is known of a GPU besides costs: from the profile, else from a plan that is kept, which is
+ * where the graph has its products from. */
 static smp_status fill_device(smp_plan *plan, const smp_search_request *request)
 {
     const smp_profile *profile = request->profile;
-    const smp_gemm_choices *products = profile ? &profile->products : request->products;
+    const smp_gemm_choices *products = request->graph->products;
     const smp_backend_traits *backend = smp_backend_of(request->graph->target);
     if (backend->own_memory)
         plan->library_bytes = profile ? profile->library_bytes : request->library_bytes;

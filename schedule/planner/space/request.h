@@ -30,9 +30,7 @@ typedef struct smp_search_request {
     const smp_where *pin_where; /* see smp_problem.pin_where */
     const int32_t *together;    /* see smp_problem.together */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
-    /* What a plan that is kept says of its GPUs, for one without a profile; NULL, 0: nothing. */
-    const smp_gemm_choices *products;
-    int64_t library_bytes;
+    int64_t library_bytes;   /* of the GPUs of a plan that is kept, without a profile; 0: nothing */
     bool advise;       /* where nothing fits: plan changes of the request and name those that do */
     const int *device; /* [devices] of SMP_PLACEMENT_LISTED: each once, of replica d, rank r at
                           d * pipeline + r */

@@ -1,6 +1,9 @@
 /* What attention promises beyond values and gradients: the shapes and variants that it refuses, and
- * what a query sees that has no key. */
+ * what a query sees that has no key; the workspace of what backward is by. */
 #include "tests/graph/ops/op_harness.h"
+
+#include "graph/math/attention.h"
+#include "graph/math/gemm_algorithms.h"
 
 #define INPUTS                                                                                     \
     "smp: 1\nname: t\ninputs:\n"                                                                   \
@@ -89,6 +92,51 @@ static void test_attention_rules_without_keys(void **state)
     }
 }
 
+/* What backward is by, in a plan or a profile, decides the workspace: of the attention that it
+ * names, in the samples and heads of a device that it names. */
+static void test_attention_rules_workspace_as_chosen(void **state)
+{
+    static const char yaml[] =
+        "smp: 1\nname: t\ninputs:\n  x: {dtype: float32, shape: [300, 384]}\nops:\n"
+        "  - {op: attention, name: op, in: x, out: z, heads: 2, causal: true}\n";
+    static const char name[] = "attention backward, bf16, 2 x 2/2 heads of 64, 300 causal 300, "
+                               "steps 384 384 384, 0.125";
+    static const struct {
+        const char *product, *algorithm;
+        smp_precision precision;
+        int64_t batch;
+        bool asked;
+    } cases[] = {
+        {name, "cuDNN 9.19.0", SMP_PRECISION_BF16, 2, true},
+        {name, SMP__ATTENTION_TILED, SMP_PRECISION_BF16, 2, false},
+        {name, "cuDNN 9.19.0", SMP_PRECISION_BF16, 1, false},
+        {name, "cuDNN 9.19.0", SMP_PRECISION_FP16, 2, false},
+        {name, "cuDNN 9.19.0", SMP_PRECISION_FP32, 2, false},
+        {"attention, bf16", "cuDNN 9.19.0", SMP_PRECISION_BF16, 2, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const smp_gemm_choice choice = {cases[i].product, cases[i].algorithm, 0};
+        const smp_gemm_choices choices = {"g", "l", 1, &choice};
+        smp_graph *graph;
+        smp_op_needs before, after;
+        assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_OK);
+        assert_int_equal(
+            smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, cases[i].precision, false}),
+            SMP_OK);
+        smp_op_needs_get(graph, &graph->op[0], cases[i].batch, &before);
+        assert_int_equal(smp_gemm_choices_give(&choices, graph), SMP_OK);
+        smp_op_needs_get(graph, &graph->op[0], cases[i].batch, &after);
+        assert_int_equal(after.workspace_bytes,
+                         cases[i].asked ? before.measured_workspace_bytes : before.workspace_bytes);
+        if (cases[i].precision != SMP_PRECISION_FP32) /* 384 x 384 of two heads in 16 bits */
+            assert_true(before.measured_workspace_bytes >= cases[i].batch * 2 * 384 * 384 * 2);
+        assert_int_equal(before.measured_workspace_bytes > 0,
+                         cases[i].precision != SMP_PRECISION_FP32);
+        smp_graph_destroy(graph);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +145,7 @@ int main(void)
         cmocka_unit_test(test_attention_rules_name_the_shapes),
         cmocka_unit_test(test_attention_rules_refuse_more_probabilities_than_can_be),
         cmocka_unit_test(test_attention_rules_without_keys),
+        cmocka_unit_test(test_attention_rules_workspace_as_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

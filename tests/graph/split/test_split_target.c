@@ -1,4 +1,4 @@
-/* Split before or behind the choice of a target, it is the same graph. */
+/* Split before or behind the choice of a target, it is the same graph; and its products are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "graph/math/gemm_algorithms.h"
 #include "graph/split/splitting.h"
 
 static smp_graph *read_example(void)
@@ -43,6 +44,22 @@ static void test_targets(void **state)
     smp_graph_destroy(behind);
 }
 
+/* What is said of the whole's products holds for its parts. */
+static void test_products(void **state)
+{
+    (void)state;
+    static const smp_gemm_choice choice = {"attention backward, ...", "cuDNN 9.19.0", 0};
+    static const smp_gemm_choices choices = {"a GPU", "a library", 1, &choice};
+    static const smp_split_entry entry = {.op = "h0.mlp.gelu", .as = "elements@1"};
+    const smp_splitting splitting = {.devices = 2, .n_entry = 1, .entry = &entry};
+    smp_graph *graph = read_example();
+    assert_int_equal(smp_gemm_choices_give(&choices, graph), SMP_OK);
+    assert_int_equal(smp_splitting_apply(&splitting, 1, &graph), SMP_OK);
+    assert_string_equal(smp_gemm_choices_find(graph->products, choice.product), choice.algorithm);
+    assert_null(smp_gemm_choices_find(graph->products, "another"));
+    smp_graph_destroy(graph);
+}
+
 /* Ops stay in their groups. */
 static void test_groups(void **state)
 {
@@ -71,6 +88,7 @@ static void test_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets),
+                                       cmocka_unit_test(test_products),
                                        cmocka_unit_test(test_groups)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
