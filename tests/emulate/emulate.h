@@ -24,6 +24,8 @@
  *   SMP_EMULATE_LIBRARIES=BYTES               of device memory are taken by the first launch
  *   SMP_EMULATE_SLOW="RANK MICROSECONDS"      every kernel of that rank takes so much longer
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
+ *   SMP_EMULATE_GRAPHS=N                      so many graphs get instances, then there is no
+ *                                             memory for one
  *   SMP_EMULATE_LAZY=1                        a kernel that is first launched while something waits
  *                                             for another process aborts: it is loaded then
  *   SMP_EMULATE_MIG=1                         the devices are slices of one GPU: UUIDs, one bus id

@@ -49,6 +49,13 @@ void carry_out(const rows &copy)
                copy.width);
 }
 
+/* Of a stream that is captured what pageable memory has or gets; of the stream NULL everything,
+ * since it would wait for that. */
+bool refused_in_capture(cudaStream_t stream, bool pageable)
+{
+    return (!stream || (pageable && emulate_is_captured(stream))) && emulate_capture_spoil();
+}
+
 /* `waits`: the call returns when the copy is done. */
 cudaError_t copy_rows(rows copy, cudaMemcpyKind kind, cudaStream_t stream, bool waits)
 {
@@ -64,6 +71,8 @@ cudaError_t copy_rows(rows copy, cudaMemcpyKind kind, cudaStream_t stream, bool 
         return call.done(code);
     const bool staged = emulate_where(copy.source, copy.width) == emulate_place::pageable;
     waits |= emulate_where(copy.target, copy.width) == emulate_place::pageable;
+    if (refused_in_capture(stream, staged || waits))
+        return call.done(cudaErrorStreamCaptureUnsupported);
     std::shared_ptr<std::vector<char>> stage;
     if (staged && !waits) {
         stage = std::make_shared<std::vector<char>>(copy.width * copy.height);
@@ -89,6 +98,8 @@ cudaError_t fill(void *target, int value, size_t bytes, cudaStream_t stream)
         return call.done(cudaErrorInvalidResourceHandle);
     if (bytes == 0)
         return cudaSuccess;
+    if (refused_in_capture(stream, false))
+        return call.done(cudaErrorStreamCaptureUnsupported);
     const emulate_place place = emulate_where(target, bytes);
     if (place != emulate_place::device && place != emulate_place::pinned)
         return call.done(cudaErrorInvalidValue);

@@ -8,6 +8,7 @@
 void emulate_reread_settings();
 void emulate_forget_streams();
 void emulate_forget_events();
+void emulate_forget_graphs();
 void emulate_forget_launches();
 
 namespace
@@ -78,6 +79,7 @@ void emulate_restart()
     emulate_reread_settings();
     emulate_forget_streams();
     emulate_forget_events();
+    emulate_forget_graphs();
     emulate_forget_launches();
     device_error = last_error = cudaSuccess;
     current_device = 0;
@@ -127,6 +129,7 @@ cudaError_t cudaDeviceReset(void)
     cudaError_t code = cudaDeviceSynchronize();
     emulate_forget_streams();
     emulate_forget_events();
+    emulate_forget_graphs();
     return code;
 }
 

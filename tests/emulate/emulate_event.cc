@@ -89,6 +89,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         return call.error;
     if (check(event) != cudaSuccess || emulate_stream_check(stream) != cudaSuccess)
         return call.done(cudaErrorInvalidResourceHandle);
+    if (emulate_is_captured(stream) && emulate_capture_spoil())
+        return call.done(cudaErrorStreamCaptureUnsupported);
     const std::shared_ptr<event_record> record = std::make_shared<event_record>();
     event->last = record;
     emulate_stream_put(stream, {[record] {
@@ -108,6 +110,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return call.done(cudaErrorInvalidResourceHandle);
     if (flags != cudaEventWaitDefault)
         return call.done(cudaErrorInvalidValue);
+    if (emulate_is_captured(stream) && emulate_capture_spoil())
+        return call.done(cudaErrorStreamCaptureUnsupported);
     if (event->last && !event->last->passed)
         emulate_stream_put(stream, {[record = event->last] { return record->passed; }, false});
     return cudaSuccess;
@@ -116,7 +120,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     emulate_progress();
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (check(event) != cudaSuccess)
@@ -126,7 +130,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (check(event) != cudaSuccess)

@@ -154,10 +154,11 @@ void watch_host()
 }
 
 bool libraries_loaded;
+size_t graph_bytes;
 
 size_t used_bytes(int device)
 {
-    size_t sum = libraries_loaded ? emulate_setting().libraries : 0;
+    size_t sum = graph_bytes + (libraries_loaded ? emulate_setting().libraries : 0);
     for (const auto &[memory, block] : device_blocks)
         if (block.device == device)
             sum += block.span - 2 * page();
@@ -186,6 +187,19 @@ void emulate_memory_close()
         return;
     pages = 0;
     set_access_of_all(false);
+}
+
+bool emulate_memory_take(size_t bytes)
+{
+    const size_t used = used_bytes(emulate_current_device());
+    const bool there = bytes <= emulate_setting().memory - used;
+    graph_bytes += there ? bytes : 0;
+    return there;
+}
+
+void emulate_memory_give(size_t bytes)
+{
+    graph_bytes -= bytes;
 }
 
 bool emulate_memory_load_libraries()
@@ -281,7 +295,7 @@ emulate_traffic emulate_traffic_counted(void)
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (!memory)
@@ -311,7 +325,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 cudaError_t cudaFree(void *memory)
 {
     cudaDeviceSynchronize(); /* as CUDA does; its error comes from the next line too */
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (!memory)
@@ -341,7 +355,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (!memory)
@@ -367,7 +381,7 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes)
 cudaError_t cudaFreeHost(void *memory)
 {
     cudaDeviceSynchronize();
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (!memory)

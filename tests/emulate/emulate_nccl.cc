@@ -176,6 +176,8 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
         fails |= until_failure >= 0 && until_failure-- == 0;
     auto ops = std::make_shared<std::vector<operation>>(std::move(group));
     long number = comm->issued++;
+    if (emulate_is_captured(stream))
+        emulate_die("a message is captured: its state would be that of one launch");
     emulate_waiting_for_others++;
     emulate_enqueue(stream, [comm, ops, number, fails, kernels = -1L]() mutable {
         if (comm->aborted) {

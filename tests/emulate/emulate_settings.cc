@@ -91,6 +91,7 @@ void read_all()
     settings.multiprocessors = static_cast<int>(number("SMP_EMULATE_MULTIPROCESSORS", 2));
     settings.libraries = static_cast<size_t>(number("SMP_EMULATE_LIBRARIES", 0));
     settings.fail = static_cast<long>(number("SMP_EMULATE_FAIL", 0));
+    settings.graphs = static_cast<long>(number("SMP_EMULATE_GRAPHS", 1LL << 30));
     settings.slow_us = slowness(getenv("SMP_EMULATE_SLOW"));
     settings.lazy = number("SMP_EMULATE_LAZY", 0) != 0;
     settings.mig = number("SMP_EMULATE_MIG", 0) != 0;

@@ -22,6 +22,7 @@ struct emulate_settings {
     size_t libraries; /* bytes of device memory that the first launch takes */
     long fail;        /* this kernel fails, counted from 1; 0: none */
     unsigned slow_us; /* that a kernel takes longer */
+    long graphs;      /* so many at most have instances */
     bool lazy;        /* kernels are loaded when they are first launched */
     bool mig;         /* devices are slices of one GPU */
     bool protect;
@@ -40,6 +41,10 @@ struct emulate_call {
     cudaError_t error; /* return it unless cudaSuccess */
     cudaError_t
     done(cudaError_t code); /* returns the code, or what became of the device meanwhile */
+};
+/* One that a thread may not make while it captures a stream (emulate_graph.cc). */
+struct emulate_unsafe_call : emulate_call {
+    emulate_unsafe_call();
 };
 int emulate_current_device();
 bool emulate_failed();            /* has the device failed for ever? */
@@ -66,6 +71,9 @@ void emulate_memory_close();
 /* What libraries take, once; false: there is not so much. */
 bool emulate_memory_load_libraries();
 void emulate_memory_forget_libraries();
+/* By graphs. False: there is not so much. */
+bool emulate_memory_take(size_t bytes);
+void emulate_memory_give(size_t bytes);
 void emulate_traffic_begin(); /* of an item that touches device memory, if traffic is counted */
 void emulate_traffic_end(bool done);
 
@@ -74,6 +82,10 @@ struct emulate_item {
     std::function<bool()> run; /* false: must wait */
     bool touches_memory;
 };
+/* emulate_graph.cc */
+bool emulate_is_captured(cudaStream_t stream);
+bool emulate_capture_take(cudaStream_t stream, const emulate_item &item); /* false: it is to run */
+bool emulate_capture_spoil(); /* false: this thread captures nothing */
 cudaError_t emulate_stream_check(cudaStream_t stream);
 void emulate_stream_put(cudaStream_t stream, emulate_item item);
 /* Runs items of all streams until `done` says true. */

@@ -149,6 +149,8 @@ cudaError_t emulate_stream_check(cudaStream_t stream)
 void emulate_stream_put(cudaStream_t handle, emulate_item item)
 {
     CUstream_st *stream = resolve(handle);
+    if (emulate_capture_take(stream, item))
+        return;
     queued entry{std::move(item), {}};
     for (const auto &other : streams)
         if (other.get() != stream && other->device == stream->device && !other->queue.empty() &&
@@ -253,7 +255,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (emulate_stream_check(stream) != cudaSuccess)
@@ -263,7 +265,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     if (emulate_stream_check(stream) != cudaSuccess)
@@ -274,7 +276,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    emulate_call call;
+    emulate_unsafe_call call;
     if (call.error != cudaSuccess)
         return call.error;
     const int device = emulate_current_device();

@@ -292,6 +292,99 @@ static void test_emulate_failure_is_for_ever(void **)
     });
 }
 
+/* A graph has what was enqueued, with the arguments of then, and does it at each launch, in its
+ * place in the stream. */
+static void test_emulate_graphs(void **)
+{
+    enum { N = 100 };
+    int *x = on_device<int>(N), *y = on_device<int>(N), *from = x;
+    cudaStream_t stream = new_stream();
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    size_t n, before, after, total;
+    assert_cuda(cudaMemGetInfo(&before, &total));
+    assert_cuda(cudaMemsetAsync(x, 0, N * sizeof *x, stream));
+    assert_cuda(cudaStreamSynchronize(stream));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    SMP_LAUNCH(add_one, 1, 128, 0, stream, from, N);
+    SMP_LAUNCH(copy_values, 1, 128, 0, stream, from, y, N);
+    from = nullptr;
+    assert_cuda(cudaMemsetAsync(x, 0, sizeof *x, stream));
+    assert_cuda(cudaStreamEndCapture(stream, &graph));
+    assert_cuda(cudaGraphGetNodes(graph, nullptr, &n));
+    assert_int_equal(n, 3);
+    assert_cuda(cudaGraphInstantiate(&instance, graph, 0));
+    assert_cuda(cudaGraphDestroy(graph));
+    assert_error(cudaGraphDestroy(graph), cudaErrorInvalidValue);
+    assert_cuda(cudaGraphUpload(instance, stream));
+    assert_cuda(cudaMemGetInfo(&after, &total));
+    assert_true(after < before);
+    assert_true(from_device(x, N) == std::vector<int>(N, 0)); /* none of it was done */
+    for (int launch = 1; launch <= 3; launch++) {
+        assert_cuda(cudaGraphLaunch(instance, stream));
+        SMP_LAUNCH(add_one, 1, 1, 0, stream, y, 1);
+        std::vector<int> expected(N, launch);
+        expected[0] = 2;
+        assert_true(from_device(y, N) == expected);
+    }
+    assert_cuda(cudaGraphExecDestroy(instance));
+    assert_error(cudaGraphLaunch(instance, stream), cudaErrorInvalidValue);
+    assert_cuda(cudaMemGetInfo(&after, &total));
+    assert_int_equal(after, before);
+    assert_cuda(cudaStreamDestroy(stream));
+    assert_cuda(cudaFree(x));
+    assert_cuda(cudaFree(y));
+    cudaGetLastError();
+}
+
+/* What may not be asked for while a stream is captured spoils the capture. */
+static void test_emulate_capture_refuses(void **)
+{
+    static cudaStream_t stream;
+    static cudaEvent_t event;
+    static int *x, *host;
+    static int pageable;
+    stream = new_stream();
+    x = on_device<int>(1);
+    host = pinned<int>(1);
+    assert_cuda(cudaEventCreate(&event));
+    const std::vector<std::function<cudaError_t()>> refused = {
+        [] { return cudaStreamSynchronize(stream); },
+        [] { return cudaStreamQuery(stream); },
+        [] { return cudaDeviceSynchronize(); },
+        [] { return cudaEventQuery(event); },
+        [] { return cudaEventSynchronize(event); },
+        [] { return cudaEventRecord(event, stream); },
+        [] { return cudaStreamWaitEvent(stream, event, 0); },
+        [] { return cudaMalloc(&x, 4); },
+        [] { return cudaFree(x); },
+        [] { return cudaMallocHost(&host, 4); },
+        [] { return cudaFreeHost(host); },
+        [] { return cudaMemset(x, 0, 4); },
+        [] { return cudaMemcpy(host, x, 4, cudaMemcpyDeviceToHost); },
+        [] { return cudaMemcpyAsync(x, &pageable, 4, cudaMemcpyHostToDevice, stream); },
+        [] { return cudaMemcpyAsync(&pageable, x, 4, cudaMemcpyDeviceToHost, stream); },
+    };
+    cudaGraph_t graph;
+    for (const auto &call : refused) {
+        int *const kept[] = {x, host};
+        assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        assert_cuda(cudaMemsetAsync(x, 0, 4, stream));
+        assert_error(call(), cudaErrorStreamCaptureUnsupported);
+        assert_error(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+        assert_null(graph);
+        x = kept[0], host = kept[1];
+    }
+    assert_error(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
+    cudaGetLastError();
+    assert_cuda(cudaStreamSynchronize(stream)); /* the next calls are as ever */
+    assert_cuda(cudaMemcpy(host, x, 4, cudaMemcpyDeviceToHost));
+    assert_cuda(cudaEventDestroy(event));
+    assert_cuda(cudaStreamDestroy(stream));
+    assert_cuda(cudaFree(x));
+    assert_cuda(cudaFreeHost(host));
+}
+
 int main()
 {
     const CMUnitTest tests[] = {
@@ -299,6 +392,8 @@ int main()
         cmocka_unit_test(test_emulate_shows_missing_wait),
         cmocka_unit_test(test_emulate_events),
         cmocka_unit_test(test_emulate_null_stream),
+        cmocka_unit_test(test_emulate_graphs),
+        cmocka_unit_test(test_emulate_capture_refuses),
         cmocka_unit_test(test_emulate_copies),
         cmocka_unit_test(test_emulate_memory),
         cmocka_unit_test(test_emulate_out_of_memory),
