@@ -31,7 +31,9 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->dparam = call->dparam;
     out->step.training = s->given->training;
     out->step.seed = s->options->runtime.seed;
-    out->step.turn = smp_op_turn(s->step + 1, smp__job_microbatch(s, s->comm->replica, microbatch));
+    if (call->op->kind->random)
+        out->step.turn =
+            smp_op_turn(s->step + 1, smp__job_microbatch(s, s->comm->replica, microbatch));
     out->step.samples = s->given->samples;
     out->step.following = smp__job_following(s, s->comm->replica, microbatch);
     out->joint = smp__joint_of(s, call->op, microbatch);

@@ -235,7 +235,7 @@ enum {
 typedef struct smp_op_step {
     bool training;   /* false: dropout is the identity */
     uint64_t seed;   /* of the job; random numbers depend on it, */
-    uint64_t turn;   /* on this (smp_op_turn) and on the operator */
+    uint64_t turn;   /* on this (smp_op_turn; of a kind that is `random`) and on the operator */
     int64_t samples; /* of all micro-batches and replicas of the step, without padding */
     /* For backward_weight of running statistics: how many micro-batches with samples in them stand
      * behind this one in the step, those of later replicas too. */
@@ -327,6 +327,7 @@ struct smp_op_kind {
     int min_in, max_in;   /* max_in -1: any number */
     int max_out;          /* at most SMP_OP_MAX_OUT; 0: one */
     bool accepts_unknown; /* inputs of unknown shape are fine (opaque) */
+    bool random;          /* its calls draw random numbers: they differ from step to step */
     /* The gradient of every input is dout, value for value: there is no backward_input, and who
      * reads the one may read the other. */
     bool passes_dout;

@@ -365,6 +365,7 @@ static smp_status backward_weight(const smp_op_call *call)
 
 const smp_op_kind smp__custom_kind = {
     .registered = true,
+    .random = true,
     .infer = infer,
     .needs = {needs},
     .work = work,

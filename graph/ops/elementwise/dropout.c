@@ -120,6 +120,7 @@ const smp_op_kind smp__op_dropout = {
               "  - {op: dropout, name: op, in: x, out: y, p: 0.1}\n",
     .min_in = 1,
     .max_in = 1,
+    .random = true,
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
