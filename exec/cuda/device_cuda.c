@@ -433,6 +433,55 @@ static smp_status cuda_update(void *context, const smp_optimizer *optimizer,
     return (update->direction ? cuda->measure : cuda->update)(update, stream_of(context));
 }
 
+/* Other threads may use CUDA meanwhile. */
+static smp_status cuda_capture(void *context)
+{
+    return SMP_CUDA(cudaStreamBeginCapture, stream_of(context), cudaStreamCaptureModeThreadLocal);
+}
+
+/* What an instance takes of the device is taken now, not by its first launch. */
+static smp_status instantiate(cudaStream_t stream, cudaGraph_t graph, void **work, int *launches)
+{
+    cudaGraphExec_t instance;
+    size_t nodes = 0;
+    SMP_TRY(SMP_CUDA(cudaGraphGetNodes, graph, NULL, &nodes));
+    *launches = (int)nodes;
+    if (nodes == 0)
+        return SMP_OK;
+    SMP_TRY(SMP_CUDA(cudaGraphInstantiate, &instance, graph, 0));
+    smp_status status = SMP_CUDA(cudaGraphUpload, instance, stream);
+    if (status == SMP_OK)
+        *work = instance;
+    else
+        cudaGraphExecDestroy(instance);
+    return status;
+}
+
+static smp_status cuda_captured(void *context, void **work, int *launches)
+{
+    cudaGraph_t graph = NULL;
+    *work = NULL;
+    *launches = 0;
+    smp_status status = SMP_CUDA(cudaStreamEndCapture, stream_of(context), &graph);
+    if (status == SMP_OK)
+        status = instantiate(stream_of(context), graph, work, launches);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (status != SMP_OK)
+        cudaGetLastError(); /* not one of a kernel */
+    return status;
+}
+
+static smp_status cuda_replay(void *context, void *work)
+{
+    return SMP_CUDA(cudaGraphLaunch, (cudaGraphExec_t)work, stream_of(context));
+}
+
+static void cuda_forget(void *work)
+{
+    cudaGraphExecDestroy((cudaGraphExec_t)work);
+}
+
 /* "Not yet" is no error, but CUDA notes it as the last one. */
 static bool is_pending(cudaError_t code)
 {
@@ -570,6 +619,10 @@ const smp_device smp__device_cuda = {
     .round16 = cuda_round16,
     .updates = cuda_updates,
     .update = cuda_update,
+    .capture = cuda_capture,
+    .captured = cuda_captured,
+    .replay = cuda_replay,
+    .forget = cuda_forget,
     .kernels = cuda_kernels,
     .idle = cuda_idle,
     .stamp = cuda_stamp_now,

@@ -87,6 +87,15 @@ typedef struct smp_device {
     /* The optimizer's update or, where update->direction says so, its measurement; and those after
      * it (update->next): a GPU makes many in one launch. */
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
+    /* What is enqueued on the compute stream from `capture` to `captured` is not done then: *work
+     * has it, so many launches with the arguments they got, and `replay` enqueues all of it again
+     * at once. NULL: there was nothing. Between the two nothing but enqueueing is asked of the
+     * device. After a failure it is as before `capture`. `forget`: of an idle device. All NULL:
+     * there is nothing to gain here. */
+    smp_status (*capture)(void *context);
+    smp_status (*captured)(void *context, void **work, int *launches);
+    smp_status (*replay)(void *context, void *work);
+    void (*forget)(void *work);
     /* NULL: the kind has none here. */
     const smp_op_kernels *(*kernels)(const smp_op_kind *kind, smp_precision precision);
 

@@ -14,6 +14,7 @@
 #include "exec/state/shards.h"
 #include "exec/state/updates.h"
 #include "exec/state/weights.h"
+#include "exec/step/captures.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/gather.h"
 #include "exec/step/joint_sums.h"
@@ -304,6 +305,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp__gemms_ask(s));
     SMP_TRY(smp__comm_agree(s->comm, build_memory(s)));
     SMP_TRY(smp__agree_kernels(s, run_kernels));
+    SMP_TRY(smp__captures_make(s));
     SMP_TRY(smp__comm_agree(s->comm, smp__device_note_libraries(s)));
     return smp__comm_agree(s->comm, smp__weights_init(s));
 }
@@ -355,6 +357,7 @@ void smp__job_free(smp *s)
     smp__stash_copies_close(s);
     if (s->comm->failed)
         return; /* messages in flight may still read and write these buffers */
+    smp__captures_free(s);
     smp__reduce_free(s);
     smp__joint_free(s);
     if (s->stepping->tensor_group)

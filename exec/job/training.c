@@ -8,6 +8,7 @@
 #include "exec/job/choose_device.h"
 #include "exec/job/setup.h"
 #include "exec/state/weights.h"
+#include "exec/step/captures.h"
 
 smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data **out)
 {
@@ -39,6 +40,7 @@ void smp__job_target_text(const smp *s, smp_text *text)
                     s->device->describe(s->device_context),
                     smp_precision_name(s->target->precision));
     put_note(text, s->setup->found->device_note);
+    smp__captures_describe(s, text);
     if (s->comm->world_size > 1) {
         smp_text_append(text, ", transport %s", s->endpoint->transport->name);
         put_note(text, s->setup->found->transport_note);

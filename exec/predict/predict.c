@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "exec/step/stepping.h"
-#include "exec/step/tap.h"
 #include "exec/predict/whole_tensor.h"
 #include "graph/math/half.h"
 

@@ -423,13 +423,19 @@ smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
     return add_block(s, chunk, microbatch, begin, s->memory->bucket[chunk].elements);
 }
 
+bool smp__reduce_may_start(const smp *s, int chunk, int microbatch)
+{
+    return s->comm->ddp_size > 1 && microbatch + 1 == s->work->microbatches &&
+           smp_memory_summed_end(s->memory, chunk) - s->memory->chunk_region[chunk] != 1;
+}
+
 /* Buckets are asked for in their order, the same on all replicas. */
 smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *op)
 {
     const int32_t first = s->memory->chunk_region[chunk];
     const int32_t end = smp_memory_summed_end(s->memory, chunk);
     smp__sum_list *list = &s->stepping->reducer->scatter[chunk];
-    if (s->comm->ddp_size == 1 || microbatch + 1 < s->work->microbatches || end - first == 1)
+    if (!smp__reduce_may_start(s, chunk, microbatch))
         return SMP_OK;
     for (int32_t k = 0; k < op->n_param; k++) {
         const int32_t i = s->memory->param[smp__job_find_param(s, op->param[k])].region;

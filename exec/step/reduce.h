@@ -21,9 +21,10 @@ smp_status smp__reduce_block(smp *s, int chunk, int microbatch);
 /* An operator's gradients of its weights are added: if those of a bucket are final now, it is
  * reduced. */
 smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *op);
-smp_status smp__reduce_start(smp *s, int chunk);  /* R.c: what is left */
-smp_status smp__reduce_across(smp *s, int chunk); /* A.c */
-smp_status smp__reduce_finish(smp *s);            /* every gradient is final, or will be when the
+bool smp__reduce_may_start(const smp *s, int chunk, int microbatch); /* may that be? */
+smp_status smp__reduce_start(smp *s, int chunk);                     /* R.c: what is left */
+smp_status smp__reduce_across(smp *s, int chunk);                    /* A.c */
+smp_status smp__reduce_finish(smp *s); /* every gradient is final, or will be when the
                                                       device gets there */
 
 #endif

@@ -1,10 +1,12 @@
 /* Interprets a stage's layout on the values of one micro-batch: the forward calls of F, the
  * instructions of B or I and of W. Between operators the transport gets a chance to move data, and
- * so does the group of devices that compute them together. */
+ * so does the group of devices that compute them together. What was captured before the first step
+ * (captures.h) is one operator here. */
 #include "exec/step/run_stage.h"
 
 #include "exec/state/device_wait.h"
 #include "exec/state/updates.h"
+#include "exec/step/captures.h"
 #include "exec/step/cost_samples.h"
 #include "exec/step/joint_sums.h"
 #include "exec/inputs/loss_share.h"
@@ -13,7 +15,6 @@
 #include "exec/step/reduce.h"
 #include "exec/step/stepping.h"
 #include "exec/step/sum_list.h"
-#include "exec/step/tap.h"
 
 static const double MOVE_EVERY_S = 10e-6;
 
@@ -308,63 +309,168 @@ static bool does_next(const smp *s, int chunk, const smp_instr *instr)
     return instr->kind == SMP_INSTR_RECOMPUTE && repeats_pair(stage, call);
 }
 
-static smp_status run_instructions(smp *s, int chunk, int microbatch, const smp_instr *instr,
-                                   int32_t n)
+/* The op whose gradients of weights an instruction makes; NULL: it makes none. */
+static const smp_op *weighed_op(const smp *s, int chunk, const smp_instr *instr)
 {
+    return instr->kind == SMP_INSTR_BACKWARD || instr->kind == SMP_INSTR_WEIGHT
+               ? s->work->chunk[chunk].call[instr->call].op
+               : NULL;
+}
+
+static const smp_instr *instructions(const smp *s, const smp__sequence *q)
+{
+    const smp_layout *layout = s->work->chunk[q->chunk].layout;
+    return q->part == SMP__STAGE_WEIGHT ? layout->weight_instr : layout->instr;
+}
+
+int32_t smp__sequence_length(const smp *s, const smp__sequence *q)
+{
+    const smp_layout *layout = s->work->chunk[q->chunk].layout;
+    return q->part == SMP__STAGE_FORWARD ? layout->n_call
+           : q->part == SMP__STAGE_INPUT ? layout->n_instr
+                                         : layout->n_weight_instr;
+}
+
+/* Has the call to run by itself what a fused kernel would keep to itself? */
+static bool tap_parts_pair(const smp *s, int chunk, int call)
+{
+    return s->stepping->tap && s->stepping->tap->chunk == chunk && s->stepping->tap->call == call;
+}
+
+/* Enqueued after the call, the copy of micro-batch `microbatch` of a forward pass. */
+static smp_status take_tap(smp *s, int chunk, int call, int microbatch)
+{
+    const smp__tap *tap = s->stepping->tap;
+    if (!tap || tap->chunk != chunk || tap->call != call)
+        return SMP_OK;
+    const smp_layout_call *layout = s->work->chunk[chunk].call[call].layout;
+    const int64_t place = s->given->first_microbatch + microbatch;
+    return s->device->download(s->device_context, tap->values + place * tap->bytes,
+                               smp__job_address(s, chunk, layout->out[tap->slot], microbatch),
+                               tap->bytes);
+}
+
+static smp_status enqueue_forward(smp *s, const smp__sequence *q, int32_t i, int32_t *n)
+{
+    const smp__call *call = &s->work->chunk[q->chunk].call[i];
+    const bool pair = call->pair && !tap_parts_pair(s, q->chunk, i) &&
+                      !(call->op->kind->pairs_alike && smp__cost_looks_at(s, q->microbatch));
+    smp_layout_redo at[2];
+    SMP_TRY(await_weights(s, call, pair));
+    for (int k = 0; k <= (int)pair; k++) {
+        const smp_layout_call *layout = call[k].layout;
+        at[k] = (smp_layout_redo){
+            .in = layout->in,
+            .out = layout->out,
+            .aux = layout->aux,
+            .workspace = layout->forward_workspace,
+        };
+    }
+    SMP_TRY(forward_call(s, q->chunk, q->microbatch, call, at, pair));
+    *n = 1 + pair;
+    return take_tap(s, q->chunk, i + pair, q->microbatch);
+}
+
+smp_status smp__sequence_enqueue(smp *s, const smp__sequence *q, int32_t item, int32_t *n)
+{
+    if (q->part == SMP__STAGE_FORWARD)
+        return enqueue_forward(s, q, item, n);
+    const smp_instr *instr = &instructions(s, q)[item];
+    *n = 1 + does_next(s, q->chunk, instr);
+    return instr->kind == SMP_INSTR_RECOMPUTE ? recompute(s, q->chunk, q->microbatch, instr)
+                                              : run_instr(s, q->chunk, q->microbatch, instr);
+}
+
+/* backward_weight exchanges nothing. */
+static bool is_fixed(const smp *s, const smp_op *op, smp_op_part part)
+{
+    smp_op_work work;
+    smp_op_work_get(s->graph, op, s->work->batch, &work);
+    const bool exchanges = part == SMP_OP_FORWARD ? work.forward_exchange.messages > 0
+                           : part == SMP_OP_BACKWARD_INPUT
+                               ? work.backward_input_exchange.messages > 0
+                               : false;
+    return !op->kind->random && !exchanges;
+}
+
+bool smp__sequence_is_fixed(const smp *s, const smp__sequence *q, int32_t item)
+{
+    const smp__call *call = s->work->chunk[q->chunk].call;
+    if (q->part == SMP__STAGE_FORWARD)
+        return is_fixed(s, call[item].op, SMP_OP_FORWARD);
+    const smp_instr *instr = &instructions(s, q)[item];
+    if (instr->call < 0)
+        return true; /* sums of gradients */
+    const smp_op *op = call[instr->call].op;
+    switch (instr->kind) {
+    case SMP_INSTR_RECOMPUTE:
+        return is_fixed(s, op, SMP_OP_FORWARD);
+    case SMP_INSTR_WEIGHT:
+        return is_fixed(s, op, SMP_OP_BACKWARD_WEIGHT);
+    case SMP_INSTR_BACKWARD:
+    case SMP_INSTR_INPUT:
+        return is_fixed(s, op, SMP_OP_BACKWARD_INPUT);
+    default:
+        return false; /* the halves of an exchange */
+    }
+}
+
+bool smp__sequence_starts_sums(const smp *s, const smp__sequence *q, int32_t item)
+{
+    if (q->part == SMP__STAGE_FORWARD)
+        return false;
+    const smp_op *op = weighed_op(s, q->chunk, &instructions(s, q)[item]);
+    return op && op->n_param > 0 && smp__reduce_may_start(s, q->chunk, q->microbatch);
+}
+
+/* What was captured at once, or an item; *n: of so many items. */
+static smp_status enqueue(smp *s, const smp__sequence *q, int32_t item, int32_t *n)
+{
+    SMP_TRY(smp__captures_replay(s, q, item, n));
+    return *n > 0 ? SMP_OK : smp__sequence_enqueue(s, q, item, n);
+}
+
+static smp_status run_instructions(smp *s, const smp__sequence *q)
+{
+    const smp_instr *instr = instructions(s, q);
+    const int32_t length = smp__sequence_length(s, q);
     int last_call = -1;
-    SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
-    for (int32_t i = 0; i < n; i++) {
-        SMP_TRY(instr[i].kind == SMP_INSTR_RECOMPUTE ? recompute(s, chunk, microbatch, &instr[i])
-                                                     : run_instr(s, chunk, microbatch, &instr[i]));
-        if (instr[i].kind == SMP_INSTR_BACKWARD || instr[i].kind == SMP_INSTR_WEIGHT)
-            SMP_TRY(smp__reduce_weights(s, chunk, microbatch,
-                                        s->work->chunk[chunk].call[instr[i].call].op));
-        if (instr[i].call >= 0)
+    SMP_TRY(smp__cost_mark(s, q->chunk, q->microbatch, -1, 0));
+    for (int32_t i = 0, n; i < length; i += n) {
+        SMP_TRY(enqueue(s, q, i, &n));
+        for (int32_t k = i; k < i + n; k++) {
+            const smp_op *op = weighed_op(s, q->chunk, &instr[k]);
+            if (op)
+                SMP_TRY(smp__reduce_weights(s, q->chunk, q->microbatch, op));
+        }
+        if (n > 1 || instr[i].call >= 0)
             SMP_TRY(after_operator(s));
-        SMP_TRY(mark_instr(s, chunk, microbatch, &instr[i], &last_call));
-        i += does_next(s, chunk, &instr[i]);
+        SMP_TRY(mark_instr(s, q->chunk, q->microbatch, &instr[i], &last_call));
     }
     return SMP_OK;
 }
 
 smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
 {
-    const smp__chunk *stage = &s->work->chunk[chunk];
+    const smp__sequence q = {SMP__STAGE_FORWARD, chunk, microbatch};
+    const int32_t length = smp__sequence_length(s, &q);
     SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
-    for (int32_t i = 0; i < stage->layout->n_call; i++) {
-        const smp__call *call = &stage->call[i];
-        smp_layout_redo at[2];
-        const bool pair = call->pair && !smp__tap_parts_pair(s, chunk, i) &&
-                          !(call->op->kind->pairs_alike && smp__cost_looks_at(s, microbatch));
-        SMP_TRY(await_weights(s, call, pair));
-        for (int k = 0; k <= (int)pair; k++) {
-            const smp_layout_call *layout = call[k].layout;
-            at[k] = (smp_layout_redo){
-                .in = layout->in,
-                .out = layout->out,
-                .aux = layout->aux,
-                .workspace = layout->forward_workspace,
-            };
-        }
-        SMP_TRY(forward_call(s, chunk, microbatch, call, at, pair));
-        SMP_TRY(smp__tap_take(s, chunk, i + pair, microbatch));
+    for (int32_t i = 0, n; i < length; i += n) {
+        SMP_TRY(enqueue(s, &q, i, &n));
         SMP_TRY(after_operator(s));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, i, SMP_OP_FORWARD));
-        i += pair;
     }
     return SMP_OK;
 }
 
 smp_status smp__stage_input(smp *s, int chunk, int microbatch)
 {
-    const smp_layout *layout = s->work->chunk[chunk].layout;
-    return run_instructions(s, chunk, microbatch, layout->instr, layout->n_instr);
+    return run_instructions(s, &(smp__sequence){SMP__STAGE_INPUT, chunk, microbatch});
 }
 
 smp_status smp__stage_weight(smp *s, int chunk, int microbatch)
 {
-    const smp_layout *layout = s->work->chunk[chunk].layout;
-    return run_instructions(s, chunk, microbatch, layout->weight_instr, layout->n_weight_instr);
+    return run_instructions(s, &(smp__sequence){SMP__STAGE_WEIGHT, chunk, microbatch});
 }
 
 /* In a chunk whose other backwards are split, a whole one is its two halves. */
