@@ -260,16 +260,15 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
 static __global__ void __launch_bounds__(SMP_BLOCK)
     cross_entropy_count_hits(const float *before, unsigned long long *hits, int64_t rows)
 {
-    double first = 0, top = 0; // exact: whole numbers
+    partial sum = {0, 0}; // of the first, of the top ones; exact: whole numbers
     for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
-        first += before[r] == 0.0f ? 1.0 : 0.0;
-        top += before[r] < (float)SMP_TOP ? 1.0 : 0.0;
+        sum.loss += before[r] == 0.0f ? 1.0 : 0.0;
+        sum.count += before[r] < (float)SMP_TOP ? 1.0 : 0.0;
     }
-    first = smp_block_sum_double(first);
-    top = smp_block_sum_double(top);
+    sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        hits[0] = (unsigned long long)first;
-        hits[1] = (unsigned long long)top;
+        hits[0] = (unsigned long long)sum.loss;
+        hits[1] = (unsigned long long)sum.count;
     }
 }
 
