@@ -46,6 +46,7 @@
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \
+    CUDA(linear_cross_entropy)                                                                     \
     CUDA(mse)                                                                                      \
     CUDA(bce_with_logits)                                                                          \
     CUDA(load_balance)                                                                             \

@@ -26,7 +26,9 @@ static duty duty_of(const smp_graph *graph, const smp_op *op, int64_t batch)
     smp_op_work_get(graph, op, batch, &work);
     if (work.backward_input_exchange.messages > 0 && passes_gradient(graph, op))
         return op->kind->cpu.backward_input_begin ? HALVES : CALL;
-    return smp_op_has_trained(graph, op) && work.kind != SMP_OP_PLAIN && op->kind->cpu.forward
+    /* what is made at once with the input's gradient takes longer alone */
+    return smp_op_has_trained(graph, op) && work.kind != SMP_OP_PLAIN && op->kind->cpu.forward &&
+                   !op->kind->cpu.backward
                ? PRODUCT
                : NOTHING;
 }

@@ -524,8 +524,9 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
 
 /* Rows of small whole numbers, so that the largest stands in several places, and how many are hits:
  * the first of them is the target of every fourth row, the second one of the next, then a target is
- * ignored, then one is just somewhere; behind the target of row 0 stands a NaN. */
-static void make_hits(op_run *run, int64_t rows, int64_t classes, int64_t want[SMP_OP_HITS])
+ * ignored, then one is just somewhere; behind the target of row 0 stands a NaN, if there is one. */
+static void make_hits(op_run *run, int64_t rows, int64_t classes, bool nan,
+                      int64_t want[SMP_OP_HITS])
 {
     float *x = run->in[0].data;
     int32_t *target = run->in[1].data;
@@ -539,12 +540,32 @@ static void make_hits(op_run *run, int64_t rows, int64_t classes, int64_t want[S
         }
         const int64_t of_kind[] = {first, second, -1, (13 * r) % classes};
         const int64_t t = target[r] = (int32_t)of_kind[r % 4];
-        x[classes - 1] = r == 0 ? NAN : x[classes - 1];
+        x[classes - 1] = r == 0 && nan ? NAN : x[classes - 1];
         for (int64_t c = 0; c < classes && t >= 0; c++)
             before += isnan(x[c]) || x[c] > x[t] || (x[c] == x[t] && c < t);
         want[0] += t >= 0 && before == 0;
         want[1] += t >= 0 && before < SMP_TOP;
     }
+}
+
+/* The hits of a forward call are those wanted. */
+static void check_hits(const comparison *c, int64_t batch, const int64_t want[SMP_OP_HITS])
+{
+    device_run run;
+    device_arrays arrays;
+    device_run_open(&run, c->graph, "op", batch, 0);
+    device_run_put(&run, &c->host);
+    device_buffer hits = device_buffer_make(SMP_OP_HITS * sizeof *want, 0);
+    smp_op_call call = device_forward_call(&run, &c->host, &arrays);
+    call.hits = hits.data;
+    device_wait(run.kernels->forward(&call));
+    int64_t *got = device_get(&hits);
+    assert_int_equal(got[0], want[0]);
+    assert_int_equal(got[1], want[1]);
+    assert_true(want[1] > want[0]);
+    free(got);
+    device_buffer_free(&hits);
+    device_run_close(&run);
 }
 
 /* As an argmax counts, in rows of a warp and of a block. */
@@ -559,29 +580,37 @@ static void test_cuda_ops_count_hits(void **state)
             model_text m;
             uint64_t rng;
             comparison c;
-            device_run run;
-            device_arrays arrays;
+            int64_t want[SMP_OP_HITS];
             snprintf(inputs, sizeof inputs, "a: float32 [30, %d]; b: int32 [30]", classes[i]);
             const large_case some = {2, 2, inputs, "in: [a, b]"};
             large_case_model(&of, &some, &m, &rng);
             comparison_open(&c, &of, is_bf16 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
-            int64_t want[SMP_OP_HITS];
-            make_hits(&c.host, 60, classes[i], want);
-            device_run_open(&run, c.graph, "op", m.batch, 0);
-            device_run_put(&run, &c.host);
-            device_buffer hits = device_buffer_make(sizeof want, 0);
-            smp_op_call call = device_forward_call(&run, &c.host, &arrays);
-            call.hits = hits.data;
-            device_wait(run.kernels->forward(&call));
-            int64_t *got = device_get(&hits);
-            assert_int_equal(got[0], want[0]);
-            assert_int_equal(got[1], want[1]);
-            assert_true(want[1] > want[0]);
-            free(got);
-            device_buffer_free(&hits);
-            device_run_close(&run);
+            make_hits(&c.host, 60, classes[i], true, want);
+            check_hits(&c, m.batch, want);
             comparison_close(&c);
         }
+}
+
+/* The weight is the identity: logits are the input. */
+static void test_cuda_ops_count_hits_in_chunks(void **state)
+{
+    (void)state;
+    static const large_case some = {2, 2, "a: float32 [45, 24]; b: int32 [45]",
+                                    "in: [a, b], features: 24, bias: false, chunk: 64"};
+    const op_case of = op_case_of("linear_cross_entropy");
+    for (int is_bf16 = 0; is_bf16 <= 1; is_bf16++) {
+        model_text m;
+        uint64_t rng;
+        comparison c;
+        int64_t want[SMP_OP_HITS];
+        large_case_model(&of, &some, &m, &rng);
+        comparison_open(&c, &of, is_bf16 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
+        make_hits(&c.host, 90, 24, false, want);
+        for (int i = 0; i < 24 * 24; i++)
+            ((float *)c.host.param[0].data)[i] = i % 25 == 0;
+        check_hits(&c, m.batch, want);
+        comparison_close(&c);
+    }
 }
 
 static int open_with_properties(void **state)
@@ -603,6 +632,7 @@ int main(void)
         cmocka_unit_test(test_cuda_ops_are_complete),
         cmocka_unit_test(test_cuda_ops_embedding_survives_bad_indices),
         cmocka_unit_test(test_cuda_ops_count_hits),
+        cmocka_unit_test(test_cuda_ops_count_hits_in_chunks),
     };
     if (!there_is_a_device())
         return SKIPPED;

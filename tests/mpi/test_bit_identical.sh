@@ -23,7 +23,7 @@ compare() {
 }
 
 # What attention can be: a learned bias that the first and the last layer share, fewer heads of keys
-# and values, a window with ALiBi, keys and values from elsewhere.
+# and values, a window with ALiBi, keys and values from elsewhere. The loss in three chunks.
 cat >attention.yaml <<'EOF'
 smp: 1
 name: attention
@@ -47,8 +47,7 @@ ops:
   - {op: linear, name: qkv_last, in: x, out: a, features: 3*d}
   - {op: attention, name: last, in: a, out: a, heads: 2, causal: true, buckets: 8, max_distance: 60, weight: first.relative_bias}
   - {op: add, name: res3, in: [x, a], out: x}
-  - {op: linear, name: head, in: x, out: y, features: vocab}
-  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}
+  - {op: linear_cross_entropy, name: loss, in: [x, targets], out: loss, features: vocab, chunk: 64}
 loss: loss
 EOF
 

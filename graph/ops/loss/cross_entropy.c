@@ -23,17 +23,7 @@
 
 #include "graph/math/vector.h"
 
-typedef struct row_stats {
-    float max, sum;
-} row_stats;
-
-/* What a device has of a row: its largest logit, the sum of exp(logit - max), the target's logit or
- * 0, and with label smoothing the sum of the logits. */
-typedef struct row_share {
-    float max, sum, target, total;
-} row_share;
-
-enum { SHARE = sizeof(row_share) / sizeof(float) };
+enum { SHARE = sizeof(smp__row_share) / sizeof(float) };
 
 static const smp_attr_desc ATTRS[] = {
     [SMP__CROSS_ENTROPY_SMOOTHING] = {"label_smoothing", SMP_ATTR_FLOAT, false, 0, 0, 1, NULL},
@@ -41,22 +31,20 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
-static smp_status infer(smp_infer *infer)
+smp_status smp__infer_cross_entropy(smp_infer *infer, const smp_shape *logits, int64_t devices)
 {
-    SMP_TRY(smp_infer_float(infer, SMP__LOGITS));
-    SMP_TRY(smp_infer_dims(infer, SMP__LOGITS, 1, SMP_MAX_DIMS));
-    const smp_tensor *logits = infer->in[SMP__LOGITS], *targets = infer->in[SMP__TARGETS];
+    const smp_tensor *targets = infer->in[SMP__TARGETS];
     if (targets->dtype != SMP_I32)
         return smp_infer_fail(infer, "input '%s' is float, expected int32 targets", targets->name);
-    smp_shape expected = logits->shape;
+    smp_shape expected = *logits;
     expected.n_dim--;
     char got[128], want[128], of[128];
     if (!smp_shape_equal(&expected, &targets->shape))
         return smp_infer_fail(infer, "targets '%s' are %s, expected %s for logits %s",
                               targets->name, smp_shape_format(got, sizeof got, &targets->shape),
                               smp_shape_format(want, sizeof want, &expected),
-                              smp_shape_format(of, sizeof of, &logits->shape));
-    const int64_t devices = infer->attr[SMP__CROSS_ENTROPY_DEVICES].i, rows = targets->elements;
+                              smp_shape_format(of, sizeof of, logits));
+    const int64_t rows = targets->elements;
     if (smp_shape_elements(&(smp_shape){2, {rows, devices}}) < 0)
         return smp_infer_fail(infer, "devices: %lld for %lld rows are too many", (long long)devices,
                               (long long)rows);
@@ -66,6 +54,14 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_float(infer, SMP__LOGITS));
+    SMP_TRY(smp_infer_dims(infer, SMP__LOGITS, 1, SMP_MAX_DIMS));
+    return smp__infer_cross_entropy(infer, &infer->in[SMP__LOGITS]->shape,
+                                    infer->attr[SMP__CROSS_ENTROPY_DEVICES].i);
+}
+
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const int64_t rows = smp__count(smp__in(graph, op, SMP__TARGETS), batch);
@@ -73,9 +69,15 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){
         .input_grad_in = 1u << SMP__LOGITS | 1u << SMP__TARGETS,
         .input_grad_aux = true,
-        .aux_bytes = smp__in(graph, op, SMP__TARGETS)->elements * (int64_t)sizeof(row_stats),
-        .workspace_bytes = devices > 1 ? (1 + devices) * rows * (int64_t)sizeof(row_share) : 0,
+        .aux_bytes = smp__in(graph, op, SMP__TARGETS)->elements * (int64_t)sizeof(smp__row_stats),
+        .workspace_bytes = devices > 1 ? (1 + devices) * rows * (int64_t)sizeof(smp__row_share) : 0,
     };
+}
+
+int64_t smp__cross_entropy_parts_bytes(int64_t rows)
+{
+    const int64_t parts = (rows + 1023) / 1024;
+    return (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
 }
 
 /* The GPU saves the number of targets that count as well, after the rows, and adds the losses of
@@ -84,10 +86,9 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const int64_t rows = smp__count(smp__in(graph, op, SMP__TARGETS), batch);
-    const int64_t parts = (rows + 1023) / 1024;
     needs(graph, op, batch, out);
     out->aux_bytes += (int64_t)sizeof(double);
-    out->workspace_bytes += (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
+    out->workspace_bytes += smp__cross_entropy_parts_bytes(rows);
     if (op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1)
         out->workspace_bytes += rows * (int64_t)sizeof(float);
     if (op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f > 0)
@@ -113,18 +114,12 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
-static int64_t rows_counted(const int32_t *target, int64_t n)
+int64_t smp__cross_entropy_counted(const int32_t *target, int64_t n)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)
         count += target[i] != SMP__IGNORED_TARGET;
     return count;
-}
-
-/* Those of samples; the rest is padding. */
-static int64_t counted_rows(const smp_op_call *call)
-{
-    return smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch - call->padding);
 }
 
 /* What the loss has for the target's logit. */
@@ -162,49 +157,46 @@ SMP_VECTOR static void subtract(float *y, float x, int64_t n)
 }
 
 /* The first of the classes that this device has. */
-static int64_t first_class(const smp_op_call *call, int64_t classes)
+static int64_t first_class(const smp__class_rows *r)
 {
-    return call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1 ? call->graph->device * classes : 0;
+    return r->devices > 1 ? r->call->graph->device * r->classes : 0;
 }
 
-static smp_status check_target(const smp_op_call *call, int64_t row, int32_t target,
-                               int64_t classes)
+static smp_status check_target(const smp__class_rows *r, int64_t row)
 {
+    const int64_t classes = r->classes * r->devices;
+    const int32_t target = r->target[row];
     if (target >= 0 && target < classes)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
-                    "op '%s' (cross_entropy): target %d at position %lld of the "
-                    "micro-batch, expected 0 to %lld, or -1 to ignore it",
-                    call->op->name, (int)target, (long long)row, (long long)classes - 1);
+                    "op '%s' (%s): target %d at position %lld of the micro-batch, expected 0 to "
+                    "%lld, or -1 to ignore it",
+                    r->call->op->name, r->call->op->kind->name, (int)target,
+                    (long long)(r->first + row), (long long)classes - 1);
 }
 
 /* What this device has of the rows. */
-static smp_status own_shares(const smp_op_call *call, int64_t first, int64_t classes,
-                             row_share *out)
+static smp_status own_shares(const smp__class_rows *r, smp__row_share *out)
 {
-    const float *logits = call->in[SMP__LOGITS];
-    const int32_t *target = call->in[SMP__TARGETS];
-    const int64_t rows = counted_rows(call);
-    const bool smooth = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f > 0;
-    for (int64_t r = 0; r < rows; r++, logits += classes) {
-        out[r] = (row_share){0};
-        if (target[r] == SMP__IGNORED_TARGET)
+    const float *logits = r->logits;
+    for (int64_t i = 0; i < r->counted; i++, logits += r->classes) {
+        out[i] = (smp__row_share){0};
+        if (r->target[i] == SMP__IGNORED_TARGET)
             continue;
-        SMP_TRY(check_target(call, r, target[r],
-                             classes * call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i));
-        const int64_t own = target[r] - first;
-        out[r].max = smp__max(logits, classes);
-        out[r].sum = smp__exp_sum(logits, out[r].max, classes);
-        out[r].target = own >= 0 && own < classes ? logits[own] : 0;
-        out[r].total = smooth ? smp__sum(logits, classes) : 0;
+        SMP_TRY(check_target(r, i));
+        const int64_t own = r->target[i] - first_class(r);
+        out[i].max = smp__max(logits, r->classes);
+        out[i].sum = smp__exp_sum(logits, out[i].max, r->classes);
+        out[i].target = own >= 0 && own < r->classes ? logits[own] : 0;
+        out[i].total = r->smoothing > 0 ? smp__sum(logits, r->classes) : 0;
     }
     return SMP_OK;
 }
 
 /* all [devices][rows] -> one. */
-static row_share join_shares(const row_share *all, int64_t rows, int64_t devices)
+static smp__row_share join_shares(const smp__row_share *all, int64_t rows, int64_t devices)
 {
-    row_share whole = all[0];
+    smp__row_share whole = all[0];
     double sum = 0;
     for (int64_t d = 1; d < devices; d++) {
         whole.max = all[d * rows].max > whole.max ? all[d * rows].max : whole.max;
@@ -219,119 +211,136 @@ static row_share join_shares(const row_share *all, int64_t rows, int64_t devices
 
 /* Classes before the target are summed over the devices, which all know its logit; these are
  * overwritten. Whole numbers: exact. */
-static smp_status count_hits(const smp_op_call *call, const smp_op_group *group, int64_t first,
-                             int64_t classes, float *target_logit)
+static smp_status add_hits(smp__class_rows *r, const smp_op_group *group, float *target_logit)
 {
-    const float *logits = call->in[SMP__LOGITS];
-    const int32_t *target = call->in[SMP__TARGETS];
-    const int64_t rows = counted_rows(call);
+    const float *logits = r->logits;
     float *before = target_logit;
-    for (int64_t r = 0; r < rows; r++, logits += classes)
-        before[r] = target[r] == SMP__IGNORED_TARGET
+    for (int64_t i = 0; i < r->counted; i++, logits += r->classes)
+        before[i] = r->target[i] == SMP__IGNORED_TARGET
                         ? SMP_TOP
-                        : (float)before_target(logits, classes, target[r] - first, target_logit[r]);
-    SMP_TRY(group->all_reduce(group->context, before, rows));
-    memset(call->hits, 0, SMP_OP_HITS * sizeof *call->hits);
-    for (int64_t r = 0; r < rows; r++)
-        add_hit(call->hits, (double)before[r]);
+                        : (float)before_target(logits, r->classes, r->target[i] - first_class(r),
+                                               target_logit[i]);
+    SMP_TRY(group->all_reduce(group->context, before, r->counted));
+    for (int64_t i = 0; i < r->counted; i++)
+        add_hit(r->hits, (double)before[i]);
     return SMP_OK;
 }
 
-static smp_status forward_split(const smp_op_call *call)
+static smp_status add_rows_together(smp__class_rows *r)
 {
-    const int32_t *target = call->in[SMP__TARGETS];
-    row_stats *stats = call->aux;
-    const int64_t rows = counted_rows(call), devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
-    const int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
-    const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     const smp_op_group *group;
-    SMP_TRY(smp__group_of(call, devices, &group));
-    row_share *own = call->workspace, *all = own + rows;
-    float *target_logit = (float *)own; /* once they are sent */
-    double loss = 0;
-    int64_t count = 0;
-    SMP_TRY(own_shares(call, first_class(call, classes), classes, own));
-    SMP_TRY(group->all_gather(group->context, (float *)own, (float *)all, rows * SHARE));
-    for (int64_t r = 0; r < rows; r++) {
-        stats[r] = (row_stats){0, 1};
-        target_logit[r] = 0;
-        if (target[r] == SMP__IGNORED_TARGET)
+    SMP_TRY(smp__group_of(r->call, r->devices, &group));
+    float *target_logit = (float *)r->own; /* once they are sent */
+    SMP_TRY(own_shares(r, r->own));
+    SMP_TRY(
+        group->all_gather(group->context, (float *)r->own, (float *)r->shares, r->counted * SHARE));
+    for (int64_t i = 0; i < r->counted; i++) {
+        r->stats[i] = (smp__row_stats){0, 1};
+        target_logit[i] = 0;
+        if (r->target[i] == SMP__IGNORED_TARGET)
             continue;
-        const row_share row = join_shares(all + r, rows, devices);
-        double logit = (double)row.target, mean = (double)row.total / (double)(classes * devices);
-        stats[r] = (row_stats){row.max, row.sum};
-        target_logit[r] = row.target;
-        loss += log((double)row.sum) + ((double)row.max - (logit + smoothing * (mean - logit)));
-        count++;
+        const smp__row_share row = join_shares(r->shares + i, r->counted, r->devices);
+        double logit = (double)row.target,
+               mean = (double)row.total / (double)(r->classes * r->devices);
+        r->stats[i] = (smp__row_stats){row.max, row.sum};
+        target_logit[i] = row.target;
+        r->loss +=
+            log((double)row.sum) + ((double)row.max - (logit + r->smoothing * (mean - logit)));
+        r->count++;
     }
-    *(float *)call->out[0] = count > 0 ? (float)(loss / (double)count) : 0;
-    return call->hits ? count_hits(call, group, first_class(call, classes), classes, target_logit)
-                      : SMP_OK;
+    return r->call->hits ? add_hits(r, group, target_logit) : SMP_OK;
+}
+
+smp_status smp__class_rows_add(smp__class_rows *r)
+{
+    if (r->devices > 1)
+        return add_rows_together(r);
+    const float *logits = r->logits;
+    for (int64_t i = 0; i < r->counted; i++, logits += r->classes) {
+        const int32_t target = r->target[i];
+        r->stats[i] = (smp__row_stats){0, 1};
+        if (target == SMP__IGNORED_TARGET)
+            continue;
+        SMP_TRY(check_target(r, i));
+        float max = smp__max(logits, r->classes);
+        float sum = smp__exp_sum(logits, max, r->classes);
+        r->stats[i] = (smp__row_stats){max, sum};
+        r->loss += log((double)sum) +
+                   ((double)max - smoothed_logit(logits, r->classes, target, r->smoothing));
+        r->count++;
+        if (r->call->hits)
+            add_hit(r->hits, (double)before_target(logits, r->classes, target, logits[target]));
+    }
+    return SMP_OK;
+}
+
+void smp__class_rows_end(const smp__class_rows *r)
+{
+    if (r->call->hits)
+        memcpy(r->call->hits, r->hits, sizeof r->hits);
+    *(float *)r->call->out[0] = r->count > 0 ? (float)(r->loss / (double)r->count) : 0;
+}
+
+void smp__class_rows_gradient(const smp__class_rows *r, int64_t padding, float scale,
+                              float *dlogits)
+{
+    const float *logits = r->logits;
+    float target_share = scale * (float)(1 - r->smoothing);
+    float each_share = scale * (float)(r->smoothing / (double)(r->classes * r->devices));
+    for (int64_t i = 0; i < r->counted; i++, logits += r->classes, dlogits += r->classes) {
+        if (r->target[i] == SMP__IGNORED_TARGET) {
+            memset(dlogits, 0, (size_t)r->classes * sizeof *dlogits);
+            continue;
+        }
+        smp__exp_row(dlogits, logits, r->stats[i].max, r->classes);
+        smp__scale(dlogits, scale / r->stats[i].sum, r->classes);
+        const int64_t own = r->target[i] - first_class(r);
+        if (own >= 0 && own < r->classes)
+            dlogits[own] -= target_share;
+        if (r->smoothing > 0)
+            subtract(dlogits, each_share, r->classes);
+    }
+    memset(dlogits, 0, (size_t)(padding * r->classes) * sizeof *dlogits);
+}
+
+/* All rows of the micro-batch. */
+static smp__class_rows rows_of(const smp_op_call *call)
+{
+    const int64_t counted =
+        smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch - call->padding);
+    smp__row_share *own = call->workspace;
+    return (smp__class_rows){
+        .call = call,
+        .logits = call->in[SMP__LOGITS],  /* (B, .., V) */
+        .target = call->in[SMP__TARGETS], /* (B, ..) */
+        .stats = call->aux,               /* (B, ..) */
+        .counted = counted,
+        .classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS)),
+        .devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i,
+        .smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f,
+        .own = own,
+        .shares = own ? own + counted : NULL,
+    };
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    if (call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i > 1)
-        return forward_split(call);
-    const float *logits = call->in[SMP__LOGITS];    /* (B, .., V) */
-    const int32_t *target = call->in[SMP__TARGETS]; /* (B, ..) */
-    row_stats *stats = call->aux;                   /* (B, ..) */
-    int64_t rows = counted_rows(call);
-    int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
-    double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
-    double loss = 0;
-    int64_t count = 0, hits[SMP_OP_HITS] = {0};
-    for (int64_t r = 0; r < rows; r++, logits += classes) {
-        stats[r] = (row_stats){0, 1};
-        if (target[r] == SMP__IGNORED_TARGET)
-            continue;
-        SMP_TRY(check_target(call, r, target[r], classes));
-        float max = smp__max(logits, classes);
-        float sum = smp__exp_sum(logits, max, classes);
-        stats[r] = (row_stats){max, sum};
-        loss += log((double)sum) +
-                ((double)max - smoothed_logit(logits, classes, target[r], smoothing));
-        count++;
-        if (call->hits)
-            add_hit(hits, (double)before_target(logits, classes, target[r], logits[target[r]]));
-    }
-    if (call->hits)
-        memcpy(call->hits, hits, sizeof hits);
-    *(float *)call->out[0] = count > 0 ? (float)(loss / (double)count) : 0;
+    smp__class_rows rows = rows_of(call);
+    SMP_TRY(smp__class_rows_add(&rows));
+    smp__class_rows_end(&rows);
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const float *logits = call->in[SMP__LOGITS];
-    const int32_t *target = call->in[SMP__TARGETS];
-    const row_stats *stats = call->aux;
-    float *dlogits = call->din[SMP__LOGITS];
-    int64_t rows = counted_rows(call);
-    int64_t all = smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch);
-    int64_t classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
-    const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i;
-    if (!dlogits)
+    const smp__class_rows rows = rows_of(call);
+    const int64_t all = smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch);
+    if (!call->din[SMP__LOGITS])
         return SMP_OK;
-    int64_t count = rows_counted(target, rows);
-    float scale = *call->dout[0] / (float)(count > 0 ? count : 1);
-    double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
-    float target_share = scale * (float)(1 - smoothing);
-    float each_share = scale * (float)(smoothing / (double)(classes * devices));
-    for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
-        if (target[r] == SMP__IGNORED_TARGET) {
-            memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
-            continue;
-        }
-        smp__exp_row(dlogits, logits, stats[r].max, classes);
-        smp__scale(dlogits, scale / stats[r].sum, classes);
-        const int64_t own = target[r] - first_class(call, classes);
-        if (own >= 0 && own < classes)
-            dlogits[own] -= target_share;
-        if (smoothing > 0)
-            subtract(dlogits, each_share, classes);
-    }
-    memset(dlogits, 0, (size_t)((all - rows) * classes) * sizeof *dlogits);
+    const int64_t count = smp__cross_entropy_counted(rows.target, rows.counted);
+    smp__class_rows_gradient(&rows, all - rows.counted,
+                             *call->dout[0] / (float)(count > 0 ? count : 1),
+                             call->din[SMP__LOGITS]);
     return SMP_OK;
 }
 
@@ -366,7 +375,7 @@ const smp_op_kind smp__op_cross_entropy = {
     .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
-    .rows_counted = rows_counted,
+    .rows_counted = smp__cross_entropy_counted,
     .rows_in = SMP__TARGETS,
     .counts_hits = true,
 };

@@ -10,45 +10,19 @@
  *
  * Of several devices that each have a part of the classes, each makes its share of a row; all
  * gather them and put them together in one order, so that all have the same bits. */
-#include "graph/cuda/cuda_row.cuh"
-extern "C" {
-#include "graph/ops/collective/collective.h"
-#include "graph/ops/loss/loss.h"
-}
+#include "graph/ops/loss/cross_entropy.cuh"
 
 #include <math.h>
 
+#include "graph/cuda/cuda_row.cuh"
+extern "C" {
+#include "graph/ops/collective/collective.h"
+}
+
 namespace
 {
-struct alignas(8) row_stats {
-    float max, sum;
-};
-
-/* What a device has of a row, as in cross_entropy.c. */
-struct alignas(16) row_share {
-    float max, sum, target, total;
-};
-
-enum { SHARE = sizeof(row_share) / sizeof(float) };
-
-/* Sum of losses and number of targets of some rows. */
-struct alignas(16) partial {
-    double loss, count;
-};
-
-/* Where the parts of a micro-batch lie. */
-struct layout {
-    int64_t rows, classes;
-    int64_t first, all; // of the classes of this device; how many there are in all
-    int64_t counted;    // rows of samples; the rest is padding
-    row_stats *stats;   // (rows)
-    double *count;      // after the statistics
-    int parts;          // as many as cuda_needs made room for
-    float smoothing;
-    float *mean;             // (rows); NULL without smoothing
-    row_share *own, *shares; // (rows), (devices, rows) and, closely packed, (devices, counted)
-    float *target_logit;     // (rows); these three NULL if one device has all classes
-};
+enum { SHARE = sizeof(smp_row_share) / sizeof(float) };
+typedef smp_class_rows layout;
 
 /* What a row's gradients are made from: scale times the column's p, less the shares of the target
  * and of each column. */
@@ -66,12 +40,12 @@ struct row_gradient {
 
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
-    cross_entropy_rows(const T *logits, const int32_t *target, row_stats *stats, int64_t rows,
+    cross_entropy_rows(const T *logits, const int32_t *target, smp_row_stats *stats, int64_t rows,
                        int64_t classes) // (rows, classes), (rows), (rows)
 {
     __shared__ float scratch[32];
     for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
-        row_stats s = {0.0f, 1.0f};
+        smp_row_stats s = {0.0f, 1.0f};
         if (target[r] != SMP__IGNORED_TARGET) {
             const smp_normalizer z = smp_normalize_row<T, ONE_WARP>(logits, r, classes, scratch);
             s.max = z.max;
@@ -99,9 +73,9 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
 }
 
 /* The sums over a block, on thread 0: always the same tree. */
-static __device__ __forceinline__ partial block_sum(partial x)
+static __device__ __forceinline__ smp_loss_part block_sum(smp_loss_part x)
 {
-    __shared__ partial scratch[SMP_BLOCK];
+    __shared__ smp_loss_part scratch[SMP_BLOCK];
     scratch[threadIdx.x] = x;
     for (int half = SMP_BLOCK / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -116,13 +90,13 @@ static __device__ __forceinline__ partial block_sum(partial x)
 /* This device's share of the rows, with the sum of logits if SMOOTH. */
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
-    cross_entropy_shares(const T *logits, const int32_t *target, row_share *own, int64_t rows,
+    cross_entropy_shares(const T *logits, const int32_t *target, smp_row_share *own, int64_t rows,
                          int64_t classes, int64_t first_class, bool smooth)
 {
     __shared__ float scratch[32];
     for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
         const int64_t t = target[r] - first_class;
-        row_share share = {0.0f, 0.0f, 0.0f, 0.0f};
+        smp_row_share share = {0.0f, 0.0f, 0.0f, 0.0f};
         if (target[r] != SMP__IGNORED_TARGET) {
             const smp_normalizer z = smp_normalize_row<T, ONE_WARP>(logits, r, classes, scratch);
             share.max = z.max;
@@ -141,15 +115,15 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
 
 /* The shares of all devices (devices, rows) put together; mean: NULL without smoothing. */
 static __global__ void __launch_bounds__(SMP_BLOCK)
-    cross_entropy_join(const row_share *shares, const int32_t *target, row_stats *stats,
+    cross_entropy_join(const smp_row_share *shares, const int32_t *target, smp_row_stats *stats,
                        float *target_logit, float *mean, int64_t rows, int64_t devices,
                        int64_t classes)
 {
     for (int64_t r = smp_thread(); r < rows; r += smp_threads()) {
-        row_share whole = shares[r];
+        smp_row_share whole = shares[r];
         double sum = 0;
         for (int64_t d = 1; d < devices; d++) {
-            const row_share part = shares[d * rows + r];
+            const smp_row_share part = shares[d * rows + r];
             whole.max = fmaxf(whole.max, part.max);
             whole.target += part.target;
             whole.total += part.total;
@@ -170,11 +144,11 @@ static __global__ void __launch_bounds__(SMP_BLOCK)
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     cross_entropy_parts(const T *logits, const float *target_logit, const int32_t *target,
-                        const row_stats *stats, const float *mean, float smoothing, partial *part,
-                        int64_t rows,
+                        const smp_row_stats *stats, const float *mean, float smoothing,
+                        smp_loss_part *part, int64_t rows,
                         int64_t classes) // part: [gridDim.x]; mean: NULL without smoothing
 {
-    partial sum = {0, 0};
+    smp_loss_part sum = {0, 0};
     for (int64_t r = (int64_t)blockIdx.x * SMP_BLOCK + threadIdx.x; r < rows;
          r += (int64_t)gridDim.x * SMP_BLOCK) {
         const int32_t t = target[r];
@@ -197,9 +171,10 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 }
 
 __global__ void __launch_bounds__(SMP_BLOCK)
-    cross_entropy_mean(const partial *part, int parts, float *loss, double *count) // [parts], [1]
+    cross_entropy_mean(const smp_loss_part *part, int parts, float *loss,
+                       double *count) // [parts], [1]
 {
-    partial sum = {0, 0};
+    smp_loss_part sum = {0, 0};
     for (int i = threadIdx.x; i < parts; i += SMP_BLOCK) {
         sum.loss += part[i].loss;
         sum.count += part[i].count;
@@ -260,7 +235,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
 static __global__ void __launch_bounds__(SMP_BLOCK)
     cross_entropy_count_hits(const float *before, unsigned long long *hits, int64_t rows)
 {
-    partial sum = {0, 0}; // of the first, of the top ones; exact: whole numbers
+    smp_loss_part sum = {0, 0}; // of the first, of the top ones; exact: whole numbers
     for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
         sum.loss += before[r] == 0.0f ? 1.0 : 0.0;
         sum.count += before[r] < (float)SMP_TOP ? 1.0 : 0.0;
@@ -275,7 +250,7 @@ static __global__ void __launch_bounds__(SMP_BLOCK)
 /* classes: of this device, from first_class on, of `all`. */
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
-    cross_entropy_backward(const T *logits, const int32_t *target, const row_stats *stats,
+    cross_entropy_backward(const T *logits, const int32_t *target, const smp_row_stats *stats,
                            const double *count, const float *dout, T *dlogits, int64_t rows,
                            int64_t counted, int64_t classes, int64_t first_class, int64_t all,
                            float smoothing)
@@ -307,31 +282,30 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
 
 static layout layout_of(const smp_op_call *call)
 {
-    smp_op_needs needs;
-    smp_op_needs_get(call->graph, call->op, call->batch, &needs);
-    layout l;
+    layout l = {};
     l.rows = smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch);
     l.counted =
         smp__count(smp__in(call->graph, call->op, SMP__TARGETS), call->batch - call->padding);
     l.classes = smp__columns(smp__in(call->graph, call->op, SMP__LOGITS));
-    l.stats = static_cast<row_stats *>(call->aux);
+    l.logits = call->in[SMP__LOGITS];
+    l.target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
+    l.stats = static_cast<smp_row_stats *>(call->aux);
     l.count = reinterpret_cast<double *>(l.stats + l.rows);
     const double smoothing = call->op->attr[SMP__CROSS_ENTROPY_SMOOTHING].f;
     const int64_t devices = call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i,
                   shares = devices > 1 ? devices + 1 : 0;
-    const int64_t values = (smoothing > 0) + (devices > 1); /* of each row, after the shares */
-    const int64_t behind = l.rows * (shares * (int64_t)sizeof(row_share) + values * 4);
     l.smoothing = (float)smoothing;
-    l.all = l.classes * devices;
+    l.devices = devices;
     l.first = devices > 1 ? call->graph->device * l.classes : 0;
-    l.parts = (int)((needs.workspace_bytes - behind) / (int64_t)sizeof(partial));
-    row_share *own =
-        reinterpret_cast<row_share *>(static_cast<partial *>(call->workspace) + l.parts);
+    l.parts = (int)(smp__cross_entropy_parts_bytes(l.rows) / (int64_t)sizeof(smp_loss_part));
+    l.part = static_cast<smp_loss_part *>(call->workspace);
+    smp_row_share *own = reinterpret_cast<smp_row_share *>(l.part + l.parts);
     float *of_rows = reinterpret_cast<float *>(own + shares * l.rows);
     l.mean = smoothing > 0 ? of_rows : NULL;
     l.own = devices > 1 ? own : NULL;
     l.shares = devices > 1 ? own + l.rows : NULL;
     l.target_logit = devices > 1 ? of_rows + (smoothing > 0 ? l.rows : 0) : NULL;
+    l.before = reinterpret_cast<float *>(l.own); /* once the shares have been put together */
     return l;
 }
 
@@ -344,66 +318,60 @@ template <typename T> static smp_status count_hits(const smp_op_call *call, cons
         lanes == SMP_WARP ? cross_entropy_hits<T, true> : cross_entropy_hits<T, false>;
     SMP_TRY(SMP_CUDA(cudaMemsetAsync, hits, 0, SMP_OP_HITS * sizeof *hits, stream));
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
-               static_cast<const T *>(call->in[SMP__LOGITS]),
-               static_cast<const int32_t *>(call->in[SMP__TARGETS]), hits, l.counted, l.classes);
+               static_cast<const T *>(l.logits), l.target, hits, l.counted, l.classes);
     return SMP_OK;
 }
 
 /* Over all classes: what stands before the target, summed over the devices. */
 template <typename T>
-static smp_status count_hits_together(const smp_op_call *call, const layout &l,
-                                      const smp_op_group *group)
+static smp_status find_before(const smp_op_call *call, const layout &l, const smp_op_group *group)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
-    float *before = reinterpret_cast<float *>(l.own); /* the shares have been put together */
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_before<T, true> : cross_entropy_before<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
-               static_cast<const T *>(call->in[SMP__LOGITS]),
-               static_cast<const int32_t *>(call->in[SMP__TARGETS]),
-               static_cast<const float *>(l.target_logit), before, l.counted, l.classes, l.first);
+               static_cast<const T *>(l.logits), l.target,
+               static_cast<const float *>(l.target_logit), l.before, l.counted, l.classes, l.first);
     SMP_TRY(smp__cuda_launched("cross_entropy hits"));
-    SMP_TRY(group->all_reduce(group->context, before, l.counted));
-    SMP_LAUNCH(cross_entropy_count_hits, 1, SMP_BLOCK, 0, stream,
-               static_cast<const float *>(before),
-               reinterpret_cast<unsigned long long *>(call->hits), l.counted);
-    return smp__cuda_launched("cross_entropy hits");
+    return l.devices > 1 ? group->all_reduce(group->context, l.before, l.counted) : SMP_OK;
 }
 
-/* Statistics, means and the targets' logits of rows whose classes are those of several devices. */
-template <typename T>
-static smp_status make_rows_together(const smp_op_call *call, const layout &l,
-                                     const smp_op_group *group)
+/* Statistics, means and the targets' logits of rows whose classes are those of several devices, or
+ * whose logits are not there when the losses are added; for hits the classes before a target. */
+template <typename T> static smp_status make_shares(const smp_op_call *call, const layout &l)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_shares<T, true> : cross_entropy_shares<T, false>;
+    const smp_op_group *group = NULL;
+    if (l.devices > 1)
+        SMP_TRY(smp__group_of(call, l.devices, &group));
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, cuda->stream,
-               static_cast<const T *>(call->in[SMP__LOGITS]), target, l.own, l.counted, l.classes,
-               l.first, l.mean != NULL);
+               static_cast<const T *>(l.logits), l.target, l.own, l.counted, l.classes, l.first,
+               l.mean != NULL);
     SMP_TRY(smp__cuda_launched("cross_entropy shares"));
-    SMP_TRY(group->all_gather(group->context, reinterpret_cast<const float *>(l.own),
-                              reinterpret_cast<float *>(l.shares), l.counted * SHARE));
+    if (group)
+        SMP_TRY(group->all_gather(group->context, reinterpret_cast<const float *>(l.own),
+                                  reinterpret_cast<float *>(l.shares), l.counted * SHARE));
     SMP_LAUNCH(cross_entropy_join, smp_grid(cuda, l.counted), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const row_share *>(l.shares), target, l.stats, l.target_logit, l.mean,
-               l.counted, (int64_t)group->size, l.all);
-    return smp__cuda_launched("cross_entropy join");
+               static_cast<const smp_row_share *>(group ? l.shares : l.own), l.target, l.stats,
+               l.target_logit, l.mean, l.counted, l.devices, l.classes * l.devices);
+    SMP_TRY(smp__cuda_launched("cross_entropy join"));
+    return call->hits ? find_before<T>(call, l, group) : SMP_OK;
 }
 
 /* Statistics and means of rows of which this device has all classes. */
 template <typename T> static smp_status make_rows(const smp_op_call *call, const layout &l)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
-    const T *logits = static_cast<const T *>(call->in[SMP__LOGITS]);
-    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
+    const T *logits = static_cast<const T *>(l.logits);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_rows<T, true> : cross_entropy_rows<T, false>;
-    SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits, target,
-               l.stats, l.counted, l.classes);
+    SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits,
+               l.target, l.stats, l.counted, l.classes);
     if (l.mean) {
         const auto means =
             lanes == SMP_WARP ? cross_entropy_means<T, true> : cross_entropy_means<T, false>;
@@ -413,42 +381,66 @@ template <typename T> static smp_status make_rows(const smp_op_call *call, const
     return smp__cuda_launched("cross_entropy rows");
 }
 
-template <typename T> static smp_status forward(const smp_op_call *call)
+template <typename T> static smp_status add_losses(const smp_op_call *call, const layout &l)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
-    const layout l = layout_of(call);
-    const T *logits = static_cast<const T *>(call->in[SMP__LOGITS]);
-    const int32_t *target = static_cast<const int32_t *>(call->in[SMP__TARGETS]);
-    const row_stats *stats = l.stats;
-    partial *part = static_cast<partial *>(call->workspace);
-    const smp_op_group *group;
-    SMP_TRY(smp__group_of(call, call->op->attr[SMP__CROSS_ENTROPY_DEVICES].i, &group));
-    SMP_TRY(l.shares ? make_rows_together<T>(call, l, group) : make_rows<T>(call, l));
-    SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits,
-               static_cast<const float *>(l.target_logit), target, stats,
-               static_cast<const float *>(l.mean), l.smoothing, part, l.counted, l.all);
-    SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
-               l.parts, static_cast<float *>(call->out[0]), l.count);
-    if (call->hits)
-        SMP_TRY(l.shares ? count_hits_together<T>(call, l, group) : count_hits<T>(call, l));
+    SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream,
+               static_cast<const T *>(l.logits), static_cast<const float *>(l.target_logit),
+               l.target, static_cast<const smp_row_stats *>(l.stats),
+               static_cast<const float *>(l.mean), l.smoothing, l.part, l.counted,
+               l.classes * l.devices);
+    SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream,
+               static_cast<const smp_loss_part *>(l.part), l.parts,
+               static_cast<float *>(call->out[0]), l.count);
+    if (call->hits && l.before)
+        SMP_LAUNCH(cross_entropy_count_hits, 1, SMP_BLOCK, 0, stream,
+                   static_cast<const float *>(l.before),
+                   reinterpret_cast<unsigned long long *>(call->hits), l.counted);
     return smp__cuda_launched("cross_entropy");
 }
 
-template <typename T> static smp_status backward_input(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    if (!call->din[SMP__LOGITS])
-        return SMP_OK;
     const layout l = layout_of(call);
+    SMP_TRY(l.own ? make_shares<T>(call, l) : make_rows<T>(call, l));
+    SMP_TRY(add_losses<T>(call, l));
+    return call->hits && !l.before ? count_hits<T>(call, l) : SMP_OK;
+}
+
+template <typename T>
+static smp_status make_gradient(const smp_op_call *call, const layout &l, void *dlogits)
+{
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_backward<T, true> : cross_entropy_backward<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0,
-               smp_cuda_of(call)->stream, static_cast<const T *>(call->in[SMP__LOGITS]),
-               static_cast<const int32_t *>(call->in[SMP__TARGETS]),
-               static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
-               call->dout[0], reinterpret_cast<T *>(call->din[SMP__LOGITS]), l.rows, l.counted,
-               l.classes, l.first, l.all, l.smoothing);
+               smp_cuda_of(call)->stream, static_cast<const T *>(l.logits), l.target,
+               static_cast<const smp_row_stats *>(l.stats), static_cast<const double *>(l.count),
+               call->dout[0], static_cast<T *>(dlogits), l.rows, l.counted, l.classes, l.first,
+               l.classes * l.devices, l.smoothing);
     return smp__cuda_launched("cross_entropy backward");
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    return call->din[SMP__LOGITS] ? make_gradient<T>(call, layout_of(call), call->din[SMP__LOGITS])
+                                  : SMP_OK;
+}
+
+smp_status smp_class_rows_make(const smp_op_call *call, const smp_class_rows *rows)
+{
+    return SMP_AS(smp_dtype_of_call(call), make_shares, call, *rows);
+}
+
+smp_status smp_class_rows_add(const smp_op_call *call, const smp_class_rows *rows)
+{
+    return SMP_AS(smp_dtype_of_call(call), add_losses, call, *rows);
+}
+
+smp_status smp_class_rows_gradient(const smp_op_call *call, const smp_class_rows *rows,
+                                   void *dlogits)
+{
+    return SMP_AS(smp_dtype_of_call(call), make_gradient, call, *rows, dlogits);
 }
 
 SMP_CUDA_KERNELS(cross_entropy) = {.forward = SMP_TYPED(forward),

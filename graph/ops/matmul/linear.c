@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/math/half.h"
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 #include "graph/ops/elementwise/elementwise.h"

@@ -1,8 +1,8 @@
-/* What linear and ring_linear share: attributes, weights, and the products in bf16. */
+/* What linear, ring_linear and linear_cross_entropy share: attributes, weights, and the products in
+ * bf16. Readable as C++. */
 #ifndef SMP_GRAPH_OPS_LINEAR_H
 #define SMP_GRAPH_OPS_LINEAR_H
 
-#include "graph/math/half.h"
 #include "graph/ops/ops.h"
 
 enum {
@@ -30,7 +30,7 @@ typedef struct smp__linear16 {
 } smp__linear16;
 
 typedef struct smp__gemms16 {
-    smp_math_gemm16 *forward, *input, *weight; /* the last two in training */
+    struct smp_math_gemm16 *forward, *input, *weight; /* the last two in training */
 } smp__gemms16;
 
 /* A kernel's state; released too where this fails. */
@@ -38,6 +38,6 @@ smp_status smp__prepare_gemms16(const smp__linear16 *shape, void **state);
 void smp__release_gemms16(void *state);
 
 /* total[c] += sum over n rows of bf16, in order, as in fp32. */
-void smp__add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns);
+void smp__add_rows16(float *total, const uint16_t *rows, int64_t n, int64_t columns);
 
 #endif

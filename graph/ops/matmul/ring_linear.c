@@ -23,6 +23,7 @@
 
 #include <string.h>
 
+#include "graph/math/half.h"
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 #include "graph/ops/collective/collective.h"

@@ -59,6 +59,14 @@ static const op_case CASES[] = {
     {ROWS_IN ", labels: {dtype: int32, shape: [t]}",
      FROM_H "  - {op: cross_entropy, name: op, in: [h, labels], out: y, label_smoothing: 0.2}\n",
      NULL},
+    {ROWS_IN ", labels: {dtype: int32, shape: [t]}",
+     FROM_H "  - {op: linear_cross_entropy, name: op, in: [h, labels], out: y, features: 2 * d, "
+            "label_smoothing: 0.2}\n",
+     NULL},
+    {"x: {dtype: float32, shape: [70, d]}, labels: {dtype: int32, shape: [70]}",
+     FROM_H "  - {op: linear_cross_entropy, name: op, in: [h, labels], out: y, features: d, "
+            "bias: false, chunk: 64}\n",
+     NULL},
     {ROWS_IN, PAIR "  - {op: add, name: op, in: [a, b], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: add, name: op, in: [a, b, x, a, b, x], out: y}\n", "[t, d]"},
     {ROWS_IN, PAIR "  - {op: sub, name: op, in: [a, b], out: y}\n", "[t, d]"},
