@@ -147,7 +147,7 @@ static smp_status open_model(const arguments *a, smp_graph **out)
     smp_graph *graph;
     SMP_TRY(smp_plugins_load(a->plugins.item, a->plugins.n));
     const smp_settings settings = {.n = a->set.n, .text = a->set.item};
-    SMP_TRY(smp_graph_read_with(a->common.operand, settings, &graph));
+    SMP_TRY(smp_graph_read_joined(a->common.operand, settings, &graph));
     smp_status status = smp_graph_set_target(graph, a->target);
     if (status == SMP_OK)
         status = smp_graph_check_runnable(graph);

@@ -241,8 +241,8 @@ static smp_status open_plan(smp *s, smp__plan_maker *make_plan)
     } else {
         const smp_plan_options *o = &s->options->planning;
         const smp_settings settings = {.n = o->n_set, .text = o->set};
-        SMP_TRY(
-            smp__comm_agree(s->comm, smp_graph_read_with(s->options->model, settings, &s->graph)));
+        SMP_TRY(smp__comm_agree(s->comm,
+                                smp_graph_read_joined(s->options->model, settings, &s->graph)));
         SMP_TRY(smp__choose_device(s));
         SMP_TRY(share_plan(s, make_plan));
         SMP_TRY(smp__comm_agree(s->comm, check_ranks(s)));

@@ -87,11 +87,11 @@ void smp__job_explain(const smp *s, smp_status status)
 static int64_t classes_of(const smp *s, const smp_op *loss)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
+    int64_t min, max;
     if (!loss || !loss->kind->counts_hits)
         return 0;
-    const smp_shape *logits =
-        &whole->tensor[whole->op[whole->tensor[whole->loss].producer].in[0]].shape;
-    return logits->n_dim > 0 ? logits->dim[logits->n_dim - 1] : 0;
+    const smp_op *op = &whole->op[whole->tensor[whole->loss].producer];
+    return op->kind->index_range(whole, op, op->kind->rows_in, &min, &max) ? max + 1 : 0;
 }
 
 void smp_job_describe(const smp *s, smp_job_description *out)
@@ -100,8 +100,7 @@ void smp_job_describe(const smp *s, smp_job_description *out)
     *out = (smp_job_description){.model = s->plan->model_path,
                                  .trains = s->graph->training,
                                  .has_loss = s->graph->loss >= 0,
-                                 .has_perplexity =
-                                     loss && strcmp(loss->kind->name, "cross_entropy") == 0,
+                                 .has_perplexity = loss && loss->kind->counts_hits,
                                  .classes = classes_of(s, loss),
                                  .global_batch = smp__job_global_batch(s),
                                  .scales_loss = smp__job_scales_loss(s)};

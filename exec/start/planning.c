@@ -479,7 +479,7 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
     const bool asked = r->options.devices > 0;
     if (o->fix)
         SMP_TRY(smp_sketch_read(o->fix, &p->sketch));
-    SMP_TRY(smp_graph_read_with(options->model, settings_of(p), &p->graph));
+    SMP_TRY(smp_graph_read_joined(options->model, settings_of(p), &p->graph));
     SMP_TRY(read_profile(p));
     SMP_TRY(freeze(p));
     if (!target)
@@ -520,7 +520,7 @@ static smp_status split_model(smp__planning *p)
 static smp_status open_checked_model(smp__planning *p, const char *plan)
 {
     if (p->options->model)
-        return smp_graph_read_with(p->options->model, settings_of(p), &p->graph);
+        return smp_graph_read_joined(p->options->model, settings_of(p), &p->graph);
     if (!p->sketch->model_path)
         return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", plan);
     const smp_plan named = {.model_path = p->sketch->model_path, .settings = p->sketch->settings};

@@ -71,11 +71,25 @@ static smp_status fail_unknown(const smp_graph *graph, const char *name)
                     nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
+/* What the loss reads first; of one that makes that itself (smp_graph_join) nothing holds it. */
+static smp_status find_read_by_loss(const smp_graph *graph, int32_t *out)
+{
+    const smp_op *loss = &graph->op[graph->tensor[graph->loss].producer];
+    *out = loss->in[0];
+    if (loss->n_param == 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: op '%s' (%s) makes its logits in chunks, which nothing holds as a whole: "
+                    "name another tensor, or take a model with mode: inference",
+                    graph->path, loss->name, loss->kind->name);
+}
+
 static smp_status find_tensor(const smp_graph *graph, const char *name, int32_t *out)
 {
+    if (!name && graph->loss >= 0)
+        return find_read_by_loss(graph, out);
     if (!name) {
-        *out = graph->loss >= 0 ? graph->op[graph->tensor[graph->loss].producer].in[0]
-                                : graph->n_tensor - 1;
+        *out = graph->n_tensor - 1;
         return SMP_OK;
     }
     const int32_t op = smp_graph_find_op(graph, name);

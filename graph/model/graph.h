@@ -184,6 +184,14 @@ static inline const smp_graph *smp_graph_whole(const smp_graph *graph)
     return graph->whole ? graph->whole : graph;
 }
 
+/* What trains a model, or plans that, does so of this: pairs of ops that are better computed as one
+ * (`joins` of smp_op_kind: a head and its cross_entropy whose logits are too large to be there at
+ * once) become that. The one op has the name of the second, weights keep theirs, fingerprints stay.
+ * The graph is as it was read; one for inference is left so. */
+smp_status smp_graph_join(smp_graph *graph);
+/* smp_graph_read_with and smp_graph_join. */
+smp_status smp_graph_read_joined(const char *path, smp_settings settings, smp_graph **out);
+
 /* What the graph, and the whole that it owns, is executed on from now on: float tensors
  * other than the loss change their type.
  * SMP_ERR_INPUT if the backend lacks the precision. Whether every op has a kernel there:

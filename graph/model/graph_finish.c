@@ -1,5 +1,6 @@
 /* Completing a graph: uses of weights, consumers of tensors (both CSR by counting sort), gradient
- * flags and the fingerprint. Linear in ops and connections. */
+ * flags and the fingerprint. And what may be changed of one that was read: which weights are
+ * frozen, which pairs of ops are one. Linear in ops and connections, for each pair. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -167,6 +168,149 @@ smp_status smp_graph_freeze(smp_graph *graph, const bool *frozen)
     return smp_fail_at((smp_where){graph->path, 0, 0},
                        "no weight that the loss depends on is left to train, expected one that is "
                        "not frozen");
+}
+
+/* Does the file say of the op something that one op in place of two would lose? */
+static bool has_wishes(const smp_op *op)
+{
+    return op->cost || op->no_gradient;
+}
+
+static const smp_op_kind *joined_kind(const smp_graph *graph, int32_t index)
+{
+    const smp_op *op = &graph->op[index];
+    const smp_tensor *in = op->n_in > 0 ? &graph->tensor[op->in[0]] : NULL;
+    if (!op->kind->joins || in->producer < 0 || !smp_tensor_is_read_once(graph, op->in[0]))
+        return NULL;
+    const smp_op *before = &graph->op[in->producer];
+    const bool pinned_apart = op->pin >= 0 && before->pin >= 0 && op->pin != before->pin;
+    if (pinned_apart || before->n_out > 1 || op->n_param > 0 || has_wishes(op) ||
+        has_wishes(before))
+        return NULL;
+    return op->kind->joins(graph, op, before);
+}
+
+/* Attributes of the joined kind go by name. */
+static smp_status join_attrs(smp_graph *graph, const smp_op_kind *kind, const smp_op *op,
+                             const smp_op *before, const smp_attr_value **out)
+{
+    int n = 0;
+    while (kind->attrs && kind->attrs[n].name)
+        n++;
+    smp_attr_value *value = SMP_ARENA_NEW(graph->arena, smp_attr_value, (size_t)n);
+    if (!value)
+        return SMP_ERR_NO_MEMORY;
+    for (int a = 0; a < n; a++) {
+        const int own = smp_op_attr_index(op->kind, kind->attrs[a].name);
+        const int other = smp_op_attr_index(before->kind, kind->attrs[a].name);
+        if (own >= 0)
+            value[a] = op->attr[own];
+        else if (other >= 0)
+            value[a] = before->attr[other];
+        else
+            value[a].i = (int64_t)kind->attrs[a].default_value;
+    }
+    *out = value;
+    return SMP_OK;
+}
+
+/* Inputs of `before`, then those of the op but its first. */
+static smp_status join_inputs(smp_graph *graph, const smp_op *op, const smp_op *before,
+                              const int32_t **out)
+{
+    const size_t first = (size_t)before->n_in, rest = (size_t)op->n_in - 1;
+    int32_t *in = SMP_ARENA_NEW(graph->arena, int32_t, first + rest);
+    if (!in)
+        return SMP_ERR_NO_MEMORY;
+    memcpy(in, before->in, first * sizeof *in);
+    memcpy(in + first, op->in + 1, rest * sizeof *in);
+    *out = in;
+    return SMP_OK;
+}
+
+/* The op, which has taken over what it needs of it, is left without `before`, and the graph without
+ * the one tensor that that made. */
+static void leave_out(smp_graph *graph, int32_t before)
+{
+    smp_op *op = (smp_op *)graph->op; /* ours, as all that is written here */
+    smp_tensor *tensor = (smp_tensor *)graph->tensor;
+    const int32_t made = op[before].out;
+    memmove(op + before, op + before + 1, (size_t)(graph->n_op - before - 1) * sizeof *op);
+    memmove(tensor + made, tensor + made + 1,
+            (size_t)(graph->n_tensor - made - 1) * sizeof *tensor);
+    graph->n_op--;
+    graph->n_tensor--;
+    graph->loss -= graph->loss > made;
+    for (int32_t t = 0; t < graph->n_tensor; t++)
+        tensor[t].producer -= tensor[t].producer > before;
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        op[o].out -= op[o].out > made;
+        for (int32_t i = 0; i < op[o].n_in; i++) {
+            int32_t *in = (int32_t *)&op[o].in[i];
+            *in -= *in > made;
+        }
+    }
+}
+
+static smp_status join(smp_graph *graph, int32_t index, const smp_op_kind *kind)
+{
+    smp_op *op = (smp_op *)&graph->op[index]; /* ours */
+    const int32_t producer = graph->tensor[op->in[0]].producer;
+    const smp_op *before = &graph->op[producer];
+    const smp_attr_value *attr;
+    const int32_t *in;
+    SMP_TRY(join_attrs(graph, kind, op, before, &attr));
+    SMP_TRY(join_inputs(graph, op, before, &in));
+    op->kind = kind;
+    op->attr = attr;
+    op->n_in = before->n_in + op->n_in - 1;
+    op->in = in;
+    op->n_param = before->n_param;
+    op->param = before->param;
+    op->use = before->use;
+    op->pin = op->pin >= 0 ? op->pin : before->pin;
+    leave_out(graph, producer);
+    return SMP_OK;
+}
+
+/* What is found by way of ops and tensors, anew. */
+static smp_status index_again(smp__graph_store *store)
+{
+    const smp_graph *graph = &store->graph;
+    smp__name_index_free(&store->op_index);
+    store->op_index = SMP__NAME_INDEX(smp_op, name);
+    for (int32_t o = 0; o < graph->n_op; o++)
+        SMP_TRY(smp__name_index_put(&store->op_index, graph->op, o));
+    for (int32_t p = 0; p < graph->n_param; p++)
+        store->param[p].use_begin = store->param[p].use_end = 0;
+    SMP_TRY(smp__graph_index_uses(store));
+    SMP_TRY(smp__graph_index_consumers(store));
+    return smp__graph_mark_gradients(store, (smp_tensor *)graph->tensor); /* ours */
+}
+
+smp_status smp_graph_join(smp_graph *graph)
+{
+    for (int32_t o = 0; graph->training && o < graph->n_op; o++) {
+        const smp_op_kind *kind = joined_kind(graph, o);
+        if (!kind)
+            continue;
+        SMP_TRY(join(graph, o, kind));
+        SMP_TRY(index_again((smp__graph_store *)graph));
+        o--; /* where the next one stands now */
+    }
+    return SMP_OK;
+}
+
+smp_status smp_graph_read_joined(const char *path, smp_settings settings, smp_graph **out)
+{
+    smp_graph *graph;
+    SMP_TRY(smp_graph_read_with(path, settings, &graph));
+    const smp_status status = smp_graph_join(graph);
+    if (status == SMP_OK)
+        *out = graph;
+    else
+        smp_graph_destroy(graph);
+    return status;
 }
 
 static uint64_t hash_int(uint64_t h, int64_t value)

@@ -353,6 +353,11 @@ struct smp_op_kind {
     /* Those kernels have the bits of two calls: a stage may end between the ops, and forward of one
      * may be repeated without the other. */
     bool pairs_alike;
+    /* Of a model that is trained: the kind of the one op that does what `before` and this op do,
+     * which alone reads what that makes, as its input 0; NULL: they stay two. It has the weights
+     * and inputs of `before`, then the other inputs of this op, and the attributes of both. The
+     * sizes of a sample decide. NULL: always two. See smp_graph_join. */
+    const smp_op_kind *(*joins)(const smp_graph *graph, const smp_op *op, const smp_op *before);
     smp_op_kernels cpu;
     /* The same for bf16, with what `needs` says. NULL, and always in fp16: the fp32 ones, widened.
      * Of `rounded` weights, these or ON_GPU, kernels of a GPU in 16 bits read param16 alone. */

@@ -294,7 +294,7 @@ static smp_status read_model(const smp_plan *plan, const char *plan_path, smp_gr
     const char *path = plan->model_path;
     const char *slash = plan_path ? strrchr(plan_path, '/') : NULL;
     if (path[0] == '/' || !slash)
-        return smp_graph_read_with(path, plan->settings, out);
+        return smp_graph_read_joined(path, plan->settings, out);
     smp_text beside = {0};
     smp_text_append_bytes(&beside, plan_path, (size_t)(slash - plan_path) + 1);
     smp_text_append(&beside, "%s", path);
@@ -302,9 +302,9 @@ static smp_status read_model(const smp_plan *plan, const char *plan_path, smp_gr
     if (beside.failed)
         smp_fail_memory(strlen(plan_path) + strlen(path));
     else if (!can_read(beside.data) && can_read(path))
-        status = smp_graph_read_with(path, plan->settings, out);
+        status = smp_graph_read_joined(path, plan->settings, out);
     else
-        status = smp_graph_read_with(beside.data, plan->settings, out);
+        status = smp_graph_read_joined(beside.data, plan->settings, out);
     smp_text_free(&beside);
     return status;
 }

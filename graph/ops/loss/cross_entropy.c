@@ -358,6 +358,15 @@ static const smp_split_rule SPLITS[] = {
     {0},
 };
 
+/* With the head before it, where a sample's logits are more than a chunk. */
+static const smp_op_kind *joins(const smp_graph *graph, const smp_op *op, const smp_op *before)
+{
+    const smp_tensor *logits = smp__in(graph, op, SMP__LOGITS);
+    return before->kind == &smp__op_linear && logits->elements > SMP__CHUNK_LOGITS
+               ? &smp__op_linear_cross_entropy
+               : NULL;
+}
+
 const smp_op_kind smp__op_cross_entropy = {
     .name = "cross_entropy",
     .summary = "mean negative log likelihood of int32 targets; -1 is ignored",
@@ -373,6 +382,7 @@ const smp_op_kind smp__op_cross_entropy = {
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
     .split = SPLITS,
+    .joins = joins,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
     .rows_counted = smp__cross_entropy_counted,

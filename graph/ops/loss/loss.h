@@ -21,7 +21,8 @@ int64_t smp__cross_entropy_counted(const int32_t *target, int64_t n);
 /* In which a GPU adds the losses of parts of the rows: two doubles each. */
 int64_t smp__cross_entropy_parts_bytes(int64_t rows);
 
-/* Logits that linear_cross_entropy has in memory at once. */
+/* Logits that linear_cross_entropy has in memory at once; a head and loss with more of a sample
+ * become one (smp_graph_join). */
 #define SMP__CHUNK_LOGITS ((int64_t)1 << 27)
 
 /* What aux keeps of a row, and what a device of several has of it: its largest logit, the sum of
