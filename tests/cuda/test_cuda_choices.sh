@@ -4,6 +4,7 @@
 # Backward is cuDNN's where a profile has found that faster, and the plan its workspace.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+limit_s=180 # a profile on emulated GPUs
 write_text text.txt 20000
 export SMP_EMULATE_PROTECT=0
 
