@@ -46,6 +46,7 @@ BEAT_LIMIT_S = 2.0
 LOOK_S = 0.005
 PHASES = ("detect", "plan", "start", "load")
 GONE_S = 5.0  # for ranks to end after their supervisor
+ROWS_OF_A_PIECE = 16  # that a supervisor prints at once: a pipe's 4 KiB
 
 # What may befall a job: weight, devices that it takes at least, and what it is.
 KINDS = {
@@ -164,6 +165,7 @@ class Life:
         self.n_supervisors = 0
         self.rows = []  # [(step, loss)] of all supervisors, in order
         self.reboots = []  # steps of the last rows before
+        self.kills = []  # likewise of supervisors
         self.deaths = []  # [(time of the clock, kind)] after which the job has to go on by itself
         self.times = []  # [(kind, phase, seconds)]
         self.began = time.monotonic()
@@ -425,6 +427,7 @@ class Life:
         self.supervisor.process.wait()
         self.supervisor.expect_gone(GONE_S)
         self.look()
+        self.kills.append(self.newest())
         self.start()
         self.recovered()
 
@@ -556,10 +559,12 @@ class Life:
         self.judge_rows()
 
     def judge_rows(self):
-        """On standard output, of all supervisors together, too; after a reboot nobody knows what was printed."""
+        """On standard output, of all supervisors together, too; after a reboot nobody knows what was printed. What a
+        supervisor had printed and not yet noted when it was killed, 4 KiB at most, is printed again."""
         steps = [step for step, _ in self.rows]
         for before, after in zip([0, *steps], [*steps, self.last + 1]):
-            expect(after == before + 1 or (before in self.reboots and after <= before),
+            again = before if before in self.reboots else ROWS_OF_A_PIECE if before in self.kills else 0
+            expect(after == before + 1 or before - again < after <= before,
                    f"the row of step {before} is followed by that of step {after}")
 
     def judge_events(self):

@@ -3,7 +3,7 @@
 # then with oneDNN and the C library, too, held to each set, as on a processor that has no more. Of those,
 # only the operators that compute through oneDNN may differ, and each of them does.
 set -euo pipefail
-by_onednn=(attention conv2d expert_linear gelu linear ring_attention ring_linear softmax tanh)
+by_onednn=(attention conv2d expert_linear gelu linear linear_cross_entropy ring_attention ring_linear softmax tanh)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
