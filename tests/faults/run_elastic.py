@@ -46,7 +46,7 @@ BEAT_LIMIT_S = 2.0
 LOOK_S = 0.005
 PHASES = ("detect", "plan", "start", "load")
 GONE_S = 5.0  # for ranks to end after their supervisor
-ROWS_OF_A_PIECE = 16  # that a supervisor prints at once: a pipe's 4 KiB
+ROWS_OF_A_PIECE = 32  # that a supervisor prints at once: a pipe's 4 KiB
 
 # What may befall a job: weight, devices that it takes at least, and what it is.
 KINDS = {
