@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/shards.h"
 #include "exec/step/stepping.h"
 
 enum { MOST_LAUNCHES = 1 << 14, LEAST_LAUNCHES = 2 /* at once */ };
@@ -48,11 +49,12 @@ static smp_status read_wish(graph_wish *out)
 }
 
 /* Costs are told by operator, and updates on the host are waited for by operator. Where a replica
- * begins with micro-batches without samples its inputs lie elsewhere than in the warm-up. */
+ * begins with micro-batches without samples its inputs lie elsewhere than in the warm-up. Weights
+ * that are in parts stand somewhere else after each of their gathers. */
 static bool suits(const smp *s)
 {
     return s->device->capture && s->graph->training && !s->stepping->cost_samples && !s->updates &&
-           smp__job_first(s, s->comm->replica) == 0;
+           !smp__weights_in_parts(s) && smp__job_first(s, s->comm->replica) == 0;
 }
 
 static stretch *stretch_at(const smp *s, const smp__sequence *q, int32_t item)

@@ -65,6 +65,13 @@ both tensor 2 tensor.yaml
 SMP_EMULATE_DEVICES=1 both staged 2 tensor.yaml
 expect_equal "groups, by NCCL and by MPI" "$(cat tensor.bits)" "$(cat staged.bits)"
 
+# Weights in parts are gathered to another place in backward than in forward: nothing is captured.
+plan parts.yaml 2 1 2 breadth-first --chunks 2 --shard 2 --shard-what weights
+SMP_GRAPHS=on train parts 2 parts.yaml
+expect_no_match parts.err 'graphs'
+SMP_GRAPHS=off train parts.off 2 parts.yaml
+expect_equal "weights in parts" "$(cat parts.bits)" "$(cat parts.off.bits)"
+
 # A stretch is a graph: there are fewer than launches, more where sums begin within the last micro-batch.
 graphs() { # name: how many graphs, for how many launches
     sed -nE 's/.*, ([0-9]+) graphs for ([0-9]+) launches a step.*/\1 \2/p' "$1.err"
