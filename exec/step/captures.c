@@ -136,13 +136,13 @@ static void forget_chunk(smp *s, int chunk)
     }
 }
 
-/* Do so many launches of one micro-batch bound the stage? */
+/* Do so many launches of one micro-batch bound the stage? Not if the plan has no times. */
 static bool is_bound(const smp *s, int chunk, int64_t launches)
 {
     const smp_plan_stage *stage = &s->plan->stage[s->work->chunk[chunk].stage];
     const double device_us = stage->forward_us - stage->forward_exchange_us + stage->backward_us -
                              stage->backward_exchange_us;
-    return LAUNCH_US * (double)launches >= BOUND * device_us;
+    return device_us > 0.0 && LAUNCH_US * (double)launches >= BOUND * device_us;
 }
 
 /* All micro-batches if the first one says that it pays. */

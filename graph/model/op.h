@@ -341,8 +341,9 @@ struct smp_op_kind {
     const smp_split_rule *split;
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
      * kernel on a GPU? Then no stage may end between them, unless the kind pairs_alike: results
-     * would depend on the split. It reads the graph alone, so a plan does not depend on what is
-     * built in. Asked for through smp_op_fused. NULL: never. */
+     * would depend on the split. `next` neither exchanges nor draws random numbers. It reads the
+     * graph alone, so a plan does not depend on what is built in. Asked for through smp_op_fused.
+     * NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     /* Likewise: do backward_input of this op and of `before`, the one that stands before it, run as
      * one kernel on a GPU? Each is the only reader of its inputs, so that nothing is added up
