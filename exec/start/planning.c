@@ -390,12 +390,12 @@ static smp_status find_target(const smp__planning *p, bool whole, smp_target *ou
 }
 
 /* The graph becomes what the plan is for, with the products of the profile, else of a plan that is
- * kept. */
-static smp_status set_target(smp__planning *p, smp_target target)
+ * kept. written: the plan has programs, and runs with its own, whatever a profile says. */
+static smp_status set_target(smp__planning *p, smp_target target, bool written)
 {
-    const smp_gemm_choices *products = p->profile  ? &p->profile->products
-                                       : p->sketch ? &p->sketch->products
-                                                   : NULL;
+    const smp_gemm_choices *products = p->profile && !written ? &p->profile->products
+                                       : p->sketch            ? &p->sketch->products
+                                                              : NULL;
     SMP_TRY(smp_graph_set_target(p->graph, target));
     SMP_TRY(smp_graph_check_kernels(p->graph));
     if (products)
@@ -484,7 +484,7 @@ smp_status smp__planning_open(const smp_options *options, const smp_target *targ
     SMP_TRY(freeze(p));
     if (!target)
         SMP_TRY(find_target(p, false, &found));
-    SMP_TRY(set_target(p, target ? *target : found));
+    SMP_TRY(set_target(p, target ? *target : found, false));
     SMP_TRY(ask_tensor(p));
     if (o->fix) {
         SMP_TRY(keep_numbers(p));
@@ -549,8 +549,9 @@ smp_status smp__planning_open_checked(const smp_options *options, const char *pl
     SMP_TRY(find_groups(p, pipeline));
     SMP_TRY(split_model(p));
     SMP_TRY(read_profile(p));
-    SMP_TRY(find_target(p, p->sketch->n_program > 0, &target));
-    SMP_TRY(set_target(p, target));
+    const bool written = p->sketch->n_program > 0;
+    SMP_TRY(find_target(p, written, &target));
+    SMP_TRY(set_target(p, target, written));
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
     const int most = MAX_LOCAL / tensor_of(r) > 0 ? MAX_LOCAL / tensor_of(r) : 1;
     r->options.devices = devices > most ? most : (int)devices; /* more are a finding */

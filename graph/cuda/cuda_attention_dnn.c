@@ -32,6 +32,8 @@ bool smp__dnn_attention_suits(const smp_cuda *cuda, const smp__attention *at, in
 typedef smp__dnn_descriptor descriptor;
 typedef smp__dnn_shape shape;
 
+enum { WHOLE_TILES = 91500 }; /* the last version whose backward wants such keys */
+
 struct smp__dnn_attention {
     descriptor plan;
     bool causal;
@@ -229,11 +231,23 @@ smp__dnn_attention *smp__dnn_attention_create(const smp_cuda *cuda, const smp__a
     return create(cuda, at, batch, build_forward, cuda->workspace_bytes);
 }
 
+/* The graph asks for one order on Hopper alone: engines for older cards have none, and those for
+ * newer ones want it of their configuration, which heuristics do not give. A single query of a
+ * single key is refused by the front end; up to 9.15.0 so are keys that fill no tile without a
+ * mask of their number. */
+static bool backward_suits(const smp_cuda *cuda, const smp__attention *at)
+{
+    return cuda->capability / 10 == 9 && (at->queries > 1 || at->keys > 1) &&
+           (at->keys % SMP__DNN_TILE == 0 ||
+            (smp__dnn.cudnnGetVersion && smp__dnn.cudnnGetVersion() > WHOLE_TILES));
+}
+
 smp__dnn_attention *smp__dnn_attention_create_backward(const smp_cuda *cuda,
                                                        const smp__attention *at, int64_t batch,
                                                        int64_t workspace_bytes)
 {
-    return create(cuda, at, batch, build_backward, workspace_bytes);
+    return backward_suits(cuda, at) ? create(cuda, at, batch, build_backward, workspace_bytes)
+                                    : NULL;
 }
 
 void smp__dnn_attention_destroy(smp__dnn_attention *plan)

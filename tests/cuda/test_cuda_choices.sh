@@ -73,6 +73,9 @@ peak() {
     sed -nE 's/.*peak_bytes: \[?([0-9]+).*/\1/p' "$1"
 }
 [ "$(peak measured1.yaml)" -gt "$(peak ours1.yaml)" ] || fail "the workspace of cuDNN is not planned"
+# A plan that is written runs with its own products, whatever another profile says of them.
+expect_exit 0 smp-partition check measured1.yaml --profile tiled.yaml
+expect_exit 0 smp-partition check ours1.yaml --profile profile.yaml
 for stages in 1 2; do
     expect_match measured$stages.yaml "product: \"?$backward\"?, algorithm: \"?cuDNN 9.19.0"
     sed 's/cuDNN 9\.19\.0/cuDNN 9.18.0/' measured$stages.yaml >older$stages.yaml
@@ -92,12 +95,13 @@ same ours-back-bad ours
 
 # One rank refuses it, for whatever reason: all take ours, and forward is not concerned.
 plans=measured
-for reason in wrong fails no-plan large; do
+for reason in wrong tail fails no-plan large; do
     weights "back-$reason" right "back-$reason"
     same "back-$reason" ours
 done
 expect_match back-wrong.err "\[$backward: its results are .* times what is allowed from ours"
 expect_match back-wrong.err "1 not by the first algorithm, which was refused \($backward: its results are "
+expect_match back-tail.err "\[$backward: its results are .* times what is allowed from ours"
 expect_match back-fails.err "\[$backward: cudnnBackendExecute: it was told to fail backward"
 expect_match back-no-plan.err "\[$backward: cuDNN has no plan for it"
 expect_match back-large.err "\[$backward: cuDNN has no plan for it"

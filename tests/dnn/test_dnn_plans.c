@@ -136,11 +136,33 @@ static void test_another_description_has_none(void **state)
     assert_null(smp__dnn_attention_create_backward(&cuda, &at, 1, 2 * 128 * 128 * 2 - 1));
 }
 
+/* Elsewhere nobody says that backward adds in one order. */
+static void test_backward_is_for_hopper(void **state)
+{
+    (void)state;
+    smp__attention at = {.queries = 128, .keys = 128, .d = 128, .heads = 2, .kv_heads = 2};
+    at.width = 64;
+    at.mask = -1;
+    at.window = 128;
+    at.scale = 0.125f;
+    for (int i = 0; i < 3; i++)
+        at.stride[i] = 3 * at.d;
+    const int64_t bytes = smp__attention_dnn_bytes(&at, 1) - SMP__DNN_ALIGNMENT;
+    for (int capability = 80; capability <= 120; capability += 10) {
+        smp_cuda other = cuda;
+        other.capability = capability;
+        smp__dnn_attention *plan = smp__dnn_attention_create_backward(&other, &at, 1, bytes);
+        assert_int_equal(plan != NULL, capability == 90);
+        smp__dnn_attention_destroy(plan);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_attention_of_the_examples_has_a_plan),
         cmocka_unit_test(test_another_description_has_none),
+        cmocka_unit_test(test_backward_is_for_hopper),
     };
     void *handle;
     if (argc == 2 && strcmp(argv[1], "fp16") == 0)

@@ -32,7 +32,8 @@
  *   SMP_EMULATE_DNN=right|wrong|fails|no-plan cuDNN's attention: as it should be, with keys seen
  *                                             that are hidden, whose run is refused, which has no
  *                                             plan; default: there is no cuDNN. back-wrong, ..:
- *                                             backward alone; back-large: in more workspace
+ *                                             backward alone; back-tail: wrong for the last
+ *                                             key; back-large: in more workspace
  *   SMP_EMULATE_PROTECT=0                     lets the host read device memory */
 #ifndef SMP_TESTS_EMULATE_EMULATE_H
 #define SMP_TESTS_EMULATE_EMULATE_H

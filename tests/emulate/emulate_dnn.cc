@@ -1,7 +1,8 @@
 /* cuDNN's attention as graph/cuda/cuda_attention_dnn.h has it, in double, rounded once; good or
  * bad, as SMP_EMULATE_DNN says: absent (empty), right; forward wrong, fails or no-plan; backward
- * likewise, back-wrong, .., or back-large, which wants more workspace than cuDNN does. What its own
- * descriptors say, tests/dnn asks cuDNN itself. */
+ * likewise, back-wrong, ..; or back-tail, a sixteenth less of the last key's dV, or back-large,
+ * which wants more workspace than cuDNN does. What its own descriptors say, tests/dnn asks cuDNN
+ * itself. */
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -145,6 +146,9 @@ void compute_back(const smp__dnn_attention &plan, bool wrong, const smp__dnn_att
         for (int64_t h = 0; h < at.heads; h++)
             for (int64_t t = 0; t < at.queries; t++)
                 compute_row_back<T>(plan, wrong, data, to, b, h, t, &sums);
+        const int64_t last = (at.keys - 1) * columns;
+        for (int64_t x = 0; x < columns && mode() == "back-tail"; x++)
+            sums.dv[(size_t)(last + x)] *= 15.0 / 16;
         for (int64_t j = 0; j < at.keys; j++)
             for (int64_t x = 0; x < columns; x++) {
                 const int64_t row = b * at.keys + j;

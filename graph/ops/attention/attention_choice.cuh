@@ -168,8 +168,9 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         *differs = worst;
 }
 
-/* The same of a gradient, `columns` of each row of both: what is allowed is a share of the largest
- * value. One block. */
+/* The same of a gradient, `columns` of each row of both: what is allowed is a share of the row's
+ * largest value, since late rows of causal attention are small beside early ones, and of a small
+ * share of the largest of all, as rows that are zero but for rounding have none. One block. */
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     attention_compare_gradient(attention_part<T> a, attention_part<T> b, int64_t rows,
@@ -180,10 +181,15 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     for (int64_t i = threadIdx.x; i < rows * columns; i += SMP_BLOCK)
         largest = fmaxf(largest, fabsf(smp_float(b.at[i / columns * b.stride + i % columns])));
     largest = smp_block_max(largest, scratch);
-    for (int64_t i = threadIdx.x; i < rows * columns; i += SMP_BLOCK)
-        attention_worse(smp_float(a.at[i / columns * a.stride + i % columns]),
-                        smp_float(b.at[i / columns * b.stride + i % columns]),
-                        attention_allowed<T> * largest, &worst);
+    for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
+        const T *got = a.at + r * a.stride, *wanted = b.at + r * b.stride;
+        float of_row = 0x1p-6f * largest;
+        for (int64_t c = 0; c < columns; c++)
+            of_row = fmaxf(of_row, fabsf(smp_float(wanted[c])));
+        for (int64_t c = 0; c < columns; c++)
+            attention_worse(smp_float(got[c]), smp_float(wanted[c]), attention_allowed<T> * of_row,
+                            &worst);
+    }
     worst = smp_block_max(worst, scratch);
     if (threadIdx.x == 0)
         *differs = worst;
