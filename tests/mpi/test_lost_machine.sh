@@ -62,7 +62,7 @@ losses out >whole.loss
 weights >whole.weights
 expect_equal "steps" "$(wc -l <whole.loss | tr -d ' ')" 12
 
-begin line 0011 60
+begin line 0011 75
 rm -rf keep-1
 end line 0022
 begin both 0011 90
@@ -70,7 +70,7 @@ rm -rf keep-0
 end two 21 # rank 0 has nothing in memory
 
 # Of neighbours that are lost the disk has the state; where nothing is saved a job that may begins anew.
-begin line 0123 60
+begin line 0123 75
 rm -rf keep-1 keep-2
 fault="" on line 0453 "" --resume=auto
 expect_equal "nothing whole is left" "$status $(grep -c 'resumed' err)" "0 0"

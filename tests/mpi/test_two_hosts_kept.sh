@@ -27,7 +27,7 @@ grep -o '"weights": "[0-9a-f]*"' out | sort -u >whole.weights
 expect_equal "what is left" "$(ls -d keep-* 2>/dev/null)" ""
 for lost in h1 h2; do
     rm -rf saved keep-* fault.log
-    echo "3 MPI_Iallreduce 60 kill 0" >fault
+    echo "3 MPI_Iallreduce 75 kill 0" >fault
     expect_exit() { run "${@:2}"; } # it is to fail
     on_hosts 2 "$PWD/rank"
     losses out >life.loss
