@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
 #include "profile/distinct.h"
 #include "profile/estimate.h"
 
@@ -18,6 +19,9 @@ enum { CORE_TURNS = 100, ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLE
 
 /* A sample that takes longer than this is taken once per round only. */
 #define LONG_SAMPLE_US 2e5
+
+/* Of the time that a run takes on the clock at least this part counts. */
+enum { SPENT_FOR_TOLD = 16 };
 
 /* Sizes for rates: large enough to leave the caches where training does, small enough to be
  * quick. */
@@ -124,14 +128,18 @@ double smp__to_ns(double us)
     return nearbyint(us * 1e3) / 1e3;
 }
 
-/* Runs that fill a sample. The first estimate is one run, the second a first full sample. */
+/* Runs that fill a sample. The first estimate is one run, the second a first full sample. What is
+ * told may be next to nothing, as the difference of two times is: runs count by the clock, too. */
 static smp_status calibrate(const session *s, const target *what, int *repeat)
 {
     double us;
     *repeat = 1;
     for (int pass = 0; pass < 2; pass++) {
+        const double begin_s = smp_clock_s();
         SMP_TRY(time_target(s->probe, what, *repeat, &us));
-        const double wanted = us > 0 ? ceil(s->options->min_sample_us / us) : MAX_REPEAT;
+        const double spent_us = 1e6 * (smp_clock_s() - begin_s) / *repeat;
+        const double run_us = fmax(us, spent_us / SPENT_FOR_TOLD);
+        const double wanted = run_us > 0 ? ceil(s->options->min_sample_us / run_us) : MAX_REPEAT;
         *repeat = wanted < 1 ? 1 : wanted > MAX_REPEAT ? MAX_REPEAT : (int)wanted;
     }
     return SMP_OK;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -44,6 +45,7 @@ typedef struct fake {
     int calls, runs_short, opens, closes, syncs, links, last_progress, total_progress;
     int fail_at_open; /* 0: never */
     int fail_at_call;
+    bool tells_nothing; /* runs take time, and are said to take none */
     bool probe_links[SMP_LINK_KINDS];
     double far_us, far_bytes_per_us;
     int64_t busy_bytes; /* while messages of this size are timed something else runs; 0: never */
@@ -81,6 +83,11 @@ static smp_status fake_time(void *context, smp_op_part part, int repeat, double 
         f->runs_short++;
     if (f->calls % OUTLIER_EVERY == 0)
         *us *= 50;
+    if (f->tells_nothing) {
+        assert_true(repeat <= 10000);
+        usleep(100);
+        *us = 0;
+    }
     return SMP_OK;
 }
 
@@ -222,6 +229,21 @@ static void test_middle_mean(void **state)
     assert_true(smp__middle_mean(few, 0) == 0);
     assert_true(smp__middle_mean(few, 3) == 4);
     assert_true(smp__middle_mean(skewed, 8) == (2 + 3 + 3 + 7) / 4.0);
+}
+
+/* A time of nothing is measured in no more runs than the clock allows. */
+static void test_measure_runs_by_the_clock(void **state)
+{
+    smp_graph *graph = parse("");
+    fake f;
+    const smp_probe probe = make_probe(&f);
+    const smp_profile_options options = make_options(&f);
+    smp_profile *p = NULL;
+    (void)state;
+    f.tells_nothing = true;
+    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+    smp_profile_destroy(p);
+    smp_graph_destroy(graph);
 }
 
 static void test_measure_takes_medians_of_distinct_ops(void **state)
@@ -586,6 +608,7 @@ int main(void)
         cmocka_unit_test(test_measure_finds_distinct_ops),
         cmocka_unit_test(test_middle_mean),
         cmocka_unit_test(test_measure_takes_medians_of_distinct_ops),
+        cmocka_unit_test(test_measure_runs_by_the_clock),
         cmocka_unit_test(test_measure_links_give_a_rising_curve),
         cmocka_unit_test(test_measure_links_keep_to_their_time),
         cmocka_unit_test(test_measure_inference_runs_forward_only),
