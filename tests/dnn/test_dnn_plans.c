@@ -117,9 +117,9 @@ static void test_every_attention_of_the_examples_has_a_plan(void **state)
     assert_true(n_backward >= 3);
 }
 
-static void test_another_description_has_none(void **state)
+/* Two heads of 64, 128 places. */
+static smp__attention small_attention(void)
 {
-    (void)state;
     smp__attention at = {.queries = 128, .keys = 128, .d = 128, .heads = 2, .kv_heads = 2};
     at.width = 64;
     at.mask = -1;
@@ -127,6 +127,13 @@ static void test_another_description_has_none(void **state)
     at.scale = 0.125f;
     for (int i = 0; i < 3; i++)
         at.stride[i] = 3 * at.d;
+    return at;
+}
+
+static void test_another_description_has_none(void **state)
+{
+    (void)state;
+    const smp__attention at = small_attention();
     smp_cuda other = cuda;
     other.dnn_device = "{\"deviceVer\": 900}";
     assert_null(smp__dnn_attention_create(&other, &at, 1));
@@ -140,13 +147,7 @@ static void test_another_description_has_none(void **state)
 static void test_backward_is_for_hopper(void **state)
 {
     (void)state;
-    smp__attention at = {.queries = 128, .keys = 128, .d = 128, .heads = 2, .kv_heads = 2};
-    at.width = 64;
-    at.mask = -1;
-    at.window = 128;
-    at.scale = 0.125f;
-    for (int i = 0; i < 3; i++)
-        at.stride[i] = 3 * at.d;
+    const smp__attention at = small_attention();
     const int64_t bytes = smp__attention_dnn_bytes(&at, 1) - SMP__DNN_ALIGNMENT;
     for (int capability = 80; capability <= 120; capability += 10) {
         smp_cuda other = cuda;
