@@ -137,6 +137,7 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
         if (smp_dtype_is_float(tensor[i].dtype) && tensor[i].batched && !tensor[i].planned)
             tensor[i].dtype = dtype;
     graph->target = target;
+    SMP_TRY(smp__graph_lay_out(graph));
     smp_graph *owned = ((smp__graph_store *)graph)->owned;
     return owned ? smp_graph_set_target(owned, target) : SMP_OK;
 }

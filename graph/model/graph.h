@@ -39,7 +39,8 @@ typedef struct smp_tensor {
     bool needs_grad; /* training, has weights that are trained upstream, and reaches the loss (if
                          there is one) */
     smp_shape shape;
-    int64_t elements; /* of one sample; 0 if not known */
+    bool channels_last; /* an image [C, H, W] that lies as [H, W, C], as graph->target decides */
+    int64_t elements;   /* of one sample; 0 if not known */
     int64_t bytes;    /* of a micro-batch, as the file says, where the shape is not known; else 0 */
     int32_t producer; /* op, or -1 for a model input */
 } smp_tensor;

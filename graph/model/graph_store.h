@@ -21,6 +21,8 @@ smp__graph_store *smp__graph_store_create(void);
 smp_status smp__graph_index_uses(smp__graph_store *store);
 smp_status smp__graph_index_consumers(smp__graph_store *store);
 smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor);
+/* Decides which tensors are channels_last: a function of the graph and its target. */
+smp_status smp__graph_lay_out(smp_graph *graph);
 /* The fingerprint that the graph has, or would have, in that mode. */
 uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training);
 

@@ -249,7 +249,8 @@ static inline uint64_t smp_op_turn(int64_t step, int64_t microbatch)
 }
 
 /* One call of an operator on one micro-batch: what is computed, where the arrays are, where in the
- * job it stands, and who else takes part. Tensors are [batch][sample shape] row-major. Where
+ * job it stands, and who else takes part. Tensors are [batch][sample shape] row-major, but those
+ * that are channels_last, and gradients are as their tensors. Where
  * the target is bf16 or fp16, float activations and their gradients are that, whatever the
  * pointer's type says; losses, weights and weight gradients are fp32. On a GPU all pointers are
  * device memory, and the call returns when its kernels are enqueued. */
@@ -281,6 +282,14 @@ typedef struct smp_op_call {
     const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
     const smp_op_group *group; /* NULL: one device computes it alone */
 } smp_op_call;
+
+/* How the images of an op may lie where the target has channels_last: its inputs and outputs of
+ * three dimensions [C, H, W], and their gradients like them. */
+typedef enum smp_layout {
+    SMP_LAYOUT_PLAIN, /* row-major */
+    SMP_LAYOUT_ALIKE, /* all of them row-major, or all channels last */
+    SMP_LAYOUT_EACH   /* each of them one or the other: the op converts what it must */
+} smp_layout;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */
 typedef struct smp_op_kernels {
@@ -337,6 +346,8 @@ struct smp_op_kind {
     smp_op_needs_of *needs[SMP_N_BACKEND];
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+    /* NULL: SMP_LAYOUT_PLAIN. */
+    smp_layout (*layout)(const smp_graph *graph, const smp_op *op);
     /* How several devices may compute it together, ended by a NULL name; NULL: each all of it. */
     const smp_split_rule *split;
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one

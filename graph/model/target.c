@@ -12,6 +12,7 @@ static const smp_backend_traits backends[SMP_N_BACKEND] = {
                           .fuses = true,
                           .sends_halves = true,
                           .has_tf32 = true,
+                          .channels_last = true,
                           .picks_gemms = true},
 };
 #define NAME(ID, name) #name,

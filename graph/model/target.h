@@ -22,13 +22,14 @@ typedef enum smp_backend { SMP_BACKENDS(SMP__BACKEND_ENTRY) SMP_N_BACKEND } smp_
 
 /* What a plan has to know of a backend: a row in target.c. */
 typedef struct smp_backend_traits {
-    const char *title; /* in messages: "CPU" */
-    bool own_memory;   /* its devices compute in it, while the host is free; else cores compute */
-    bool cpu_kernels;  /* the CPU's; operators without any in 16 bits compute in copies in fp32 */
-    bool fuses;        /* neighbouring operators may share a kernel, as kinds say */
-    bool sends_halves; /* in operators 16 bits travel between devices as they are, else as fp32 */
-    bool has_tf32;     /* --help of smp-partition and smp-profile says so of cuda alone */
-    bool picks_gemms;  /* its library has several GEMM algorithms: plans say which are taken */
+    const char *title;  /* in messages: "CPU" */
+    bool own_memory;    /* its devices compute in it, while the host is free; else cores compute */
+    bool cpu_kernels;   /* the CPU's; operators without any in 16 bits compute in copies in fp32 */
+    bool fuses;         /* neighbouring operators may share a kernel, as kinds say */
+    bool sends_halves;  /* in operators 16 bits travel between devices as they are, else as fp32 */
+    bool has_tf32;      /* --help of smp-partition and smp-profile says so of cuda alone */
+    bool channels_last; /* images may lie as [H, W, C] (graph/model/layout.c) */
+    bool picks_gemms;   /* its library has several GEMM algorithms: plans say which are taken */
 } smp_backend_traits;
 
 /* Weights and their gradients are fp32 in all of them. */

@@ -508,7 +508,8 @@ static smp_status end_graph(splitter *s)
 {
     s->store->graph.param = s->store->param;
     SMP_TRY(smp__graph_index_uses(s->store));
-    return smp__graph_index_consumers(s->store);
+    SMP_TRY(smp__graph_index_consumers(s->store));
+    return smp__graph_lay_out(&s->store->graph);
 }
 
 /* Each input of an op, and what nobody reads, may need two ops before it and one after the sum. */
