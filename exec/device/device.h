@@ -9,7 +9,7 @@
 
 #include "exec/optimizer/optimizer.h"
 #include "graph/math/gemm_algorithms.h"
-#include "graph/model/choice.h"
+#include "graph/math/choice.h"
 #include "graph/model/op.h"
 
 enum { SMP_SQUARE_PIECE = 1 << 14 };

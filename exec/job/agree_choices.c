@@ -11,7 +11,7 @@
 #include "exec/job/agree_gemms.h"
 #include "exec/job/choose_device.h"
 #include "exec/job/setup.h"
-#include "graph/model/choice.h"
+#include "graph/math/choice.h"
 
 static smp__choices *choices_of(const smp *s)
 {

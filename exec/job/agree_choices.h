@@ -5,7 +5,7 @@
 #include "exec/state/handle.h"
 
 /* Runs the kernels, each time until the device is idle, until every rank has run what all take: of
- * several ways to compute something (graph/model/choice.h) and of the algorithms of products
+ * several ways to compute something (graph/math/choice.h) and of the algorithms of products
  * (agree_gemms.h) nobody takes what one rank has refused. `run` is collective and returns the
  * same on all ranks. Notes in device_note which preferred way is not taken, and why.
  * SMP_ERR_FAILED: there is none left. Collective; O(choices of all ranks) memory and time. */

@@ -4,7 +4,7 @@
  * for what is to be loaded, would wait for ever. And the host waits in the launch, where it hears
  * of no rank that has failed. So devices that compute operators together exchange nothing here. The
  * first step is then like the others, too. Where there are several ways to compute something, they
- * are tried here (graph/model/choice.h). O(two micro-batches). */
+ * are tried here (graph/math/choice.h). O(two micro-batches). */
 #include "exec/step/warm_up.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "exec/state/weights.h"
 #include "exec/step/run_stage.h"
 #include "exec/step/stepping.h"
-#include "graph/model/choice.h"
+#include "graph/math/choice.h"
 
 enum { SOME = 64 };
 

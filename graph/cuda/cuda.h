@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "graph/base/status.h"
-#include "graph/model/choice.h"
+#include "graph/math/choice.h"
 #include "graph/model/target.h"
 
 typedef struct smp_cuda {

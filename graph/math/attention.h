@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "graph/model/choice.h"
+#include "graph/math/choice.h"
 #include "graph/model/op.h"
 
 enum { SMP__Q, SMP__K, SMP__V };

@@ -28,7 +28,7 @@ typedef struct smp_backend_traits {
     bool fuses;         /* neighbouring operators may share a kernel, as kinds say */
     bool sends_halves;  /* in operators 16 bits travel between devices as they are, else as fp32 */
     bool has_tf32;      /* --help of smp-partition and smp-profile says so of cuda alone */
-    bool channels_last; /* images may lie as [H, W, C] (graph/model/layout.c) */
+    bool channels_last; /* images may lie as [H, W, C] (graph/model/channels_last.c) */
     bool picks_gemms;   /* its library has several GEMM algorithms: plans say which are taken */
 } smp_backend_traits;
 

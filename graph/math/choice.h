@@ -6,8 +6,8 @@
  * takes: a call tries the way that stands first then, and may find that tried before. All that is
  * before the first step, and nothing is chosen later. The order of the ways is their order of
  * preference. */
-#ifndef SMP_GRAPH_MODEL_CHOICE_H
-#define SMP_GRAPH_MODEL_CHOICE_H
+#ifndef SMP_GRAPH_MATH_CHOICE_H
+#define SMP_GRAPH_MATH_CHOICE_H
 
 #include <stdarg.h>
 #include <stdbool.h>
