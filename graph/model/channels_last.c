@@ -28,7 +28,7 @@ static bool is_image(const smp_tensor *t)
 }
 
 /* An op has an image; `first`: another one of it, or -1. Returns what the next one joins. */
-static int32_t add(classes *c, const smp_graph *graph, smp_layout layout, int32_t tensor,
+static int32_t add(classes *c, const smp_graph *graph, smp_image_layout layout, int32_t tensor,
                    int32_t first)
 {
     if (!is_image(&graph->tensor[tensor]))
@@ -51,7 +51,8 @@ static void classify(classes *c, const smp_graph *graph)
         c->plain[t] = !is_image(&graph->tensor[t]) || t < graph->n_input;
     }
     for (const smp_op *op = graph->op; op < graph->op + graph->n_op; op++) {
-        const smp_layout layout = op->kind->layout ? op->kind->layout(graph, op) : SMP_LAYOUT_PLAIN;
+        const smp_image_layout layout =
+            op->kind->layout ? op->kind->layout(graph, op) : SMP_LAYOUT_PLAIN;
         int32_t first = -1;
         for (int32_t i = 0; i < op->n_in; i++)
             first = add(c, graph, layout, op->in[i], first);

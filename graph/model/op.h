@@ -285,11 +285,11 @@ typedef struct smp_op_call {
 
 /* How the images of an op may lie where the target has channels_last: its inputs and outputs of
  * three dimensions [C, H, W], and their gradients like them. */
-typedef enum smp_layout {
+typedef enum smp_image_layout {
     SMP_LAYOUT_PLAIN, /* row-major */
     SMP_LAYOUT_ALIKE, /* all of them row-major, or all channels last */
     SMP_LAYOUT_EACH   /* each of them one or the other: the op converts what it must */
-} smp_layout;
+} smp_image_layout;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */
 typedef struct smp_op_kernels {
@@ -347,7 +347,7 @@ struct smp_op_kind {
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
     /* NULL: SMP_LAYOUT_PLAIN. */
-    smp_layout (*layout)(const smp_graph *graph, const smp_op *op);
+    smp_image_layout (*layout)(const smp_graph *graph, const smp_op *op);
     /* How several devices may compute it together, ended by a NULL name; NULL: each all of it. */
     const smp_split_rule *split;
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
