@@ -30,8 +30,12 @@ typedef struct smp__trainer {
     smp_data *data;
     smp_data *eval_data;
     int64_t global_batch;
-    void **buffer;   /* [n_input]; NULL where not needed here */
-    bool prints;     /* rank 0 */
+    void **buffer; /* [n_input]; NULL where not needed here */
+    bool prints;   /* rank 0 */
+    /* Rows since SIGTERM: mpirun takes none while it waits with that, so the state is saved first.
+     * Ranks agree to end in the step of the signal or in the next. */
+    smp_step_result held[2];
+    int n_held;
     double *step_us; /* of every step done, for the summary */
     int64_t n_step;
     bool save_due;   /* waits for a step that is not skipped: weights that get nowhere must not push

@@ -179,6 +179,21 @@ static void tell_keep(smp__trainer *t)
     }
 }
 
+static void print_or_hold(smp__trainer *t, const smp_step_result *row)
+{
+    if (*smp__signal_asked() == SIGTERM && !t->options->rows &&
+        t->n_held < (int)(sizeof t->held / sizeof *t->held))
+        t->held[t->n_held++] = *row;
+    else
+        smp__print_step(t, row);
+}
+
+static void print_held(smp__trainer *t)
+{
+    for (int i = 0; i < t->n_held; i++)
+        smp__print_step(t, &t->held[i]);
+}
+
 static smp_status train_step(smp__trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
@@ -191,9 +206,8 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     SMP_TRY(smp__watch_step(t, &r, data_us));
     if (t->prints && o->rows)
         smp__supervised_mark(step, r.loss);
-    if (t->prints && (*smp__signal_asked() != SIGTERM || o->rows) &&
-        (o->json || step == 1 || due(step, o->log_every, o->steps)))
-        smp__print_step(t, &r);
+    if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
+        print_or_hold(t, &r);
     t->stopped = smp__step_sums_end_asked(t->job) && step < o->steps;
     if (*smp__signal_asked() != SIGTERM)
         smp__watch_slow(t);
@@ -318,6 +332,7 @@ static smp_status run_steps(smp__trainer *t)
         SMP_TRY(train_step(t, step));
     if (t->stopped)
         return end_unsaved(t);
+    print_held(t);
     if (o->predict)
         SMP_TRY(smp__prediction_write(t));
     if (o->weights) {
@@ -368,11 +383,13 @@ static void heed_signals(smp__trainer *t)
     smp__on_signal(t->job, t->saves);
 }
 
-static void tell_stop(const smp__trainer *t)
+static void tell_stop(smp__trainer *t)
 {
-    if (t->prints && t->stopped)
-        fprintf(stderr, "smp-run: ended by a signal: step %lld is saved in %s, --resume goes on\n",
-                (long long)smp_steps_done(t->job), t->options->checkpoint);
+    if (!t->prints || !t->stopped)
+        return;
+    fprintf(stderr, "smp-run: ended by a signal: step %lld is saved in %s, --resume goes on\n",
+            (long long)smp_steps_done(t->job), t->options->checkpoint);
+    print_held(t);
 }
 
 smp_status smp__train(const smp_train_options *options, bool *job_broken, bool *stopped)
