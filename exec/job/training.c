@@ -48,6 +48,11 @@ void smp__job_target_text(const smp *s, smp_text *text)
     put_products(s, text);
 }
 
+int64_t smp__job_graphs(const smp *s, int64_t *launches)
+{
+    return smp__captures_count(s, launches);
+}
+
 void smp__job_place_of(const smp *s, int rank, int *replica, int *pipeline_rank)
 {
     int index;

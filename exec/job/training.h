@@ -13,6 +13,8 @@ smp_status smp__job_data_open(smp *s, const smp_data_options *options, smp_data 
 /* "cuda (H100), bf16, transport nccl", and lines of what was not possible; "": nothing that would
  * surprise. */
 void smp__job_target_text(const smp *s, smp_text *text);
+/* CUDA graphs that this rank launches in a step, and the launches that they stand for; 0: none. */
+int64_t smp__job_graphs(const smp *s, int64_t *launches);
 /* Where a rank of the world stands. */
 void smp__job_place_of(const smp *s, int rank, int *replica, int *pipeline_rank);
 /* The first process of a replica. */

@@ -185,13 +185,15 @@ static void forget_all(smp *s)
         c->launches = c->works = 0;
 }
 
+/* A wish that cannot be read is an error of the user's; all else is the device's refusal. */
 smp_status smp__captures_make(smp *s)
 {
     graph_wish wish;
-    SMP_TRY(smp__comm_agree(s->comm, read_wish(&wish)));
-    smp_status status = suits(s) && wish != OFF ? capture_all(s, wish) : SMP_OK;
+    smp_status status = read_wish(&wish);
+    if (status == SMP_OK && wish != OFF && suits(s))
+        status = capture_all(s, wish);
     status = smp__comm_agree(s->comm, status);
-    if (status == SMP_OK || s->comm->failed)
+    if (status == SMP_OK || status == SMP_ERR_INPUT || s->comm->failed)
         return status;
     forget_all(s);
     if (s->stepping->captures)
@@ -221,12 +223,21 @@ smp_status smp__captures_replay(smp *s, const smp__sequence *q, int32_t item, in
     return s->device->replay(s->device_context, at->work);
 }
 
+int64_t smp__captures_count(const smp *s, int64_t *launches)
+{
+    const struct smp__captures *c = s->stepping->captures;
+    *launches = c ? c->launches : 0;
+    return c ? c->works : 0;
+}
+
 void smp__captures_describe(const smp *s, smp_text *text)
 {
     const struct smp__captures *c = s->stepping->captures;
+    int64_t launches;
+    const int64_t graphs = smp__captures_count(s, &launches);
     if (c && c->why[0] != '\0')
         smp_text_append(text, " [graphs: %s]", c->why);
-    else if (c && c->works > 0)
-        smp_text_append(text, ", %lld graphs for %lld launches a step", (long long)c->works,
-                        (long long)c->launches);
+    else if (graphs > 0)
+        smp_text_append(text, ", %lld graphs for %lld launches a step", (long long)graphs,
+                        (long long)launches);
 }

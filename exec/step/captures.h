@@ -17,6 +17,8 @@ void smp__captures_free(smp *s); /* of an idle device */
 /* Enqueues what stands captured from this item on: *n items; 0: nothing does. */
 smp_status smp__captures_replay(smp *s, const smp__sequence *q, int32_t item, int32_t *n);
 
+/* How many graphs this rank launches in a step, and how many launches they stand for. */
+int64_t smp__captures_count(const smp *s, int64_t *launches);
 /* Appends ", 8 graphs for 506 launches a step", of this rank; or why nothing is captured that
  * should be; or nothing. */
 void smp__captures_describe(const smp *s, smp_text *text);

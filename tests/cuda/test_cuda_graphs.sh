@@ -40,6 +40,7 @@ train() {
     sed -nE 's/.*"(loss|weights)": ?"?([^,"}]*).*/\1 \2/p' out | sort >"$name.bits"
     expect_equal "$name: losses" "$(grep -c loss "$name.bits")" 3
     cp err "$name.err"
+    cp out "$name.out"
 }
 
 # The plan's figures say that launches bound it; so they are captured unless that is forbidden.
@@ -78,6 +79,8 @@ graphs() { # name: how many graphs, for how many launches
 }
 read -r few launches < <(graphs one)
 expect_equal "$few graphs for $launches launches" "$((few > 1 && launches > 5 * few))" 1
+expect_equal "the same as JSON" "$(grep graphs one.out)" "{\"graphs\": $few, \"launches\": $launches}"
+expect_equal "none without" "$(grep -c graphs one.off.out)" 0
 plan buckets.yaml 2 1 2 simple --bucket-bytes 4KB
 both buckets 2 buckets.yaml
 read -r more _ < <(graphs buckets)

@@ -11,14 +11,18 @@
 #include "tools/run/watch.h"
 #include "profile/measure.h"
 
-void smp__print_target(const smp *s)
+void smp__print_target(const smp *s, bool json)
 {
     smp_text text = {0};
+    int64_t launches;
+    const int64_t graphs = smp__job_graphs(s, &launches);
     smp__job_target_text(s, &text);
     char *rest = text.data;
     for (char *line; rest && (line = strsep(&rest, "\n"));)
         fprintf(stderr, "smp-run: %s\n", line);
     smp_text_free(&text);
+    if (json && graphs > 0)
+        printf("{\"graphs\": %" PRId64 ", \"launches\": %" PRId64 "}\n", graphs, launches);
 }
 
 /* No line after the bar. */

@@ -5,8 +5,8 @@
 #include "exec/log/slow_ranks.h"
 #include "tools/run/trainer.h"
 
-/* What the job runs on, unless that goes without saying. */
-void smp__print_target(const smp *s);
+/* What the job runs on, unless that goes without saying; as JSON, which CUDA graphs there are. */
+void smp__print_target(const smp *s, bool json);
 void smp__print_step(const smp__trainer *t, const smp_step_result *r);
 /* Why a save has failed. */
 void smp__print_unsaved(const smp__trainer *t);

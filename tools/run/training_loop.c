@@ -300,7 +300,7 @@ static smp_status run_steps(smp__trainer *t)
     SMP_TRY(smp_agree(t->job,
                       t->prints && o->rows ? smp__supervised_output("--rows", o->rows) : SMP_OK));
     if (t->prints)
-        smp__print_target(t->job);
+        smp__print_target(t->job, o->json);
     print_keep(t);
     t->global_batch = t->about.global_batch;
     if (o->resume)
