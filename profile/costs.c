@@ -338,19 +338,65 @@ double smp_host_update_rate(smp_target target)
     return 4.0 / (4.0 * optimizer_traffic(host) / SMP_CORE_BYTES_PER_S + rounding_s(host));
 }
 
-/* A pass is as long as its host takes to launch it, or as the device to run it. */
-static void wait_for_host(const smp_graph *graph, double host_us, smp_op_cost *cost)
+/* What a host enqueues in a pass over all ops. */
+typedef struct host_pass {
+    double us;      /* of the device, without what it exchanges */
+    double calls;   /* all of them */
+    double apart;   /* of these, that are never part of a graph: exec/step/captures.h */
+    double graphs;  /* of the others, without one of those between them */
+    bool continues; /* the last call was of a graph */
+} host_pass;
+
+static void add_calls(host_pass *pass, double calls, bool apart, double us)
 {
+    if (calls <= 0)
+        return;
+    pass->us += us;
+    pass->calls += calls;
+    pass->apart += apart ? calls : 0;
+    pass->graphs += !apart && !pass->continues;
+    pass->continues = !apart;
+}
+
+static void add_op(const smp_graph *graph, int32_t i, const smp_op_cost *cost, host_pass *forward,
+                   host_pass *backward)
+{
+    const bool random = graph->op[i].kind->random;
+    const double halves = (cost->backward_input_us > 0) + (cost->backward_weight_us > 0);
+    add_calls(forward, cost->forward_us > 0, random || cost->forward_exchange_us > 0,
+              cost->forward_us - cost->forward_exchange_us);
+    add_calls(backward, halves, random || cost->backward_exchange_us > 0,
+              cost->backward_us - cost->backward_exchange_us);
+}
+
+/* How many times longer a pass takes as its host does not launch it in time. */
+static double late_host(const host_pass *pass, double us, double host_us, bool captured,
+                        const smp_launch_costs *launch)
+{
+    double wait_us = host_us * pass->calls;
+    if (captured)
+        wait_us = fmin(wait_us, host_us * pass->apart +
+                                    smp_graphs_us(launch, pass->graphs, pass->calls - pass->apart));
+    return us > 0 ? fmax(1, wait_us / us) : 1;
+}
+
+/* A pass is as long as its host takes to launch it, or as the device to run it. A call is taken for
+ * a launch, of which it is one at least: what is captured here is captured in training. */
+static void wait_for_host(const smp_graph *graph, double host_us, const smp_launch_costs *launch,
+                          smp_op_cost *cost)
+{
+    host_pass f = {0}, b = {0};
     double forward_us = 0, backward_us = 0;
-    int64_t forwards = 0, backwards = 0;
     for (int32_t i = 0; i < graph->n_op; i++) {
         forward_us += cost[i].forward_us;
         backward_us += cost[i].backward_us;
-        forwards += cost[i].forward_us > 0;
-        backwards += (cost[i].backward_input_us > 0) + (cost[i].backward_weight_us > 0);
+        add_op(graph, i, &cost[i], &f, &b);
     }
-    const double forward = forwards > 0 ? fmax(1, host_us * (double)forwards / forward_us) : 1;
-    const double backward = backwards > 0 ? fmax(1, host_us * (double)backwards / backward_us) : 1;
+    const double launches = f.calls - f.apart + b.calls - b.apart;
+    const bool captured = graph->training && smp_backend_of(graph->target)->captures &&
+                          smp_graphs_pay(launch, f.graphs + b.graphs, launches, f.us + b.us);
+    const double forward = late_host(&f, forward_us, host_us, captured, launch);
+    const double backward = late_host(&b, backward_us, host_us, captured, launch);
     for (int32_t i = 0; i < graph->n_op; i++) {
         cost[i].forward_us *= forward;
         cost[i].backward_us *= backward;
@@ -377,7 +423,7 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
     }
     const double host_us = smp_device_efficiency(&c->device)->host_us;
     if (!c->profile && host_us > 0)
-        wait_for_host(graph, host_us, cost);
+        wait_for_host(graph, host_us, &c->cluster->launch, cost);
     if (!c->profile || c->of_whole) /* else it was measured as it is run */
         SMP_TRY(smp__overlap_costs(graph, c->cluster, cost, costs));
     SMP_TRY(set_source(c, costs));

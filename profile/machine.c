@@ -178,6 +178,8 @@ smp_status smp_cluster_default(smp_target target, const smp_profile *profile, in
         cluster->scatter = profile->scatter;
     if (profile)
         cluster->keep_bytes_per_s = profile->keep_bytes_per_s;
+    if (profile)
+        cluster->launch = profile->launch;
     smp_status status = take_link(profile, SMP_LINK_INTRA_NODE, cluster);
     if (status == SMP_OK && own_memory)
         status = take_link(profile, SMP_LINK_HOST, cluster);

@@ -467,6 +467,18 @@ static smp_status measure_keeping(const session *s, smp_profile *profile)
     return smp__sync_ranks(s->probe, status);
 }
 
+static smp_status measure_launches(const session *s, smp_profile *profile)
+{
+    smp_launch_costs *launch = &profile->launch;
+    smp_status status = SMP_OK;
+    if (s->probe->time_launches && s->graph->training)
+        status = s->probe->time_launches(s->probe->context, launch);
+    launch->kernel_us = smp__to_ns(launch->kernel_us);
+    launch->graph_us = smp__to_ns(launch->graph_us);
+    launch->graph_kernel_us = smp__to_ns(launch->graph_kernel_us);
+    return smp__sync_ranks(s->probe, status);
+}
+
 /* At the end, when every kernel has run. */
 static smp_status measure_libraries(const session *s, smp_profile *profile)
 {
@@ -487,6 +499,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     SMP_TRY(measure_rates(s, profile));
     SMP_TRY(measure_core_switch(s, profile));
     SMP_TRY(measure_keeping(s, profile));
+    SMP_TRY(measure_launches(s, profile));
     if (s->options->links)
         SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
     SMP_TRY(measure_libraries(s, profile));

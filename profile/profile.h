@@ -46,7 +46,8 @@ typedef struct smp_profile {
     double core_switch_us;              /* a rank gets its core from another one; 0: not measured */
     double keep_bytes_per_s;            /* smp_cluster.keep_bytes_per_s; 0: not measured */
     double scatter;                     /* smp_cluster.scatter */
-    smp_gemm_choices products;          /* of the device's matrix products */
+    smp_launch_costs launch;
+    smp_gemm_choices products; /* of the device's matrix products */
     smp_arena *arena;
 } smp_profile;
 
@@ -110,6 +111,9 @@ typedef struct smp_probe {
     /* A core of the host that hashes a state and writes it to memory, as ranks keep them. NULL: not
      * measured. */
     smp_status (*time_keeping)(void *context, double *bytes_per_s);
+    /* What launches take the host of a device that can capture them; not measured: it cannot. NULL:
+     * nobody launches. */
+    smp_status (*time_launches)(void *context, smp_launch_costs *costs);
     /* How this rank computes the matrix products of the ops that were open so far, in the fastest
      * way that it has found for each. NULL: in one way. */
     smp_status (*products)(void *context, smp_arena *arena, smp_gemm_choices *out);

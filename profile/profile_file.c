@@ -254,7 +254,8 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
                                        "libraries",
                                        "products",
                                        "scatter",
-                                       "keep_bytes_per_s"};
+                                       "keep_bytes_per_s",
+                                       "launch"};
     const smp_yaml_node *top, *node;
     const smp_graph *of;
     SMP_TRY(smp_yaml_document(yaml, "profile", keys, SMP__COUNT(keys), &top));
@@ -273,6 +274,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     if (smp_yaml_get(top, "keep_bytes_per_s"))
         SMP_TRY(read_rate(top, "keep_bytes_per_s", &profile->keep_bytes_per_s));
     SMP_TRY(smp_scatter_read(top, "profile", &profile->scatter));
+    SMP_TRY(smp_launch_costs_read(top, "profile", &profile->launch));
     SMP_TRY(read_ops(top, of, profile));
     SMP_TRY(smp_gemm_choices_read(top, "profile", profile->arena, &profile->products));
     return read_links(top, profile);
@@ -390,6 +392,16 @@ static void put_products(smp_text *yaml, const smp_gemm_choices *products)
     }
 }
 
+static void put_launch(smp_text *yaml, const smp_launch_costs *launch)
+{
+    if (launch->kernel_us <= 0)
+        return;
+    put_double(yaml, "\nlaunch: {kernel_us: ", launch->kernel_us);
+    put_double(yaml, ", graph_us: ", launch->graph_us);
+    put_double(yaml, ", graph_kernel_us: ", launch->graph_kernel_us);
+    smp_text_append(yaml, "}");
+}
+
 smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
 {
     smp_text_append(yaml, "smp: 1\nmodel: {name: ");
@@ -412,6 +424,7 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
         put_double(yaml, "\nkeep_bytes_per_s: ", profile->keep_bytes_per_s);
     if (profile->scatter > 0)
         put_double(yaml, "\nscatter: ", profile->scatter);
+    put_launch(yaml, &profile->launch);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
         put_op(yaml, profile->name[i], &profile->op[i], profile->spread ? profile->spread[i] : -1);

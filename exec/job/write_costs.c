@@ -301,8 +301,8 @@ static void set_memory(const smp *s, smp_profile *profile)
         profile->library_bytes = s->plan->library_bytes;
 }
 
-/* By rank 0. A core switch, and the link where no message could be timed: what the plan was made
- * with if that was measured. */
+/* By rank 0. A core switch, launches, and the link where no message could be timed: what the plan
+ * was made with if that was measured. */
 static smp_status write_profile(smp *s, merged *m, const char *path)
 {
     char device[SMP_DEVICE_NAME_BYTES];
@@ -323,6 +323,8 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     if (s->plan->cluster && s->plan->cluster->cores_per_node > 0 &&
         s->plan->cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
         profile.core_switch_us = s->plan->cluster->core_switch_us;
+    if (s->plan->cluster)
+        profile.launch = s->plan->cluster->launch;
     if (status == SMP_OK && m->n_sample > 0)
         status = make_link(m, profile.arena, link);
     else if (s->plan->cluster && s->plan->cluster->intra_node.n_point > 0)

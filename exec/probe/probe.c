@@ -3,6 +3,7 @@
  * exec/probe/probe_core.c; memory and clock: exec/probe/probe_pool.c. */
 #include "exec/probe/probe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +12,17 @@
 #include "exec/probe/probe_host.h"
 #include "exec/probe/probe_link.h"
 #include "exec/probe/probe_op.h"
+#include "graph/base/clock.h"
 #include "graph/base/random.h"
 
-enum { ID_BYTES = 64 };
+enum {
+    ID_BYTES = 64,
+    SMALLEST = 256, /* bytes apart, at least, are two buffers */
+    FEW_KERNELS = 8,
+    MANY_KERNELS = 256,
+    GRAPHS = 4,
+    LAUNCH_SAMPLES = 7
+};
 
 #define VALUE_SCALE 0.05f
 #define MEMORY_SHARE 0.9 /* of a device's free memory: the rest is left to its driver */
@@ -104,6 +113,68 @@ static smp_status time_keeping(void *context, double *bytes_per_s)
 {
     (void)context;
     return smp__probe_keeping(bytes_per_s);
+}
+
+/* The smallest kernel that there is, so many times. */
+static smp_status launch_kernels(smp__probe_state *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        SMP_TRY(p->device->add(p->device_context, SMP_F32, p->pool, p->pool + SMALLEST, 1));
+    return SMP_OK;
+}
+
+/* What the host takes to enqueue so many kernels, or to replay `work` so often, each time: the
+ * least of some samples, which anything but the host's own work makes longer. The queue of a
+ * device has room for them. */
+static smp_status time_enqueue(smp__probe_state *p, void *work, int n, double *least_us)
+{
+    for (int sample = 0; sample <= LAUNCH_SAMPLES; sample++) {
+        SMP_TRY(smp__probe_idle(p));
+        const double begin_s = smp_clock_s();
+        if (!work)
+            SMP_TRY(launch_kernels(p, n));
+        for (int i = 0; work && i < n; i++)
+            SMP_TRY(p->device->replay(p->device_context, work));
+        const double us = 1e6 * (smp_clock_s() - begin_s) / n;
+        if (sample <= 1 || us < *least_us) /* the first one loads the kernel */
+            *least_us = us;
+    }
+    return smp__probe_idle(p);
+}
+
+/* Of a graph of so many kernels; *us stays what it is if the device has no graphs. */
+static smp_status time_graph(smp__probe_state *p, int kernels, double *us)
+{
+    void *work = NULL;
+    int launches = 0;
+    if (p->device->capture(p->device_context) != SMP_OK)
+        return SMP_OK;
+    smp_status status = launch_kernels(p, kernels);
+    if (p->device->captured(p->device_context, &work, &launches) != SMP_OK || !work)
+        return status;
+    if (status == SMP_OK)
+        status = time_enqueue(p, work, GRAPHS, us);
+    if (status == SMP_OK)
+        p->device->forget(work);
+    return status;
+}
+
+static smp_status time_launches(void *context, smp_launch_costs *costs)
+{
+    smp__probe_state *p = context;
+    double kernel_us = 0, few_us = 0, many_us = 0;
+    *costs = (smp_launch_costs){0};
+    SMP_TRY(smp__probe_pool(p, 2 * SMALLEST));
+    SMP_TRY(p->device->zero(p->device_context, p->pool, 2 * SMALLEST));
+    SMP_TRY(time_enqueue(p, NULL, MANY_KERNELS, &kernel_us));
+    SMP_TRY(time_graph(p, FEW_KERNELS, &few_us));
+    SMP_TRY(time_graph(p, MANY_KERNELS, &many_us));
+    if (few_us <= 0 || many_us <= 0)
+        return SMP_OK;
+    costs->kernel_us = kernel_us;
+    costs->graph_kernel_us = fmax(0, (many_us - few_us) / (MANY_KERNELS - FEW_KERNELS));
+    costs->graph_us = fmax(0, few_us - FEW_KERNELS * costs->graph_kernel_us);
+    return SMP_OK;
 }
 
 /* What is missing of what was free, besides the pool. */
@@ -228,6 +299,8 @@ static void fill_table(rank_probe *r)
         p->probe.library_bytes = measure_libraries;
     if (p->device->products)
         p->probe.products = list_products;
+    if (p->device->capture)
+        p->probe.time_launches = time_launches;
     if (p->parallel) {
         p->probe.sync = sync_ranks;
         p->probe.share = share_bytes;

@@ -92,6 +92,8 @@ static smp_status open_cluster(smp__planning *p)
         SMP_TRY(smp_cluster_read(file, &p->cluster));
         if (p->profile && p->cluster->keep_bytes_per_s == 0.0)
             p->cluster->keep_bytes_per_s = p->profile->keep_bytes_per_s;
+        if (p->profile && p->cluster->launch.kernel_us == 0.0)
+            p->cluster->launch = p->profile->launch;
     } else if (!r->cluster) {
         r->options.devices = local_devices(p);
         const int *begin = tensor_of(r) > 1 ? p->rank_begin : NULL;

@@ -20,11 +20,6 @@
 
 enum { MOST_LAUNCHES = 1 << 14, LEAST_LAUNCHES = 2 /* at once */ };
 
-/* The host's time for a launch where no description of the device says what calls take: the middle
- * of what is said of drivers (docs/cuda.md). Launches bound a stage if they take half of its time
- * in the plan, which has them in it where operators were measured one by one. */
-static const double LAUNCH_US = 3.0, BOUND = 0.5;
-
 typedef struct stretch {
     void *work; /* of the device; NULL: none begins here */
     int32_t n;  /* items */
@@ -136,13 +131,15 @@ static void forget_chunk(smp *s, int chunk)
     }
 }
 
-/* Do so many launches of one micro-batch bound the stage? Not if the plan has no times. */
-static bool is_bound(const smp *s, int chunk, int64_t launches)
+/* Of one micro-batch, of a stage whose times stand in the plan. */
+static bool pays(const smp *s, int chunk, int64_t graphs, int64_t launches)
 {
+    const smp_cluster *cluster = s->plan->cluster;
     const smp_plan_stage *stage = &s->plan->stage[s->work->chunk[chunk].stage];
     const double device_us = stage->forward_us - stage->forward_exchange_us + stage->backward_us -
                              stage->backward_exchange_us;
-    return device_us > 0.0 && LAUNCH_US * (double)launches >= BOUND * device_us;
+    return smp_graphs_pay(cluster ? &cluster->launch : NULL, (double)graphs, (double)launches,
+                          device_us);
 }
 
 /* All micro-batches if the first one says that it pays. */
@@ -154,7 +151,7 @@ static smp_status capture_chunk(smp *s, int chunk, graph_wish wish)
     for (int mb = 0; mb < s->work->microbatches && c->launches < MOST_LAUNCHES; mb++) {
         for (int part = 0; part < SMP__STAGE_PARTS; part++)
             SMP_TRY(capture_sequence(s, &(smp__sequence){(smp__stage_part)part, chunk, mb}));
-        if (mb > 0 || wish == ON || is_bound(s, chunk, c->launches - launches))
+        if (mb > 0 || wish == ON || pays(s, chunk, c->works - works, c->launches - launches))
             continue;
         forget_chunk(s, chunk);
         c->launches = launches;

@@ -13,6 +13,7 @@ static const smp_backend_traits backends[SMP_N_BACKEND] = {
                           .sends_halves = true,
                           .has_tf32 = true,
                           .channels_last = true,
+                          .captures = true,
                           .picks_gemms = true},
 };
 #define NAME(ID, name) #name,

@@ -29,6 +29,7 @@ typedef struct smp_backend_traits {
     bool sends_halves;  /* in operators 16 bits travel between devices as they are, else as fp32 */
     bool has_tf32;      /* --help of smp-partition and smp-profile says so of cuda alone */
     bool channels_last; /* images may lie as [H, W, C] (graph/model/channels_last.c) */
+    bool captures;      /* its launches of a step can be made at once, as graphs */
     bool picks_gemms;   /* its library has several GEMM algorithms: plans say which are taken */
 } smp_backend_traits;
 

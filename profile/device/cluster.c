@@ -147,10 +147,20 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 
 static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 {
-    static const char *const keys[] = {
-        "smp",     "name",        "nodes",           "devices_per_node", "device",
-        "links",   "overlap",     "cores_per_node",  "core_switch_us",   "adapters_per_node",
-        "scatter", "host_memory", "keep_bytes_per_s"};
+    static const char *const keys[] = {"smp",
+                                       "name",
+                                       "nodes",
+                                       "devices_per_node",
+                                       "device",
+                                       "links",
+                                       "overlap",
+                                       "cores_per_node",
+                                       "core_switch_us",
+                                       "adapters_per_node",
+                                       "scatter",
+                                       "host_memory",
+                                       "keep_bytes_per_s",
+                                       "launch"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_document(yaml, "cluster", keys, SMP__COUNT(keys), &top));
@@ -171,6 +181,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
     SMP_TRY(read_count(top, "adapters_per_node", false, 0, MAX_CORES, &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(top, "cluster", &cluster->core_switch_us));
     SMP_TRY(smp_scatter_read(top, "cluster", &cluster->scatter));
+    SMP_TRY(smp_launch_costs_read(top, "cluster", &cluster->launch));
     node = smp_yaml_get(top, "keep_bytes_per_s");
     if (node)
         SMP_TRY(smp_yaml_bytes_per_s(node, "keep_bytes_per_s", &cluster->keep_bytes_per_s));

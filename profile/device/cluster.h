@@ -7,6 +7,7 @@
 #include "graph/base/arena.h"
 #include "graph/model/target.h"
 #include "profile/device/efficiency.h"
+#include "profile/device/launch_costs.h"
 
 typedef struct smp_device_spec {
     const char *name;
@@ -82,6 +83,7 @@ typedef struct smp_cluster {
     double core_switch_us; /* what it costs that a rank gets a core from another one */
     double keep_bytes_per_s; /* of a state that a core of a host hashes and writes to its memory in
                                 a second of its time; 0: not measured */
+    smp_launch_costs launch; /* of kernels, by the host of a device */
     int64_t host_memory_bytes; /* of a node, for all its ranks; 0: not known */
     double scatter; /* of an action's times: standard deviation over mean; 0: not known */
     const struct smp_cluster *of; /* whose devices these are groups of (smp_cluster_group); NULL */

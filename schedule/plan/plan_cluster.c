@@ -98,7 +98,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                        "host",
                                        "scatter",
                                        "host_memory",
-                                       "keep_bytes_per_s"};
+                                       "keep_bytes_per_s",
+                                       "launch"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -119,6 +120,7 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int ten
                                &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(map, what, &cluster->core_switch_us));
     SMP_TRY(smp_scatter_read(map, what, &cluster->scatter));
+    SMP_TRY(smp_launch_costs_read(map, what, &cluster->launch));
     if (smp_yaml_get(map, "keep_bytes_per_s"))
         SMP_TRY(smp__field_rate(map, what, "keep_bytes_per_s", false, &cluster->keep_bytes_per_s));
     if (smp_yaml_get(map, "host_memory"))

@@ -459,6 +459,18 @@ static void put_devices(writer *w, const smp_cluster *cluster)
     close_with(w, ']');
 }
 
+static void put_launch(writer *w, const smp_launch_costs *launch)
+{
+    if (launch->kernel_us <= 0.0)
+        return;
+    put_key(w, "launch");
+    open_with(w, '{');
+    put_double(w, "kernel_us", launch->kernel_us);
+    put_double(w, "graph_us", launch->graph_us);
+    put_double(w, "graph_kernel_us", launch->graph_kernel_us);
+    close_with(w, '}');
+}
+
 /* What the prediction assumed of the machine itself, not of groups of its devices: enough to
  * simulate the plan by itself and to score another one beside it. */
 static void put_cluster(writer *w, const smp_plan *plan)
@@ -482,6 +494,7 @@ static void put_cluster(writer *w, const smp_plan *plan)
         put_double(w, "scatter", cluster->scatter);
     if (cluster->keep_bytes_per_s > 0.0)
         put_double(w, "keep_bytes_per_s", cluster->keep_bytes_per_s);
+    put_launch(w, &cluster->launch);
     if (cluster->host_memory_bytes > 0)
         put_int(w, "host_memory", cluster->host_memory_bytes);
     put_int(w, "memory", memory);

@@ -179,9 +179,10 @@ expect_match out '^keeping the state of every step: 25\.9 ms more a step in the 
 expect_exit 0 smp-partition check kept.yaml --model "$SMP_EXAMPLES/gpt-small.yaml" --keep-every 10
 expect_match out '^keeping the state of every 10 steps: 2\.59 ms more'
 rate_of() { grep -oE 'keep_bytes_per_s: [0-9]+' "$1" || true; }
-sed -i -E '/^keep_bytes_per_s/d; s/^microbatch_size.*/&\nkeep_bytes_per_s: 123456789/' profile.yaml
+sed -i -E '/^keep_bytes_per_s/d; s/^microbatch_size.*/&\nkeep_bytes_per_s: 123456789\nlaunch: {kernel_us: 2, graph_us: 3, graph_kernel_us: 0.125}/' profile.yaml
 expect_exit 0 smp-partition good.yaml --cluster host.yaml --profile profile.yaml -n 1 --effort quick -o rate.yaml
 expect_equal 'the rate measured' "$(rate_of rate.yaml)" 'keep_bytes_per_s: 123456789'
+expect_match rate.yaml 'launch: \{kernel_us: 2, graph_us: 3, graph_kernel_us: 0\.125\}'
 sed '/^nodes/s/$/\nkeep_bytes_per_s: 2GB\/s/' host.yaml >own.yaml
 expect_exit 0 smp-partition good.yaml --cluster own.yaml --profile profile.yaml -n 1 --effort quick -o rate.yaml
 expect_equal 'its own rate' "$(rate_of rate.yaml)" 'keep_bytes_per_s: 2000000000'

@@ -64,7 +64,8 @@ expect_match one-without.err 'attention, .*: cuDNN has no plan for it'
 SMP_EMULATE_DNN=right expect_exit 0 smp-profile-emulated model.yaml --device cuda --dtype bf16 \
     --microbatch-size 2 -o profile.yaml
 backward='attention backward, bf16, 2 x 2/2 heads of 16, 12 causal 12, steps 96 96 96, 0.25'
-expect_match profile.yaml "product: \"$backward\", algorithm: \"cuDNN 9.19.0\", us: [0-9]"
+expect_match profile.yaml "product: \"$backward\", algorithm: \"cuDNN 9.19.0\", us: [0-9.]+, first_us: [0-9.]+}$"
+expect_match profile.yaml '^launch: \{kernel_us: [0-9.]+, graph_us: [0-9.]+, graph_kernel_us: [0-9.]+\}$'
 expect_match profile.yaml 'name: "h0.attn", .*, workspace_bytes: 133632,' # 4 x 128 x 128 and sums
 sed 's/cuDNN 9\.19\.0/tiled/' profile.yaml >tiled.yaml
 plan measured --profile profile.yaml

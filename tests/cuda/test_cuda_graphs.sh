@@ -105,5 +105,20 @@ expect_equal "forced" "$(cat forced.bits)" "$(cat slow.bits)"
 train costs 1 one.yaml --profile-out profile.yaml
 expect_no_match costs.err 'graphs'
 expect_equal "costs" "$(cat costs.bits)" "$(cat one.bits)"
+
+# What launches cost stands in the plan, and decides: there are no graphs for a driver that takes next to nothing,
+# nor for one that takes as long for a graph of kernels as for these.
+priced() { # name costs: one.yaml with them
+    sed "s/devices_per_node: 4,/&launch: {$2},/" one.yaml >"$1.yaml"
+    expect_match "$1.yaml" "launch: .*$2"
+    train "$1" 1 "$1.yaml"
+    expect_equal "$1" "$(cat "$1.bits")" "$(cat one.bits)"
+}
+priced dear 'kernel_us: 2.5, graph_us: 4, graph_kernel_us: 0.125'
+expect_match dear.err ', [0-9]+ graphs for [0-9]+ launches a step'
+priced quick 'kernel_us: 0.001, graph_us: 0.001, graph_kernel_us: 0'
+expect_no_match quick.err 'graphs'
+priced useless 'kernel_us: 2.5, graph_us: 4, graph_kernel_us: 2.5'
+expect_no_match useless.err 'graphs'
 SMP_GRAPHS=yes expect_bad 'SMP_GRAPHS=yes: expected on or off' smp-run-emulated one.yaml --device cuda --data text.txt
 finish

@@ -160,6 +160,13 @@ static smp_status fake_keeping(void *context, double *bytes_per_s)
     return SMP_OK;
 }
 
+static smp_status fake_launches(void *context, smp_launch_costs *costs)
+{
+    (void)context;
+    *costs = (smp_launch_costs){2.5, 6.1234567, 0.125};
+    return SMP_OK;
+}
+
 static smp_status fake_core_switch(void *context, int turns, double *us)
 {
     (void)context;
@@ -181,6 +188,7 @@ static smp_probe make_probe(fake *f)
                        .time_reduce = fake_reduce,
                        .time_core_switch = fake_core_switch,
                        .time_keeping = fake_keeping,
+                       .time_launches = fake_launches,
                        .sync = fake_sync};
 }
 
@@ -285,6 +293,8 @@ static void test_measure_takes_medians_of_distinct_ops(void **state)
     assert_int_equal(p->op[0].weight_bytes, 4 * 72);
     assert_true(fabs(p->optimizer_bytes_per_s / 2e9 - 1) < 1e-9);
     assert_true(fabs(p->reduce_bytes_per_s / 8e9 - 1) < 1e-9);
+    assert_true(p->launch.kernel_us == 2.5 && p->launch.graph_us == 6.123);
+    assert_true(p->launch.graph_kernel_us == 0.125);
     assert_true(p->fingerprint == graph->fingerprint);
     assert_string_equal(p->device, "fake");
     assert_int_equal(p->link[SMP_LINK_INTRA_NODE].n_point, 0);
@@ -407,7 +417,7 @@ static void test_measure_inference_runs_forward_only(void **state)
         assert_int_equal(p->op[i].stash_bytes, 0);
     }
     assert_true(p->optimizer_bytes_per_s == 0);
-    assert_true(p->keep_bytes_per_s == 1.5e9);
+    assert_true(p->keep_bytes_per_s == 1.5e9 && p->launch.kernel_us == 0);
     assert_true(p->core_switch_us >= 10 && p->core_switch_us == floor(p->core_switch_us));
     smp_profile_destroy(p);
     smp_graph_destroy(graph);

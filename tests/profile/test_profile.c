@@ -66,7 +66,8 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .reduce_bytes_per_s = 1e10 / 7,
                            .core_switch_us = link ? 1e3 / 7 : 0,
                            .keep_bytes_per_s = link ? 1.5e9 : 0,
-                           .scatter = link ? 1.0 / 7 : 0};
+                           .scatter = link ? 1.0 / 7 : 0,
+                           .launch = {link ? 2.5 : 0, link ? 1e2 / 7 : 0, link ? 0.125 : 0}};
     if (link)
         profile.products = (smp_gemm_choices){"A GPU", "a library", 2, choice};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
@@ -108,6 +109,7 @@ static void round_trip(bool link)
     assert_true(read->core_switch_us == written.core_switch_us);
     assert_true(read->keep_bytes_per_s == written.keep_bytes_per_s);
     assert_true(read->scatter == written.scatter);
+    assert_memory_equal(&read->launch, &written.launch, sizeof read->launch);
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);
         assert_cost_equal(&read->op[i], &written.op[i]);
@@ -230,6 +232,8 @@ static const broken broken_files[] = {
     {10, "optimizer_bytes_per_s: 1e-320", "10:24", "optimizer_bytes_per_s"},
     {10, "core_switch_us: -1", "10:17", "core_switch_us"},
     {10, "reduce_bytes_per_s: 1e-320", "10:21", "reduce_bytes_per_s"},
+    {10, "launch: {kernel_us: 2, graph_us: 3}", "10:9", "'graph_kernel_us' is missing"},
+    {10, "launch: {kernel_us: 2, graph_us: 3, kernel: 0}", "10:37", "kernel_us"},
     {10,
      "links: {intra_node: {latency_us: 1, bytes_per_s: 1, points: [{bytes: 8, us: 1}, "
      "{bytes: 8, us: 2}]}}",
@@ -319,7 +323,7 @@ static void test_profile_makes_a_cluster(void **state)
     smp_cluster_destroy(c);
     assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
     assert_true(c->core_switch_us == profile.core_switch_us);
-    assert_true(c->scatter == profile.scatter);
+    assert_true(c->scatter == profile.scatter && c->launch.kernel_us == 2.5);
     assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
     assert_true(c->host.bytes_per_s == 0); /* a CPU's memory is the host's */
     smp_cluster_destroy(c);

@@ -164,7 +164,7 @@ static void test_write_costs_of_many_steps(void **state)
     smp_finalize(job);
 }
 
-/* A run does not measure what its plan may know of shared cores. */
+/* A run does not measure what its plan may know of shared cores and of launches. */
 static void test_write_costs_keeps_the_core_switch(void **state)
 {
     (void)state;
@@ -179,7 +179,9 @@ static void test_write_costs_keeps_the_core_switch(void **state)
         take_step(job);
         profile = written(job, made);
         assert_true(profile->core_switch_us == (round == 0 ? 0 : 33.5));
+        assert_true(profile->launch.kernel_us == (round == 0 ? 0 : 2.5));
         profile->core_switch_us = 33.5;
+        profile->launch = (smp_launch_costs){2.5, 6, 0.125};
         must(smp_profile_write(profile, path));
         options.planning.profile = path;
         smp_profile_destroy(profile);

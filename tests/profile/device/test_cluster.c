@@ -98,15 +98,19 @@ static void test_cluster_fills_in_defaults(void **state)
     assert_int_equal(c->cores_per_node, 2);
     assert_true(c->device[0].flops_bf16 == 0);
     assert_true(c->inter_node.latency_us == 1 && c->inter_node.bytes_per_s == 1e9);
+    assert_true(c->launch.kernel_us == 0);
     smp_cluster_destroy(c);
 
     assert_int_equal(
         read_text("smp: 1\nnodes: 1\ndevices_per_node: 1\ncore_switch_us: 12.5\nscatter: 0.25\n"
-                  "host_memory: 64GiB\n" DEVICE,
+                  "host_memory: 64GiB\nlaunch: {kernel_us: 2, graph_us: 6, graph_kernel_us: "
+                  "0.25}\n" DEVICE,
                   &c),
         SMP_OK);
     assert_true(c->core_switch_us == 12.5 && c->scatter == 0.25);
     assert_true(c->host_memory_bytes == INT64_C(64) << 30);
+    assert_true(c->launch.kernel_us == 2 && c->launch.graph_us == 6);
+    assert_true(c->launch.graph_kernel_us == 0.25);
     assert_true(smp_link_us(smp_cluster_link(c, 0, 0), 1000) >= 0);
     smp_cluster_destroy(c);
 }

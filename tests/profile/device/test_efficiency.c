@@ -316,6 +316,80 @@ static void test_host_counts_for_a_whole_pass(void **state)
     smp_graph_destroy(graph);
 }
 
+/* A pass of a model with something random in its middle: so long, and twice that of backward. */
+static void passes_us(const smp_efficiency *e, smp_launch_costs launch, double *forward,
+                      double *backward)
+{
+    static const char model[] = "smp: 1\nname: m\ninputs: {x: {dtype: fp32, shape: [8]}, y: "
+                                "{dtype: fp32, shape: [8]}}\nops:\n"
+                                "  - {op: linear, name: a, in: x, out: h, features: 8}\n"
+                                "  - {op: relu, name: r, in: h, out: h}\n"
+                                "  - {op: dropout, name: d, in: h, out: h, p: 0.5}\n"
+                                "  - {op: linear, name: b, in: h, out: h, features: 8}\n"
+                                "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
+    const smp_device_spec device = {.name = "d",
+                                    .memory_bytes = 1 << 30,
+                                    .flops_fp32 = PEAK,
+                                    .bytes_per_s = 1e12,
+                                    .efficiency = e};
+    const smp_cluster cluster = {
+        .name = "c", .nodes = 1, .devices_per_node = 1, .device = &device, .launch = launch};
+    smp_graph *graph;
+    smp_costs *costs;
+    assert_int_equal(smp_graph_parse("m.yaml", model, sizeof model - 1, &graph), SMP_OK);
+    assert_int_equal(
+        smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_FP32}), SMP_OK);
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, 1, &costs), SMP_OK);
+    *forward = *backward = 0;
+    for (int i = 0; i < graph->n_op; i++) {
+        *forward += costs->op[i].forward_us;
+        *backward += costs->op[i].backward_us;
+    }
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* Where a job would capture its launches the host takes a graph's launch for each stretch: two, on
+ * either side of what is random, whose calls are launched one by one. */
+static void test_host_launches_graphs(void **state)
+{
+    smp_efficiency e = smp_efficiency_ideal;
+    double forward, backward, device_us[2];
+    (void)state;
+    passes_us(&e, (smp_launch_costs){0}, &device_us[0], &device_us[1]);
+    assert_true(device_us[0] < 10 && device_us[1] < 15);
+    e.host_us = 100;
+    passes_us(&e, (smp_launch_costs){0}, &forward, &backward); /* assumed: 3 us each */
+    assert_near(forward, 100 + 2 * 3);
+    assert_near(backward, 100 + 2 * 3);
+    passes_us(&e, (smp_launch_costs){20, 15, 0.5}, &forward, &backward);
+    assert_near(forward, 100 + 2 * 15 + 4 * 0.5);
+    assert_near(backward, 100 + 2 * 15 + 5 * 0.5); /* b's two halves, a's weights alone */
+    passes_us(&e, (smp_launch_costs){20, 50, 0.5}, &forward, &backward); /* graphs cost more */
+    assert_near(forward, 5 * 100);
+    assert_near(backward, 6 * 100);
+    passes_us(&e, (smp_launch_costs){0.1, 0.1, 0}, &forward, &backward); /* not for the launches */
+    assert_near(forward, 5 * 100);
+    e.host_us = 0.001;
+    passes_us(&e, (smp_launch_costs){0}, &forward, &backward);
+    assert_true(forward == device_us[0] && backward == device_us[1]);
+}
+
+/* The rule that estimates and the executor share. */
+static void test_graphs_pay(void **state)
+{
+    static const smp_launch_costs measured = {2, 6, 0.25};
+    (void)state;
+    assert_true(smp_graphs_pay(NULL, 2, 10, 60) && !smp_graphs_pay(NULL, 2, 10, 61)); /* 3 us */
+    assert_true(smp_graphs_pay(&(smp_launch_costs){0}, 2, 10, 60));
+    assert_false(smp_graphs_pay(NULL, 2, 10, 0));  /* no times are known */
+    assert_false(smp_graphs_pay(NULL, 10, 10, 1)); /* a graph for each is no gain */
+    assert_true(smp_graphs_pay(&measured, 2, 10, 40) && !smp_graphs_pay(&measured, 2, 10, 41));
+    assert_false(smp_graphs_pay(&measured, 3, 10, 40)); /* 18 + 2.5 us for 20 */
+    assert_near(smp_graphs_us(&measured, 3, 10), 20.5);
+    assert_near(smp_graphs_us(NULL, 3, 10), 9);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -345,6 +419,8 @@ int main(void)
         cmocka_unit_test(test_descriptions_name_descriptions),
         cmocka_unit_test(test_broken_descriptions),
         cmocka_unit_test(test_host_counts_for_a_whole_pass),
+        cmocka_unit_test(test_host_launches_graphs),
+        cmocka_unit_test(test_graphs_pay),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

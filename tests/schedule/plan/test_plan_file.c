@@ -351,7 +351,8 @@ static void test_plan_file_core_switch(void **state)
     (void)state;
     char *text =
         edited("cores_per_node: 0,", "cores_per_node: 1, core_switch_us: 0.1, scatter: 0.02, "
-                                     "host_memory: 123456, keep_bytes_per_s: 1500000000,");
+                                     "host_memory: 123456, keep_bytes_per_s: 1500000000, launch: "
+                                     "{kernel_us: 2, graph_us: 6.5, graph_kernel_us: 0.25},");
     smp_plan *plan = parse(text), *again = NULL, *without = parse(good);
     smp_text written = {0}, plain = {0};
     assert_true(plan->cluster->core_switch_us == 0.1 && plan->cluster->scatter == 0.02);
@@ -361,9 +362,12 @@ static void test_plan_file_core_switch(void **state)
     assert_true(again->cluster->core_switch_us == 0.1 && again->cluster->scatter == 0.02);
     assert_true(again->cluster->host_memory_bytes == 123456);
     assert_true(again->cluster->keep_bytes_per_s == 1.5e9);
+    assert_true(again->cluster->launch.kernel_us == 2 && again->cluster->launch.graph_us == 6.5);
+    assert_true(again->cluster->launch.graph_kernel_us == 0.25);
     assert_int_equal(SMP_OK, smp_plan_format(without, &plain));
     assert_null(strstr(plain.data, "core_switch_us"));
     assert_null(strstr(plain.data, "scatter"));
+    assert_null(strstr(plain.data, "launch"));
     assert_null(strstr(plain.data, "host_memory"));
     free(text);
     smp_text_free(&written);
