@@ -81,18 +81,13 @@ static bool place_next(smp__probe_state *p)
     return ok;
 }
 
-static bool place_buffers(smp__probe_state *p)
+static bool place_with(smp__probe_state *p, const smp_op_needs *needs, int64_t workspace_bytes)
 {
     smp__places *at = &p->place;
     int64_t *set = &at->set_bytes, *shared = &at->shared_bytes;
-    smp_op_needs needs;
     bool ok = true;
-    smp_op_needs_get(p->graph, p->op, p->batch, &needs);
-    *at = (smp__places){.workspace_bytes = needs.workspace_bytes};
-    if (p->device->products && needs.measured_workspace_bytes <= p->memory_limit / 2 &&
-        needs.measured_workspace_bytes > needs.workspace_bytes)
-        at->workspace_bytes = needs.measured_workspace_bytes;
-    if (__builtin_mul_overflow(needs.aux_bytes, p->batch, &at->aux_bytes))
+    *at = (smp__places){.workspace_bytes = workspace_bytes};
+    if (__builtin_mul_overflow(needs->aux_bytes, p->batch, &at->aux_bytes))
         return false;
     for (int i = 0; i < p->op->n_in && ok; i++) {
         ok = smp__probe_place(set, in_bytes(p, i), &at->in[i]);
@@ -332,6 +327,30 @@ static void count_sets(smp__probe_state *p)
     }
 }
 
+static int64_t pool_bytes(const smp__probe_state *p)
+{
+    return p->place.shared_bytes + p->sets * p->place.set_bytes;
+}
+
+/* With the workspace of every way to compute the op, if half of the memory has room for that, and
+ * all of it for the op's buffers besides; else with that of our way. */
+static bool place_buffers(smp__probe_state *p)
+{
+    smp_op_needs needs;
+    smp_op_needs_get(p->graph, p->op, p->batch, &needs);
+    const int64_t most = p->device->products ? needs.measured_workspace_bytes : 0;
+    if (most > needs.workspace_bytes && most <= p->memory_limit / 2 &&
+        place_with(p, &needs, most)) {
+        count_sets(p);
+        if (pool_bytes(p) <= p->memory_limit)
+            return true;
+    }
+    const bool ok = place_with(p, &needs, needs.workspace_bytes);
+    if (ok)
+        count_sets(p);
+    return ok;
+}
+
 /* Visits all sets, but not in the order of their addresses, which a prefetcher would follow. */
 static int stride(int sets)
 {
@@ -418,10 +437,9 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     if (!place_buffers(p))
         return smp_fail_at(smp_op_where(graph, op), "op '%s': its buffers have no 64-bit size",
                            op->name);
-    count_sets(p);
     if (p->device->products)
         p->device->products(p->device_context)->workspace_bytes = p->place.workspace_bytes;
-    status = smp__probe_pool(p, p->place.shared_bytes + p->sets * p->place.set_bytes);
+    status = smp__probe_pool(p, pool_bytes(p));
     if (status != SMP_OK)
         return smp_fail_context(status, "op '%s'", op->name);
     status = fill_sets(p);

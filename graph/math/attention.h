@@ -204,7 +204,12 @@ static inline int64_t smp__attention_head(const smp__attention *at, int part, in
 }
 
 smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op);
+/* smp__attention_dnn_bytes of an operator whose backward a library may do: in training, in 16 bits,
+ * and with gradients of q, k and v, which cuDNN makes together. Else 0. */
+int64_t smp__attention_library_bytes(const smp_graph *graph, const smp_op *op,
+                                     const smp__attention *at, int64_t batch);
 /* Is backward by a library, as the graph's `products` say? */
-bool smp__attention_asks_dnn(const smp_graph *graph, const smp__attention *at, int64_t batch);
+bool smp__attention_asks_dnn(const smp_graph *graph, const smp_op *op, const smp__attention *at,
+                             int64_t batch);
 
 #endif

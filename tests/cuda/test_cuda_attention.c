@@ -39,6 +39,7 @@ typedef struct run {
     array in[3], din[3], out, dout, aux, workspace;
 } run;
 
+/* Its last op is the attention, whose q, k and v all take gradients. */
 static smp_graph *make_graph(const setup *is, share of)
 {
     char text[1024], more[64] = "";
@@ -53,17 +54,22 @@ static smp_graph *make_graph(const setup *is, share of)
     if (is->packed)
         snprintf(text, sizeof text,
                  "smp: 1\nname: t\ninputs:\n  x: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
-                 "  - {op: attention, name: op, in: x, out: z, heads: %lld, causal: %s}\n",
-                 t, 3 * d, (long long)is->heads, is->causal ? "true" : "false");
+                 "  - {op: linear, name: p, in: x, out: y, features: %lld}\n"
+                 "  - {op: attention, name: op, in: y, out: z, heads: %lld, causal: %s}\n",
+                 t, 3 * d, 3 * d, (long long)is->heads, is->causal ? "true" : "false");
     else
         snprintf(
             text, sizeof text,
             "smp: 1\nname: t\ninputs:\n  q: {dtype: float32, shape: [%lld, %lld]}\n"
             "  k: {dtype: float32, shape: [%lld, %lld]}\n"
             "  v: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
+            "  - {op: linear, name: pq, in: q, out: q, features: %lld}\n"
+            "  - {op: linear, name: pk, in: k, out: k, features: %lld}\n"
+            "  - {op: linear, name: pv, in: v, out: v, features: %lld}\n"
             "  - {op: attention, name: op, in: [q, k, v], out: z, heads: %lld, kv_heads: %lld, "
             "causal: %s%s}\n",
-            t, d, k, e, k, e, (long long)is->heads, kv_heads, is->causal ? "true" : "false", more);
+            t, d, k, e, k, e, d, e, e, (long long)is->heads, kv_heads,
+            is->causal ? "true" : "false", more);
     smp_graph *graph = NULL;
     check(smp_graph_parse("m.yaml", text, strlen(text), &graph));
     check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, is->precision}));
@@ -71,10 +77,15 @@ static smp_graph *make_graph(const setup *is, share of)
     return graph;
 }
 
+static const smp_op *attention_of(const smp_graph *graph)
+{
+    return &graph->op[graph->n_op - 1];
+}
+
 static run open_share(const setup *is, share of, int shift)
 {
     run r = {.is = *is, .of = of, .graph = make_graph(is, of)};
-    r.op = &r.graph->op[0];
+    r.op = attention_of(r.graph);
     r.kernels = smp_op_cuda_kernels(r.op->kind);
     assert_non_null(r.kernels);
     r.at = smp__attention_of(r.graph, r.op);
@@ -519,9 +530,9 @@ static void test_cuda_attention_leaves_unwanted_gradients(void **state)
 static void expect_refusal(const setup *is, const char *part)
 {
     smp_graph *graph = make_graph(is, (share){0});
-    const smp_op_kernels *kernels = smp_op_cuda_kernels(graph->op[0].kind);
+    const smp_op_kernels *kernels = smp_op_cuda_kernels(attention_of(graph)->kind);
     void *kept = NULL;
-    smp_status status = kernels->prepare(graph, &graph->op[0], is->batch, &cuda, &kept);
+    smp_status status = kernels->prepare(graph, attention_of(graph), is->batch, &cuda, &kept);
     assert_int_not_equal(status, SMP_OK);
     assert_non_null(strstr(smp_last_error(), part));
     smp_graph_destroy(graph);

@@ -238,11 +238,22 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         smp__attention_half_needs(&at, batch, needs);
 }
 
-bool smp__attention_asks_dnn(const smp_graph *graph, const smp__attention *at, int64_t batch)
+int64_t smp__attention_library_bytes(const smp_graph *graph, const smp_op *op,
+                                     const smp__attention *at, int64_t batch)
+{
+    if (!graph->training || !smp_precision_is_half(graph->target.precision))
+        return 0;
+    for (int i = SMP__Q; i <= SMP__V; i++)
+        if (!smp__in(graph, op, at->input[i])->needs_grad)
+            return 0;
+    return smp__attention_dnn_bytes(at, batch);
+}
+
+bool smp__attention_asks_dnn(const smp_graph *graph, const smp_op *op, const smp__attention *at,
+                             int64_t batch)
 {
     char about[SMP__CHOICE_ABOUT];
-    if (!graph->training || !smp_precision_is_half(graph->target.precision) ||
-        smp__attention_dnn_bytes(at, batch) == 0)
+    if (smp__attention_library_bytes(graph, op, at, batch) == 0)
         return false;
     smp__attention_about(about, SMP__ATTENTION_BACKWARD, graph->target.precision, at, batch);
     const char *algorithm = smp_gemm_choices_find(graph->products, about);
@@ -260,9 +271,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
     int64_t bias_bytes = at.heads * (at.queries + at.keys - 1) * (int64_t)sizeof(float);
     int64_t part_bytes = smp__attention_bias_parts(&at) * (int64_t)sizeof(float);
-    int64_t sum_bytes = 0, dnn_bytes = 0;
-    if (graph->training && smp_dtype_is_half(smp__in(graph, op, 0)->dtype))
-        dnn_bytes = smp__attention_dnn_bytes(&at, batch);
+    const int64_t dnn_bytes = smp__attention_library_bytes(graph, op, &at, batch);
+    int64_t sum_bytes = 0;
     if (smp_dtype_is_half(smp__in(graph, op, 0)->dtype) && smp__attention_dq_floats(&at, batch) > 0)
         sum_bytes =
             (4 + smp__attention_dq_floats(&at, batch) + smp__attention_dq_turns(&at, batch)) *
@@ -280,7 +290,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     };
     if (dnn_bytes <= needs->workspace_bytes)
         return;
-    if (smp__attention_asks_dnn(graph, &at, batch))
+    if (smp__attention_asks_dnn(graph, op, &at, batch))
         needs->workspace_bytes = dnn_bytes;
     needs->measured_workspace_bytes = dnn_bytes;
 }

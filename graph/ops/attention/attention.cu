@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 }
 
 /* Do calls have the workspace of a backward by cuDNN? */
-static bool has_dnn_workspace(const smp_cuda *cuda, const smp_graph *graph,
+static bool has_dnn_workspace(const smp_cuda *cuda, const smp_graph *graph, const smp_op *op,
                               const smp__attention *at, int64_t batch)
 {
-    const int64_t bytes = smp__attention_dnn_bytes(at, batch);
-    return smp__attention_asks_dnn(graph, at, batch) ||
-           (graph->training && bytes > 0 && bytes <= cuda->products->workspace_bytes);
+    const int64_t bytes = smp__attention_library_bytes(graph, op, at, batch);
+    return smp__attention_asks_dnn(graph, op, at, batch) ||
+           (bytes > 0 && bytes <= cuda->products->workspace_bytes);
 }
 
 /* *state: forward's choice (attention_choice.cuh), which is not the operator's; NULL: the tiled
@@ -171,7 +171,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                            op->name);
     if (only_dnn)
         choice->ways = ATTENTION_BY_DNN + 1;
-    if (choice && has_dnn_workspace(cuda, graph, &at, batch))
+    if (choice && has_dnn_workspace(cuda, graph, op, &at, batch))
         SMP_TRY(attention_choose_backward(cuda, at, batch, only_dnn, attention_ways_of(choice)));
     *state = choice;
     return SMP_OK;
