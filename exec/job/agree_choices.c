@@ -46,6 +46,31 @@ static void join(smp__choice *own, const smp__choice *other)
         memcpy(own->why, other->why, sizeof own->why);
 }
 
+static bool is_first(const smp__choice *all, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (strcmp(all[k].about, all[i].about) == 0)
+            return false;
+    return true;
+}
+
+/* As many lines as there is room for. */
+static void note_ways(const smp__choice *all, int total, char *lines, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < total; i++) {
+        const int way = smp__choice_way(&all[i]);
+        if (way >= SMP__CHOICE_NAMES || all[i].name[way][0] == '\0' || !is_first(all, i))
+            continue;
+        const int n =
+            snprintf(lines + used, size - used, "product %s: %s\n", all[i].about, all[i].name[way]);
+        if ((size_t)n >= size - used)
+            break;
+        used += (size_t)n;
+    }
+    lines[used] = '\0';
+}
+
 /* The first of all ranks, so that every rank has the same note. */
 static smp_status note(smp *s)
 {
@@ -62,6 +87,7 @@ static smp_status note(smp *s)
     if (i < total)
         snprintf(s->setup->found->device_note + used, sizeof s->setup->found->device_note - used,
                  "%s%s: %s", used > 0 ? "; " : "", all[i].about, all[i].why);
+    note_ways(all, total, s->setup->found->ways, sizeof s->setup->found->ways);
     free(all);
     return SMP_OK;
 }

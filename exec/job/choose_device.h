@@ -9,6 +9,7 @@ struct smp__found {
     char device_note[512];    /* why not a better one ("auto"), or empty */
     char transport_note[512]; /* what the better ones said, or empty */
     char products_note[512];  /* why they are not computed as the plan says, or empty */
+    char ways[1024];          /* which were taken of choices with names: lines of a receipt */
     int64_t free_bytes;       /* of the device before the arena was reserved */
     int sharers;              /* ranks that compute on it */
     int64_t library_bytes;    /* that libraries took in the warm-up; 0: not measured */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/job/choose_device.h"
+#include "exec/job/setup.h"
 #include "exec/state/handle.h"
 #include "exec/state/progress.h"
 #include "exec/checkpoint/checkpoint_folder.h"
@@ -73,6 +75,61 @@ static void add_bits(smp_text *text, const smp *s)
                     smp_wire_is_bf16(plan->sharding) ? "bf16" : "fp32");
 }
 
+static int compare_choices(const void *left, const void *right)
+{
+    const smp_gemm_choice *a = left, *b = right;
+    return strcmp(a->product, b->product);
+}
+
+/* "product NAME: ALGORITHM"; a library's bytes, after a colon, as a hash. */
+static void put_choice(const smp_gemm_choice *choice, smp_text *text)
+{
+    const size_t words = strcspn(choice->algorithm, ":");
+    const char *bytes = choice->algorithm + words;
+    smp_text_append(text, "product %s: %.*s", choice->product, (int)words, choice->algorithm);
+    if (*bytes)
+        smp_text_append(text, " (%08x)", (unsigned)smp_hash(0, bytes, strlen(bytes)));
+    smp_text_append(text, "\n");
+}
+
+/* By name, which all ranks and all pipelines have in one order; attention's are the first. */
+static smp_status list_products(const smp *s, smp_arena *arena, smp_text *text)
+{
+    const smp_gemms *products = s->device->products(s->device_context);
+    smp_gemm_choices used = {0};
+    SMP_TRY(smp_gemms_choices(products, "", arena, &used));
+    smp_gemm_choice *sorted = SMP_ARENA_NEW(arena, smp_gemm_choice, (size_t)used.n);
+    if (!sorted)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < used.n; i++)
+        sorted[i] = used.choice[i];
+    qsort(sorted, (size_t)used.n, sizeof *sorted, compare_choices);
+    smp_text_append(text, "library %s\n%s", used.library, s->setup->found->ways);
+    for (int i = 0; i < used.n; i++)
+        put_choice(&sorted[i], text);
+    return SMP_OK;
+}
+
+/* As many whole lines as fit so many bytes. */
+static smp_status put_products(const smp *s, size_t room, smp_text *text)
+{
+    smp_text lines = {0};
+    if (!s->device->products)
+        return SMP_OK;
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? list_products(s, arena, &lines) : SMP_ERR_NO_MEMORY;
+    for (const char *at = lines.data, *end; at && (end = strchr(at, '\n')); at = end + 1) {
+        const size_t length = (size_t)(end + 1 - at);
+        if (length > room)
+            break;
+        smp_text_append(text, "%.*s", (int)length, at);
+        room -= length;
+    }
+    smp_text_free(&lines);
+    smp_arena_destroy(arena);
+    return status;
+}
+
 smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
 {
     smp_text text = {0}, splits = {0};
@@ -88,6 +145,8 @@ smp_status smp__receipt_make(smp *s, const char *options, const smp_data *data)
     }
     if (status == SMP_OK && text.length + splits.length < SMP__RECEIPT_BYTES)
         smp_text_append(&text, "%s", splits.data ? splits.data : ""); /* else the hash alone */
+    if (status == SMP_OK && text.length < SMP__RECEIPT_BYTES)
+        status = put_products(s, SMP__RECEIPT_BYTES - 1 - text.length, &text);
     if (status == SMP_OK && (text.failed || splits.failed))
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && text.length >= SMP__RECEIPT_BYTES)
@@ -105,7 +164,7 @@ static void say_bits(const smp__receipts *of)
 {
     static const char *const words[] = {"microbatch-size", "gradient-blocks", "tensor",
                                         "splitting",       "precision",       "state-precision",
-                                        "gradient-wire"};
+                                        "gradient-wire",   "library"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char had[VALUE_BYTES], has[VALUE_BYTES];
         if (!is_other(of->loaded, of->own, words[i], had, has))
@@ -116,6 +175,44 @@ static void say_bits(const smp__receipts *of)
             fprintf(stderr, "smp-run: %s %s, the run that is resumed had %s: bits will differ\n",
                     words[i], has, had);
     }
+}
+
+/* The algorithm of a product in the lines of a receipt; NULL: it does not say. */
+static const char *find_product(const char *receipt, const char *product, size_t name,
+                                size_t *length)
+{
+    for (const char *at = receipt; (at = smp__receipt_value(at, "product", length)); at += *length)
+        if (*length > name + 2 && strncmp(at, product, name + 2) == 0) {
+            *length -= name + 2;
+            return at + name + 2;
+        }
+    return NULL;
+}
+
+/* Products that both name, and by other algorithms: the first, and how many more. */
+static void say_products(const smp__receipts *of)
+{
+    size_t length, has_length;
+    int others = 0;
+    char first[3 * VALUE_BYTES] = "";
+    for (const char *at = of->loaded; (at = smp__receipt_value(at, "product", &length));
+         at += length) {
+        const char *colon = strstr(at, ": ");
+        if (!colon || colon >= at + length)
+            continue;
+        const size_t name = (size_t)(colon - at), had_length = length - name - 2;
+        const char *has = find_product(of->own, at, name, &has_length);
+        if (!has || (has_length == had_length && strncmp(has, colon + 2, had_length) == 0))
+            continue;
+        if (others++ == 0)
+            snprintf(first, sizeof first, "%.*s: %.*s, the run that is resumed had %.*s", (int)name,
+                     at, (int)has_length, has, (int)had_length, colon + 2);
+    }
+    if (others > 1)
+        fprintf(stderr, "smp-run: %s (the first of %d such products): bits will differ\n", first,
+                others);
+    else if (others == 1)
+        fprintf(stderr, "smp-run: %s: bits will differ\n", first);
 }
 
 smp_status smp__receipt_compare(const smp *s, bool another_batch)
@@ -135,6 +232,8 @@ smp_status smp__receipt_compare(const smp *s, bool another_batch)
     }
     if (prints)
         say_bits(of);
+    if (prints)
+        say_products(of);
     if (prints && is_other(had_all, has_all, "data", had, has))
         fprintf(stderr, "smp-run: --data is not what the run that is resumed had\n");
     return SMP_OK;

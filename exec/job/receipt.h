@@ -3,6 +3,7 @@
  *   option lr 0.003        of the command line, or of the run that was resumed
  *   batch 64               samples in a step
  *   microbatch-size 8      and others that decide the bits of a step
+ *   product attention, bf16, ...: cuDNN 9.19.0   how a GPU computes it, of as many as fit
  *   split h*.mlp.fc:columns   how ops are split, unless that takes too many lines
  *   data 4215 0123..ef     bytes of the files, a hash of their heads and tails */
 #ifndef SMP_EXEC_JOB_RECEIPT_H

@@ -18,13 +18,21 @@
 
 #include "graph/base/status.h"
 
-enum { SMP__CHOICE_ABOUT = 160, SMP__CHOICE_WHY = 192, SMP__CHOICE_WAYS = 32 };
+enum {
+    SMP__CHOICE_ABOUT = 160,
+    SMP__CHOICE_WHY = 192,
+    SMP__CHOICE_WAYS = 32,
+    SMP__CHOICE_NAMES = 2,
+    SMP__CHOICE_NAME = 32
+};
 
 /* One on a rank for all operators that compute the same: what is costly to make is made once. */
 typedef struct smp__choice {
     char about[SMP__CHOICE_ABOUT]; /* what is computed, of which sizes and types: equal texts on two
                                       ranks are one choice */
     int ways;
+    /* What checkpoints call the first ways; empty: they do not say which was taken. */
+    char name[SMP__CHOICE_NAMES][SMP__CHOICE_NAME];
     uint32_t refused;          /* bit i: way i; once agreed, of any rank */
     char why[SMP__CHOICE_WHY]; /* of the first refusal here; empty: none */
     const float *differs;      /* memory that the host can read, written by the device in a run:

@@ -94,6 +94,35 @@ weights ours-back-bad back-wrong
 same ours-back-bad ours
 [ "$(cat ours.weights)" != "$(cat back.weights)" ] || fail "cuDNN was not used backward"
 
+# What a checkpoint was made by is said where another way is taken, forward and backward; not else, nor of one that does
+# not say.
+goes_on() { # PLAN CUDNN FROM STEPS: a job that goes on with the states of FROM, whose lines of products are in `said`
+    rm -rf resumed
+    cp -r "$3" resumed
+    expect_exit 0 env SMP_EMULATE_DNN="$2" smp-run-emulated "$1.yaml" --device cuda --data text.txt --checkpoint resumed \
+        --resume --steps "$4"
+    grep 'the run that is resumed had' err >said || true
+}
+forward=${backward/attention backward/attention}
+expect_exit 0 env SMP_EMULATE_DNN=right smp-run-emulated measured1.yaml --device cuda --data text.txt --steps 1 \
+    --checkpoint by-dnn
+expect_exit 0 env SMP_EMULATE_DNN=right smp-run-emulated ours1.yaml --device cuda --data text.txt --steps 1 \
+    --checkpoint by-ours
+goes_on measured1 right by-dnn 2
+expect_equal "nothing is other" "$(cat said)" ''
+goes_on measured1 back-wrong by-dnn 2
+expect_equal "backward by ours" "$(cat said)" \
+    "smp-run: $backward: tiled, the run that is resumed had cuDNN 9.19.0: bits will differ"
+goes_on measured1 right by-ours 2
+expect_equal "backward by cuDNN" "$(cat said)" \
+    "smp-run: $backward: cuDNN 9.19.0, the run that is resumed had tiled: bits will differ"
+goes_on measured1 '' by-dnn 2
+expect_equal "both by ours" "$(cat said)" \
+    "smp-run: $forward: tiled, the run that is resumed had cuDNN 9.19.0 (the first of 2 such products): bits will differ"
+expect_exit 0 smp-run-emulated ours1.yaml --device cpu --data text.txt --steps 1 --checkpoint by-cpu
+goes_on measured1 right by-cpu 2
+expect_equal "a state that does not say" "$(grep -c attention said)" 0
+
 # One rank refuses it, for whatever reason: all take ours, and forward is not concerned.
 plans=measured
 for reason in wrong tail fails no-plan large; do

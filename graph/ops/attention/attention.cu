@@ -173,6 +173,8 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
         choice->ways = ATTENTION_BY_DNN + 1;
     if (choice && has_dnn_workspace(cuda, graph, op, &at, batch))
         SMP_TRY(attention_choose_backward(cuda, at, batch, only_dnn, attention_ways_of(choice)));
+    else if (choice && smp__attention_library_bytes(graph, op, &at, batch) > 0)
+        SMP_TRY(attention_list_tiled(cuda, at, batch));
     *state = choice;
     return SMP_OK;
 }

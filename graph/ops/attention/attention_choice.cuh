@@ -78,8 +78,11 @@ static smp_status attention_choose(const smp_cuda *cuda, const smp__attention &a
     bool is_new;
     smp__attention_about(about, "attention", cuda->precision, &at, batch);
     SMP_TRY(smp__choice_find(cuda->choices, about, out, &is_new));
-    return is_new ? attention_add_ways(cuda, *out, smp__dnn_attention_create(cuda, &at, batch))
-                  : SMP_OK;
+    if (!is_new)
+        return SMP_OK;
+    smp__dnn_name((*out)->name[ATTENTION_BY_DNN]);
+    snprintf((*out)->name[ATTENTION_TILED], SMP__CHOICE_NAME, "%s", SMP__ATTENTION_TILED);
+    return attention_add_ways(cuda, *out, smp__dnn_attention_create(cuda, &at, batch));
 }
 
 /* The algorithms of backward: on every rank that has the operator, whether cuDNN is here or not. */
@@ -100,6 +103,20 @@ static smp_status attention_list(const smp_cuda *cuda, const char *about, bool o
     smp__dnn_name(dnn);
     if (only_dnn || attention_ways_of(ways->backward)->plan)
         smp_gemm_add(ways->product, dnn);
+    return SMP_OK;
+}
+
+/* The same where calls have no workspace for cuDNN: ours alone, which is what runs. */
+static smp_status attention_list_tiled(const smp_cuda *cuda, const smp__attention &at,
+                                       int64_t batch)
+{
+    char about[SMP__CHOICE_ABOUT];
+    smp_gemm *product;
+    smp__attention_about(about, SMP__ATTENTION_BACKWARD, cuda->precision, &at, batch);
+    SMP_TRY(smp_gemms_get(cuda->products, about, &product));
+    smp_gemm_add(product, SMP__ATTENTION_TILED);
+    product->here = true;
+    product->runs++;
     return SMP_OK;
 }
 
