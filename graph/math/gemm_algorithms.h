@@ -21,18 +21,6 @@ enum {
 /* An algorithm's text: the epilogue is not part of the product, kernels of ours do it. */
 #define SMP_GEMM_APART "apart"
 
-/* One choice, as files keep it. */
-typedef struct smp_gemm_choice {
-    const char *product, *algorithm;
-    double us; /* of the operator's part that it was measured in; 0: not measured */
-} smp_gemm_choice;
-
-typedef struct smp_gemm_choices {
-    const char *device, *library; /* they hold for; NULL: there are none */
-    int n;
-    const smp_gemm_choice *choice; /* [n] */
-} smp_gemm_choices;
-
 typedef struct smp_gemm {
     char name[SMP_GEMM_NAME_BYTES]; /* a pure function of shape, types and epilogue */
     char algorithm[SMP_GEMM_ALGORITHMS][SMP_ALGORITHM_BYTES]; /* best first */

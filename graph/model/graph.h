@@ -27,7 +27,6 @@ typedef struct smp_shape {
 } smp_shape;
 
 typedef struct smp_op_kind smp_op_kind; /* graph/model/op.h */
-struct smp_gemm_choices;                /* graph/math/gemm_algorithms.h */
 
 typedef struct smp_tensor {
     const char *name; /* as written; not unique where a name is rebound */
@@ -156,7 +155,7 @@ typedef struct smp_graph {
                      which changes no value */
     /* What a profile or a plan says of how the device computes, which may decide what workspace an
      * op needs; NULL: nothing. smp_gemm_choices_give sets it. */
-    const struct smp_gemm_choices *products;
+    const smp_gemm_choices *products;
     const struct smp_graph *whole; /* what it was split from; NULL: it is whole itself */
     const smp_tensor *tensor;
     const smp_op *op;

@@ -75,6 +75,19 @@ static inline bool smp_target_equal(smp_target a, smp_target b)
     return a.backend == b.backend && a.precision == b.precision && a.bf16_states == b.bf16_states;
 }
 
+/* What was chosen for one of a device's products (graph/math/gemm_algorithms.h), as files keep
+ * it. */
+typedef struct smp_gemm_choice {
+    const char *product, *algorithm;
+    double us; /* of the operator's part that it was measured in; 0: not measured */
+} smp_gemm_choice;
+
+typedef struct smp_gemm_choices {
+    const char *device, *library; /* they hold for; NULL: there are none */
+    int n;
+    const smp_gemm_choice *choice; /* [n] */
+} smp_gemm_choices;
+
 const smp_backend_traits *smp_backend_of(smp_target target);
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
 const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
