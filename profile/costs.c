@@ -99,6 +99,26 @@ static void take_profile(const smp_graph *graph, const smp_op *op, const smp_pro
     cost->workspace_bytes = scale_bytes(from->workspace_bytes, ratio);
 }
 
+/* Backward of what was measured by one algorithm and runs by the first, as one of another size of
+ * micro-batch, or of a share of the heads, does: what both took stands in the profile. */
+static void take_first(const smp__costing *c, const smp_graph *measured, const smp_op *from,
+                       const smp_graph *graph, const smp_op *op, smp_op_cost *cost)
+{
+    const smp_profile *profile = c->profile;
+    char name[SMP_GEMM_NAME_BYTES];
+    if (!from->kind->product || cost->backward_input_us <= 0)
+        return;
+    from->kind->product(measured, from, profile->microbatch_size, name, sizeof name);
+    const smp_gemm_choice *chosen = smp_gemm_choices_find(&profile->products, name);
+    if (!chosen || chosen->us <= 0 || chosen->first_us <= chosen->us ||
+        (op->kind->product && op->kind->product(graph, op, c->microbatch_size, name, sizeof name)))
+        return;
+    const double ratio = (double)c->microbatch_size / (double)profile->microbatch_size;
+    const double more_us = ratio * (chosen->first_us - chosen->us);
+    cost->backward_input_us += more_us;
+    cost->backward_us += more_us;
+}
+
 static void take_given(const smp_graph *graph, const smp_op *op, smp_op_cost *cost)
 {
     const smp_op_cost_override *given = op->cost;
@@ -186,6 +206,7 @@ static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_
     const smp_graph *whole = origin.whole;
     const smp_op *of = &whole->op[origin.op];
     take_profile(whole, of, c->profile, origin.measured, c->microbatch_size, &measured);
+    take_first(c, whole, of, graph, op, &measured);
     c->sources |= FROM_PROFILE; /* wherever an op is split, there are new ones too */
     if (!has_kernels(op)) {     /* it is whole */
         *cost = measured;
@@ -244,6 +265,7 @@ smp_status smp__op_cost(smp__costing *c, const smp_graph *graph, int32_t index,
         SMP_TRY(take_share(c, graph, op, origin, cost));
     } else if (c->profile) {
         take_profile(graph, op, c->profile, origin.measured, c->microbatch_size, cost);
+        take_first(c, graph, op, graph, op, cost);
         c->sources |= FROM_PROFILE;
     } else if (has_kernels(op)) {
         SMP_TRY(estimate(c, graph, op, cost));

@@ -166,13 +166,14 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
 
 static smp_status read_choice(const smp_yaml_node *map, smp_arena *arena, smp_gemm_choice *out)
 {
-    static const char *const keys[] = {"product", "algorithm", "us"};
+    static const char *const keys[] = {"product", "algorithm", "us", "first_us"};
     const char *what = "products: chosen";
     SMP_TRY(smp_yaml_map(map, what));
     SMP_TRY(smp_yaml_known_keys(map, what, keys, SMP__COUNT(keys)));
     SMP_TRY(smp__field_text(map, what, "product", arena, &out->product));
     SMP_TRY(smp__field_text(map, what, "algorithm", arena, &out->algorithm));
-    return read_us(map, what, "us", &out->us);
+    SMP_TRY(read_us(map, what, "us", &out->us));
+    return read_us(map, what, "first_us", &out->first_us);
 }
 
 typedef struct named_choice {
@@ -388,6 +389,8 @@ static void put_products(smp_text *yaml, const smp_gemm_choices *products)
         smp_text_append_quoted(yaml, products->choice[i].algorithm);
         if (products->choice[i].us > 0)
             put_double(yaml, ", us: ", products->choice[i].us);
+        if (products->choice[i].first_us > 0)
+            put_double(yaml, ", first_us: ", products->choice[i].first_us);
         smp_text_append(yaml, "}\n");
     }
 }

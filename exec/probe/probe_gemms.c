@@ -28,6 +28,7 @@ static smp_status sample(smp__probe_state *p, smp_op_part part, double *least_us
 static smp_status choose(smp__probe_state *p, smp_op_part part, smp_gemm *product)
 {
     int best = -1;
+    product->first_us = 0;
     for (int i = 0; i < product->n_algorithm; i++) {
         double us;
         product->chosen = i;
@@ -36,12 +37,16 @@ static smp_status choose(smp__probe_state *p, smp_op_part part, smp_gemm *produc
             return status;
         if (status != SMP_OK || product->chosen != i) /* refused */
             continue;
+        if (i == 0)
+            product->first_us = smp__to_ns(us);
         if (best < 0 || us < GAIN * product->us) {
             best = i;
             product->us = us;
         }
     }
     product->chosen = best;
+    if (best == 0)
+        product->first_us = 0; /* that is `us` */
     product->us = smp__to_ns(product->us);
     product->used = true;
     return SMP_OK;

@@ -24,11 +24,11 @@ static smp_gemm *find(const smp_gemms *products, const char *name)
     return NULL;
 }
 
-const char *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product)
+const smp_gemm_choice *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product)
 {
     for (int i = 0; choices && i < choices->n; i++)
         if (strcmp(choices->choice[i].product, product) == 0)
-            return choices->choice[i].algorithm;
+            return &choices->choice[i];
     return NULL;
 }
 
@@ -43,8 +43,8 @@ smp_status smp_gemms_get(smp_gemms *products, const char *name, smp_gemm **out)
     if (!product)
         return smp_fail_memory(sizeof *product);
     snprintf(product->name, sizeof product->name, "%s", name);
-    const char *asked = smp_gemm_choices_find(products->choices, name);
-    product->asked = asked && smp_gemm_add(product, asked);
+    const smp_gemm_choice *asked = smp_gemm_choices_find(products->choices, name);
+    product->asked = asked && smp_gemm_add(product, asked->algorithm);
     products->product[products->n++] = product;
     *out = product;
     return SMP_OK;
@@ -71,7 +71,8 @@ static smp_status copy_choice(const smp_gemm_choice *choice, smp_arena *arena, s
 {
     *out = (smp_gemm_choice){.product = smp_arena_strdup(arena, choice->product),
                              .algorithm = smp_arena_strdup(arena, choice->algorithm),
-                             .us = choice->us};
+                             .us = choice->us,
+                             .first_us = choice->first_us};
     return out->product && out->algorithm ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
@@ -95,7 +96,7 @@ smp_status smp_gemms_choices(const smp_gemms *products, const char *device, smp_
     for (int i = 0; i < products->n; i++) {
         const smp_gemm *product = products->product[i];
         const smp_gemm_choice own = {product->name, product->algorithm[product->chosen],
-                                     product->us};
+                                     product->us, product->first_us};
         if (product->used)
             SMP_TRY(copy_choice(&own, arena, &choice[out->n++]));
     }

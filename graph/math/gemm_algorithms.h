@@ -25,15 +25,15 @@ typedef struct smp_gemm {
     char name[SMP_GEMM_NAME_BYTES]; /* a pure function of shape, types and epilogue */
     char algorithm[SMP_GEMM_ALGORITHMS][SMP_ALGORITHM_BYTES]; /* best first */
     int n_algorithm;
-    int chosen;       /* which is taken; those before it were refused, unless it was measured */
-    int version;      /* another one: the list is another */
-    bool here;        /* kernels of this device were prepared for it */
-    bool listed;      /* smp_gemms_take has been here */
-    bool asked;       /* the first is what `choices` ask for */
-    int64_t runs;     /* since somebody set it to 0 */
-    bool used;        /* it has run, here or on another rank */
-    double us;        /* see smp_gemm_choice */
-    char refusal[96]; /* why the first was refused, here or elsewhere; empty: it was not */
+    int chosen;          /* which is taken; those before it were refused, unless it was measured */
+    int version;         /* another one: the list is another */
+    bool here;           /* kernels of this device were prepared for it */
+    bool listed;         /* smp_gemms_take has been here */
+    bool asked;          /* the first is what `choices` ask for */
+    int64_t runs;        /* since somebody set it to 0 */
+    bool used;           /* it has run, here or on another rank */
+    double us, first_us; /* see smp_gemm_choice */
+    char refusal[96];    /* why the first was refused, here or elsewhere; empty: it was not */
 } smp_gemm;
 
 typedef struct smp_gemms {
@@ -58,8 +58,8 @@ smp_status smp_gemms_choices(const smp_gemms *products, const char *device, smp_
                              smp_gemm_choices *out);
 smp_status smp_gemm_choices_copy(const smp_gemm_choices *choices, smp_arena *arena,
                                  smp_gemm_choices *out);
-/* The algorithm for a product; NULL: nothing is chosen. */
-const char *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product);
+/* What is chosen for a product; NULL: nothing. */
+const smp_gemm_choice *smp_gemm_choices_find(const smp_gemm_choices *choices, const char *product);
 /* A copy, as `products` of the graph, and of what is split from it. */
 smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *graph);
 

@@ -344,6 +344,11 @@ struct smp_op_kind {
     smp_status (*infer)(smp_infer *infer);
     /* By backend. NULL: that of the CPU holds there too; for the CPU itself: nothing. */
     smp_op_needs_of *needs[SMP_N_BACKEND];
+    /* What the whole of backward_input may be in a device's list of products
+     * (graph/math/gemm_algorithms.h): its name, or "". Is it by another algorithm than the first,
+     * as graph->products say? NULL: never. */
+    bool (*product)(const smp_graph *graph, const smp_op *op, int64_t batch, char *name,
+                    size_t size);
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
     /* NULL: SMP_LAYOUT_PLAIN. */

@@ -80,6 +80,9 @@ static inline bool smp_target_equal(smp_target a, smp_target b)
 typedef struct smp_gemm_choice {
     const char *product, *algorithm;
     double us; /* of the operator's part that it was measured in; 0: not measured */
+    /* The same by the product's first algorithm, which is taken where nothing is chosen, if another
+     * one is chosen here; 0: it is that, or was not measured. */
+    double first_us;
 } smp_gemm_choice;
 
 typedef struct smp_gemm_choices {

@@ -576,6 +576,61 @@ static void test_costs_of_a_pair(void **state)
     }
 }
 
+/* An attention whose backward was measured by a library runs by ours where the products of the
+ * graph do not name it, and takes what ours was measured to take. */
+static void test_costs_of_the_algorithm_that_runs(void **state)
+{
+    static const char model[] =
+        "smp: 1\nname: m\ninputs: {x: {dtype: float32, shape: [16, 192]}, "
+        "y: {dtype: float32, shape: [16, 64]}}\nops:\n"
+        "  - {op: linear, name: l, in: x, out: h, features: 192}\n"
+        "  - {op: attention, name: a, in: h, out: h, heads: 1, causal: true}\n"
+        "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
+    static const char name[] = "attention backward, bf16, 2 x 1/1 heads of 64, 16 causal 16, "
+                               "steps 192 192 192, 0.125";
+    const smp_gemm_choice by_library = {name, "cuDNN 9.19.0", 40, 90};
+    const smp_gemm_choice by_ours = {name, "tiled", 0, 0};
+    const smp_gemm_choice unknown = {name, "cuDNN 9.19.0", 40, 0}; /* of an older profile */
+    const struct {
+        const smp_gemm_choice *measured, *runs;
+        int64_t batch;
+        double backward_us;
+    } cases[] = {
+        {&by_library, &by_library, 2, 100}, {&by_library, &by_ours, 2, 150},
+        {&by_library, &by_library, 1, 75},  {&by_library, &by_library, 4, 300},
+        {&by_library, NULL, 2, 150},        {&by_ours, &by_ours, 2, 100},
+        {&unknown, &by_ours, 2, 100},
+    };
+    const char *const names[] = {"l", "a", "loss"};
+    const smp_op_cost cost[3] = {{.forward_us = 1, .backward_us = 2, .backward_weight_us = 2},
+                                 {.forward_us = 9, .backward_us = 100, .backward_input_us = 100},
+                                 {.forward_us = 1, .backward_us = 1, .backward_input_us = 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        smp_graph *graph = parse("%s", model);
+        assert_int_equal(
+            smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16}),
+            SMP_OK);
+        const smp_gemm_choices runs = {"g", "l", 1, cases[i].runs};
+        const smp_profile profile = {.fingerprint = graph->fingerprint,
+                                     .device = "g",
+                                     .dtype = "bf16",
+                                     .microbatch_size = 2,
+                                     .n_op = 3,
+                                     .name = names,
+                                     .op = cost,
+                                     .products = {"g", "l", 1, cases[i].measured}};
+        if (cases[i].runs)
+            assert_int_equal(smp_gemm_choices_give(&runs, graph), SMP_OK);
+        smp_costs *costs = build(graph, &profile, cases[i].batch);
+        assert_near(costs->op[1].backward_us, cases[i].backward_us);
+        assert_near(costs->op[1].backward_input_us, cases[i].backward_us);
+        assert_near(costs->op[1].forward_us, 4.5 * (double)cases[i].batch);
+        smp_costs_destroy(costs);
+        smp_graph_destroy(graph);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -599,6 +654,7 @@ int main(void)
         cmocka_unit_test(test_costs_of_bf16),
         cmocka_unit_test(test_costs_refuse_a_profile_of_another_target),
         cmocka_unit_test(test_costs_of_a_pair),
+        cmocka_unit_test(test_costs_of_the_algorithm_that_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,9 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
     static const int64_t bytes[N_POINT] = {8, 4096, 1 << 20, (int64_t)1 << 40};
     static const double us[N_POINT] = {0.1, 1.0 / 3, 1e2 / 7, 1e9 / 11};
     static const double spread[N_OP] = {0, -1, 1.0 / 3}; /* not known of b */
-    static const smp_gemm_choice choice[] = {{"nt 1x2x3 fp32 \"quoted\"", "id 6: 42", 1e2 / 3},
-                                             {"tn 1x1x1 fp32", "apart", 0}};
+    static const smp_gemm_choice choice[] = {
+        {"nt 1x2x3 fp32 \"quoted\"", "id 6: 42", 1e2 / 3, 1e3 / 7},
+        {"tn 1x1x1 fp32", "apart", 0, 0}};
     fill_costs(cost);
     smp_profile profile = {.model = "mlp \"quoted\"",
                            .fingerprint = graph->fingerprint,
@@ -129,7 +130,7 @@ static void round_trip(bool link)
         const smp_gemm_choice *a = &read->products.choice[i], *b = &written.products.choice[i];
         assert_string_equal(a->product, b->product);
         assert_string_equal(a->algorithm, b->algorithm);
-        assert_true(a->us == b->us);
+        assert_true(a->us == b->us && a->first_us == b->first_us);
     }
     assert_int_equal(smp_profile_format(&written, &first), SMP_OK);
     assert_int_equal(smp_profile_format(read, &second), SMP_OK);

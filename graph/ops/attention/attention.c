@@ -256,8 +256,19 @@ bool smp__attention_asks_dnn(const smp_graph *graph, const smp_op *op, const smp
     if (smp__attention_library_bytes(graph, op, at, batch) == 0)
         return false;
     smp__attention_about(about, SMP__ATTENTION_BACKWARD, graph->target.precision, at, batch);
-    const char *algorithm = smp_gemm_choices_find(graph->products, about);
-    return algorithm && strcmp(algorithm, SMP__ATTENTION_TILED) != 0;
+    const smp_gemm_choice *chosen = smp_gemm_choices_find(graph->products, about);
+    return chosen && strcmp(chosen->algorithm, SMP__ATTENTION_TILED) != 0;
+}
+
+static bool product(const smp_graph *graph, const smp_op *op, int64_t batch, char *name,
+                    size_t size)
+{
+    const smp__attention at = smp__attention_of(graph, op);
+    char about[SMP__CHOICE_ABOUT] = "";
+    if (smp_precision_is_half(graph->target.precision) && smp__attention_dnn_bytes(&at, batch) > 0)
+        smp__attention_about(about, SMP__ATTENTION_BACKWARD, graph->target.precision, &at, batch);
+    snprintf(name, size, "%s", about);
+    return smp__attention_asks_dnn(graph, op, &at, batch);
 }
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
@@ -615,6 +626,7 @@ const smp_op_kind smp__op_attention = {
     .attrs = smp__attention_attrs,
     .infer = infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
+    .product = product,
     .work = work,
     .split = SPLITS,
     .cpu = {.forward = forward,

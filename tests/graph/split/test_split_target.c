@@ -55,7 +55,8 @@ static void test_products(void **state)
     smp_graph *graph = read_example();
     assert_int_equal(smp_gemm_choices_give(&choices, graph), SMP_OK);
     assert_int_equal(smp_splitting_apply(&splitting, 1, &graph), SMP_OK);
-    assert_string_equal(smp_gemm_choices_find(graph->products, choice.product), choice.algorithm);
+    assert_string_equal(smp_gemm_choices_find(graph->products, choice.product)->algorithm,
+                        choice.algorithm);
     assert_null(smp_gemm_choices_find(graph->products, "another"));
     smp_graph_destroy(graph);
 }
