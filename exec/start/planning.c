@@ -564,12 +564,36 @@ smp_status smp__planning_open_checked(const smp_options *options, const char *pl
     return SMP_OK;
 }
 
+/* Where nothing fits with the workspaces of products by a library, without these; advice is of the
+ * last attempt. */
+static smp_status plan_fitting(smp__planning *p, const char *model_path)
+{
+    const smp_gemm_choices *products = p->graph->products;
+    const bool advise = p->request.advise;
+    int n = 0;
+    if (!products)
+        return smp_tensor_plan(&p->request, &p->tensor, model_path, &p->made);
+    SMP_TRY(smp_gemm_choices_give_lean(products, p->graph, &n));
+    if (n > 0) {
+        p->graph->products = products;
+        p->request.advise = false;
+        smp_status status = smp_tensor_plan(&p->request, &p->tensor, model_path, &p->made);
+        p->request.advise = advise;
+        if (status != SMP_ERR_NO_FIT)
+            return status;
+        SMP_TRY(smp_gemm_choices_give_lean(products, p->graph, &n));
+    }
+    SMP_TRY(smp_tensor_plan(&p->request, &p->tensor, model_path, &p->made));
+    p->made.n_lean = n;
+    return SMP_OK;
+}
+
 smp_status smp__planning_run(smp__planning *p, const char *model_path)
 {
     begin_time(p);
     p->tensor.adapt = adapt_request;
     p->tensor.context = p;
-    SMP_TRY(smp_tensor_plan(&p->request, &p->tensor, model_path, &p->made));
+    SMP_TRY(plan_fitting(p, model_path));
     return p->foreign ? smp_foreign_take_order(p->foreign, &p->made.request, &p->made.result)
                       : SMP_OK;
 }

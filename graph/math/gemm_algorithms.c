@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/base/arena.h"
+#include "graph/math/attention.h"
 
 void smp_gemms_free(smp_gemms *products)
 {
@@ -123,6 +124,26 @@ smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *gra
         return SMP_ERR_NO_MEMORY;
     graph->products = own;
     return smp_gemm_choices_copy(choices, graph->arena, own);
+}
+
+smp_status smp_gemm_choices_give_lean(const smp_gemm_choices *choices, smp_graph *graph, int *n)
+{
+    static const char about[] = SMP__ATTENTION_BACKWARD ", ";
+    smp_gemm_choices lean = *choices;
+    smp_gemm_choice *own = SMP_ARENA_NEW(graph->arena, smp_gemm_choice, (size_t)choices->n);
+    if (!own)
+        return SMP_ERR_NO_MEMORY;
+    *n = 0;
+    for (int i = 0; i < choices->n; i++) {
+        own[i] = choices->choice[i];
+        if (strncmp(own[i].product, about, sizeof about - 1) != 0 ||
+            strcmp(own[i].algorithm, SMP__ATTENTION_TILED) == 0)
+            continue;
+        own[i].algorithm = SMP__ATTENTION_TILED;
+        (*n)++;
+    }
+    lean.choice = own;
+    return smp_gemm_choices_give(&lean, graph);
 }
 
 void smp_gemms_list(const smp_gemms *products, smp_text *text)

@@ -63,6 +63,10 @@ const smp_gemm_choice *smp_gemm_choices_find(const smp_gemm_choices *choices, co
 /* A copy, as `products` of the graph, and of what is split from it. */
 smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *graph);
 
+/* The same without those that need workspaces of their own, as a library's backward of attention
+ * does, which are ours then. *n: how many. */
+smp_status smp_gemm_choices_give_lean(const smp_gemm_choices *choices, smp_graph *graph, int *n);
+
 /* A line for each product that is here, "name<TAB>algorithm<TAB>..." */
 void smp_gemms_list(const smp_gemms *products, smp_text *text);
 /* Takes the first line for each name out of the texts of all ranks, which it changes, as the list

@@ -46,6 +46,8 @@ typedef struct smp_tensor_result {
     smp_search_request request; /* that made it: the graph and the cluster of the groups below */
     smp_graph *graph;           /* owned, as all else; NULL: the model's own, nothing is split */
     smp_cluster *cluster;       /* NULL: the one asked for */
+    int n_lean; /* products that are ours, since nothing fits with the workspaces that a library
+                   needs for them; 0: all are as was measured to be the fastest */
     smp_arena *arena;
     smp_tensor_tried *tried;
     int n_tried;

@@ -81,6 +81,19 @@ for stages in 1 2; do
     expect_match measured$stages.yaml "product: \"?$backward\"?, algorithm: \"?cuDNN 9.19.0"
     sed 's/cuDNN 9\.19\.0/cuDNN 9.18.0/' measured$stages.yaml >older$stages.yaml
 done
+# Where only ours fits it is ours, as it takes, and that is said.
+sed '/^ *host:/d' "$SMP_EXAMPLES/cluster-h200.yaml" >no-host.yaml # nothing leaves the device
+tight=$((($(peak measured1.yaml) + $(peak ours1.yaml)) / 2))
+expect_exit 0 smp-partition model.yaml --cluster no-host.yaml --device cuda --precision bf16 -n 1 --stages 1 --ddp 1 \
+    --chunks 1 --pipeline simple --microbatches 2 --microbatch-size 2 --recompute none \
+    --profile profile.yaml --memory $tight --explain -o tight.yaml
+expect_match out '^products: 1 by our kernels \(tiled\), not by the library .*: nothing fits with its workspace$'
+expect_match tight.yaml "product: \"?$backward\"?, algorithm: tiled"
+expect_equal 'as small as ours' "$(peak tight.yaml)" "$(peak ours1.yaml)"
+step() {
+    grep -oE '\bstep_us: [0-9.]+' "$1" | head -1 | cut -d' ' -f2
+}
+expect_equal 'slower' "$(awk -v a="$(step tight.yaml)" -v b="$(step measured1.yaml)" 'BEGIN { print (a > b) }')" 1
 plans=measured
 weights back right
 expect_match err ' matrix products by cuBLASLt 13\.0\.0, ([0-9]+) as the plan says$'

@@ -376,6 +376,8 @@ smp_status smp_explain_json(const smp_tensor_result *made, smp_text *json)
     const smp_search_result *search = &result->search;
     const char *solver = search->best->partition->solver;
     open_explanation(json);
+    if (made->n_lean > 0)
+        put_integer(json, "products_without_workspace", made->n_lean);
     put_splittings(made, json);
     put_words(json, "solver", solver ? solver : "");
     put_words(json, "costs", result->cost_source);

@@ -18,6 +18,12 @@ smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
     static const char *const heads[N] = {"<tensor",   "memory counts", "ops split", "in pieces",
                                          "samples/s", "highest peak",  "<"};
     smp__table t;
+    if (made->n_lean > 0)
+        smp_text_append(
+            text,
+            "products: %d by our kernels (tiled), not by the library that was measured to "
+            "be faster: nothing fits with its workspace\n",
+            made->n_lean);
     if (made->n_tried <= 1)
         return SMP_OK;
     smp_text_append(text, "splittings (memory counts: times what a micro-batch takes, for all of a "
