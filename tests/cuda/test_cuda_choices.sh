@@ -153,6 +153,25 @@ weights older right
 same older ours
 expect_match older.err "refused \($backward: another version of it is here\)"
 
+# It is not measured where the operator's buffers leave no room for its workspace, though half of the memory would.
+cat >small.yaml <<'END'
+smp: 1
+name: small
+inputs: {x: {dtype: float32, shape: [16, 8]}, y: {dtype: float32, shape: [16, 8]}}
+ops:
+  - {op: linear, name: qkv, in: x, out: h, features: 24}
+  - {op: attention, name: attn, in: h, out: h, heads: 1, causal: true}
+  - {op: mse, name: loss, in: [h, y], out: loss}
+loss: loss
+END
+small() { # BYTES beside what products work in, N: attentions by cuDNN
+    SMP_EMULATE_MEMORY=$(((32 << 20) + $1)) SMP_EMULATE_DNN=right expect_exit 0 smp-profile-emulated small.yaml \
+        --device cuda --dtype bf16 --microbatch-size 4 -o small-profile.yaml
+    expect_equal "by cuDNN in $1 bytes" "$(grep -c '"cuDNN 9.19.0"' small-profile.yaml)" "$2"
+}
+small 535000 0
+small 900000 1
+
 # Who insists on it is told.
 expect_exit 1 env SMP_ATTENTION=cudnn SMP_EMULATE_DNN=back-wrong smp-run-emulated measured1.yaml "${options[@]}"
 expect_match err "product $backward: cuDNN refuses algorithm 1 of 1 .*: its results are "
