@@ -193,6 +193,36 @@ void smp__add_half(smp_dtype half, void *restrict target, const void *restrict s
     }
 }
 
+/* Sizes of floats stand in the order of their bits, and a NaN above all. */
+SMP_VECTOR static uint16_t largest_bits(const uint16_t *x, int64_t n)
+{
+    uint16_t largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t size = x[i] & 0x7fffu;
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+SMP_VECTOR static void round_fp8(smp_fp8 format, smp_fp8_scale scale, uint16_t *restrict y,
+                                 const uint16_t *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float value = smp_fp8_round(format, widen(x[i]) * scale.to) * scale.from;
+        y[i] = (uint16_t)(smp__fp8_bits_of(value) >> 16); /* the rest are zeroes */
+    }
+}
+
+void smp__round_fp8(smp_fp8 format, uint16_t *restrict y, const uint16_t *restrict x, int64_t n,
+                    int64_t counted)
+{
+    const smp_fp8_scale scale = smp_fp8_scale_of(format, widen(largest_bits(x, counted)));
+    if (format == SMP_E4M3)
+        round_fp8(SMP_E4M3, scale, y, x, n);
+    else
+        round_fp8(SMP_E5M2, scale, y, x, n);
+}
+
 struct smp_math_gemm16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "graph/math/fp8.h"
 #include "graph/base/status.h"
 #include "graph/model/dtype.h"
 
@@ -22,6 +23,11 @@ void smp__from_half(smp_dtype half, float *restrict y, const void *restrict x, i
 void smp__to_half(smp_dtype half, void *restrict y, const float *restrict x, int64_t n);
 /* target += source, added as floats and rounded once. */
 void smp__add_half(smp_dtype half, void *restrict target, const void *restrict source, int64_t n);
+
+/* y [n] of bf16: what a product in fp8 multiplies in place of x, as numbers that bf16 has: each at
+ * the scale of the first `counted` values, rounded to the format, and scaled back. */
+void smp__round_fp8(smp_fp8 format, uint16_t *restrict y, const uint16_t *restrict x, int64_t n,
+                    int64_t counted);
 
 /* Strides of matrices [outer][inner][row][column]: elements to the next, and to the next row. */
 typedef struct smp_strides16 {
