@@ -107,13 +107,21 @@ static smp_status set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribu
     return SMP_OK;
 }
 
+/* Of A, B or C (0, 1, 2). */
+static cudaDataType_t matrix_type(const smp__gemm_shape *s, int which)
+{
+    if (which < 2 && s->fp8 != SMP__GEMM_NO_FP8)
+        return which == 0 && s->fp8 == SMP__GEMM_FP8_GRADIENT ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+    return data_type(which == 2 ? s->out : s->in);
+}
+
 /* Row-major matrices of `rows` rows: A, B or C (0, 1, 2) of the products. */
 static smp_status make_layout(const smp__gemm_shape *s, int which, int64_t rows, int64_t columns,
                               cublasLtMatrixLayout_t *out)
 {
     const int64_t row_stride[] = {s->lda, s->ldb, s->ldc};
-    BLAS_TRY(cublasLtMatrixLayoutCreate, out, data_type(which == 2 ? s->out : s->in),
-             (uint64_t)columns, (uint64_t)rows, row_stride[which]);
+    BLAS_TRY(cublasLtMatrixLayoutCreate, out, matrix_type(s, which), (uint64_t)columns,
+             (uint64_t)rows, row_stride[which]);
     if (s->count <= 1)
         return SMP_OK;
     SMP_TRY(set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)s->count));
@@ -129,6 +137,22 @@ static smp_status set_pointers(const smp__gemm *gemm, const void *bias, const vo
     if (has_aux(&gemm->shape))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux));
     return SMP_OK;
+}
+
+smp_status smp__gemm_scale(smp__gemm *gemm, const float *a, const float *b)
+{
+    SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b));
+    SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a));
+    return gemm->apart ? smp__gemm_scale(gemm->apart, a, b) : SMP_OK;
+}
+
+static smp_status set_fp8(smp__gemm *gemm)
+{
+    const float *aligned = reinterpret_cast<const float *>((uintptr_t)ALIGNMENT);
+    const int8_t fast = gemm->shape.fp8 == SMP__GEMM_FP8;
+    SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast));
+    SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned));
+    return set(gemm->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned);
 }
 
 static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
@@ -151,6 +175,8 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
     SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue[s->epilogue]));
     if (has_aux(s))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->ldc));
+    if (s->fp8 != SMP__GEMM_NO_FP8)
+        SMP_TRY(set_fp8(gemm));
     /* The heuristic reads the alignment off these two, and nothing else. */
     const void *aligned = reinterpret_cast<const void *>((uintptr_t)ALIGNMENT);
     return set_pointers(gemm, aligned, aligned);
@@ -273,6 +299,14 @@ static smp_status list_algorithms(const smp_cuda *cuda, smp__gemm *gemm)
     return SMP_OK;
 }
 
+static const char *factor_types(const smp_cuda *cuda, const smp__gemm_shape *s)
+{
+    if (s->fp8 != SMP__GEMM_NO_FP8)
+        return s->fp8 == SMP__GEMM_FP8 ? "e4m3" : "e5m2 e4m3";
+    const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
+    return tf32 ? "tf32" : smp_dtype_names[s->in];
+}
+
 /* "nt 512x3072x768 bf16 bf16 gelu_bias": transposes, m x n x k, types, epilogue; and what is not
  * plain: row strides, how many products at what distances, alignment. */
 static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
@@ -280,12 +314,10 @@ static smp_status find_product(const smp_cuda *cuda, smp__gemm *gemm)
     static const char *const epilogue[] = {"",           " bias",          " gelu",
                                            " gelu_bias", " gelu_gradient", " bias_gradient"};
     const smp__gemm_shape *s = &gemm->shape;
-    const bool tf32 = s->in == SMP_F32 && cuda->precision == SMP_PRECISION_TF32;
     smp_text name = {};
     smp_text_append(&name, "%c%c %lldx%lldx%lld %s %s%s", s->trans_a ? 't' : 'n',
                     s->trans_b ? 't' : 'n', (long long)s->m, (long long)s->n, (long long)s->k,
-                    tf32 ? "tf32" : smp_dtype_names[s->in], smp_dtype_names[s->out],
-                    epilogue[s->epilogue]);
+                    factor_types(cuda, s), smp_dtype_names[s->out], epilogue[s->epilogue]);
     if (s->lda != (s->trans_a ? s->m : s->k) || s->ldb != (s->trans_b ? s->k : s->n) ||
         s->ldc != s->n)
         smp_text_append(&name, " rows %lld %lld %lld", (long long)s->lda, (long long)s->ldb,

@@ -29,13 +29,23 @@ typedef enum smp__gemm_epilogue {
     SMP__GEMM_BIAS_GRADIENT  /* C = P, aux[m] = sums of the rows of op(A), out of the same reads */
 } smp__gemm_epilogue;
 
+/* Factors of 8 bits (graph/math/fp8.h), each with a scale on the device (smp__gemm_scale). A is not
+ * transposed and B is: there are no other products on Hopper. k is a multiple of 16, rows start at
+ * multiples of 16 bytes, and no epilogue reads the factors. */
+typedef enum smp__gemm_fp8 {
+    SMP__GEMM_NO_FP8,
+    SMP__GEMM_FP8,         /* E4M3, and sums on tensor cores in as many bits as these keep */
+    SMP__GEMM_FP8_GRADIENT /* A is E5M2, B E4M3; what tensor cores add up is brought to fp32 */
+} smp__gemm_fp8;
+
 /* C[m,n] = epilogue(alpha * op(A)[m,k] * op(B)[k,n] + beta * C). Sums are fp32. */
 typedef struct smp__gemm_shape {
     bool trans_a, trans_b; /* A is stored [k,m], B [n,k] */
     int64_t m, n, k;
     int64_t lda, ldb, ldc; /* row strides in elements; of an aux [m,n] too: ldc */
-    smp_dtype in;          /* of A and B: SMP_F32, SMP_BF16 or SMP_F16 */
-    smp_dtype out;         /* of C, aux and bias: SMP_F32, or as `in` */
+    smp_dtype in;          /* of A and B: SMP_F32, SMP_BF16 or SMP_F16; SMP_BF16 with fp8 */
+    smp__gemm_fp8 fp8;
+    smp_dtype out; /* of C, aux and bias: SMP_F32, or as `in` */
     smp__gemm_epilogue epilogue;
     int64_t count;     /* as many products at once, no epilogue: 0 is 1 */
     int64_t step[3];   /* elements from one to the next, of A, B and C */
@@ -49,6 +59,9 @@ struct smp_gemm; /* graph/math/gemm_algorithms.h */
  * has no algorithm for the shape without its epilogue. Freed with smp__gemm_destroy. */
 smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out);
 void smp__gemm_destroy(smp__gemm *gemm); /* accepts NULL */
+
+/* Of a product in fp8: where the factors' scales are, until the next call. */
+smp_status smp__gemm_scale(smp__gemm *gemm, const float *a, const float *b);
 
 /* `cuda`: the context that the plan was made for. bias, aux: NULL where the epilogue has none. With
  * beta 0 the contents of C are not read. SMP_ERR_FAILED if the library refuses. */

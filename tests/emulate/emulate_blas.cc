@@ -164,6 +164,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
         return set(&operation->aux_ld, value, bytes);
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
         return set(&operation->multiprocessors, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return set(&operation->scale_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return set(&operation->scale_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        return set(&operation->fast, value, bytes);
     }
     emulate_die("cuBLASLt: attribute %d of an operation is not emulated", (int)attribute);
 }

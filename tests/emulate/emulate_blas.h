@@ -14,6 +14,8 @@ struct emulate_blas_operation {
     void *aux = nullptr;
     int64_t aux_ld = 0;
     int32_t multiprocessors = 0;
+    const float *scale_a = nullptr, *scale_b = nullptr; /* of fp8 */
+    int8_t fast = 0;
 };
 
 struct emulate_blas_layout {
@@ -50,6 +52,10 @@ struct emulate_blas_problem {
     bool has_gradient() const /* of a bias: sums over k of B */
     {
         return operation.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    }
+    bool is_fp8() const
+    {
+        return a.type == CUDA_R_8F_E4M3 || a.type == CUDA_R_8F_E5M2;
     }
     int64_t k() const
     {

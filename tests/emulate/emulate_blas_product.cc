@@ -8,11 +8,15 @@
 #include "emulate_blas.h"
 
 extern "C" {
+#include "graph/math/fp8.h"
 #include "graph/math/math.h"
 }
 
 static float load(const void *memory, cudaDataType_t type, int64_t i)
 {
+    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
+        return smp_fp8_decode(type == CUDA_R_8F_E4M3 ? SMP_E4M3 : SMP_E5M2,
+                              static_cast<const uint8_t *>(memory)[i]);
     if (type == CUDA_R_16BF)
         return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
     if (type == CUDA_R_16F)
@@ -69,11 +73,12 @@ static float gelu_slope(float x)
 static void finish(const emulate_blas_call &call, const std::vector<float> &product, int64_t index)
 {
     const emulate_blas_problem &p = call.p;
+    const float scale = p.is_fp8() ? *p.operation.scale_a * *p.operation.scale_b : 1.0f;
     const cudaDataType_t type = p.d.type;
     for (int64_t column = 0; column < p.d.columns; column++)
         for (int64_t row = 0; row < p.d.rows; row++) {
             const int64_t at = index * p.d.stride + column * p.d.ld + row;
-            float x = call.alpha * product[(size_t)(column * p.d.rows + row)];
+            float x = call.alpha * scale * product[(size_t)(column * p.d.rows + row)];
             if (call.beta != 0.0f)
                 x += call.beta * load(call.c, type, at);
             if (p.has_bias())

@@ -12,7 +12,7 @@ static bool same_layout(const emulate_blas_layout &x, const emulate_blas_layout 
 
 static size_t element_bytes(cudaDataType_t type)
 {
-    return type == CUDA_R_32F ? 4 : 2;
+    return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2 ? 1 : 2;
 }
 
 /* Elements from the first to one past the last. */
@@ -31,11 +31,38 @@ static void check_layout(const emulate_blas_layout &x, int batch, const char *na
     EMULATE_BLAS_REQUIRE(x.batch == batch, "%s has a batch of %d, D of %d", name, x.batch, batch);
 }
 
+/* Of fp8: not both E5M2, A transposed and B not, all that is read or written in rows of whole 16
+ * bytes. */
+static void check_fp8(const emulate_blas_problem &p)
+{
+    const bool b_fp8 = p.b.type == CUDA_R_8F_E4M3 || p.b.type == CUDA_R_8F_E5M2;
+    EMULATE_BLAS_REQUIRE(b_fp8 && (p.a.type == CUDA_R_8F_E4M3 || p.b.type == CUDA_R_8F_E4M3) &&
+                             p.operation.compute == CUBLAS_COMPUTE_32F && p.c.type == p.d.type &&
+                             (p.d.type == CUDA_R_32F || p.d.type == CUDA_R_16BF),
+                         "types that do not go together in fp8");
+    EMULATE_BLAS_REQUIRE(p.operation.trans_a == CUBLAS_OP_T && p.operation.trans_b == CUBLAS_OP_N,
+                         "fp8 factors that are not TN");
+    EMULATE_BLAS_REQUIRE(p.k() % 16 == 0 && p.a.ld % 16 == 0 && p.b.ld % 16 == 0 &&
+                             p.d.rows % 16 == 0 && p.d.ld % 16 == 0,
+                         "fp8 of k %lld, leading dimensions %lld, %lld and %lld, rows %lld: "
+                         "expected multiples of 16",
+                         (long long)p.k(), (long long)p.a.ld, (long long)p.b.ld, (long long)p.d.ld,
+                         (long long)p.d.rows);
+    EMULATE_BLAS_REQUIRE(p.operation.scale_a && p.operation.scale_b, "fp8 without scales");
+    EMULATE_BLAS_REQUIRE(!p.has_gradient(), "a bias's gradient out of fp8");
+}
+
 /* The rows of the library's table of types that are used here; D is fp32, or of 16 bits as A is,
  * and C as D. */
 static void check_types(const emulate_blas_problem &p)
 {
     const cudaDataType_t in = p.a.type, out = p.d.type;
+    if (p.is_fp8()) {
+        check_fp8(p);
+        return;
+    }
+    EMULATE_BLAS_REQUIRE(!p.operation.scale_a && !p.operation.scale_b && !p.operation.fast,
+                         "scales or fast sums of factors that are not fp8");
     EMULATE_BLAS_REQUIRE(p.b.type == in && p.c.type == out,
                          "A and B, or C and D, differ in their types");
     EMULATE_BLAS_REQUIRE(p.operation.compute == CUBLAS_COMPUTE_32F || in == CUDA_R_32F,
@@ -97,7 +124,7 @@ uint64_t emulate_blas_signature(const emulate_blas_problem &p)
             add(value);
     for (int64_t value :
          {(int64_t)p.operation.compute, (int64_t)p.operation.trans_a, (int64_t)p.operation.trans_b,
-          (int64_t)p.operation.epilogue, p.operation.aux_ld})
+          (int64_t)p.operation.epilogue, p.operation.aux_ld, (int64_t)p.operation.fast})
         add(value);
     return hash;
 }
@@ -135,6 +162,10 @@ void emulate_blas_check_call(const emulate_blas_call &call, const cublasLtMatmul
         check_memory(memory[i], algorithm.data[ALIGNMENT_OF_A + i], name[i]);
     if (call.workspace_bytes > 0)
         check_memory(call.workspace, 16, "the workspace");
+    if (p.is_fp8()) {
+        check_memory(p.operation.scale_a, sizeof(float), "the scale of A");
+        check_memory(p.operation.scale_b, sizeof(float), "the scale of B");
+    }
     if (p.has_bias() || p.has_gradient())
         check_memory(p.operation.bias, algorithm.data[ALIGNMENT_OF_BIAS], "the bias");
     if (p.has_gelu() || p.has_slope()) {

@@ -8,7 +8,13 @@
 
 #include "cuda_runtime_api.h"
 
-typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_16F = 2,
+    CUDA_R_16BF = 14,
+    CUDA_R_8F_E4M3 = 28,
+    CUDA_R_8F_E5M2 = 29
+} cudaDataType_t;
 
 typedef enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -56,7 +62,10 @@ typedef enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          /* const void *, of a gradient void * */
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, /* void *, read: const void * */
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,      /* int64_t, elements */
-    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15       /* int32_t */
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,      /* int32_t */
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,      /* const void *, of a float */
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,      /* const void *, of a float */
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25            /* int8_t */
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum cublasLtMatmulPreferenceAttributes_t {
