@@ -259,9 +259,11 @@ typedef struct smp_runtime_options {
                        0: SMP_ERR_INPUT where a machine has more ranks than GPUs */
     /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa), "bf16" or "fp16"
      * (activations, their gradients and a copy of the weights in that; weights, their gradients
-     * and the optimizer in fp32, unless state_precision says otherwise). NULL: the plan's, fp32
-     * where it is planned at start. The CPU has no tf32, bf16 where it has AVX512-BF16 or AMX, and
-     * multiplies fp16 in fp32. */
+     * and the optimizer in fp32, unless state_precision says otherwise), or "fp8" (as bf16, but
+     * linear layers whose widths are multiples of 16, the head apart, multiply E4M3 by E4M3, and
+     * backward by E5M2). NULL: the plan's, fp32 where it is planned at start. The CPU has no tf32,
+     * bf16 and fp8 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32; a GPU has fp8 from
+     * compute capability 8.9 on. */
     const char *precision;
     uint64_t seed;    /* weight initialisation, dropout */
     double timeout_s; /* a wait in a step without progress for longer ends the job; 0: never. Time

@@ -142,6 +142,8 @@ smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t bat
     smp_device_spec rated = *device; /* one that was measured may lack a rate */
     if (rated.flops_bf16 <= 0.0)
         rated.flops_bf16 = rated.flops_fp32;
+    if (rated.flops_fp8 <= 0.0)
+        rated.flops_fp8 = rated.flops_bf16;
     if (has_kernels(of))
         SMP_TRY(smp__estimate_times(graph, of, batch, &rated, &cost));
     else if (of->cost && !isnan(of->cost->forward_us))
@@ -164,6 +166,8 @@ static smp_device_spec device_of(const smp_cluster *cluster, const smp_profile *
             REDUCE_TRAFFIC * profile->reduce_bytes_per_s / smp_device_efficiency(&device)->memory;
     if (device.flops_bf16 <= 0)
         device.flops_bf16 = device.flops_fp32;
+    if (device.flops_fp8 <= 0)
+        device.flops_fp8 = device.flops_bf16;
     return device;
 }
 

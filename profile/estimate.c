@@ -157,13 +157,23 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
     return status;
 }
 
-/* Arithmetic per second of an op. */
+/* What the factors of an op's products are in where they are multiplied: a CPU has fp8 as values of
+ * bf16. */
+static smp_precision factors_of(const smp_graph *graph, const smp_op_work *work)
+{
+    const smp_precision precision = graph->target.precision;
+    const bool fp8 = work->fp8 && smp_backend_of(graph->target)->own_memory;
+    return precision == SMP_PRECISION_FP8 && !fp8 ? SMP_PRECISION_BF16 : precision;
+}
+
+/* Arithmetic per second of an op. A card that is not said to have fp8 has none. */
 static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
                           const smp_device_spec *device, double *flops_per_s)
 {
-    const smp_precision precision = graph->target.precision;
-    *flops_per_s = work->kind != SMP_OP_PLAIN ? smp_device_matrix_flops(device, precision)
-                                              : device->flops_fp32;
+    const smp_precision precision = factors_of(graph, work);
+    *flops_per_s = work->kind == SMP_OP_PLAIN       ? device->flops_fp32
+                   : precision == SMP_PRECISION_FP8 ? device->flops_fp8
+                                                    : smp_device_matrix_flops(device, precision);
     if (*flops_per_s > 0)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,

@@ -53,7 +53,7 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     if (smp_target_check(target) == SMP_OK)
         return SMP_OK;
     return smp_fail_at(smp_yaml_where(node),
-                       "dtype: got %s, expected fp32, bf16 or fp16, which the %s has", text,
+                       "dtype: got %s, expected fp32, bf16, fp16 or fp8, which the %s has", text,
                        smp_backend_of(target)->title);
 }
 

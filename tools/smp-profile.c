@@ -58,7 +58,7 @@ static const smp_option rows[] = {
      .help = "what to measure (default cpu); of several GPUs, each rank its own"},
     {"microbatch-size", .kind = SMP_OPTION_INT64, .value = "B", .at = AT(microbatch_size),
      .least = 1, .most = SMP__MAX_MICROBATCH, .help = "samples in a micro-batch (default 1)"},
-    {"dtype", .kind = SMP_OPTION_OWN, .value = "fp32|tf32|bf16|fp16", .set = set_precision,
+    {"dtype", .kind = SMP_OPTION_OWN, .value = "fp32|tf32|bf16|fp16|fp8", .set = set_precision,
      .help = "number format of the operators (default fp32; tf32: cuda only)"},
     {"links", .kind = SMP_OPTION_YES, .at = AT(links),
      .help =
@@ -134,10 +134,14 @@ static smp_status check_arguments(const arguments *a)
                         a->offload_to);
     if (a->check_gradients)
         return check_for_gradients(a);
+    if (a->description && a->target.precision == SMP_PRECISION_FP8)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--describe-device: got --dtype fp8, in which products have two rates: "
+                        "expected another one");
     if (smp_target_check(a->target) == SMP_OK)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
-                    "--dtype %s: the %s operators have fp32, bf16 and fp16; give --device %s",
+                    "--dtype %s: the %s operators have fp32, bf16, fp16 and fp8; give --device %s",
                     smp_precision_name(a->target.precision), smp_backend_of(a->target)->title,
                     smp_backend_with(a->target.precision));
 }

@@ -26,7 +26,7 @@
 #define WORKSPACE_BYTES ((int64_t)32 << 20)
 #define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
 
-enum { MIN_CAPABILITY = 80, REFERENCES = 16, WAYS = 2 };
+enum { MIN_CAPABILITY = 80, FP8_CAPABILITY = 89, REFERENCES = 16, WAYS = 2 };
 
 static const double REFERENCE_S = 1.0;
 
@@ -122,6 +122,12 @@ static smp_status describe(cuda_context *c, int device)
         return smp_fail(SMP_ERR_FAILED, "%s: compute capability %d.%d, the kernels need %d.%d",
                         c->text, properties.major, properties.minor, MIN_CAPABILITY / 10,
                         MIN_CAPABILITY % 10);
+    if (c->cuda.precision == SMP_PRECISION_FP8 && c->cuda.capability < FP8_CAPABILITY)
+        return smp_fail(SMP_ERR_INPUT,
+                        "fp8 on %s: compute capability %d.%d, products in fp8 need %d.%d (Ada, "
+                        "Hopper and later): give --precision bf16",
+                        c->text, properties.major, properties.minor, FP8_CAPABILITY / 10,
+                        FP8_CAPABILITY % 10);
     if (c->cuda.shared_bytes < SMP_CUDA_SHARED_LEAST)
         return smp_fail(SMP_ERR_FAILED,
                         "%s: a block has %d KiB of shared memory, the kernels need %d", c->text,

@@ -24,10 +24,11 @@ static smp_status cpu_present(void)
 static smp_status cpu_open(const smp_device_options *options, void **context)
 {
     SMP_TRY(smp_target_check((smp_target){SMP_BACKEND_CPU, options->precision}));
-    if (options->precision == SMP_PRECISION_BF16 && !smp_math_has_bf16())
+    if (smp_precision_dtype(options->precision) == SMP_BF16 && !smp_math_has_bf16())
         return smp_fail(SMP_ERR_INPUT,
-                        "bf16 on the CPU: this processor has neither AVX512-BF16 nor "
-                        "AMX (see --precision)");
+                        "%s on the CPU: this processor has neither AVX512-BF16 nor "
+                        "AMX (see --precision)",
+                        smp_precision_name(options->precision));
     size_t bytes = sizeof(cpu_context) + (size_t)options->stamps * sizeof(double);
     cpu_context *cpu = calloc(1, bytes);
     if (!cpu)

@@ -337,6 +337,8 @@ static smp_status ask_tensor(smp__planning *p)
                                                                    : o->tensor,
                                 .fixed = p->split,
                                 .n_fixed = p->n_split};
+    if (out->tensor == 0 && !smp_target_splits(p->graph->target))
+        out->tensor = 1;
     out->mix = out->tensor == 0 && !p->sketch && p->n_split == 0 && p->n_cut == 0;
     if (kept && p->n_split > 0)
         return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
@@ -353,6 +355,7 @@ static smp_status ask_tensor(smp__planning *p)
         SMP_TRY(ask_split_from(p));
     if (o->tensor_overlap != SMP_DEFAULT)
         out->overlap = (smp_tensor_overlap)o->tensor_overlap;
+    SMP_TRY(smp_target_check_devices(p->graph->target, out->tensor));
     if (out->tensor == 1 && out->n_fixed > 0)
         return smp_fail(SMP_ERR_INPUT,
                         "--split: nothing is split with --tensor 1: give another, or auto");

@@ -131,6 +131,7 @@ int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
 smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
 {
     SMP_TRY(smp_target_check(target));
+    SMP_TRY(smp_target_check_devices(target, graph->devices));
     smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
     smp_dtype dtype = smp_precision_dtype(target.precision);
     for (int32_t i = 0; i < graph->n_tensor; i++)

@@ -155,8 +155,10 @@ typedef struct smp_op_product {
 typedef struct smp_op_work {
     double forward_flops, backward_input_flops, backward_weight_flops;
     double forward_bytes, backward_input_bytes, backward_weight_bytes;
-    double forward_moved, backward_input_moved; /* bytes besides, which no arithmetic hides */
+    /* bytes besides, which no arithmetic hides */
+    double forward_moved, backward_input_moved, backward_weight_moved;
     smp_op_arithmetic kind;
+    bool fp8; /* the factors of the product are: where a device has that, its rate is another */
     smp_op_product product; /* unless it is plain */
     double blocks;          /* of attention's rows by keys, where cores take one after the other */
     smp_op_exchange forward_exchange, backward_input_exchange;

@@ -18,7 +18,7 @@ static const smp_backend_traits backends[SMP_N_BACKEND] = {
 };
 #define NAME(ID, name) #name,
 static const char *const NAMES[SMP_N_BACKEND] = {SMP_BACKENDS(NAME)};
-static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16", "fp16"};
+static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
 
 const smp_backend_traits *smp_backend_of(smp_target target)
 {
@@ -107,7 +107,18 @@ const char *smp_backend_with(smp_precision precision)
 smp_status smp_target_check(smp_target target)
 {
     if (!has_precision(target.backend, target.precision))
-        return smp_fail(SMP_ERR_INPUT, "%s on the %s: its operators have fp32, bf16 and fp16",
+        return smp_fail(SMP_ERR_INPUT, "%s on the %s: its operators have fp32, bf16, fp16 and fp8",
                         smp_precision_name(target.precision), smp_backend_of(target)->title);
+    return SMP_OK;
+}
+
+smp_status smp_target_check_devices(smp_target target, int devices)
+{
+    if (devices > 1 && !smp_target_splits(target))
+        return smp_fail(SMP_ERR_INPUT,
+                        "fp8: got %d devices that compute ops together, expected 1: scales are of "
+                        "whole tensors, of which each would have a part: give --tensor 1, or "
+                        "--precision bf16",
+                        devices);
     return SMP_OK;
 }

@@ -41,6 +41,8 @@ typedef enum smp_precision {
     SMP_PRECISION_BF16, /* activations, their gradients and a copy of the weights in bf16; sums in
                            fp32 */
     SMP_PRECISION_FP16, /* the same in fp16 */
+    SMP_PRECISION_FP8,  /* as bf16, but products of `linear` round their factors to 8 bits
+                           (graph/ops/matmul/README.md) */
     SMP_N_PRECISION
 } smp_precision;
 
@@ -54,9 +56,9 @@ typedef struct smp_target {
  * are copies of the weights then. */
 static inline smp_dtype smp_precision_dtype(smp_precision precision)
 {
-    return precision == SMP_PRECISION_BF16   ? SMP_BF16
-           : precision == SMP_PRECISION_FP16 ? SMP_F16
-                                             : SMP_F32;
+    return precision == SMP_PRECISION_BF16 || precision == SMP_PRECISION_FP8 ? SMP_BF16
+           : precision == SMP_PRECISION_FP16                                 ? SMP_F16
+                                                                             : SMP_F32;
 }
 
 static inline bool smp_precision_is_half(smp_precision precision)
@@ -93,7 +95,7 @@ typedef struct smp_gemm_choices {
 
 const smp_backend_traits *smp_backend_of(smp_target target);
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
-const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", "fp16" */
+const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16", .. */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
 bool smp_precision_find(const char *name, smp_precision *out);
 /* Of a device as profiles call it: the backend that it is called, alone or before a colon ("cpu",
@@ -110,6 +112,14 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
 
 /* "fp32 only" and the like: SMP_ERR_INPUT if the backend lacks the precision. */
 smp_status smp_target_check(smp_target target);
+/* May several devices compute an op together there? In fp8 each would know the largest value of its
+ * part alone, and a scale is of whole tensors. */
+static inline bool smp_target_splits(smp_target target)
+{
+    return target.precision != SMP_PRECISION_FP8;
+}
+/* SMP_ERR_INPUT if so many may not. */
+smp_status smp_target_check_devices(smp_target target, int devices);
 
 #ifdef __cplusplus
 }

@@ -31,7 +31,7 @@ static int64_t wide_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
 /* Does the kind compute in the format itself? */
 static bool has_own(const smp_op_kind *kind, smp_precision precision)
 {
-    return kind->cpu16 && precision == SMP_PRECISION_BF16;
+    return kind->cpu16 && smp_precision_dtype(precision) == SMP_BF16;
 }
 
 /* Bytes of the widened copy of weight k; 0: the kernels read the fp32 one. */

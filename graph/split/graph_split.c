@@ -482,6 +482,7 @@ static smp_status begin_graph(splitter *s, size_t ops, size_t tensors)
 {
     smp_graph *g = &s->store->graph;
     const smp_graph *from = s->from;
+    SMP_TRY(smp_target_check_devices(from->target, s->all));
     g->name = smp_arena_strdup(g->arena, from->name);
     g->path = smp_arena_strdup(g->arena, from->path);
     if (!g->name || !g->path)

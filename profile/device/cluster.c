@@ -262,6 +262,8 @@ double smp_device_matrix_flops(const smp_device_spec *device, smp_precision prec
 {
     if (precision == SMP_PRECISION_FP16 && device->flops_fp16 > 0)
         return device->flops_fp16;
+    if (precision == SMP_PRECISION_FP8 && device->flops_fp8 > 0)
+        return device->flops_fp8;
     if (smp_precision_is_half(precision))
         return device->flops_bf16;
     if (precision == SMP_PRECISION_TF32 && device->flops_tf32 > 0)

@@ -16,6 +16,7 @@ typedef struct smp_device_spec {
     double flops_tf32; /* of matrix products, as bf16; 0: not given */
     double flops_bf16;
     double flops_fp16;                /* 0: not given */
+    double flops_fp8;                 /* 0: not given, or it has none */
     double bytes_per_s;               /* memory bandwidth */
     const smp_efficiency *efficiency; /* NULL: it is not described (smp_device_efficiency) */
     double speed; /* share of what the figures above, or a profile, say that it does; 0: all */
@@ -37,7 +38,8 @@ static inline bool smp_devices_alike(const smp_device_spec *a, const smp_device_
 {
     return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
            a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
-           a->flops_fp16 == b->flops_fp16 && smp_device_speed(a) == smp_device_speed(b) &&
+           a->flops_fp16 == b->flops_fp16 && a->flops_fp8 == b->flops_fp8 &&
+           smp_device_speed(a) == smp_device_speed(b) &&
            smp_efficiency_alike(smp_device_efficiency(a), smp_device_efficiency(b));
 }
 

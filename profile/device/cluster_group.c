@@ -16,6 +16,11 @@ static double fp16_of(const smp_device_spec *device)
     return smp_device_matrix_flops(device, SMP_PRECISION_FP16);
 }
 
+static double fp8_of(const smp_device_spec *device)
+{
+    return smp_device_matrix_flops(device, SMP_PRECISION_FP8);
+}
+
 /* The slowest and smallest of a group's devices. */
 static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
@@ -27,6 +32,8 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
             least.flops_tf32 = fmin(tf32_of(&least), tf32_of(&device[i]));
         if (device[i].flops_fp16 != least.flops_fp16)
             least.flops_fp16 = fmin(fp16_of(&least), fp16_of(&device[i]));
+        if (device[i].flops_fp8 != least.flops_fp8)
+            least.flops_fp8 = fmin(fp8_of(&least), fp8_of(&device[i]));
         if (smp_device_reached_flops(&device[i], SMP_PRECISION_BF16) <
             smp_device_reached_flops(&least, SMP_PRECISION_BF16))
             least.efficiency = device[i].efficiency;

@@ -19,14 +19,16 @@ extern const unsigned char *const smp__device_descriptions_texts[];
 
 static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
 {
-    static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16"};
-    static const char *const names[] = {"compute: tf32", "compute: bf16", "compute: fp16"};
-    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16, &spec->flops_fp16};
+    static const char *const keys[] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
+    static const char *const names[] = {"compute: tf32", "compute: bf16", "compute: fp16",
+                                        "compute: fp8"};
+    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16, &spec->flops_fp16,
+                                &spec->flops_fp8};
     const smp_yaml_node *compute, *rate;
     SMP_TRY(smp__field_map(device, "device", "compute", keys, SMP__COUNT(keys), &compute));
     SMP_TRY(smp__field(compute, "compute", "fp32", &rate));
     SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)SMP__COUNT(optional); i++) {
         rate = smp_yaml_get(compute, keys[i + 1]);
         if (rate)
             SMP_TRY(smp_yaml_flops(rate, names[i], optional[i]));

@@ -191,7 +191,8 @@ smp_part_amount smp_part_amount_of(const smp_op_work *work, smp_op_part part)
         return (smp_part_amount){work->backward_input_flops, work->backward_input_bytes,
                                  work->backward_input_moved};
     case SMP_OP_BACKWARD_WEIGHT:
-        return (smp_part_amount){work->backward_weight_flops, work->backward_weight_bytes, 0};
+        return (smp_part_amount){work->backward_weight_flops, work->backward_weight_bytes,
+                                 work->backward_weight_moved};
     default:
         return (smp_part_amount){work->forward_flops, work->forward_bytes, work->forward_moved};
     }

@@ -9,9 +9,9 @@
 static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_device_spec *device,
                            int n, int *next)
 {
-    static const char *const keys[] = {"count",      "name",       "memory",     "flops_fp32",
-                                       "flops_tf32", "flops_bf16", "flops_fp16", "bytes_per_s",
-                                       "efficiency", "speed"};
+    static const char *const keys[] = {"count",       "name",       "memory",     "flops_fp32",
+                                       "flops_tf32",  "flops_bf16", "flops_fp16", "flops_fp8",
+                                       "bytes_per_s", "efficiency", "speed"};
     const char *what = "cluster: device";
     smp_device_spec spec = {0};
     int count;
@@ -26,6 +26,8 @@ static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_devic
     SMP_TRY(smp__field_rate(map, what, "flops_bf16", true, &spec.flops_bf16));
     if (smp_yaml_get(map, "flops_fp16"))
         SMP_TRY(smp__field_rate(map, what, "flops_fp16", true, &spec.flops_fp16));
+    if (smp_yaml_get(map, "flops_fp8"))
+        SMP_TRY(smp__field_rate(map, what, "flops_fp8", true, &spec.flops_fp8));
     SMP_TRY(smp__field_rate(map, what, "bytes_per_s", false, &spec.bytes_per_s));
     if (smp_yaml_get(map, "speed"))
         SMP_TRY(smp_device_speed_read(map, what, &spec.speed));

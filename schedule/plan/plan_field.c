@@ -81,8 +81,8 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out, int6
     if (smp_target_check(target) != SMP_OK)
         return smp_fail_at(
             smp_yaml_where(node),
-            "execution: precision: got %s, expected fp32, bf16 or fp16, which the %s has", text,
-            smp_backend_of(target)->title);
+            "execution: precision: got %s, expected fp32, bf16, fp16 or fp8, which the %s has",
+            text, smp_backend_of(target)->title);
     *out = target;
     return SMP_OK;
 }

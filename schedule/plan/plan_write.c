@@ -449,6 +449,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
         put_double(w, "flops_bf16", device->flops_bf16);
         if (device->flops_fp16 > 0)
             put_double(w, "flops_fp16", device->flops_fp16);
+        if (device->flops_fp8 > 0)
+            put_double(w, "flops_fp8", device->flops_fp8);
         put_double(w, "bytes_per_s", device->bytes_per_s);
         if (smp_device_speed(device) < 1)
             put_double(w, "speed", device->speed);

@@ -81,8 +81,8 @@ expect_match whole.yaml '^execution: \{device: cuda, precision: bf16\}$'
 sed 's/cuda/tpu/' sketch.yaml >bad.yaml
 expect_bad "bad\.yaml:3:21: execution: device: got 'tpu', expected cpu or cuda" \
     smp-partition check bad.yaml --cluster "$cluster"
-sed 's/bf16/fp8/' sketch.yaml >bad.yaml
-expect_bad "bad\.yaml:3:38: execution: precision: got 'fp8', expected fp32, tf32, bf16 or fp16" \
+sed 's/bf16/fp4/' sketch.yaml >bad.yaml
+expect_bad "bad\.yaml:3:38: execution: precision: got 'fp4', expected fp32, tf32, bf16, fp16 or fp8" \
     smp-partition check bad.yaml --cluster "$cluster"
 sed 's/cuda/cpu/; s/precision: bf16/precision: tf32/' bf16.yaml >bad.yaml
 expect_bad 'bad\.yaml:[0-9]+:[0-9]+: execution: precision: got tf32.*the CPU' smp-partition check bad.yaml
@@ -91,12 +91,25 @@ expect_bad 'bad\.yaml:[0-9]+:[0-9]+: .*precisoin.*precision' smp-partition check
 
 # What cannot be.
 expect_bad 'device.*tpu.*cpu or cuda' "${plan[@]}" --device tpu -o refused.yaml
-expect_bad 'precision.*fp8.*fp32, tf32, bf16 or fp16' "${plan[@]}" --precision fp8 -o refused.yaml
+expect_bad 'precision.*fp4.*fp32, tf32, bf16, fp16 or fp8' "${plan[@]}" --precision fp4 -o refused.yaml
 expect_bad "--device cpu: it has no tf32.*--device cuda" "${plan[@]}" --precision tf32 -o refused.yaml
 expect_bad "'v100-16gb'.*\`compute: bf16\`.*--profile" smp-partition "$model" -n 2 --device cuda \
     --precision bf16 --cluster "$SMP_EXAMPLES/cluster-v100.yaml" -o refused.yaml
 expect_bad 'cuda: nothing says what the GPUs are.*--cluster.*--profile' \
     smp-partition "$model" -n 2 --device cuda -o refused.yaml
+
+# fp8 is faster than bf16 where products are long, and asked of no card that is not said to have it; its
+# scales are of whole tensors, so that devices do not share ops.
+large=(smp-partition "$SMP_EXAMPLES/gpt2-30b-stage.yaml" -n 2 --stages 2 --microbatches 4 --effort quick --device cuda)
+for precision in bf16 fp8; do
+    expect_exit 0 "${large[@]}" --cluster "$SMP_EXAMPLES/cluster-h200.yaml" --precision $precision -o $precision.yaml
+    expect_match $precision.yaml "^execution: \{device: cuda, precision: $precision\}\$"
+done
+faster fp8 bf16
+expect_match fp8.yaml 'flops_fp8: 1\.979e\+15,'
+expect_bad "'a100-80gb[^']*'.*\`compute: fp8\`" "${large[@]}" --cluster "$SMP_EXAMPLES/cluster-a100.yaml" --precision fp8
+expect_bad 'fp8: got 2 devices that compute ops together.*--tensor 1, or --precision bf16' smp-partition "$model" -n 2 \
+    --tensor 2 --cluster "$cluster" --device cuda --precision fp8 -o refused.yaml
 
 # A profile decides, unless an option does; times of another device or precision are refused.
 write_good_model good.yaml
@@ -114,14 +127,16 @@ expect_exit 0 smp-partition good.yaml --stages 2 --profile card.yaml --cluster "
 expect_exit 0 smp-partition check plan.yaml --profile card.yaml
 expect_bad "measured on 'NVIDIA H200' in bf16, the plan is for cuda in fp32.*--dtype fp32" \
     smp-partition good.yaml -n 2 --profile card.yaml --precision fp32 -o refused.yaml
+expect_bad "measured on 'NVIDIA H200' in bf16, the plan is for cuda in fp8.*--dtype fp8" \
+    smp-partition good.yaml -n 2 --profile card.yaml --precision fp8 -o refused.yaml
 expect_bad "measured on 'cpu' in fp32, the plan is for cuda in fp32.*smp-profile --device cuda" \
     smp-partition good.yaml -n 2 --profile cpu.yaml --device cuda -o refused.yaml
 sed -E '/^memory/d' card.yaml >small.yaml
 expect_bad 'nothing says what the GPUs are' smp-partition good.yaml -n 2 --profile small.yaml -o refused.yaml
-sed -E 's/^dtype:.*/dtype: fp8/' card.yaml >bad.yaml
-expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp8'" smp-partition good.yaml -n 2 --profile bad.yaml -o refused.yaml
+sed -E 's/^dtype:.*/dtype: fp4/' card.yaml >bad.yaml
+expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp4'" smp-partition good.yaml -n 2 --profile bad.yaml -o refused.yaml
 expect_bad '--dtype tf32: the CPU.*--device cuda' smp-profile good.yaml --dtype tf32
-expect_bad '--dtype: got .fp8., expected fp32, tf32, bf16 or fp16' smp-profile good.yaml --dtype fp8 --device cuda
+expect_bad '--dtype: got .fp4., expected fp32, tf32, bf16, fp16 or fp8' smp-profile good.yaml --dtype fp4 --device cuda
 finish
 
 # This machine, described: the file is a device of a cluster, whose plan is near the one of a profile of the model itself.

@@ -1,10 +1,12 @@
 /* The linear operator on a GPU against sums in double, alone and as one kernel with the GELU behind
- * it, or before it: odd sizes, sums over many rows, outputs that start as NaN, accumulators that do
- * not start as zero. */
+ * it, or before it; in fp8 of factors that are rounded by definition: odd sizes, sums over many
+ * rows, outputs that start as NaN, accumulators that do not start as zero. */
 #include "tests/cuda/device_array.h"
 
 #include <stdio.h>
 
+#include "graph/ops/matmul/linear.h"
+#include "tests/graph/math/fp8_values.h"
 #include "tests/graph/model/model_text.h"
 
 enum { PRE, DPRE, X, DY, Y, Z, DX, WORKSPACE, W, BIAS, W16, BIAS16, DW, DBIAS, N_ARRAY };
@@ -13,7 +15,8 @@ typedef struct layer {
     smp_graph *graph;
     const smp_op *op; /* a gelu stands behind it, and one before it */
     int64_t rows, in, features;
-    bool bias, half;
+    bool bias, half, fp8;
+    int64_t padding;
     array of[N_ARRAY];
     void *state, *next_state;
 } layer;
@@ -51,6 +54,7 @@ static smp_graph *read_layer(const layer *l, smp_precision precision)
              "  - {op: gelu, name: before, in: x, out: x}\n"
              "  - {op: linear, name: op, in: x, out: y, features: %d, bias: %s}\n"
              "  - {op: gelu, name: next, in: y, out: z}\n"
+             "  - {op: rmsnorm, name: norm, in: z, out: z}\n" /* or it is a head */
              "  - {op: mse, name: loss, in: [z, targets], out: loss}\nloss: loss\n",
              (int)l->features, (int)l->in, (int)l->features, l->bias ? "true" : "false");
     smp_graph *graph = read_model(text);
@@ -68,6 +72,7 @@ static layer open_layer(smp_precision precision, int64_t rows, int64_t in, int64
     l.half = smp_dtype_is_half(type);
     l.graph = read_layer(&l, precision);
     l.op = &l.graph->op[smp_graph_find_op(l.graph, "op")];
+    l.fp8 = smp__linear_is_fp8(l.graph, l.op);
     cuda.precision = precision;
     smp_op_needs_get(l.graph, l.op, rows, &needs);
     l.of[PRE] = make(type, rows * in, 6, 1);
@@ -101,6 +106,7 @@ static smp_op_call make_call(const layer *l, const smp_op *op, void *state)
     return (smp_op_call){.graph = l->graph,
                          .op = op,
                          .batch = l->rows,
+                         .padding = l->padding,
                          .state = state,
                          .device = &cuda,
                          .workspace = l->of[WORKSPACE].data,
@@ -195,9 +201,28 @@ static void check_value(const array *of, int64_t i, double want, double scale, d
                  want, bound);
 }
 
+static float *copy_of(const array *x)
+{
+    float *copied = malloc((size_t)x->n * sizeof *copied);
+    assert_non_null(copied);
+    memcpy(copied, x->host, (size_t)x->n * sizeof *copied);
+    return copied;
+}
+
+/* X, DY or W as products have it, to be freed. */
+static float *factor_of(const layer *l, int which)
+{
+    const int64_t columns = which == DY ? l->features : l->in;
+    float *x = copy_of(&l->of[which == W && l->half ? W16 : which]);
+    if (l->fp8)
+        fp8_round_all(which == DY ? SMP_E5M2 : SMP_E4M3, x, l->of[which].n,
+                      l->of[which].n - (which == W ? 0 : l->padding * columns));
+    return x;
+}
+
 static void check_forward(const layer *l, bool pair)
 {
-    const float *x = l->of[X].host, *w = l->half ? l->of[W16].host : l->of[W].host;
+    float *x = factor_of(l, X), *w = factor_of(l, W);
     const float *bias = l->half ? l->of[BIAS16].host : l->of[BIAS].host;
     for (int64_t i = 0; i < l->rows * l->features; i++) {
         const int64_t row = i / l->features, column = i % l->features;
@@ -215,6 +240,8 @@ static void check_forward(const layer *l, bool pair)
             check_value(&l->of[Z], i, gelu(want), scale,
                         2e-3 + 1.2 * (rounded + (l->half ? 0x1p-8 * fabs(want) : 0)));
     }
+    free(x);
+    free(w);
 }
 
 static double gelu_slope(double x)
@@ -225,7 +252,7 @@ static double gelu_slope(double x)
 /* pair: that of what the GELU before it reads. */
 static void check_input_gradient(const layer *l, bool pair)
 {
-    const float *dy = l->of[DY].host, *w = l->half ? l->of[W16].host : l->of[W].host;
+    float *dy = factor_of(l, DY), *w = factor_of(l, W);
     for (int64_t i = 0; i < l->rows * l->in; i++) {
         double want = 0, scale = 0;
         for (int64_t k = 0; k < l->features; k++) {
@@ -239,16 +266,19 @@ static void check_input_gradient(const layer *l, bool pair)
         const double extra = pair ? 2e-3 * scale + (l->half ? 0x1p-8 * fabs(want * slope) : 0) : 0;
         check_value(&l->of[pair ? DPRE : DX], i, want * slope, scale, extra);
     }
+    free(dy);
+    free(w);
 }
 
 static void check_weight_gradients(const layer *l, const float *dw, const float *dbias)
 {
-    const float *dy = l->of[DY].host, *x = l->of[X].host;
+    const float *whole = l->of[DY].host; /* what the bias's gradient is made of */
+    float *dy = factor_of(l, DY), *x = factor_of(l, X);
     for (int64_t f = 0; f < l->features; f++) {
         double sum = (double)dbias[f], total = fabs(sum);
         for (int64_t r = 0; r < l->rows && l->bias; r++) {
-            sum += (double)dy[r * l->features + f];
-            total += fabs((double)dy[r * l->features + f]);
+            sum += (double)whole[r * l->features + f];
+            total += fabs((double)whole[r * l->features + f]);
         }
         check_value(&l->of[DBIAS], f, sum, total, 0);
         for (int64_t c = 0; c < l->in; c++) {
@@ -261,22 +291,19 @@ static void check_weight_gradients(const layer *l, const float *dw, const float 
             check_value(&l->of[DW], f * l->in + c, want, scale, 0);
         }
     }
-}
-
-static float *copy_of(const array *x)
-{
-    float *copied = malloc((size_t)x->n * sizeof *copied);
-    assert_non_null(copied);
-    memcpy(copied, x->host, (size_t)x->n * sizeof *copied);
-    return copied;
+    free(dy);
+    free(x);
 }
 
 static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
-                                           SMP_PRECISION_BF16, SMP_PRECISION_FP16};
+                                           SMP_PRECISION_BF16, SMP_PRECISION_FP16,
+                                           SMP_PRECISION_FP8};
+enum { N_PRECISION = sizeof precisions / sizeof precisions[0] };
 /* rows, in, features: rows of 16 bits that are aligned to 16 bytes and not, one and several blocks
  * of columns, one and several chunks of rows. */
 static const int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},     {33, 8, 16},  {70, 13, 257},
-                                   {200, 16, 520}, {2500, 3, 12}, {999, 4, 65}, {64, 9, 1032}};
+                                   {200, 16, 520}, {2500, 3, 12}, {999, 4, 65}, {64, 9, 1032},
+                                   {5, 32, 16},    {131, 144, 48}};
 enum { N_SIZE = sizeof sizes / sizeof sizes[0] };
 
 /* Written, gradients of weights have the bits that they have when added to zeroes. */
@@ -307,7 +334,7 @@ static void check_written_gradients(const layer *l)
 
 static void check_all(void)
 {
-    for (int p = 0; p < 4; p++)
+    for (int p = 0; p < N_PRECISION; p++)
         for (int i = 0; i < N_SIZE; i++) {
             layer l = open_layer(precisions[p], sizes[i][0], sizes[i][1], sizes[i][2], i % 4 != 3);
             float *dw = copy_of(&l.of[DW]), *dbias = copy_of(&l.of[DBIAS]);
@@ -360,7 +387,7 @@ static void test_cuda_linear_pair_matches_reference(void **state)
     static const char *const refuse[] = {"", "", "gelu", "run-gelu", "run-gelu,run-bias"};
     (void)state;
     for (int way = 0; way < 5; way++)
-        for (int i = 0; i < N_SIZE * 3; i++) {
+        for (int i = 0; i < N_SIZE * N_PRECISION; i++) {
             const int64_t *size = sizes[i % N_SIZE];
             if (size[2] % 8 != 0)
                 continue;
@@ -378,11 +405,12 @@ static void test_cuda_linear_pair_matches_reference(void **state)
 static void test_cuda_linear_input_pair_matches_reference(void **state)
 {
     static const char *const refuse[] = {"", "", "dgelu", "run-dgelu"};
-    static const int64_t size[][3] = {{1, 8, 1}, {33, 8, 16}, {70, 40, 13}, {200, 16, 520}};
+    static const int64_t size[][3] = {
+        {1, 8, 1}, {33, 8, 16}, {70, 40, 13}, {200, 16, 520}, {37, 32, 80}};
     enum { N = sizeof size / sizeof size[0] };
     (void)state;
     for (int way = 0; way < 4; way++)
-        for (int i = 0; i < 4 * N; i++) {
+        for (int i = 0; i < N_PRECISION * N; i++) {
             const int64_t *of = size[i % N];
             cuda.capability = way == 1 ? 80 : 90;
             setenv("SMP_EMULATE_BLAS_REFUSE", refuse[way], 1);
@@ -396,6 +424,50 @@ static void test_cuda_linear_input_pair_matches_reference(void **state)
     cuda.capability = 90;
 }
 
+/* Rows that only fill the micro-batch up have no say in a scale; what is not finite has all. */
+static void test_cuda_linear_scales_of_fp8(void **state)
+{
+    static const float values[] = {1e6f, INFINITY, NAN};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        layer l = open_layer(SMP_PRECISION_FP8, 9, 32, 48, true);
+        const bool padding = i < 3;
+        l.padding = padding ? 2 : 0;
+        assert_true(l.fp8);
+        for (int64_t k = 0; k < 2 * l.features; k++)
+            l.of[DY].host[7 * l.features + k] = 0;
+        l.of[X].host[padding ? 8 * l.in : 3] = values[i % 3];
+        to_device(&l.of[X]);
+        to_device(&l.of[DY]);
+        run_forward(&l, false);
+        const float *y = l.of[Y].host;
+        for (int64_t k = 0; k < 9 * l.features && i != 3; k++)
+            assert_int_equal(isfinite(y[k]), padding && (k < 8 * l.features || i < 2));
+        if (i == 0 || i == 3)
+            check_forward(&l, false);
+        close_layer(&l);
+    }
+}
+
+/* As profiles and plans name them: rows by rows, k a multiple of 16, fp32 for a weight. */
+static void test_cuda_linear_products_of_fp8(void **state)
+{
+    static const char *const names[] = {"nt 9x48x32 e4m3 bf16 bias", "nt 9x32x48 e5m2 e4m3 bf16",
+                                        "nt 48x32x16 e5m2 e4m3 float32"};
+    (void)state;
+    layer l = open_layer(SMP_PRECISION_FP8, 9, 32, 48, true);
+    run_forward(&l, false);
+    run_backward(&l, false);
+    for (int i = 0; i < 3; i++) {
+        int found = 0;
+        for (int p = 0; p < products.n; p++)
+            found += strcmp(products.product[p]->name, names[i]) == 0 && products.product[p]->runs;
+        if (found != 1)
+            fail_msg("%s was not run", names[i]);
+    }
+    close_layer(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +476,8 @@ int main(void)
         cmocka_unit_test(test_cuda_linear_pairs_where_rows_allow_it),
         cmocka_unit_test(test_cuda_linear_pair_matches_reference),
         cmocka_unit_test(test_cuda_linear_input_pair_matches_reference),
+        cmocka_unit_test(test_cuda_linear_scales_of_fp8),
+        cmocka_unit_test(test_cuda_linear_products_of_fp8),
     };
     if (!there_is_a_device())
         return SKIPPED;

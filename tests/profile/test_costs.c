@@ -520,6 +520,55 @@ static void test_costs_of_bf16(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Where the rule has fp8, products at its rate and the bytes of rounding both factors, which
+ * nothing hides; a head is as in bf16, and on a CPU products have its rate. */
+static void test_costs_of_fp8(void **state)
+{
+    static const char two[] = "smp: 1\nname: two\ninputs:\n"
+                              "  x: {dtype: float32, shape: [32]}\n"
+                              "  y: {dtype: float32, shape: [48]}\nops:\n"
+                              "  - {op: linear, name: a, in: x, out: h, features: 16}\n"
+                              "  - {op: linear, name: head, in: h, out: z, features: 48}\n"
+                              "  - {op: mse, name: loss, in: [z, y], out: loss}\nloss: loss\n%s";
+    static const smp_precision precisions[] = {SMP_PRECISION_BF16, SMP_PRECISION_FP8};
+    smp_device_spec device = {.name = "card",
+                              .memory_bytes = 1 << 30,
+                              .flops_fp32 = 1e9,
+                              .flops_bf16 = 4e9,
+                              .flops_fp8 = 8e9,
+                              .bytes_per_s = 1e10};
+    const double x = BATCH * 32, y = BATCH * 16, w = 16 * 32, flops = 2 * x * 16, us = 1e6;
+    (void)state;
+    for (int cpu = 0; cpu < 2; cpu++) {
+        smp_costs *costs[2], *none = NULL;
+        smp_graph *graph = parse(two, "");
+        for (int i = 0; i < 2; i++) {
+            const smp_target target = {cpu ? SMP_BACKEND_CPU : SMP_BACKEND_CUDA, precisions[i]};
+            assert_int_equal(smp_graph_set_target(graph, target), SMP_OK);
+            assert_int_equal(build_on(graph, &device, &costs[i]), SMP_OK);
+        }
+        const smp_op_cost *half = costs[0]->op, *fp8 = costs[1]->op;
+        const double bias = y, each = cpu ? 6 : 5, rate = cpu ? 4e9 : 8e9;
+        assert_near(half[0].forward_us - CALL_US, (flops + bias) / 4e9 * us);
+        assert_near(fp8[0].forward_us - 2 * CALL_US,
+                    (flops + bias) / rate * us + each * (x + w) / 1e10 * us);
+        assert_near(fp8[0].backward_weight_us - 2 * CALL_US,
+                    (flops + bias) / rate * us + each * (x + y) / 1e10 * us);
+        assert_true(fp8[1].forward_us == half[1].forward_us);
+        assert_true(fp8[1].workspace_bytes == half[1].workspace_bytes);
+        assert_true(fp8[0].workspace_bytes >= (int64_t)((x + w) * (cpu ? 2 : 1)));
+        device.flops_fp8 = 0;
+        assert_int_equal(build_on(graph, &device, &none), cpu ? SMP_OK : SMP_ERR_INPUT);
+        if (!cpu)
+            assert_non_null(strstr(smp_last_error(), "`compute: fp8`"));
+        device.flops_fp8 = 8e9;
+        smp_costs_destroy(none);
+        smp_costs_destroy(costs[0]);
+        smp_costs_destroy(costs[1]);
+        smp_graph_destroy(graph);
+    }
+}
+
 static void test_costs_refuse_a_profile_of_another_target(void **state)
 {
     static const struct {
@@ -530,6 +579,8 @@ static void test_costs_refuse_a_profile_of_another_target(void **state)
         {"cpu", "fp32", {SMP_BACKEND_CPU, SMP_PRECISION_FP32}, true},
         {"H200", "bf16", {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}, true},
         {"H200", "tf32", {SMP_BACKEND_CUDA, SMP_PRECISION_TF32}, true},
+        {"H200", "fp8", {SMP_BACKEND_CUDA, SMP_PRECISION_FP8}, true},
+        {"H200", "bf16", {SMP_BACKEND_CUDA, SMP_PRECISION_FP8}, false},
         {"H200", "fp32", {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}, false},
         {"H200", "fp32", {SMP_BACKEND_CPU, SMP_PRECISION_FP32}, false},
         {"cpu", "fp32", {SMP_BACKEND_CUDA, SMP_PRECISION_FP32}, false},
@@ -652,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_costs_refuse_the_profile_of_another_model),
         cmocka_unit_test(test_costs_slowdown_is_relative_to_device_0),
         cmocka_unit_test(test_costs_of_bf16),
+        cmocka_unit_test(test_costs_of_fp8),
         cmocka_unit_test(test_costs_refuse_a_profile_of_another_target),
         cmocka_unit_test(test_costs_of_a_pair),
         cmocka_unit_test(test_costs_of_the_algorithm_that_runs),

@@ -211,8 +211,8 @@ static const broken broken_files[] = {
     {2, "model: {name: m, fingerprint: 0123456789abcdef}", "2:31", "another model"},
     {3, "devise: cpu", "3:1", "device"},
     {3, "", "1:1", "'device' is missing"},
-    {4, "dtype: fp8", "4:8", "dtype: got 'fp8', expected fp32, tf32, bf16 or fp16"},
-    {4, "dtype: tf32", "4:8", "expected fp32, bf16 or fp16, which the CPU has"},
+    {4, "dtype: fp4", "4:8", "dtype: got 'fp4', expected fp32, tf32, bf16, fp16 or fp8"},
+    {4, "dtype: tf32", "4:8", "expected fp32, bf16, fp16 or fp8, which the CPU has"},
     {5, "microbatch_size: 0", "5:18", "microbatch_size"},
     {5, "microbatch_size: 1.5", "5:18", "microbatch_size"},
     {7, "- {name: c, forward_us: 4, backward_us: 10}", "7:10", "no op of this name"},
@@ -268,7 +268,7 @@ static void test_profile_refuses_broken_files(void **state)
 /* Of a card: another precision, and its memory. */
 static void test_profile_of_a_card(void **state)
 {
-    static const char *const dtypes[] = {"fp32", "tf32", "bf16", "fp16"};
+    static const char *const dtypes[] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
     (void)state;
     for (int i = 0; i < SMP_N_PRECISION; i++) {
         smp_op_cost cost[N_OP];

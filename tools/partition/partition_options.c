@@ -94,9 +94,10 @@ static const smp_option rows[] = {
      .at = AT(job.runtime.device),
      .help = "what the plan is run on (default: what the plan with check and --fix says, or "
              "the profile was measured on, else cpu)"},
-    {"precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16",
+    {"precision", .kind = SMP_OPTION_WORD, .flags = IN_BOTH, .value = "fp32|tf32|bf16|fp16|fp8",
      .at = AT(job.runtime.precision),
-     .help = "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
+     .help = "number format there, tf32 on cuda alone, fp8 on cards that have it (default: as "
+             "--device, else fp32)"},
     {"model", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "FILE", .at = AT(job.model),
      .help = "the model of the plan (default: the one it names)"},
     {"costs", .kind = SMP_OPTION_FILE, .flags = IN_CHECK, .value = "PLAN", .at = AT(costs),

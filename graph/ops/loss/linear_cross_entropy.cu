@@ -41,7 +41,8 @@ static smp_status make_products(const smp_cuda *cuda, smp_dtype type, const loss
     input.lda = s->classes, input.ldb = s->in, input.ldc = s->in;
     input.in = input.out = type;
     SMP_TRY(smp__gemm_create(cuda, &input, &out->input));
-    return smp_linear_weight_create(cuda, type, out->rows, s->in, s->classes, bias, &out->weight);
+    return smp_linear_weight_create(cuda, type, false, out->rows, s->in, s->classes, bias,
+                                    &out->weight);
 }
 
 static void free_products(struct chunk_products *products)

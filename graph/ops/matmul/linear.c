@@ -2,7 +2,12 @@
  * PyTorch stores it, so that a tied output layer can use an embedding's table as it is.
  *
  * dx = dy W, dW += dy^T x, db += column sums of dy. Three GEMMs of 2 * rows * in * features flops;
- * the bias is written to the output first and the GEMM accumulates onto it. */
+ * the bias is written to the output first and the GEMM accumulates onto it.
+ *
+ * In fp8 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022) x and W are rounded to E4M3
+ * and dy to E5M2, before every product and each at one scale, which is that of its largest value
+ * in this micro-batch; padding has no say. Here the rounded values lie in the workspace as bf16,
+ * which has all of them, and the products are those of bf16. */
 #include "graph/ops/matmul/linear.h"
 
 #include <math.h>
@@ -13,12 +18,14 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 #include "graph/ops/elementwise/elementwise.h"
+#include "graph/ops/matmul/linear_fp8.h"
 
 enum {
     FEATURES = SMP__LINEAR_FEATURES,
     BIAS = SMP__LINEAR_BIAS,
     WEIGHT = SMP__LINEAR_WEIGHT,
-    INIT_STD = SMP__LINEAR_INIT_STD
+    INIT_STD = SMP__LINEAR_INIT_STD,
+    ALIGNMENT = 64
 };
 
 static const smp_attr_desc ATTRS[] = {SMP__LINEAR_ATTRS, {0}};
@@ -47,12 +54,6 @@ smp_status smp__infer_linear(smp_infer *infer)
     return SMP_OK;
 }
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.weight_grad_in = 1};
-}
-
 /* Rows of the three products: every position of every sample. */
 static int64_t row_count(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
@@ -60,12 +61,92 @@ static int64_t row_count(const smp_graph *graph, const smp_op *op, int64_t batch
     return smp__count(in, batch) / smp__columns(in);
 }
 
+static const smp_op *producer_of(const smp_graph *graph, int32_t tensor)
+{
+    const int32_t producer = graph->tensor[tensor].producer;
+    return producer < 0 ? NULL : &graph->op[producer];
+}
+
+static bool is_head(const smp_graph *graph, const smp_op *op)
+{
+    const smp_op *last =
+        graph->loss < 0 ? &graph->op[graph->n_op - 1] : producer_of(graph, graph->loss);
+    bool passes = last && last->n_in > 0 && last->n_param == 0; /* a loss has targets, too */
+    while (last && last != op && passes) {
+        last = producer_of(graph, last->in[0]);
+        passes = last && last->n_in == 1 && last->n_param == 0;
+    }
+    return last == op;
+}
+
+bool smp__linear_is_fp8(const smp_graph *graph, const smp_op *op)
+{
+    return graph->target.precision == SMP_PRECISION_FP8 && op->kind == &smp__op_linear &&
+           smp__columns(smp__in(graph, op, 0)) % 16 == 0 && op->attr[FEATURES].i % 16 == 0 &&
+           !is_head(graph, op);
+}
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Room for the rounded factors of forward, or of all three products. */
+static void need_pairs(const smp_graph *graph, const int64_t bytes[3], smp_op_needs *needs)
+{
+    for (int i = 0; i < (graph->training ? 3 : 1); i++)
+        if (needs->workspace_bytes < bytes[i])
+            needs->workspace_bytes = bytes[i];
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs = (smp_op_needs){.weight_grad_in = 1};
+    if (!smp__linear_is_fp8(graph, op))
+        return;
+    const int64_t rows = row_count(graph, op, batch), features = op->attr[FEATURES].i;
+    const int64_t in = smp__columns(smp__in(graph, op, 0));
+    const int64_t x = aligned(2 * rows * in), y = aligned(2 * rows * features);
+    const int64_t w = aligned(2 * features * in);
+    const int64_t pairs[] = {x + w, y + w, x + y};
+    need_pairs(graph, pairs, needs);
+}
+
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const int64_t rows = row_count(graph, op, batch);
+    const int64_t rows = row_count(graph, op, batch), features = op->attr[FEATURES].i;
     *needs = (smp_op_needs){.weight_grad_in = 1};
     if (op->attr[BIAS].i && graph->training)
-        needs->workspace_bytes = smp__column_sum_bytes(rows, op->attr[FEATURES].i);
+        needs->workspace_bytes = smp__column_sum_bytes(rows, features);
+    if (!smp__linear_is_fp8(graph, op))
+        return;
+    const int64_t in = smp__columns(smp__in(graph, op, 0));
+    const int64_t pairs[] = {smp__fp8_bytes(rows, in, features, in),
+                             smp__fp8_bytes(rows, features, features, in),
+                             smp__fp8_bytes(rows, features, rows, in)};
+    need_pairs(graph, pairs, needs);
+}
+
+/* Bytes that are moved to find a factor's largest value and to round it. */
+static double rounding_bytes(const smp_graph *graph, double elements)
+{
+    const double rounded = smp_backend_of(graph->target)->own_memory ? 1 : 2;
+    return elements * (2 + 2 + rounded);
+}
+
+static void add_fp8_work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const double x = (double)smp__count(smp__in(graph, op, 0), batch);
+    const double y = (double)smp__count(smp__out(graph, op), batch);
+    const double w = (double)graph->param[op->param[0]].elements;
+    const double less = smp_backend_of(graph->target)->own_memory ? 1 : 0; /* bytes of a factor */
+    work->fp8 = true;
+    work->forward_bytes -= less * (x + w);
+    work->backward_input_bytes -= less * (y + w);
+    work->backward_weight_bytes -= less * (x + y);
+    work->forward_moved = rounding_bytes(graph, x + w);
+    work->backward_input_moved = rounding_bytes(graph, y + w);
+    work->backward_weight_moved = rounding_bytes(graph, x + y);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -80,6 +161,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->kind = SMP_OP_PRODUCT;
     work->product = (smp_op_product){1, row_count(graph, op, batch), op->attr[FEATURES].i,
                                      smp__columns(smp__in(graph, op, 0))};
+    if (smp__linear_is_fp8(graph, op))
+        add_fp8_work(graph, op, batch, work);
 }
 
 /* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the
@@ -203,11 +286,57 @@ static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t ba
     return smp__prepare_gemms16(&shape, state);
 }
 
+/* A factor of a product: an activation or its gradient, of which the last samples may only fill up
+ * the micro-batch, or a weight. */
+typedef struct factor16 {
+    const void *value;
+    int64_t elements, counted;
+    smp_fp8 format;
+} factor16;
+
+static factor16 activation16(const smp_op_call *call, const smp_tensor *tensor, const void *value,
+                             smp_fp8 format)
+{
+    return (factor16){value, smp__count(tensor, call->batch),
+                      smp__count(tensor, call->batch - call->padding), format};
+}
+
+static factor16 input16(const smp_op_call *call)
+{
+    return activation16(call, smp__in(call->graph, call->op, 0), call->in[0], SMP_E4M3);
+}
+
+static factor16 gradient16(const smp_op_call *call)
+{
+    return activation16(call, smp__out(call->graph, call->op), call->dout[0], SMP_E5M2);
+}
+
+static factor16 weight16(const smp_op_call *call)
+{
+    const int64_t elements = call->graph->param[call->op->param[0]].elements;
+    return (factor16){call->param16[0], elements, elements, SMP_E4M3};
+}
+
+/* Both factors as they are, or as fp8 has them. */
+static smp_status multiply16(const smp_op_call *call, smp_math_gemm16 *product, factor16 a,
+                             factor16 b, const float *bias, void *c)
+{
+    if (smp__linear_is_fp8(call->graph, call->op)) {
+        uint16_t *rounded = call->workspace;
+        uint16_t *other = rounded + aligned(2 * a.elements) / 2;
+        smp__round_fp8(a.format, rounded, a.value, a.elements, a.counted);
+        smp__round_fp8(b.format, other, b.value, b.elements, b.counted);
+        a.value = rounded;
+        b.value = other;
+    }
+    return smp_math_gemm16_run(product, a.value, b.value, bias, c);
+}
+
 static smp_status forward16(const smp_op_call *call)
 {
     const smp__gemms16 *p = call->state;
-    return smp_math_gemm16_run(p->forward, call->in[0], call->param16[0],
-                               call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0]);
+    return multiply16(call, p->forward, input16(call), weight16(call),
+                      call->op->attr[BIAS].i ? call->param[1] : NULL, call->out[0]);
 }
 
 static smp_status backward_input16(const smp_op_call *call)
@@ -215,7 +344,7 @@ static smp_status backward_input16(const smp_op_call *call)
     const smp__gemms16 *p = call->state;
     if (!call->din[0])
         return SMP_OK;
-    return smp_math_gemm16_run(p->input, call->dout[0], call->param16[0], NULL, call->din[0]);
+    return multiply16(call, p->input, gradient16(call), weight16(call), NULL, call->din[0]);
 }
 
 /* A block of columns is widened row by row. */
@@ -238,7 +367,7 @@ static smp_status backward_weight16(const smp_op_call *call)
     if (call->op->attr[BIAS].i)
         smp__add_rows16(call->dparam[1], (const uint16_t *)call->dout[0],
                         row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
-    return smp_math_gemm16_run(p->weight, call->dout[0], call->in[0], NULL, call->dparam[0]);
+    return multiply16(call, p->weight, gradient16(call), input16(call), NULL, call->dparam[0]);
 }
 
 static const smp_op_kernels HALF = {.prepare = prepare16,

@@ -22,6 +22,12 @@ enum {
 /* Output as wide as `features`, weight and bias. */
 smp_status smp__infer_linear(smp_infer *infer);
 
+/* Are the factors of the op's products rounded to fp8? The one rule: the target is fp8, the op is a
+ * `linear`, both its widths are multiples of 16, as tensor cores want them, and it is no head: what
+ * the loss, or the model's user, gets of it passes ops without weights and with one input alone.
+ * The head, embeddings, attention's products and experts are as in bf16. */
+bool smp__linear_is_fp8(const smp_graph *graph, const smp_op *op);
+
 /* In bf16: y = x W^T + b and dx = dy W of `rows` rows, dW += dy^T x of `all`. Wide ones are
  * fp32. */
 typedef struct smp__linear16 {

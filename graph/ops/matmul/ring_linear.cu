@@ -215,7 +215,7 @@ static smp_status make_products(const smp_graph *graph, const smp_op *op, const 
     input.lda = features, input.ldb = in, input.ldc = in;
     input.in = input.out = forward.in;
     SMP_TRY(smp__gemm_create(cuda, &input, &products->input));
-    return smp_linear_weight_create(cuda, forward.in, r.rows * r.devices, in, features,
+    return smp_linear_weight_create(cuda, forward.in, false, r.rows * r.devices, in, features,
                                     op->n_param > 1 && !r.scatters, &products->weight);
 }
 

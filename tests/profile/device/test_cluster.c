@@ -286,14 +286,16 @@ static void test_cluster_rates_of_products(void **state)
 {
     static const struct {
         const char *compute;
-        double fp32, tf32, bf16, fp16;
+        double fp32, tf32, bf16, fp16, fp8;
     } cases[] = {
-        {"{fp32: 10TFLOP/s}", 10e12, 10e12, 0, 0},
-        {"{fp32: 10TFLOP/s, bf16: 100TFLOP/s}", 10e12, 50e12, 100e12, 100e12},
-        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s, bf16: 100TFLOP/s}", 10e12, 40e12, 100e12, 100e12},
-        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s}", 10e12, 40e12, 0, 0},
-        {"{fp32: 10TFLOP/s, fp16: 80TFLOP/s}", 10e12, 10e12, 0, 80e12},
-        {"{fp32: 10TFLOP/s, bf16: 60TFLOP/s, fp16: 80TFLOP/s}", 10e12, 30e12, 60e12, 80e12},
+        {"{fp32: 10TFLOP/s}", 10e12, 10e12, 0, 0, 0},
+        {"{fp32: 10TFLOP/s, bf16: 100TFLOP/s}", 10e12, 50e12, 100e12, 100e12, 100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s, bf16: 100TFLOP/s}", 10e12, 40e12, 100e12, 100e12,
+         100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s}", 10e12, 40e12, 0, 0, 0},
+        {"{fp32: 10TFLOP/s, fp16: 80TFLOP/s}", 10e12, 10e12, 0, 80e12, 0},
+        {"{fp32: 10TFLOP/s, bf16: 60TFLOP/s, fp16: 80TFLOP/s}", 10e12, 30e12, 60e12, 80e12, 60e12},
+        {"{fp32: 10TFLOP/s, bf16: 60TFLOP/s, fp8: 130TFLOP/s}", 10e12, 30e12, 60e12, 60e12, 130e12},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -309,6 +311,7 @@ static void test_cluster_rates_of_products(void **state)
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_TF32) == cases[i].tf32);
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_BF16) == cases[i].bf16);
         assert_true(smp_device_matrix_flops(device, SMP_PRECISION_FP16) == cases[i].fp16);
+        assert_true(smp_device_matrix_flops(device, SMP_PRECISION_FP8) == cases[i].fp8);
         smp_cluster_destroy(c);
     }
 }

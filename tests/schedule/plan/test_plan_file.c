@@ -261,6 +261,7 @@ static void test_plan_file_uniform_cluster(void **state)
                                       .flops_fp32 = 50,
                                       .flops_tf32 = 55,
                                       .flops_bf16 = 60,
+                                      .flops_fp8 = 65,
                                       .bytes_per_s = 70};
     cluster.nodes = NODES;
     cluster.devices_per_node = 8;
@@ -272,6 +273,7 @@ static void test_plan_file_uniform_cluster(void **state)
     assert_int_equal(8 * NODES, smp_cluster_devices(again->cluster));
     assert_true(again->cluster->device[8 * NODES - 1].bytes_per_s == 70);
     assert_true(again->cluster->device[8 * NODES - 1].flops_tf32 == 55);
+    assert_true(again->cluster->device[8 * NODES - 1].flops_fp8 == 65);
     smp_plan_destroy(again);
     smp_text_free(&text);
     smp_plan_destroy(plan);
@@ -302,7 +304,7 @@ static void test_plan_file_execution(void **state)
     } broken[] = {
         {"execution: {device: tpu, precision: bf16}",
          "plan.yaml:6:21: execution: device: got 'tpu'"},
-        {"execution: {device: cuda, precision: fp8}", "plan.yaml:6:38: execution: precision: got"},
+        {"execution: {device: cuda, precision: fp4}", "plan.yaml:6:38: execution: precision: got"},
         {"execution: {device: cpu, precision: tf32}",
          "plan.yaml:6:37: execution: precision: got tf32"},
         {"execution: {device: cuda}", "plan.yaml:6:12: execution: key 'precision' is missing"},

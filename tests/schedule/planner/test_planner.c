@@ -239,8 +239,10 @@ static void open_cards(setting *s, const char *model, int devices, smp_precision
 {
     open_setting(s, model, devices);
     smp_device_spec *device = (smp_device_spec *)s->cluster->device; /* its own memory */
-    for (int d = 0; d < devices; d++)
+    for (int d = 0; d < devices; d++) {
         device[d].flops_bf16 = 16 * device[d].flops_fp32;
+        device[d].flops_fp8 = 2 * device[d].flops_bf16;
+    }
     s->cluster->cores_per_node = 0;
     assert_int_equal(SMP_OK,
                      smp_graph_set_target(s->graph, (smp_target){SMP_BACKEND_CUDA, precision}));
@@ -307,6 +309,7 @@ static void test_planner_bf16_memory(void **state)
     assert_int_equal(peak[SMP_PRECISION_FP32], peak[SMP_PRECISION_TF32]);
     assert_true(peak[SMP_PRECISION_BF16] < peak[SMP_PRECISION_FP32]);
     assert_true(peak[SMP_PRECISION_BF16] > peak[SMP_PRECISION_FP32] / 2);
+    assert_true(peak[SMP_PRECISION_FP8] > peak[SMP_PRECISION_BF16]); /* rounded factors */
 }
 
 /* What a user asks for goes before what a kernel would like; what both keep together stays so. */
