@@ -282,9 +282,9 @@ static const smp_option rows[] = {
     {"share-gpus", .kind = SMP_OPTION_ONE, .at = AT(train.job.runtime.share_gpus),
      .help = "ranks may share a GPU, where a machine has more ranks than GPUs"},
     {"precision", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.precision), .value = "NAME",
-     .help = "fp32, tf32, bf16, fp16 or fp8 (default: the plan's); the CPU has no tf32, bf16 "
-             "and fp8 where it has AVX512-BF16 or AMX, and multiplies fp16 in fp32; a GPU "
-             "has fp8 from compute capability 8.9 on"},
+     .help = "fp32, tf32, bf16, fp16 or fp8 (default: the plan's); the CPU has no tf32, has "
+             "bf16 and fp8 with AVX512-BF16 or AMX, and multiplies fp16 in fp32; a GPU has "
+             "fp8 from compute capability 8.9 on"},
     {"offload-to", .kind = SMP_OPTION_TEXT, .at = AT(train.job.runtime.offload_to), .value = "DIR",
      .help = "keep what the plan offloads in a file there, without a name, instead of in "
              "memory of the host; not on GPUs"},
