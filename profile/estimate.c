@@ -10,7 +10,7 @@
 
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
 {
-    if (!graph->training || !smp_op_has_gradient(graph, op) || op->kind->passes_dout)
+    if (!graph->training || !smp_op_has_gradient(graph, op) || smp_op_passes_dout(graph, op))
         return false;
     for (int32_t i = 0; i < op->n_in; i++)
         if (graph->tensor[op->in[i]].needs_grad)

@@ -103,6 +103,10 @@ void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, s
     own = own ? own : of[SMP_BACKEND_CPU];
     if (own)
         own(graph, op, batch, needs);
+    if (!op->kind->passes_dout && smp_op_passes_dout(graph, op)) {
+        needs->input_grad_in = needs->input_grad_out = 0;
+        needs->input_grad_aux = false;
+    }
     if (smp_backend_of(graph->target)->cpu_kernels &&
         smp_precision_is_half(graph->target.precision))
         needs->workspace_bytes = smp_op_half_workspace(graph, op, batch, needs);
@@ -142,6 +146,19 @@ bool smp_op_fused_backward(const smp_graph *graph, int32_t index)
            next->in[0] == op->out && reads_alone(graph, op) && reads_alone(graph, next) &&
            graph->tensor[op->in[0]].elements == graph->tensor[op->out].elements &&
            graph->tensor[op->in[0]].needs_grad && next->kind->fuses_backward(graph, next, op);
+}
+
+bool smp_op_absorbs(const smp_graph *graph, const smp_op *op)
+{
+    const smp_op *next = op + 1;
+    return op->kind->absorbs && graph->training && smp_backend_of(graph->target)->fuses &&
+           next < graph->op + graph->n_op && next->n_in == 1 && next->in[0] == op->out &&
+           smp_tensor_is_read_once(graph, op->out) && op->kind->absorbs(graph, op, next);
+}
+
+bool smp_op_passes_dout(const smp_graph *graph, const smp_op *op)
+{
+    return op->kind->passes_dout || (op > graph->op && smp_op_absorbs(graph, op - 1));
 }
 
 bool smp_op_tied(const smp_graph *graph, int32_t index)

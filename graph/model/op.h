@@ -369,6 +369,11 @@ struct smp_op_kind {
      * can work in place; neither exchanges or leaves anything to backward_weight. Asked for through
      * smp_op_fused_backward. */
     bool (*fuses_backward)(const smp_graph *graph, const smp_op *op, const smp_op *before);
+    /* Does backward of this op on a GPU, given the gradient of what `next` makes, do as if it had
+     * been given that of its own output? `next` stands after it and alone reads that. Given that of
+     * its own it does the same, so a stage may end between the two. Then `next` passes its dout,
+     * and its backward_input is not called. Asked for through smp_op_absorbs. */
+    bool (*absorbs)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     /* Those kernels have the bits of two calls: a stage may end between the ops, and forward of one
      * may be repeated without the other. */
     bool pairs_alike;
@@ -431,6 +436,10 @@ bool smp_op_fused(const smp_graph *graph, int32_t index);
 bool smp_op_tied_forward(const smp_graph *graph, int32_t index);
 /* Are backward_input of ops index + 1 and index one kernel there? */
 bool smp_op_fused_backward(const smp_graph *graph, int32_t index);
+/* Does backward of the op do that of the next one, too, on the graph's target? */
+bool smp_op_absorbs(const smp_graph *graph, const smp_op *op);
+/* Is the gradient of each input that of the output, or may be taken for it: nothing is computed? */
+bool smp_op_passes_dout(const smp_graph *graph, const smp_op *op);
 /* Do results depend on whether a stage ends between the two, forward or backward? */
 bool smp_op_tied(const smp_graph *graph, int32_t index);
 /* Which of the inputs that backward_input of an op needs it reads where it is one kernel with that

@@ -89,11 +89,13 @@ static smp_status place_input_gradients(smp__backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     smp_layout_call *call = &base->call[i];
-    int32_t n_in = base->graph->op[call->op].n_in;
+    const smp_op *op = &base->graph->op[call->op];
+    const int32_t n_in = op->n_in;
+    const bool passes = smp_op_passes_dout(base->graph, op);
     smp_ref *din = base->din[i];
     for (int32_t slot = 0; slot < n_in; slot++)
         din[slot] = (smp_ref){0};
-    for (int32_t slot = 0; slot < n_in && !b->base->graph->op[call->op].kind->passes_dout; slot++)
+    for (int32_t slot = 0; slot < n_in && !passes; slot++)
         SMP_TRY(smp__sums_place(b, i, slot, &din[slot]));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
@@ -220,7 +222,7 @@ static smp_status backward_call(smp__backward_build *b, int32_t i)
         wanted = b->slot_fold[b->slot_begin[i] + slot] >= 0;
     if (!wanted)
         return SMP_OK;
-    const bool passes = op->kind->passes_dout;
+    const bool passes = smp_op_passes_dout(base->graph, op);
     if (!passes || (!base->split && smp__layout_weighs(base, i))) {
         SMP_TRY(place_input_gradients(b, i));
         SMP_TRY(emit_call(b, i));

@@ -55,7 +55,8 @@ static bool hands_on(const smp__backward_build *b, int32_t i, int32_t slot)
 {
     const smp_flow *flow = b->base->flow;
     const int32_t f = b->slot_fold[b->slot_begin[i] + slot];
-    return f >= 0 && b->base->graph->op[b->base->call[i].op].kind->passes_dout &&
+    const smp_graph *graph = b->base->graph;
+    return f >= 0 && smp_op_passes_dout(graph, &graph->op[b->base->call[i].op]) &&
            flow->fold[f].transfer_out < 0 &&
            flow->fold[f].source_end - flow->fold[f].source_begin == 1;
 }

@@ -186,12 +186,70 @@ static void test_layout_alike_pairs(void **state)
     assert_int_equal(BYTES, kept[0] - kept[1]);
 }
 
+static const char absorbing_model[] =
+    "smp: 1\nname: pair\n"
+    "inputs:\n"
+    "  x: {dtype: float32, shape: [96]}\n"
+    "  y: {dtype: float32, shape: [96]}\n"
+    "ops:\n"
+    "  - {op: linear, name: a, in: x, out: x, features: 96, bias: false}\n"
+    "  - {op: batchnorm, name: norm, in: x, out: b}\n"
+    "  - {op: relu, name: relu, in: b, out: c}\n"
+    "  - {op: scale, name: scale, in: c, out: d, factor: 2}\n"
+    "  - {op: mse, name: loss, in: [d, y], out: loss}\nloss: loss\n";
+
+/* A relu whose backward the batchnorm before it does: there is no call of it, what comes to it goes
+ * on, also where a stage ends before it, and nobody keeps what it made. */
+static void test_layout_absorbed(void **state)
+{
+    (void)state;
+    enum { NORM = 1, RELU, BYTES = 6144 };
+    static const int32_t whole[5] = {0}, parted[5] = {0, 0, 1, 1, 1};
+    int64_t kept[2][2];
+    for (int k = 0; k < 4; k++) {
+        const int cuda = k / 2, split = k % 2;
+        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+        smp_graph *graph = NULL;
+        smp_flow *flow;
+        smp_layout *l;
+        int calls = 0;
+        assert_int_equal(
+            SMP_OK, smp_graph_parse("m.yaml", absorbing_model, strlen(absorbing_model), &graph));
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
+        assert_int_equal(SMP_OK, smp_flow_build(graph, whole, 1, 16, &flow));
+        lay_out(graph, flow, 0, split, NULL, &l);
+        for (int32_t i = 0; i < l->n_instr; i++)
+            calls += l->instr[i].call == RELU;
+        assert_int_equal(calls, !cuda);
+        const smp_ref own = l->call[NORM].dout[0], its = l->call[RELU].dout[0];
+        assert_int_equal(cuda, own.space == its.space && own.index == its.index &&
+                                   own.offset == its.offset);
+        kept[split][cuda] = 0;
+        for (int b = 0; b < SMP_N_BLOCK; b++)
+            kept[split][cuda] += l->block_bytes[b];
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        assert_int_equal(SMP_OK, smp_flow_build(graph, parted, 2, 16, &flow));
+        lay_out(graph, flow, 1, split, NULL, &l);
+        assert_int_equal(RELU, l->call[0].op);
+        for (int32_t i = calls = 0; i < l->n_instr; i++)
+            calls += l->instr[i].call == 0;
+        assert_int_equal(calls, !cuda);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        smp_graph_destroy(graph);
+    }
+    for (int split = 0; split < 2; split++)
+        assert_int_equal(kept[split][1], kept[split][0] - BYTES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_pair),
         cmocka_unit_test(test_layout_input_pair),
         cmocka_unit_test(test_layout_alike_pairs),
+        cmocka_unit_test(test_layout_absorbed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
