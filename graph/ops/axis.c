@@ -9,14 +9,19 @@
 
 smp__axis smp__axis_of(const smp_tensor *tensor, int64_t axis, int64_t batch)
 {
-    const smp_shape *shape = &tensor->shape;
+    smp_shape shape = tensor->shape; /* as it lies */
     if (axis < 0)
-        axis += shape->n_dim;
-    smp__axis along = {.outer = batch, .size = shape->dim[axis], .inner = 1};
+        axis += shape.n_dim;
+    if (tensor->channels_last) {
+        const int64_t *dim = tensor->shape.dim;
+        shape = (smp_shape){3, {dim[1], dim[2], dim[0]}};
+        axis = (axis + 2) % 3;
+    }
+    smp__axis along = {.outer = batch, .size = shape.dim[axis], .inner = 1};
     for (int64_t i = 0; i < axis; i++)
-        along.outer *= shape->dim[i];
-    for (int64_t i = axis + 1; i < shape->n_dim; i++)
-        along.inner *= shape->dim[i];
+        along.outer *= shape.dim[i];
+    for (int64_t i = axis + 1; i < shape.n_dim; i++)
+        along.inner *= shape.dim[i];
     return along;
 }
 

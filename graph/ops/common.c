@@ -64,7 +64,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
         if (i < 32 && (needs.weight_grad_in >> i & 1))
             work->backward_weight_bytes += bytes;
     }
-    if (input_grads == 0 || op->kind->passes_dout)
+    if (input_grads == 0 || smp_op_passes_dout(graph, op))
         work->backward_input_bytes = 0;
     else
         work->backward_input_bytes += input_grads + out + read +
@@ -111,6 +111,12 @@ void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, sm
 {
     (void)graph, (void)op, (void)batch;
     *needs = (smp_op_needs){.input_grad_in = 3};
+}
+
+smp_image_layout smp__layout_alike(const smp_graph *graph, const smp_op *op)
+{
+    (void)graph, (void)op;
+    return SMP_LAYOUT_ALIKE;
 }
 
 void smp__release_primitive(void *state)

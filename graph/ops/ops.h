@@ -59,7 +59,11 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
  * occupy a device (about 512 blocks of 256 columns), and a function of the sizes alone. */
 int64_t smp__column_sum_bytes(int64_t rows, int64_t columns);
 
-/* A dimension of a sample among the others: a micro-batch is [outer][size][inner]. */
+/* For `layout` of operators that treat images alike in whichever order they lie. */
+smp_image_layout smp__layout_alike(const smp_graph *graph, const smp_op *op);
+
+/* A dimension of a sample among the others, as the tensor lies: a micro-batch is
+ * [outer][size][inner]. */
 typedef struct smp__axis {
     int64_t outer, size, inner;
 } smp__axis;

@@ -11,10 +11,10 @@ static inline void check_plus(const op_run *host, device_run *run, const void *f
     const smp_dtype dtype = device_dtype(run, run->op->in[0]);
     for (int in_place = 0; run->needs.input_grad_adds && in_place <= 1; in_place++) {
         if (in_place)
-            device_put(&run->din[0], dtype, &host->in[0]);
+            device_put_tensors(run, &run->din[0], run->op->in[0], 1, &host->in[0]);
         run->plus = in_place ? run->din[0].data : run->in[0].data;
         device_backward_input(run, host, 1);
-        void *got = device_get(&run->din[0]);
+        void *got = device_get_tensors(run, &run->din[0], run->op->in[0], 1);
         for (int64_t i = 0; i < (int64_t)host->in[0].bytes / 4; i++) {
             float sum = ((float *)host->in[0].data)[i] + value_of(first, dtype, i);
             if (smp_dtype_is_half(dtype))
@@ -58,7 +58,7 @@ static inline void prepare_backward(const op_run *host, device_run *run, int plu
         else
             device_put(&run->dparam[i], SMP_F32, &host->dparam[i]);
     if (plus == 2)
-        device_put(&run->din[0], device_dtype(run, run->op->in[0]), &host->in[0]);
+        device_put_tensors(run, &run->din[0], run->op->in[0], 1, &host->in[0]);
     run->plus = plus == 0 ? NULL : plus == 1 ? run->in[0].data : run->din[0].data;
 }
 

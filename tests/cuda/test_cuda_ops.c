@@ -21,7 +21,7 @@ enum { IS_EMULATED = 0 };
 typedef struct comparison {
     const op_case *of;
     const model_text *model;
-    smp_graph *graph;
+    smp_graph *graph; /* its images lie as its target would have it, until they are laid out */
     smp_precision precision;
     op_run host;
     doubles expected;
@@ -98,6 +98,11 @@ static void comparison_close(comparison *c)
     doubles_free(&c->host, &c->expected);
     op_run_close(&c->host);
     smp_graph_destroy(c->graph);
+}
+
+static const smp_op *op_of(const comparison *c)
+{
+    return &c->graph->op[smp_graph_find_op(c->graph, "op")];
 }
 
 /* The CPU's results, from an output as the next op and backward would see it. */
@@ -211,11 +216,20 @@ static void check_again(const comparison *c, const device_results *first, int pr
     device_results_free(&r);
 }
 
-static void check_model(const op_case *of, smp_precision precision, const model_text *m,
+/* Which images lie channels last, where the kind allows it. */
+typedef enum laid { AS_IT_IS, ALL_LAST, INPUTS_LAST, OUTPUTS_LAST, N_LAID } laid;
+
+/* False: the model has no images that may lie so. */
+static bool check_model(const op_case *of, smp_precision precision, laid laid, const model_text *m,
                         uint64_t rng, bool differences)
 {
     comparison c;
     comparison_open(&c, of, precision, m, &rng);
+    if (laid != AS_IT_IS &&
+        !device_graph_lay_out(c.graph, op_of(&c), laid != OUTPUTS_LAST, laid != INPUTS_LAST)) {
+        comparison_close(&c);
+        return false;
+    }
     device_results got = run_device(&c, 0, ~0u);
     check_again(&c, &got, 1, 1, -1);
     check_shortcuts(c.graph, &c.host, got.din[0]);
@@ -226,6 +240,7 @@ static void check_model(const op_case *of, smp_precision precision, const model_
     check_gradients(&c, &got, differences, &rng);
     device_results_free(&got);
     comparison_close(&c);
+    return true;
 }
 
 /* TF32 changes nothing but products. On the emulator the precisions take turns from case to case,
@@ -265,7 +280,7 @@ static void test_cuda_ops_match_reference_and_differences(void **state)
             if (!is_worth_it(c, p, (size_t)round))
                 continue;
             op_case_model(c, round, &m, &rng);
-            check_model(c, PRECISIONS[p], &m, rng, true);
+            check_model(c, PRECISIONS[p], AS_IT_IS, &m, rng, true);
         }
 }
 
@@ -281,7 +296,32 @@ static void test_cuda_ops_match_cpu_on_large_tensors(void **state)
             large_case_model(c, l, &m, &rng);
             if (PRECISIONS[p] == SMP_PRECISION_FP16) /* 65504 is the largest number */
                 m.magnitude = fmin(m.magnitude, 16);
-            check_model(c, PRECISIONS[p], &m, rng, false);
+            check_model(c, PRECISIONS[p], AS_IT_IS, &m, rng, false);
+        }
+}
+
+/* The models of the two tests above that have images, as [H, W, C]: the same values, which the host
+ * has as [C, H, W]. */
+static void test_cuda_ops_channels_last(void **state)
+{
+    const op_case *c = *state;
+    model_text m;
+    uint64_t rng;
+    int n = 0;
+    if (!c->kind->layout)
+        return;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int way = ALL_LAST; way < N_LAID; way++) {
+            op_case_model(c, round, &m, &rng);
+            n += check_model(c, PRECISIONS[n % 2], way, &m, rng, false);
+        }
+    assert_true(n > 0);
+    for (const large_case *l = c->large; l && l->inputs; l++)
+        for (size_t p = 0; p < N_PRECISION; p++) {
+            large_case_model(c, l, &m, &rng);
+            m.magnitude = fmin(m.magnitude, 16); /* in fp16 65504 is the largest number */
+            if (is_worth_it(c, p, (size_t)(l - c->large)))
+                check_model(c, PRECISIONS[p], ALL_LAST, &m, rng, false);
         }
 }
 
@@ -418,6 +458,8 @@ static void test_cuda_ops_evaluate(void **state)
             op_case_model(*state, round, &m, &rng);
             comparison_open(&c, *state, PRECISIONS[p], &m, &rng);
             c.host.step.training = false;
+            if (round == 2) /* an image, of most */
+                device_graph_lay_out(c.graph, op_of(&c), true, true);
             reference_loss(&c.host, *state, &c.expected);
             forward_host(&c);
             device_run_open(&run, c.graph, "op", m.batch, 0);
@@ -455,7 +497,7 @@ static void test_cuda_ops_leave_padding_out(void **state)
 {
     enum { BATCH = 5 };
     const op_case *of = *state;
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 8; round++) {
         model_text m;
         uint64_t rng;
         comparison c;
@@ -464,8 +506,10 @@ static void test_cuda_ops_leave_padding_out(void **state)
         comparison_open(&c, of, round % 2 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
         const smp_tensor *out = &c.graph->tensor[c.host.op->out];
         bool looks = !out->batched || of->mixes_samples;
-        c.host.padding = looks ? 1 + 2 * (round / 2) : 0;
+        c.host.padding = looks ? 1 + 2 * (round / 2 % 3) : 0;
         if (looks) {
+            if (round == 6) /* an image */
+                device_graph_lay_out(c.graph, op_of(&c), true, true);
             op_run_poison_padding(&c.host);
             device_results got = run_device(&c, 0, ~0u);
             run_host(&c);
@@ -640,6 +684,7 @@ int main(void)
     op_tests_add(&t, SMP_BACKEND_CUDA, "values and gradients",
                  test_cuda_ops_match_reference_and_differences);
     op_tests_add(&t, SMP_BACKEND_CUDA, "large tensors", test_cuda_ops_match_cpu_on_large_tensors);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "channels last", test_cuda_ops_channels_last);
     op_tests_add(&t, SMP_BACKEND_CUDA, "evaluates", test_cuda_ops_evaluate);
     op_tests_add(&t, SMP_BACKEND_CUDA, "leaves padding out", test_cuda_ops_leave_padding_out);
     op_tests_add(&t, SMP_BACKEND_CUDA, "fused", test_cuda_ops_pair);

@@ -111,6 +111,29 @@ static inline void *device_get(const device_buffer *from)
     return bytes;
 }
 
+/* Tensors of the micro-batch one after another, [C, H, W] on the host: those that are channels_last
+ * to [H, W, C] and back. */
+static inline void lay_out(const smp_graph *graph, int32_t first, int32_t n, int64_t batch,
+                           void *bytes, bool as_it_lies)
+{
+    char *at = bytes;
+    for (const smp_tensor *t = graph->tensor + first; at && t < graph->tensor + first + n; t++) {
+        const size_t size = (size_t)smp_dtype_bytes(t->dtype), values = (size_t)t->elements;
+        const size_t channels = (size_t)t->shape.dim[0], samples = t->batched ? (size_t)batch : 1;
+        char *plain = t->channels_last ? malloc(values * size) : NULL;
+        for (size_t s = 0; s < samples; s++, at += values * size) {
+            if (plain)
+                memcpy(plain, at, values * size);
+            for (size_t i = 0; plain && i < values; i++) {
+                const size_t last = i % (values / channels) * channels + i / (values / channels);
+                memcpy(at + (as_it_lies ? last : i) * size, plain + (as_it_lies ? i : last) * size,
+                       size);
+            }
+        }
+        free(plain);
+    }
+}
+
 static inline float value_of(const void *bytes, smp_dtype dtype, int64_t i)
 {
     return smp_dtype_is_half(dtype) ? half_value(dtype, ((const uint16_t *)bytes)[i])
@@ -124,6 +147,24 @@ static inline smp_graph *device_graph(const char *yaml, smp_precision precision)
     check(smp_graph_parse("model.yaml", yaml, strlen(yaml), &graph));
     check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, precision}));
     return graph;
+}
+
+/* Has images of an op's inputs, of its outputs or of both lie channels last. False: the kind does
+ * not allow that, or there are none. */
+static inline bool device_graph_lay_out(smp_graph *graph, const smp_op *op, bool inputs,
+                                        bool outputs)
+{
+    smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
+    const smp_image_layout layout =
+        op->kind->layout ? op->kind->layout(graph, op) : SMP_LAYOUT_PLAIN;
+    bool any = false;
+    for (int32_t t = 0; t < graph->n_tensor; t++) {
+        const bool is_output = t >= op->out && t < op->out + op->n_out;
+        tensor[t].channels_last = layout != SMP_LAYOUT_PLAIN && tensor[t].shape.n_dim == 3 &&
+                                  tensor[t].dtype != SMP_I32 && (is_output ? outputs : inputs);
+        any |= tensor[t].channels_last;
+    }
+    return any && (layout == SMP_LAYOUT_EACH || (inputs && outputs));
 }
 
 static inline smp_dtype device_dtype(const device_run *run, int32_t tensor)
@@ -192,18 +233,38 @@ static inline void device_run_close(device_run *run)
     device_buffer_free(&run->workspace);
 }
 
+/* Tensors `first` and so many more, in whatever order they lie. */
+static inline void device_put_tensors(const device_run *run, device_buffer *to, int32_t first,
+                                      int32_t n, const buffer *from)
+{
+    device_put(to, device_dtype(run, first), from);
+    void *bytes = device_get(to);
+    lay_out(run->graph, first, n, run->batch, bytes, true);
+    if (bytes)
+        cuda_ok(cudaMemcpy(to->data, bytes, (size_t)to->bytes, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
+static inline void *device_get_tensors(const device_run *run, const device_buffer *from,
+                                       int32_t first, int32_t n)
+{
+    void *bytes = device_get(from);
+    lay_out(run->graph, first, n, run->batch, bytes, false);
+    return bytes;
+}
+
 /* Inputs, weights, gradient of the output and accumulators of the host's run of the same model. */
 static inline void device_run_put(device_run *run, const op_run *host)
 {
     for (int i = 0; i < run->op->n_in; i++)
-        device_put(&run->in[i], device_dtype(run, run->op->in[i]), &host->in[i]);
+        device_put_tensors(run, &run->in[i], run->op->in[i], 1, &host->in[i]);
     for (int i = 0; i < run->op->n_param; i++) {
         device_put(&run->param[i], SMP_F32, &host->param[i]);
         device_put(&run->param16[i], smp_precision_dtype(run->graph->target.precision),
                    &host->param[i]);
         device_put(&run->dparam[i], SMP_F32, &host->dparam[i]);
     }
-    device_put(&run->dout, device_dtype(run, run->op->out), &host->dout);
+    device_put_tensors(run, &run->dout, run->op->out, run->op->n_out, &host->dout);
 }
 
 typedef struct device_arrays {
@@ -371,9 +432,10 @@ static inline void device_backward(device_run *run, const op_run *host)
 
 static inline device_results device_results_get(const device_run *run)
 {
-    device_results r = {.out = device_get(&run->out)};
-    for (int i = 0; i < run->op->n_in; i++)
-        r.din[i] = device_get(&run->din[i]);
+    const smp_op *op = run->op;
+    device_results r = {.out = device_get_tensors(run, &run->out, op->out, op->n_out)};
+    for (int i = 0; i < op->n_in; i++)
+        r.din[i] = device_get_tensors(run, &run->din[i], op->in[i], 1);
     for (int i = 0; i < run->op->n_param; i++)
         r.dparam[i] = device_get(&run->dparam[i]);
     return r;

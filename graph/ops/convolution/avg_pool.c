@@ -35,7 +35,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp__pool p = smp__pool_of(graph, op, batch);
-    const double k = (double)p.kernel, planes = (double)p.planes, height = (double)p.height;
+    const double k = (double)p.kernel, planes = (double)(p.planes * p.values),
+                 height = (double)p.height;
     const double out_height = (double)p.out_height, out_width = (double)p.out_width;
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = planes * out_height * (k * (double)p.width + (k + 1) * out_width);
@@ -130,6 +131,7 @@ const smp_op_kind smp__op_avg_pool = {
     .infer = smp__pool_infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

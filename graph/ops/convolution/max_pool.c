@@ -205,6 +205,7 @@ const smp_op_kind smp__op_max_pool = {
     .infer = smp__pool_infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

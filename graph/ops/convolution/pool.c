@@ -47,7 +47,9 @@ static int64_t in_lanes(int64_t n)
 smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_shape *in = &smp__in(graph, op, 0)->shape, *out = &smp__out(graph, op)->shape;
-    smp__pool p = {.planes = batch * in->dim[0],
+    const int64_t values = smp__in(graph, op, 0)->channels_last ? in->dim[0] : 1;
+    smp__pool p = {.planes = batch * in->dim[0] / values,
+                   .values = values,
                    .height = in->dim[1],
                    .width = in->dim[2],
                    .out_height = out->dim[1],

@@ -17,6 +17,7 @@ enum { SMP__POOL_KERNEL, SMP__POOL_STRIDE, SMP__POOL_PADDING };
 
 typedef struct smp__pool {
     int64_t planes; /* of the micro-batch */
+    int64_t values; /* of a pixel of a plane: all channels where they lie last, else 1 */
     int64_t height, width, out_height, out_width;
     int64_t kernel, stride, padding;
     /* On the CPU a row of pixels is taken apart by place = x + padding: pixel x lies at place /

@@ -75,6 +75,7 @@ const smp_op_kind smp__op_upsample = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

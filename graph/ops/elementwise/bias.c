@@ -89,5 +89,6 @@ const smp_op_kind smp__op_bias = {
     .infer = infer,
     .needs = {[SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = smp__layout_alike,
     .cpu = {.forward = forward, .backward_weight = backward_weight},
 };

@@ -85,6 +85,7 @@ static bool fuses_gate(const smp_graph *graph, const smp_op *op, const smp_op *b
         .infer = smp__infer_alike,                                                                 \
         .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
+        .layout = smp__layout_alike,                                                               \
         .split = smp__split_elementwise,                                                           \
         .fuses_backward = FUSES_##pairs,                                                           \
         .pairs_alike = true,                                                                       \

@@ -71,6 +71,7 @@ const smp_op_kind smp__op_gelu = {
     .infer = smp__infer_like_input,
     .needs = {smp__needs_input},
     .work = work,
+    .layout = smp__layout_alike,
     .split = smp__split_elementwise,
     .cpu = KERNELS,
     .cpu16 = &HALF,

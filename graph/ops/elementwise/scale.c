@@ -48,6 +48,7 @@ const smp_op_kind smp__op_scale = {
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
     .work = work,
+    .layout = smp__layout_alike,
     .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

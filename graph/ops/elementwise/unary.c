@@ -101,6 +101,7 @@ static smp_status create_primitive(int kind, const smp_graph *graph, const smp_o
         .infer = smp__infer_like_input,                                                            \
         .needs = {NEEDS_##reads},                                                                  \
         .work = name_##_work,                                                                      \
+        .layout = smp__layout_alike,                                                               \
         .split = smp__split_elementwise,                                                           \
         .fuses = FUSES_##pairs,                                                                    \
         .pairs_alike = true,                                                                       \

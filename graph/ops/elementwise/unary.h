@@ -16,7 +16,7 @@
 // clang-format off
 #define SMP__UNARY(ROW)                                                                            \
     ROW(relu, y, LOOP, alone, 1, 1, "rectified linear unit", /* NaN stays NaN */                   \
-        x <= 0 ? 0 : x, dy * (y > 0 ? 1.0f : 0.0f))                                                \
+        smp__relu(x), smp__relu_gradient(y, dy))                                                   \
     ROW(sigmoid, y, LOOP, alone, 22, 3, "logistic function, 1 / (1 + exp(-x))",                    \
         smp__logistic(1.0f, x), dy * (y * (1.0f - y)))                                             \
     ROW(silu, x, LOOP, product, 23, 27,                                                            \
@@ -46,6 +46,17 @@ SMP__FORMULA float smp__logistic(float a, float x)
 }
 #define SMP__TIMES_PLUS(a, b, c) ((a) * (b) + (c))
 #endif
+
+SMP__FORMULA float smp__relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
+
+/* y: the relu, or what it is of. */
+SMP__FORMULA float smp__relu_gradient(float y, float dy)
+{
+    return dy * (y > 0 ? 1.0f : 0.0f);
+}
 
 SMP__FORMULA float smp__silu_slope(float x)
 {

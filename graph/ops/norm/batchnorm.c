@@ -71,11 +71,13 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const smp_tensor *in = smp__in(graph, op, 0);
-    const int64_t channels = in->shape.dim[0];
-    const int64_t wanted = (1024 + channels - 1) / channels;
-    const int64_t most = (smp__count(in, batch) / channels + 1023) / 1024;
+    const int64_t channels = in->shape.dim[0], rows = smp__count(in, batch) / channels;
+    const int64_t wanted = (1024 + channels - 1) / channels, most = (rows + 1023) / 1024;
+    const int64_t parts =
+        in->channels_last ? smp__channel_parts(1, rows, channels, (int)smp_dtype_bytes(in->dtype))
+                          : (wanted < most ? wanted : most);
     needs(graph, op, batch, out);
-    out->workspace_bytes = (wanted < most ? wanted : most) * channels * 2 * (int64_t)sizeof(float);
+    out->workspace_bytes = parts * channels * 2 * (int64_t)sizeof(float);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -324,6 +326,18 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* The activation that reads it: which values it let through follows from x. */
+static bool absorbs(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    (void)graph, (void)op;
+    return next->kind == &smp__op_relu;
+}
+
+static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    return next->kind == &smp__op_relu && next->in[0] == op->out && op->out != graph->loss;
+}
+
 static const smp_split_rule SPLITS[] = {
     {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
      .param = {SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_DIM0}},
@@ -343,7 +357,11 @@ const smp_op_kind smp__op_batchnorm = {
     .infer = infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
+    .fuses = fuses,
+    .absorbs = absorbs,
+    .pairs_alike = true,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

@@ -1,27 +1,134 @@
 /* batchnorm on a GPU, as in batchnorm.c. A channel's values are shared out to as many blocks as
- * cuda_needs makes room for; each leaves two sums in the workspace, which one thread per channel
- * adds in order. The parts depend on the sizes alone, so the result does too; what is added up is
- * float within a part and double over parts. Then one pass over all values. Bound by memory:
- * O(elements). */
-#include "graph/cuda/cuda_elementwise.cuh"
-
-extern "C" {
-#include "graph/ops/norm/norm.h"
-}
+ * cuda_needs makes room for; each leaves two sums in the workspace, which a warp per channel adds
+ * in order. The parts depend on the sizes alone, so the result does too; what is added up is float
+ * within a part and double over parts. Then one pass over all values. Where channels lie last,
+ * passes are those of channels.cuh. Bound by memory: O(elements). */
+#include "graph/ops/norm/channels.cuh"
+#include "graph/ops/elementwise/unary.h"
 
 namespace
 {
-/* (samples, channels, space), of `batch` samples those without the padding. */
+/* (samples, channels, space), or (samples, space, channels): one slab. */
 struct layout {
-    int64_t batch, samples, channels, space;
-    int parts; // of a channel
-    float eps;
+    smp_channels sums;       // of what is counted, without the padding
+    int64_t space, all_rows; // with it
+    bool last;
 };
 
-/* What a part of a channel adds: mean and sum of (x - mean)^2, or sums of dy and of dy * (x -
- * mean); parts[channel * layout.parts] has both over the whole channel, once they are added. */
-struct sums {
-    float first, second;
+/* A channel's y = (x - mean) * scale + bias. */
+struct normalize {
+    const float *mean, *variance, *weight, *bias;
+    float eps;
+    struct channel {
+        float mean, scale, bias;
+    };
+    __device__ __forceinline__ channel of(int64_t, int64_t c) const
+    {
+        return channel{mean[c], weight[c] / sqrtf(variance[c] + eps), bias[c]};
+    }
+    __device__ __forceinline__ void operator()(const channel &c, const float *x, float *y) const
+    {
+        y[0] = fmaf(x[0] - c.mean, c.scale, c.bias);
+    }
+};
+
+/* That, rounded, and the relu of it. */
+template <typename T> struct normalize_relu {
+    normalize own;
+    typedef normalize::channel channel;
+    __device__ __forceinline__ channel of(int64_t slab, int64_t c) const
+    {
+        return own.of(slab, c);
+    }
+    __device__ __forceinline__ void operator()(const channel &c, const float *x, float *y) const
+    {
+        own(c, x, y);
+        y[0] = smp_float(smp_from<T>(y[0]));
+        y[1] = smp__relu(y[0]);
+    }
+};
+
+/* The gradient of y: dy, or (relu_gradient) made of that of the relu of y, or of its own. */
+struct own_gradient {
+    normalize own;
+    struct channel {
+        float mean, scale;
+    };
+    __device__ __forceinline__ channel of(int64_t slab, int64_t c) const
+    {
+        const normalize::channel all = own.of(slab, c);
+        return channel{all.mean, all.scale};
+    }
+    __device__ __forceinline__ float gradient(const channel &, float, float dy) const
+    {
+        return dy;
+    }
+};
+
+template <typename T> struct relu_gradient {
+    normalize own;
+    typedef normalize::channel channel;
+    __device__ __forceinline__ channel of(int64_t slab, int64_t c) const
+    {
+        return own.of(slab, c);
+    }
+    __device__ __forceinline__ float gradient(const channel &c, float x, float dy) const
+    {
+        float y;
+        own(c, &x, &y);
+        return smp_float(smp_from<T>(smp__relu_gradient(smp_float(smp_from<T>(y)), dy)));
+    }
+};
+
+/* x, dy to dx, from the sums over a channel's n values, which its first part has. */
+template <typename G> struct input_gradient {
+    G of_y;
+    const smp_channel_sums *part;
+    int64_t parts;
+    float n;
+    struct channel {
+        typename G::channel y;
+        float mean_dy, slope;
+    };
+    __device__ __forceinline__ channel of(int64_t slab, int64_t c) const
+    {
+        const smp_channel_sums s = part[c * parts];
+        const float squared = of_y.own.variance[c] + of_y.own.eps;
+        return channel{of_y.of(slab, c), s.first / n, s.second / n / squared};
+    }
+    __device__ __forceinline__ void operator()(const channel &c, const float *in, float *dx) const
+    {
+        const float dy = of_y.gradient(c.y, in[0], in[1]);
+        dx[0] = c.y.scale * (dy - c.mean_dy - (in[0] - c.y.mean) * c.slope);
+    }
+};
+
+struct statistics {
+    float *mean, *variance; // [channels]
+    __device__ void operator()(int64_t c, float m, float v) const
+    {
+        mean[c] = m;
+        variance[c] = v;
+    }
+};
+
+struct weight_gradients {
+    float *weight, *bias, *mean, *variance; // [channels] each, added to
+    const float *own_mean, *own_variance, *running_mean, *running_variance;
+    double share, unbiased; // of this micro-batch in the running statistics
+    float eps;
+    __device__ double factor(int64_t, int64_t) const
+    {
+        return 1;
+    }
+    __device__ void operator()(int64_t c, double sum, double dot) const
+    {
+        weight[c] += (float)(dot / sqrt((double)own_variance[c] + (double)eps));
+        bias[c] += (float)sum;
+        mean[c] += (float)(share * ((double)own_mean[c] - (double)running_mean[c]));
+        variance[c] +=
+            (float)(share * ((double)own_variance[c] * unbiased - (double)running_variance[c]));
+    }
 };
 } // namespace
 
@@ -30,11 +137,11 @@ struct channel_walk {
     int64_t left, at; // at: of the value, in (samples, channels, space)
     int64_t place, place_step, row_step, space, stride;
 
-    __device__ explicit channel_walk(const layout &l) : space(l.space), stride(l.channels * l.space)
+    __device__ explicit channel_walk(const layout &l)
+        : space(l.space), stride(l.sums.channels * l.space)
     {
-        const int64_t n = l.samples * space;
-        const int64_t first = n * blockIdx.y / gridDim.y + threadIdx.x;
-        left = n * (blockIdx.y + 1) / gridDim.y - first;
+        const int64_t first = smp_part_begin(l.sums, blockIdx.y) + threadIdx.x;
+        left = smp_part_begin(l.sums, blockIdx.y + 1) - first;
         place = first % space;
         place_step = blockDim.x % space;
         row_step = blockDim.x / space * stride + place_step;
@@ -56,18 +163,12 @@ struct channel_walk {
     }
 };
 
-static __device__ __forceinline__ int64_t part_size(const layout &l, int part)
-{
-    const int64_t n = l.samples * l.space;
-    return n * (part + 1) / l.parts - n * part / l.parts;
-}
-
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_moments(const T *x, sums *part, layout l) // grid (channels, parts)
+    batchnorm_moments(const T *x, smp_channel_sums *part, layout l) // grid (channels, parts)
 {
     __shared__ float scratch[32];
-    const int64_t n = part_size(l, blockIdx.y);
+    const int64_t n = smp_part_size(l.sums, blockIdx.y);
     float sum = 0, squares = 0;
     for (channel_walk w(l); w.more(); w.next())
         sum += smp_float(x[w.at]);
@@ -78,230 +179,232 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
     squares = smp_block_sum(squares, scratch);
     if (threadIdx.x == 0)
-        part[(int64_t)blockIdx.x * l.parts + blockIdx.y] = sums{mean, squares};
+        part[blockIdx.x * l.sums.parts + blockIdx.y] = smp_channel_sums{mean, squares};
 }
 
-/* Padding alone has mean 0 and variance 1. */
-static __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_statistics(const sums *part, float *mean, float *variance, layout l) // [channels]
-{
-    const double n = (double)(l.samples * l.space);
-    for (int64_t c = smp_thread(); c < l.channels; c += smp_threads()) {
-        const sums *own = part + c * l.parts;
-        double sum = 0, squares = 0;
-        for (int p = 0; p < l.parts; p++)
-            sum += (double)part_size(l, p) * own[p].first;
-        const double m = n > 0 ? sum / n : 0;
-        for (int p = 0; p < l.parts; p++) {
-            const double d = (double)own[p].first - m;
-            squares += (double)own[p].second + (double)part_size(l, p) * d * d;
-        }
-        mean[c] = (float)m;
-        variance[c] = n > 0 ? (float)(squares / n) : 1.0f;
-    }
-}
-
-template <typename T, int N>
+template <typename T, typename F>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_normalize(const T *x, const float *mean, const float *variance, const float *weight,
-                        const float *bias, T *y, layout l)
-{
-    const int64_t packs = l.batch * l.channels * l.space / N;
-    for (int64_t i = smp_thread(); i < packs; i += smp_threads()) {
-        const int64_t c = i * N / l.space % l.channels;
-        const float scale = weight[c] / sqrtf(variance[c] + l.eps);
-        smp_pack<T, N> v = smp_load<N>(x + i * N);
-        for (int k = 0; k < N; k++)
-            v.v[k] = smp_from<T>((smp_float(v.v[k]) - mean[c]) * scale + bias[c]);
-        smp_store(y + i * N, v);
-    }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_dots(const T *x, const T *dy, const float *mean, sums *part, layout l)
+    batchnorm_dots(const T *x, const T *dy, smp_channel_sums *part, layout l, F f)
 {
     __shared__ float scratch[32];
-    const float m = mean[blockIdx.x];
+    const typename F::channel of = f.of(0, blockIdx.x);
     float sum = 0, dot = 0;
     for (channel_walk w(l); w.more(); w.next()) {
-        const float g = smp_float(dy[w.at]);
+        const float value = smp_float(x[w.at]), g = f.gradient(of, value, smp_float(dy[w.at]));
         sum += g;
-        dot += g * (smp_float(x[w.at]) - m);
+        dot += g * (value - of.mean);
     }
     sum = smp_block_sum(sum, scratch);
     dot = smp_block_sum(dot, scratch);
     if (threadIdx.x == 0)
-        part[(int64_t)blockIdx.x * l.parts + blockIdx.y] = sums{sum, dot};
+        part[blockIdx.x * l.sums.parts + blockIdx.y] = smp_channel_sums{sum, dot};
 }
 
-static __device__ __forceinline__ void add_parts(const sums *own, int parts, double *sum,
-                                                 double *dot)
-{
-    *sum = *dot = 0;
-    for (int p = 0; p < parts; p++) {
-        *sum += (double)own[p].first;
-        *dot += (double)own[p].second;
-    }
-}
-
-static __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_add_parts(sums *part, layout l) // [channels, parts]
-{
-    for (int64_t c = smp_thread(); c < l.channels; c += smp_threads()) {
-        double sum, dot;
-        add_parts(part + c * l.parts, l.parts, &sum, &dot);
-        part[c * l.parts] = sums{(float)sum, (float)dot};
-    }
-}
-
-/* No gradient for the padding. */
-template <typename T, int N>
+/* f(what belongs to the channel, in values, out values); zeroes from value `counted` on. W divides
+ * space. */
+template <int W, typename T, int IN, int OUT, typename F>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_backward(const T *x, const T *dy, const float *mean, const float *variance,
-                       const float *weight, const sums *part, T *dx, layout l)
+    batchnorm_map(smp_streams<T, IN, OUT> s, layout l, int64_t n, int64_t counted, F f)
 {
-    const float n = (float)(l.samples * l.space);
-    const int64_t packs = l.batch * l.channels * l.space / N;
-    const int64_t counted = l.samples * l.channels * l.space / N;
-    for (int64_t i = smp_thread(); i < packs; i += smp_threads()) {
-        smp_pack<T, N> out = {};
-        if (i < counted) {
-            const int64_t c = i * N / l.space % l.channels;
-            const sums s = part[c * l.parts];
-            const float rstd = 1.0f / sqrtf(variance[c] + l.eps), scale = rstd * weight[c];
-            const float mean_dy = s.first / n, slope = s.second / n * rstd * rstd;
-            const smp_pack<T, N> v = smp_load<N>(x + i * N), g = smp_load<N>(dy + i * N);
-            for (int k = 0; k < N; k++)
-                out.v[k] = smp_from<T>(
-                    scale * (smp_float(g.v[k]) - mean_dy - (smp_float(v.v[k]) - mean[c]) * slope));
+    for (int64_t i = smp_thread() * W; i < n; i += smp_threads() * W) {
+        const typename F::channel of = f.of(0, i / l.space % l.sums.channels);
+        float x[IN][W], y[OUT][W] = {};
+        for (int k = 0; k < IN && i < counted; k++)
+            smp_read<W>(x[k], s.in[k] + i);
+        for (int e = 0; e < W && i < counted; e++) {
+            float in[IN], out[OUT];
+            for (int k = 0; k < IN; k++)
+                in[k] = x[k][e];
+            f(of, in, out);
+            for (int k = 0; k < OUT; k++)
+                y[k][e] = out[k];
         }
-        smp_store(dx + i * N, out);
-    }
-}
-
-struct weight_gradients {
-    float *weight, *bias, *mean, *variance; // [channels] each, added to
-    const float *running_mean, *running_variance;
-    double share; // of this micro-batch in the running statistics
-};
-
-static __global__ void __launch_bounds__(SMP_BLOCK)
-    batchnorm_add_gradients(const sums *part, const float *mean, const float *variance,
-                            weight_gradients to, layout l)
-{
-    const double n = (double)(l.samples * l.space), unbiased = n > 1 ? n / (n - 1) : 1;
-    for (int64_t c = smp_thread(); c < l.channels; c += smp_threads()) {
-        double sum, dot;
-        add_parts(part + c * l.parts, l.parts, &sum, &dot);
-        to.weight[c] += (float)(dot / sqrt((double)variance[c] + l.eps));
-        to.bias[c] += (float)sum;
-        to.mean[c] += (float)(to.share * ((double)mean[c] - to.running_mean[c]));
-        to.variance[c] +=
-            (float)(to.share * ((double)variance[c] * unbiased - to.running_variance[c]));
+        for (int k = 0; k < OUT; k++)
+            smp_write<W>(s.out[k] + i, y[k]);
     }
 }
 
 static layout layout_of(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    const int64_t channels = in->shape.dim[0], space = in->elements / channels;
     smp_op_needs needs; // made room for as many parts as there shall be
-    layout l;
-    l.batch = call->batch;
-    l.samples = call->batch - call->padding;
-    l.channels = in->shape.dim[0];
-    l.space = in->elements / l.channels;
     smp_op_needs_get(call->graph, call->op, call->batch, &needs);
-    l.parts = (int)(needs.workspace_bytes / (l.channels * (int64_t)sizeof(sums)));
-    l.eps = (float)call->op->attr[SMP__BATCHNORM_EPS].f;
-    return l;
+    const int64_t parts = needs.workspace_bytes / (channels * (int64_t)sizeof(smp_channel_sums));
+    return layout{{1, (call->batch - call->padding) * space, channels, parts},
+                  space,
+                  call->batch * space,
+                  in->channels_last};
+}
+
+static float eps_of(const smp_op_call *call)
+{
+    return (float)call->op->attr[SMP__BATCHNORM_EPS].f;
 }
 
 static dim3 part_grid(const layout &l)
 {
-    return dim3((unsigned)l.channels, (unsigned)l.parts);
+    return dim3((unsigned)l.sums.channels, (unsigned)l.sums.parts);
+}
+
+/* Of all rows; zeroes after `counted` of them. */
+template <typename T, int IN, int OUT, typename F>
+static void map_channels(const smp_op_call *call, const smp_streams<T, IN, OUT> &s, const layout &l,
+                         int64_t counted, const F &f)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    smp_channels all = l.sums;
+    all.rows = l.all_rows;
+    if (l.last) {
+        smp_launch_channel_map(call, s, all, counted, f);
+        return;
+    }
+    const int width = smp_width<T>(l.space);
+    const int64_t n = all.rows * all.channels;
+    const auto kernel =
+        width > 1 ? batchnorm_map<smp_pack<T>::N, T, IN, OUT, F> : batchnorm_map<1, T, IN, OUT, F>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, s, l, n,
+               counted * all.channels, f);
+}
+
+template <typename T> static normalize normalize_of(const smp_op_call *call, const layout &l)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const T *x = static_cast<const T *>(call->in[0]);
+    normalize f = {call->param[SMP__BATCHNORM_MEAN], call->param[SMP__BATCHNORM_VARIANCE],
+                   call->param[SMP__BATCHNORM_WEIGHT], call->param[SMP__BATCHNORM_BIAS],
+                   eps_of(call)};
+    if (!call->step.training)
+        return f;
+    float *aux = static_cast<float *>(call->aux);
+    smp_channel_sums *part = static_cast<smp_channel_sums *>(call->workspace);
+    if (l.last)
+        smp_launch_moments<T>(call, x, l.sums);
+    else
+        SMP_LAUNCH(batchnorm_moments<T>, part_grid(l), SMP_BLOCK, 0, cuda->stream, x, part, l);
+    const statistics to = {aux, aux + l.sums.channels};
+    SMP_LAUNCH(smp_channel_statistics<statistics>, smp_warp_grid(l.sums.channels), SMP_BLOCK, 0,
+               cuda->stream, static_cast<const smp_channel_sums *>(part), l.sums, (int64_t)1, to);
+    f.mean = to.mean;
+    f.variance = to.variance;
+    return f;
 }
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    const smp_cuda *cuda = smp_cuda_of(call);
     const layout l = layout_of(call);
-    const float *mean = call->param[SMP__BATCHNORM_MEAN],
-                *variance = call->param[SMP__BATCHNORM_VARIANCE];
-    if (call->step.training) {
-        float *aux = static_cast<float *>(call->aux);
-        sums *part = static_cast<sums *>(call->workspace);
-        SMP_LAUNCH(batchnorm_moments<T>, part_grid(l), SMP_BLOCK, 0, cuda->stream,
-                   static_cast<const T *>(call->in[0]), part, l);
-        SMP_LAUNCH(batchnorm_statistics, smp_grid(cuda, l.channels), SMP_BLOCK, 0, cuda->stream,
-                   static_cast<const sums *>(part), aux, aux + l.channels, l);
-        mean = aux;
-        variance = aux + l.channels;
-    }
-    const int width = smp_width<T>(l.space);
-    const auto kernel =
-        width > 1 ? batchnorm_normalize<T, smp_pack<T>::N> : batchnorm_normalize<T, 1>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
-               cuda->stream, static_cast<const T *>(call->in[0]), mean, variance,
-               call->param[SMP__BATCHNORM_WEIGHT], call->param[SMP__BATCHNORM_BIAS],
-               static_cast<T *>(call->out[0]), l);
+    const normalize f = normalize_of<T>(call, l);
+    map_channels(call, smp_streams<T, 1, 1>{{(const T *)call->in[0]}, {(T *)call->out[0]}}, l,
+                 l.all_rows, f);
     return smp__cuda_launched("batchnorm");
 }
 
-/* Into the workspace; the sums of parts. */
-template <typename T> static sums *dots(const smp_op_call *call, const layout &l)
+template <typename T>
+static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
 {
-    sums *part = static_cast<sums *>(call->workspace);
-    SMP_LAUNCH(batchnorm_dots<T>, part_grid(l), SMP_BLOCK, 0, smp_cuda_of(call)->stream,
-               static_cast<const T *>(call->in[0]), reinterpret_cast<const T *>(call->dout[0]),
-               static_cast<const float *>(call->aux), part, l);
-    return part;
+    const layout l = layout_of(call);
+    const normalize_relu<T> f = {normalize_of<T>(call, l)};
+    map_channels(
+        call,
+        smp_streams<T, 1, 2>{{(const T *)call->in[0]}, {(T *)call->out[0], (T *)next->out[0]}}, l,
+        l.all_rows, f);
+    return smp__cuda_launched("batchnorm");
 }
 
-template <typename T> static smp_status backward_input(const smp_op_call *call)
+/* Into the workspace: the sums of parts. */
+template <typename T, typename F>
+static void add_dots(const smp_op_call *call, const layout &l, const F &f)
 {
-    if (!call->din[0])
-        return SMP_OK;
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const layout l = layout_of(call);
-    sums *part = dots<T>(call, l);
-    SMP_LAUNCH(batchnorm_add_parts, smp_grid(cuda, l.channels), SMP_BLOCK, 0, cuda->stream, part,
-               l);
-    const float *mean = static_cast<const float *>(call->aux);
-    const int width = smp_width<T>(l.space);
-    const auto kernel =
-        width > 1 ? batchnorm_backward<T, smp_pack<T>::N> : batchnorm_backward<T, 1>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, l.batch * l.channels * l.space / width), SMP_BLOCK, 0,
-               cuda->stream, static_cast<const T *>(call->in[0]),
-               reinterpret_cast<const T *>(call->dout[0]), mean, mean + l.channels,
-               call->param[SMP__BATCHNORM_WEIGHT], static_cast<const sums *>(part),
-               reinterpret_cast<T *>(call->din[0]), l);
-    return smp__cuda_launched("batchnorm backward");
+    if (l.last)
+        smp_launch_dots<T>(call, call->in[0], call->dout[0], l.sums, f);
+    else
+        SMP_LAUNCH((batchnorm_dots<T, F>), part_grid(l), SMP_BLOCK, 0, smp_cuda_of(call)->stream,
+                   static_cast<const T *>(call->in[0]), (const T *)call->dout[0],
+                   static_cast<smp_channel_sums *>(call->workspace), l, f);
 }
 
-template <typename T> static smp_status backward_weight(const smp_op_call *call)
+/* From the parts, which are left as they are. */
+static void add_weight_gradients(const smp_op_call *call, const layout &l)
 {
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const layout l = layout_of(call);
-    const float *mean = static_cast<const float *>(call->aux);
+    const double n = (double)l.sums.rows;
+    const float *aux = static_cast<const float *>(call->aux);
     weight_gradients to = {call->dparam[SMP__BATCHNORM_WEIGHT],
                            call->dparam[SMP__BATCHNORM_BIAS],
                            call->dparam[SMP__BATCHNORM_MEAN],
                            call->dparam[SMP__BATCHNORM_VARIANCE],
+                           aux,
+                           aux + l.sums.channels,
                            call->param[SMP__BATCHNORM_MEAN],
                            call->param[SMP__BATCHNORM_VARIANCE],
-                           0};
+                           0,
+                           n > 1 ? n / (n - 1) : 1,
+                           eps_of(call)};
     to.share = smp__running_share(call, call->op->attr[SMP__BATCHNORM_MOMENTUM].f);
-    if (l.samples == 0)
-        return SMP_OK;
-    const sums *part = dots<T>(call, l);
-    SMP_LAUNCH(batchnorm_add_gradients, smp_grid(cuda, l.channels), SMP_BLOCK, 0, cuda->stream,
-               part, mean, mean + l.channels, to, l);
-    return smp__cuda_launched("batchnorm weight");
+    SMP_LAUNCH(smp_channel_gradients<weight_gradients>, smp_warp_grid(l.sums.channels), SMP_BLOCK,
+               0, smp_cuda_of(call)->stream, static_cast<const smp_channel_sums *>(call->workspace),
+               l.sums, to);
+}
+
+/* From the parts, of which the first then has the sums of all. */
+template <typename T, typename G>
+static void write_input_gradient(const smp_op_call *call, const layout &l, const G &of_y)
+{
+    smp_channel_sums *part = static_cast<smp_channel_sums *>(call->workspace);
+    const input_gradient<G> f = {of_y, part, l.sums.parts, (float)l.sums.rows};
+    SMP_LAUNCH(smp_channel_group_sums, smp_warp_grid(l.sums.channels), SMP_BLOCK, 0,
+               smp_cuda_of(call)->stream, part, l.sums, (int64_t)1,
+               static_cast<const float *>(NULL));
+    map_channels(call,
+                 smp_streams<T, 2, 1>{{(const T *)call->in[0], (const T *)call->dout[0]},
+                                      {(T *)call->din[0]}},
+                 l, l.sums.rows, f);
+}
+
+/* Either gradient or both, from one pass of sums. */
+template <typename T, typename G>
+static smp_status gradients(const smp_op_call *call, const layout &l, bool weights, bool input,
+                            const G &of_y)
+{
+    if (weights || input)
+        add_dots<T>(call, l, of_y);
+    if (weights && l.sums.rows > 0)
+        add_weight_gradients(call, l);
+    if (input)
+        write_input_gradient<T>(call, l, of_y);
+    return smp__cuda_launched("batchnorm backward");
+}
+
+template <typename T>
+static smp_status backward_of(const smp_op_call *call, bool weights, bool input)
+{
+    const layout l = layout_of(call);
+    const float *mean = static_cast<const float *>(call->aux);
+    const normalize own = {mean, mean + l.sums.channels, call->param[SMP__BATCHNORM_WEIGHT],
+                           call->param[SMP__BATCHNORM_BIAS], eps_of(call)};
+    return smp_op_absorbs(call->graph, call->op)
+               ? gradients<T>(call, l, weights, input, relu_gradient<T>{own})
+               : gradients<T>(call, l, weights, input, own_gradient{own});
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    return backward_of<T>(call, false, call->din[0] != NULL);
+}
+
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
+{
+    return backward_of<T>(call, true, false);
+}
+
+template <typename T> static smp_status backward(const smp_op_call *call)
+{
+    return backward_of<T>(call, true, call->din[0] != NULL);
 }
 
 SMP_CUDA_KERNELS(batchnorm) = {
     .forward = SMP_TYPED(forward),
     .backward_input = SMP_TYPED(backward_input),
     .backward_weight = SMP_TYPED(backward_weight),
+    .forward_fused = SMP_TYPED_PAIR(forward_fused),
+    .backward = SMP_TYPED(backward),
 };

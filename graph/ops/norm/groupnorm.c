@@ -63,6 +63,19 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     };
 }
 
+/* Where channels lie last the GPU's sums are those of parts of a channel, (B, channels, parts, 2)
+ * in the workspace. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    const int64_t channels = in->shape.dim[0];
+    needs(graph, op, batch, out);
+    if (in->channels_last)
+        out->workspace_bytes = smp__channel_parts(batch, in->elements / channels, channels,
+                                                  (int)smp_dtype_bytes(in->dtype)) *
+                               batch * channels * 2 * (int64_t)sizeof(float);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 8, 11, work);
@@ -213,8 +226,9 @@ const smp_op_kind smp__op_groupnorm = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = {needs},
+    .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

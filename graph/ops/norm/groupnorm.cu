@@ -1,10 +1,9 @@
 /* groupnorm on a GPU, the formulas of groupnorm.c: a warp or a block for each group of a sample,
  * which reads it again from the caches, 16 bytes at a time where channels are multiples of that.
- * The weights' gradients: a block for each channel, which goes through the batch. Bound by
- * memory. */
-#include "graph/cuda/cuda_elementwise.cuh"
+ * The weights' gradients: a block for each channel, which goes through the batch. Where channels
+ * lie last: sums of channels and maps of channels.cuh, every sample a slab. Bound by memory. */
 #include "graph/cuda/cuda_row.cuh"
-#include "graph/ops/norm/norm.h"
+#include "graph/ops/norm/channels.cuh"
 
 namespace
 {
@@ -23,6 +22,93 @@ template <typename T> struct group_norm {
     group_stats *stats;
     int64_t batch, groups, channels, places;
     float eps;
+};
+
+/* What belongs to a channel of a sample where channels lie last. */
+struct group_channels {
+    const float *weight, *bias;
+    group_stats *stats;
+    int64_t groups, channels;
+    __device__ __forceinline__ int64_t group_of(int64_t sample, int64_t c) const
+    {
+        return sample * groups + c / channels;
+    }
+};
+
+struct last_normalize {
+    group_channels at;
+    struct channel {
+        float mean, rstd, weight, bias;
+    };
+    __device__ __forceinline__ channel of(int64_t sample, int64_t c) const
+    {
+        const group_stats s = at.stats[at.group_of(sample, c)];
+        return channel{s.mean, s.rstd, at.weight[c], at.bias[c]};
+    }
+    __device__ __forceinline__ void operator()(const channel &c, const float *x, float *y) const
+    {
+        y[0] = (x[0] - c.mean) * c.rstd * c.weight + c.bias;
+    }
+};
+
+struct last_gradient {
+    group_channels at;
+    struct channel {
+        float mean;
+    };
+    __device__ __forceinline__ channel of(int64_t sample, int64_t c) const
+    {
+        return channel{at.stats[at.group_of(sample, c)].mean};
+    }
+    __device__ __forceinline__ float gradient(const channel &, float, float dy) const
+    {
+        return dy;
+    }
+};
+
+/* x, dy to dx, from the sums of g and g * (x - mean) over a group, in its first part. */
+struct last_input_gradient {
+    group_channels at;
+    const smp_channel_sums *part;
+    int64_t group_parts;
+    float n;
+    struct channel {
+        float mean, rstd, weight, mean_g, mean_gx;
+    };
+    __device__ __forceinline__ channel of(int64_t sample, int64_t c) const
+    {
+        const int64_t g = at.group_of(sample, c);
+        const group_stats s = at.stats[g];
+        const smp_channel_sums sums = part[g * group_parts];
+        return channel{s.mean, s.rstd, at.weight[c], sums.first / n, sums.second * s.rstd / n};
+    }
+    __device__ __forceinline__ void operator()(const channel &c, const float *in, float *dx) const
+    {
+        dx[0] = c.rstd * (in[1] * c.weight - c.mean_g - (in[0] - c.mean) * c.rstd * c.mean_gx);
+    }
+};
+
+struct last_statistics {
+    group_stats *stats;
+    float eps;
+    __device__ void operator()(int64_t g, float mean, float variance) const
+    {
+        stats[g] = group_stats{mean, 1.0f / sqrtf(variance + eps)};
+    }
+};
+
+struct last_weight_gradients {
+    group_channels at;
+    float *dweight, *dbias;
+    __device__ double factor(int64_t sample, int64_t c) const
+    {
+        return (double)at.stats[at.group_of(sample, c)].rstd;
+    }
+    __device__ void operator()(int64_t c, double sum, double dot) const
+    {
+        dweight[c] += (float)dot;
+        dbias[c] += (float)sum;
+    }
 };
 } // namespace
 
@@ -139,6 +225,62 @@ template <typename T> static group_norm<T> arguments(const smp_op_call *call)
     return a;
 }
 
+/* Where channels lie last. */
+static bool lies_last(const smp_op_call *call)
+{
+    return smp__in(call->graph, call->op, 0)->channels_last;
+}
+
+template <typename T> static smp_channels sizes_of(const group_norm<T> &a)
+{
+    const int64_t channels = a.groups * a.channels;
+    return {a.batch, a.places, channels,
+            smp__channel_parts(a.batch, a.places, channels, (int)sizeof(T))};
+}
+
+template <typename T> static group_channels channels_of(const group_norm<T> &a)
+{
+    return {a.weight, a.bias, a.stats, a.groups, a.channels};
+}
+
+template <typename T>
+static smp_status forward_last(const smp_op_call *call, const group_norm<T> &a)
+{
+    const smp_channels l = sizes_of(a);
+    smp_launch_moments<T>(call, a.in, l);
+    SMP_LAUNCH(smp_channel_statistics<last_statistics>, smp_warp_grid(a.batch * a.groups),
+               SMP_BLOCK, 0, smp_cuda_of(call)->stream,
+               static_cast<const smp_channel_sums *>(call->workspace), l, a.channels,
+               last_statistics{a.stats, a.eps});
+    smp_launch_channel_map(call, smp_streams<T, 1, 1>{{a.in}, {a.out}}, l, l.rows,
+                           last_normalize{channels_of(a)});
+    return smp__cuda_launched("groupnorm");
+}
+
+/* Either gradient or both, from one pass of sums. */
+template <typename T>
+static smp_status backward_last(const smp_op_call *call, const group_norm<T> &a, bool weights,
+                                bool input)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const smp_channels l = sizes_of(a);
+    const group_channels at = channels_of(a);
+    smp_channel_sums *part = static_cast<smp_channel_sums *>(call->workspace);
+    smp_launch_dots<T>(call, a.in, a.dout, l, last_gradient{at});
+    if (weights)
+        SMP_LAUNCH(smp_channel_gradients<last_weight_gradients>, smp_warp_grid(l.channels),
+                   SMP_BLOCK, 0, cuda->stream, static_cast<const smp_channel_sums *>(part), l,
+                   last_weight_gradients{at, a.dweight, a.dbias});
+    if (input) {
+        SMP_LAUNCH(smp_channel_group_sums, smp_warp_grid(a.batch * a.groups), SMP_BLOCK, 0,
+                   cuda->stream, part, l, a.channels, a.weight);
+        smp_launch_channel_map(
+            call, smp_streams<T, 2, 1>{{a.in, a.dout}, {a.din}}, l, l.rows,
+            last_input_gradient{at, part, a.channels * l.parts, (float)(a.channels * a.places)});
+    }
+    return smp__cuda_launched("groupnorm backward");
+}
+
 /* One of the kernels over groups; a group's lanes follow from its size. */
 template <typename T>
 static smp_status launch_groups(const smp_op_call *call, const group_norm<T> &a, int lanes,
@@ -155,6 +297,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const group_norm<T> a = arguments<T>(call);
     const int lanes = smp_row_lanes<T>(a.channels * a.places);
     const bool packed = smp_width<T>(a.places) == N, short_row = lanes == SMP_WARP;
+    if (lies_last(call))
+        return forward_last(call, a);
     return launch_groups(call, a, lanes,
                          packed      ? short_row ? groupnorm_forward<N, T, true>
                                                  : groupnorm_forward<N, T, false>
@@ -170,6 +314,8 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const bool packed = smp_width<T>(a.places) == N, short_row = lanes == SMP_WARP;
     if (!a.din)
         return SMP_OK;
+    if (lies_last(call))
+        return backward_last(call, a, false, true);
     return launch_groups(call, a, lanes,
                          packed      ? short_row ? groupnorm_backward<N, T, true>
                                                  : groupnorm_backward<N, T, false>
@@ -181,6 +327,8 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     constexpr int N = smp_pack<T>::N;
     const group_norm<T> a = arguments<T>(call);
+    if (lies_last(call))
+        return backward_last(call, a, true, false);
     const auto kernel =
         smp_width<T>(a.places) == N ? groupnorm_weights<N, T> : groupnorm_weights<1, T>;
     SMP_LAUNCH(kernel, smp_blocks(a.groups * a.channels, 1, 1 << 30), SMP_BLOCK, 0,
@@ -188,8 +336,18 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     return smp__cuda_launched("groupnorm weight");
 }
 
+/* Both. */
+template <typename T> static smp_status backward(const smp_op_call *call)
+{
+    if (lies_last(call) && call->din[0])
+        return backward_last(call, arguments<T>(call), true, true);
+    SMP_TRY(backward_weight<T>(call));
+    return backward_input<T>(call);
+}
+
 SMP_CUDA_KERNELS(groupnorm) = {
     .forward = SMP_TYPED(forward),
     .backward_input = SMP_TYPED(backward_input),
     .backward_weight = SMP_TYPED(backward_weight),
+    .backward = SMP_TYPED(backward),
 };

@@ -14,7 +14,8 @@ smp__axis smp__sum_axis(const smp_graph *graph, const smp_op *op, int64_t batch)
     const smp_tensor *x = smp__in(graph, op, 0);
     const int64_t *dim = x->shape.dim;
     if (op->kind == &smp__op_global_avg_pool) /* two dimensions that lie side by side are one */
-        return (smp__axis){batch * dim[0], dim[1] * dim[2], 1};
+        return x->channels_last ? (smp__axis){batch, dim[1] * dim[2], dim[0]}
+                                : (smp__axis){batch * dim[0], dim[1] * dim[2], 1};
     return smp__axis_of(x, op->kind == &smp__op_mean_pool ? 0 : op->attr[SMP__SUM_AXIS].i, batch);
 }
 
@@ -59,6 +60,14 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* Of an image: all pixels of a channel, or its channels, so that what is left is in order. */
+static smp_image_layout layout(const smp_graph *graph, const smp_op *op)
+{
+    const int64_t axis = op->kind->attrs == AXIS ? op->attr[SMP__SUM_AXIS].i : 0;
+    const int n_dim = smp__in(graph, op, 0)->shape.n_dim;
+    return n_dim == 3 && (axis == 0 || axis == -3) ? SMP_LAYOUT_ALIKE : SMP_LAYOUT_PLAIN;
+}
+
 static const smp_split_rule FEATURES[] = {
     {"features", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM0},
     {0},
@@ -68,7 +77,7 @@ static const smp_split_rule CHANNELS[] = {
     {0},
 };
 
-#define OPERATOR(name_, summary_, shape_, attribute, attrs_, infer_, split_)                       \
+#define OPERATOR(name_, summary_, shape_, attribute, attrs_, infer_, layout_, split_)              \
     const smp_op_kind smp__op_##name_ = {                                                          \
         .name = #name_,                                                                            \
         .summary = summary_,                                                                       \
@@ -81,13 +90,14 @@ static const smp_split_rule CHANNELS[] = {
         .attrs = attrs_,                                                                           \
         .infer = infer_,                                                                           \
         .work = work,                                                                              \
+        .layout = layout_,                                                                         \
         .split = split_,                                                                           \
         .cpu = {.forward = forward, .backward_input = backward_input},                             \
     };
 
-OPERATOR(sum, "sum along one dimension", "[4, 6]", ", axis: 0", AXIS, infer_axis, NULL)
-OPERATOR(mean, "mean along one dimension", "[4, 6]", ", axis: 0", AXIS, infer_axis, NULL)
+OPERATOR(sum, "sum along one dimension", "[4, 6]", ", axis: 0", AXIS, infer_axis, layout, NULL)
+OPERATOR(mean, "mean along one dimension", "[4, 6]", ", axis: 0", AXIS, infer_axis, layout, NULL)
 OPERATOR(mean_pool, "mean over the positions of a sequence", "[4, 6]", "", NONE, infer_positions,
-         FEATURES)
+         NULL, FEATURES)
 OPERATOR(global_avg_pool, "mean over the pixels of each channel", "[3, 4, 6]", "", NONE,
-         infer_pixels, CHANNELS)
+         infer_pixels, layout, CHANNELS)

@@ -86,5 +86,6 @@ const smp_op_kind smp__op_concat = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .layout = smp__layout_alike,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -19,7 +19,8 @@ typedef struct smp__slice {
 
 smp__slice smp__slice_of(const smp_graph *graph, const smp_op *op, int64_t batch);
 
-/* A transpose: the output's dimensions, and how far apart their elements lie in the input. */
+/* A transpose: the output's dimensions, the outermost first, and how far apart their elements lie
+ * in the input. */
 typedef struct smp__permutation {
     int n_dim;
     int64_t dim[SMP_MAX_DIMS], stride[SMP_MAX_DIMS];

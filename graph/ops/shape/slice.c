@@ -80,5 +80,6 @@ const smp_op_kind smp__op_slice = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .layout = smp__layout_alike,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

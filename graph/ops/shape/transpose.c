@@ -31,15 +31,20 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
+static smp_image_layout layout(const smp_graph *graph, const smp_op *op)
+{
+    (void)graph, (void)op;
+    return SMP_LAYOUT_EACH;
+}
+
 smp__permutation smp__permutation_of(const smp_graph *graph, const smp_op *op)
 {
-    const smp_shape *in = &smp__in(graph, op, 0)->shape, *out = &smp__out(graph, op)->shape;
-    smp__permutation p = {.n_dim = out->n_dim};
+    const smp_tensor *in = smp__in(graph, op, 0), *out = smp__out(graph, op);
+    smp__permutation p = {.n_dim = out->shape.n_dim};
     for (int i = 0; i < p.n_dim; i++) {
-        p.dim[i] = out->dim[i];
-        p.stride[i] = 1;
-        for (int d = (int)op->attr[AXES].list.items[i] + 1; d < p.n_dim; d++)
-            p.stride[i] *= in->dim[d];
+        const int axis = out->channels_last ? (i + 1) % 3 : i; /* that lies there */
+        p.dim[i] = out->shape.dim[axis];
+        p.stride[i] = smp__axis_of(in, op->attr[AXES].list.items[axis], 1).inner;
     }
     return p;
 }
@@ -105,5 +110,6 @@ const smp_op_kind smp__op_transpose = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .layout = layout,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

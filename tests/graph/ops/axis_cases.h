@@ -43,9 +43,13 @@ static inline void axis_sums(const reference_call *c, bool mean)
 }
 
 static const large_case AXIS_LARGE[] = {
-    {2, 2, "a: float32 [100, 200]", "axis: 0"}, {3, 2, "a: float32 [70, 1031]", ""},
-    {2, 2, "a: float32 [2, 20000]", ""},        {2, 2, "a: float32 [9, 33, 40]", "axis: 1"},
-    {40, 2, "a: float32 [5, 33]", "axis: 0"},   {0},
+    {2, 2, "a: float32 [100, 200]", "axis: 0"},
+    {3, 2, "a: float32 [70, 1031]", ""},
+    {2, 2, "a: float32 [2, 20000]", ""},
+    {2, 2, "a: float32 [9, 33, 40]", "axis: 1"},
+    {40, 2, "a: float32 [5, 33]", "axis: 0"},
+    {2, 2, "a: float32 [40, 9, 8]", "axis: 0"},
+    {0},
 };
 
 #endif

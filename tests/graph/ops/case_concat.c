@@ -45,6 +45,7 @@ static const large_case LARGE[] = {
     {2, 2, "a: float32 [90, 65]; b: float32 [90, 66]", "in: [a, b]"},
     {2, 2, "a: float32 [200, 66]; b: float32 [10, 66]", "in: [a, b], axis: 0"},
     {2, 2, "a: int32 [9, 8]; b: int32 [9, 5]", "in: [a, b]"},
+    {2, 2, "a: float32 [16, 5, 4]; b: float32 [8, 5, 4]", "in: [a, b], axis: 0"},
     {0},
 };
 

@@ -31,6 +31,7 @@ static reference_flops flops(const reference_call *c)
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [100, 7, 7]", ""},
     {3, 2, "a: float32 [5, 56, 57]", ""},
+    {2, 2, "a: float32 [72, 9, 7]", ""},
     {0},
 };
 

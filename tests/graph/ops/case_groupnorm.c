@@ -50,6 +50,8 @@ static const large_case LARGE[] = {
     {1, 1e4, "a: float32 [6, 5, 103]", "groups: 2"},
     {3, 2, "a: float32 [128]", "groups: 4"},
     {1, 2, "a: float32 [4, 40000]", "groups: 1"},
+    {2, 2, "a: float32 [80, 9, 9]", "groups: 8"},
+    {2, 2, "a: float32 [264, 5, 4]", "groups: 3"},
     {0},
 };
 

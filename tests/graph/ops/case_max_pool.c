@@ -31,6 +31,7 @@ static reference_flops flops(const reference_call *c)
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [3, 32, 33]", "kernel: 2"},
     {2, 2, "a: float32 [4, 28, 31]", "kernel: 3, stride: 2, padding: 1"},
+    {2, 2, "a: float32 [24, 9, 8]", "kernel: 3, stride: 2, padding: 1"},
     {0},
 };
 

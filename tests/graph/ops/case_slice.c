@@ -45,6 +45,7 @@ static const large_case LARGE[] = {
     {2, 2, "a: float32 [90, 65]", "in: a, begin: 3, end: 64"},
     {2, 2, "a: float32 [200, 66]", "in: a, axis: 0, begin: -150"},
     {2, 2, "a: int32 [9, 8]", "in: a, axis: 0, begin: 2, end: -3"},
+    {2, 2, "a: float32 [24, 5, 4]", "in: a, axis: 0, begin: 8"},
     {0},
 };
 

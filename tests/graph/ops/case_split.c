@@ -48,6 +48,7 @@ static const large_case LARGE[] = {
     {2, 2, "a: float32 [90, 131]", "in: a, out: [y, z], sizes: [65, 66]"},
     {2, 2, "a: float32 [210, 66]", "in: a, out: [y, z, u], axis: 0"},
     {2, 2, "a: int32 [9, 13]", "in: a, out: [y, z], sizes: [8, 5]"},
+    {2, 2, "a: float32 [24, 5, 4]", "in: a, out: [y, z], axis: 0, sizes: [8, 16]"},
     {0},
 };
 

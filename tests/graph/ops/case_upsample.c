@@ -29,6 +29,7 @@ static reference_flops flops(const reference_call *c)
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [3, 32, 32]", "factor: 2"},
     {3, 2, "a: float32 [5, 17, 13]", "factor: 3"},
+    {2, 2, "a: float32 [24, 5, 6]", "factor: 2"},
     {0},
 };
 
