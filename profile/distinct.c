@@ -49,7 +49,8 @@ static smp_status op_key(const smp_graph *graph, const smp_op *op, smp_text *key
         append_attr(key, &op->kind->attrs[i], &op->attr[i]);
     for (int32_t i = 0; i < op->n_in; i++) {
         const smp_tensor *in = &graph->tensor[op->in[i]];
-        smp_text_append(key, "|%d%d%d:", (int)in->dtype, in->batched, in->needs_grad);
+        smp_text_append(key, "|%d%d%d%d:", (int)in->dtype, in->batched, in->needs_grad,
+                        in->channels_last);
         append_shape(key, &in->shape);
     }
     for (int32_t i = 0; i < op->n_param; i++) {
@@ -57,11 +58,12 @@ static smp_status op_key(const smp_graph *graph, const smp_op *op, smp_text *key
         append_shape(key, &graph->param[op->param[i]].shape);
     }
     for (int32_t t = op->out; t < op->out + op->n_out; t++)
-        smp_text_append(key, "|%d", graph->tensor[t].needs_grad);
+        smp_text_append(key, "|%d%d", graph->tensor[t].needs_grad, graph->tensor[t].channels_last);
     const int32_t index = (int32_t)(op - graph->op);
     const bool first = smp_op_fused(graph, index);
-    smp_text_append(key, "%s%s%s%s%s", first ? "|first:" : "", first ? op[1].kind->name : "",
-                    smp__is_fused_second(graph, op) ? "|second" : "",
+    smp_text_append(key, "%s%s%s%s%s%s%s", smp_op_absorbs(graph, op) ? "|absorbs" : "",
+                    smp_op_passes_dout(graph, op) ? "|passes" : "", first ? "|first:" : "",
+                    first ? op[1].kind->name : "", smp__is_fused_second(graph, op) ? "|second" : "",
                     smp__is_fused_backward(graph, op) ? "|back" : "",
                     index > 0 && smp__is_fused_backward(graph, op - 1) ? "|takes back" : "");
     return key->failed ? smp_fail_memory(key->capacity) : SMP_OK;

@@ -17,6 +17,7 @@ typedef struct prediction {
     int64_t elements; /* of a row of the whole */
     int64_t part;     /* ... of what a device has */
     char *piece;      /* [rows][part], four bytes each */
+    char *laid;       /* likewise, as the device has it */
     char *full;       /* rank 0: [rows][elements] */
     double *sum;      /* rank 0, of a mean: likewise */
     char *values;     /* rank 0: the caller's */
@@ -51,7 +52,8 @@ static smp_status open_prediction(prediction *p)
     if (p->tap.chunk >= 0)
         p->tap.values = malloc((size_t)(p->tap.bytes * s->work->microbatches));
     p->piece = malloc((size_t)(p->rows * p->part) * 4);
-    bool failed = !p->piece || (p->tap.chunk >= 0 && !p->tap.values);
+    p->laid = malloc((size_t)(p->rows * p->part) * 4);
+    bool failed = !p->piece || !p->laid || (p->tap.chunk >= 0 && !p->tap.values);
     if (s->comm->world_rank == 0) {
         const size_t full = (size_t)(p->rows * p->elements);
         p->full = malloc(full * 4);
@@ -65,20 +67,35 @@ static void close_prediction(prediction *p)
 {
     free(p->tap.values);
     free(p->piece);
+    free(p->laid);
     free(p->full);
     free(p->sum);
 }
 
-/* What this rank has of a micro-batch, as elements of four bytes. */
+/* From [rows][H, W, C] to [rows][C, H, W]. */
+static void channels_first(const smp_tensor *t, int64_t rows, const char *from, char *to)
+{
+    const int64_t channels = t->shape.dim[0], pixels = t->elements / channels;
+    for (int64_t i = 0; i < rows * t->elements; i++) {
+        const int64_t pixel = i / channels, row = pixel / pixels;
+        memcpy(to + ((row * channels + i % channels) * pixels + pixel % pixels) * 4, from + i * 4,
+               4);
+    }
+}
+
+/* What this rank has of a micro-batch, as elements of four bytes in the order of the shape. */
 static void take_piece(prediction *p, int microbatch)
 {
     const char *values = p->tap.values + microbatch * p->tap.bytes;
     const int64_t n = p->rows * p->part;
-    const smp_dtype dtype = p->s->graph->tensor[p->tensor.here].dtype;
-    if (smp_dtype_is_half(dtype))
-        smp__from_half(dtype, (float *)(void *)p->piece, values, n);
+    const smp_tensor *here = &p->s->graph->tensor[p->tensor.here];
+    char *laid = here->channels_last ? p->laid : p->piece;
+    if (smp_dtype_is_half(here->dtype))
+        smp__from_half(here->dtype, (float *)(void *)laid, values, n);
     else
-        memcpy(p->piece, values, (size_t)n * 4);
+        memcpy(laid, values, (size_t)n * 4);
+    if (laid != p->piece)
+        channels_first(here, p->rows, laid, p->piece);
 }
 
 /* Rank 0: `rows` of a micro-batch are in p->full. */

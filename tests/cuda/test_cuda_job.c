@@ -46,6 +46,28 @@ static const char model[] =
     "  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}\n"
     "loss: loss\n";
 
+/* All images but the input's pixels lie channels last on a GPU. */
+static const char image_model[] =
+    "smp: 1\n"
+    "name: images\n"
+    "inputs:\n"
+    "  pixels: {dtype: float32, shape: [6, 5, 16]}\n"
+    "  label: {dtype: int32, shape: []}\n"
+    "ops:\n"
+    "  - {op: transpose, name: image, in: pixels, out: x, axes: [2, 0, 1]}\n"
+    "  - {op: batchnorm, name: norm, in: x, out: a}\n"
+    "  - {op: relu, name: relu, in: a, out: a}\n"
+    "  - {op: max_pool, name: pool, in: a, out: b, kernel: 3, stride: 1, padding: 1}\n"
+    "  - {op: add, name: sum, in: [a, b], out: a}\n"
+    "  - {op: relu, name: relu_2, in: a, out: a}\n"
+    "  - {op: groupnorm, name: groups, in: a, out: a, groups: 4}\n"
+    "  - {op: batchnorm, name: norm_2, in: a, out: a}\n"
+    "  - {op: relu, name: relu_3, in: a, out: a}\n"
+    "  - {op: global_avg_pool, name: mean, in: a, out: a}\n"
+    "  - {op: linear, name: head, in: a, out: z, features: 5}\n"
+    "  - {op: cross_entropy, name: loss, in: [z, label], out: loss}\n"
+    "loss: loss\n";
+
 static const char cluster[] =
     "smp: 1\n"
     "name: one\n"
@@ -58,7 +80,7 @@ static const char cluster[] =
     "  inter_node: {bandwidth: 50GB/s, latency_us: 8}\n"
     "overlap: true\n";
 
-static char folder[64], model_path[96], cluster_path[96];
+static char folder[64], model_path[96], image_path[96], cluster_path[96];
 
 static void must(smp_status status)
 {
@@ -66,11 +88,11 @@ static void must(smp_status status)
         fail_msg("%s", smp_last_error());
 }
 
-static smp *open_job(const char *device, const char *precision)
+static smp *open_model(const char *path, const char *device, const char *precision)
 {
     smp_options options = smp_options_default();
     smp *job = NULL;
-    options.model = model_path;
+    options.model = path;
     options.planning.cluster = cluster_path;
     options.planning.microbatches = 3;
     options.planning.microbatch_size = 2;
@@ -82,6 +104,11 @@ static smp *open_job(const char *device, const char *precision)
     must(smp_init(&job, &options));
     assert_int_equal(smp_step_samples(job), SAMPLES);
     return job;
+}
+
+static smp *open_job(const char *device, const char *precision)
+{
+    return open_model(model_path, device, precision);
 }
 
 static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
@@ -135,6 +162,45 @@ static void test_cuda_job_near_cpu(void **state)
         must(smp_evaluate(cpu, inputs, &b));
         assert_near(a.loss, b.loss, limit);
         assert_true(step(gpu, 5) > 0);
+        smp_finalize(cpu);
+        smp_finalize(gpu);
+    }
+}
+
+/* Images that lie channels last: losses, and tensors that are handed out as [C, H, W]. */
+static void test_cuda_job_images(void **state)
+{
+    (void)state;
+    enum { PIXELS = 6 * 5 * 16, STEPS = 3 };
+    static const char *const names[] = {"image", "norm", "relu", "pool", "relu_2", "groups"};
+    static float pixels[SAMPLES * PIXELS], got[SAMPLES * PIXELS], want[SAMPLES * PIXELS];
+    static int32_t label[SAMPLES];
+    static const void *const given[] = {pixels, label};
+    for (int i = 0; i < SAMPLES * PIXELS; i++)
+        pixels[i] = (float)((13 * i + i / 7) % 29) / 8.5f - 1.0f;
+    for (int i = 0; i < SAMPLES; i++)
+        label[i] = i % 5;
+    for (int is_bf16 = 0; is_bf16 <= 1; is_bf16++) {
+        const double limit = is_bf16 ? 2e-2 : 1e-5;
+        smp *cpu = open_model(image_path, "cpu", "fp32");
+        smp *gpu = open_model(image_path, "cuda", is_bf16 ? "bf16" : "fp32");
+        for (int32_t t = 0; t < gpu->graph->n_tensor; t++)
+            assert_int_equal(gpu->graph->tensor[t].channels_last,
+                             gpu->graph->tensor[t].shape.n_dim == 3 && t > 0);
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+            must(smp_predict(gpu, given, SAMPLES, names[n], SMP_OUTPUT_CONCAT, got));
+            must(smp_predict(cpu, given, SAMPLES, names[n], SMP_OUTPUT_CONCAT, want));
+            for (int i = 0; i < SAMPLES * PIXELS; i++)
+                if (!(fabsf(got[i] - want[i]) <= 3 * (float)limit))
+                    fail_msg("%s[%d]: got %g, expected %g", names[n], i, (double)got[i],
+                             (double)want[i]);
+        }
+        for (int k = 0; k < STEPS; k++) {
+            smp_step_result a, b;
+            must(smp_step(gpu, given, &a));
+            must(smp_step(cpu, given, &b));
+            assert_near(a.loss, b.loss, limit);
+        }
         smp_finalize(cpu);
         smp_finalize(gpu);
     }
@@ -312,7 +378,9 @@ static int write_files(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(model_path, sizeof model_path, "%s/model.yaml", folder);
     snprintf(cluster_path, sizeof cluster_path, "%s/cluster.yaml", folder);
+    snprintf(image_path, sizeof image_path, "%s/images.yaml", folder);
     write_file(model_path, model);
+    write_file(image_path, image_model);
     write_file(cluster_path, cluster);
     return 0;
 }
@@ -321,6 +389,7 @@ static int remove_files(void **state)
 {
     (void)state;
     unlink(model_path);
+    unlink(image_path);
     unlink(cluster_path);
     return rmdir(folder);
 }
@@ -329,6 +398,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_job_near_cpu),
+        cmocka_unit_test(test_cuda_job_images),
         cmocka_unit_test(test_cuda_job_weights_by_name),
         cmocka_unit_test(test_cuda_job_checkpoint),
         cmocka_unit_test(test_cuda_job_refuses_indices),
