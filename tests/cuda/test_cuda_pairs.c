@@ -1,6 +1,8 @@
 /* Two operators as one kernel with the bits of two (pairs_alike): a sum and the norm of it, a silu
  * and the product after it, forward and backward; against the kernels that each has alone, bit for
- * bit, and against double precision; in rows of odd width, of a warp and of blocks of all sizes. */
+ * bit, and against double precision; in rows of odd width, of a warp and of blocks of all sizes. A
+ * sum or a batchnorm and the relu of it likewise, in images of either order; and the batchnorm that
+ * makes the relu's gradient, too. */
 #include "tests/cuda/test_cuda_ops_harness.h"
 
 enum { BATCH = 2, ROWS = 3 };
@@ -52,21 +54,32 @@ static void close_half(half *h)
     op_run_close(&h->host);
 }
 
-static setting open_setting(const pair *of, smp_precision precision, int columns)
+/* shape: of both inputs; last: images, as [H, W, C]. */
+static setting open_shape(const pair *of, smp_precision precision, int columns, const char *shape,
+                          bool last)
 {
     char yaml[512];
     uint64_t rng = (uint64_t)columns;
     setting s = {.dtype = smp_precision_dtype(precision), .rows = BATCH * ROWS, .columns = columns};
     snprintf(yaml, sizeof yaml,
-             "smp: 1\nname: m\ninputs:\n  a: {dtype: float32, shape: [%d, %d]}\n"
-             "  b: {dtype: float32, shape: [%d, %d]}\nops:\n"
+             "smp: 1\nname: m\ninputs:\n  a: {dtype: float32, shape: %s}\n"
+             "  b: {dtype: float32, shape: %s}\nops:\n"
              "  - {%s, name: op, out: y}\n  - {%s, name: next, out: z}\n",
-             ROWS, columns, ROWS, columns, of->first, of->second);
+             shape, shape, of->first, of->second);
     s.graph = device_graph(yaml, precision);
+    if (last)
+        assert_true(device_graph_lay_out(s.graph, s.graph->op, true, true));
     assert_true(smp_op_fused(s.graph, 0) && !smp_op_tied(s.graph, 0));
     open_half(&s.first, s.graph, yaml, "op", &rng);
     open_half(&s.second, s.graph, yaml, "next", &rng);
     return s;
+}
+
+static setting open_setting(const pair *of, smp_precision precision, int columns)
+{
+    char shape[32];
+    snprintf(shape, sizeof shape, "[%d, %d]", ROWS, columns);
+    return open_shape(of, precision, columns, shape, false);
 }
 
 static void close_setting(setting *s)
@@ -127,6 +140,7 @@ static void run_forward(setting *s)
     device_wait(s->first.whole.kernels->forward_fused(&call, &next));
     same_bits(s, "first output", &s->first.whole.out, &s->first.apart.out);
     same_bits(s, "second output", &s->second.whole.out, &s->second.apart.out);
+    same_bits(s, "what is saved", &s->first.whole.aux, &s->first.apart.aux);
     same_bits(s, "what is saved", &s->second.whole.aux, &s->second.apart.aux);
 }
 
@@ -230,11 +244,82 @@ static void test_cuda_pairs_gate_and_product(void **state)
     }
 }
 
+/* A batchnorm's gradients: from the relu's own, which its kernel makes, and from what comes to the
+ * relu, as it is and not the relu's at all. */
+static void check_absorbed(setting *s)
+{
+    device_run *apart = &s->first.apart, *whole = &s->first.whole, *relu = &s->second.apart;
+    relu->needs.input_grad_out = 1; /* as if nobody took the call from it */
+    device_backward_input(relu, &s->second.host, 1);
+    copy_buffer(&apart->dout, &relu->din[0]);
+    copy_buffer(&whole->dout, &relu->dout);
+    void *one = device_get(&apart->dout), *other = device_get(&whole->dout);
+    assert_memory_not_equal(one, other, (size_t)apart->dout.bytes);
+    free(one), free(other);
+    copy_buffer(&whole->aux, &apart->aux);
+    device_backward_weight(apart, &s->first.host);
+    device_backward_weight(whole, &s->first.host);
+    device_backward_input(apart, &s->first.host, 1);
+    device_backward_input(whole, &s->first.host, 1);
+    same_bits(s, "gradient of x", &whole->din[0], &apart->din[0]);
+    for (int k = 0; k < whole->op->n_param; k++)
+        same_bits(s, "gradient of a weight", &whole->dparam[k], &apart->dparam[k]);
+    device_backward(whole, &s->first.host);
+    same_bits(s, "gradient of x, with the weights'", &whole->din[0], &apart->din[0]);
+}
+
+/* And the graph that has no relu at all, given the relu's gradient: it masks nothing. */
+static void check_unmasked(const setting *s, const char *shape, bool last, smp_precision precision)
+{
+    char yaml[512];
+    device_run alone;
+    snprintf(yaml, sizeof yaml,
+             "smp: 1\nname: m\ninputs:\n  a: {dtype: float32, shape: %s}\nops:\n"
+             "  - {op: batchnorm, name: op, in: a, out: y}\n",
+             shape);
+    smp_graph *graph = device_graph(yaml, precision);
+    if (last)
+        assert_true(device_graph_lay_out(graph, graph->op, true, true));
+    assert_false(smp_op_absorbs(graph, graph->op));
+    device_run_open(&alone, graph, "op", BATCH, 0);
+    device_run_put(&alone, &s->first.host);
+    copy_buffer(&alone.dout, &s->first.apart.dout);
+    copy_buffer(&alone.aux, &s->first.apart.aux);
+    device_backward_input(&alone, &s->first.host, 1);
+    same_bits(s, "gradient of x without a relu", &alone.din[0], &s->first.apart.din[0]);
+    device_run_close(&alone);
+    smp_graph_destroy(graph);
+}
+
+static void test_cuda_pairs_relu(void **state)
+{
+    (void)state;
+    static const pair pairs[] = {
+        {"op: add, in: [a, b]", "op: relu, in: y"},
+        {"op: batchnorm, in: a", "op: relu, in: y"},
+    };
+    static const char *const shapes[] = {"[3, 7, 5]", "[16, 6, 4]", "[40, 9, 11]"};
+    for (int k = 0; k < 2 * 2 * N_PRECISION * 3; k++) {
+        const bool last = k / 2 % 2;
+        const smp_precision precision = PRECISIONS[k / 4 % N_PRECISION];
+        const char *shape = shapes[k / 4 / N_PRECISION];
+        setting s = open_shape(&pairs[k % 2], precision, k, shape, last);
+        run_forward(&s);
+        if (k % 2) {
+            assert_true(smp_op_absorbs(s.graph, s.graph->op));
+            check_absorbed(&s);
+            check_unmasked(&s, shape, last, precision);
+        }
+        close_setting(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_pairs_sum_and_norm),
         cmocka_unit_test(test_cuda_pairs_gate_and_product),
+        cmocka_unit_test(test_cuda_pairs_relu),
     };
     if (!there_is_a_device())
         return SKIPPED;

@@ -152,16 +152,54 @@ stages:
   - {ops: [h0.gated..h1.res_1]}
   - {ops: [h1.norm_2..loss]}
 END
-pairs() { # name ranks [options of smp-partition]
-    expect_exit 0 smp-partition llama.yaml --cluster cluster.yaml --device cuda --precision bf16 -n "$2" --ddp 1 \
-        --pipeline simple --microbatches 2 --microbatch-size 2 -o "$1.plan" "${@:3}"
-    train "$1" "$2" "${on_gpu[@]}" "$1.plan" --steps "$steps"
+pairs() { # name model ranks pipeline [options of smp-partition]
+    expect_exit 0 smp-partition "$2.yaml" --cluster cluster.yaml --device cuda --precision bf16 -n "$3" --ddp 1 \
+        --pipeline "$4" --microbatches 2 --microbatch-size 2 -o "$1.plan" "${@:5}"
+    train "$1" "$3" "${on_gpu[@]}" "$1.plan" --steps "$steps"
 }
-pairs llama 1 --stages 1
-pairs llama-parted 3 --stages 3 --fix parted.yaml
+pairs llama llama 1 simple --stages 1
+pairs llama-parted llama 3 simple --stages 3 --fix parted.yaml
 same llama-parted llama
-pairs llama-repeated 1 --stages 1 --recompute all
+pairs llama-repeated llama 1 simple --stages 1 --recompute all
 same llama-repeated llama
+
+# Likewise a batchnorm and a sum, and their relus, on images that lie channels last; with the gradients of
+# weights apart, too.
+cat >image.yaml <<END
+smp: 1
+name: image
+let: {T: 12, d: 32, vocab: 128}
+inputs:
+  tokens: {dtype: int32, shape: [T]}
+  targets: {dtype: int32, shape: [T]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}
+  - {op: reshape, name: pixels, in: x, out: x, shape: [3, 4, d]}
+  - {op: transpose, name: image, in: x, out: x, axes: [2, 0, 1]}
+  - {op: batchnorm, name: norm_1, in: x, out: x}
+  - {op: relu, name: relu_1, in: x, out: x}
+  - {op: max_pool, name: pool, in: x, out: y, kernel: 3, stride: 1, padding: 1}
+  - {op: batchnorm, name: norm_2, in: y, out: y}
+  - {op: add, name: sum, in: [x, y], out: x}
+  - {op: relu, name: relu_2, in: x, out: x}
+  - {op: transpose, name: back, in: x, out: x, axes: [1, 2, 0]}
+  - {op: reshape, name: rows, in: x, out: x, shape: [T, d]}
+  - {op: linear, name: head, in: x, out: z, features: vocab}
+  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}
+loss: loss
+END
+cat >parted.yaml <<END
+smp: 1
+stages:
+  - {ops: [wte..norm_1]}
+  - {ops: [relu_1..sum]}
+  - {ops: [relu_2..loss]}
+END
+pairs image image 1 simple --stages 1
+pairs image-parted image 3 zero-bubble --stages 3 --fix parted.yaml
+same image-parted image
+pairs image-repeated image 1 simple --stages 1 --recompute all
+same image-repeated image
 
 # A checkpoint is of no device and of no plan.
 train half 1 smp-run-emulated cpu.yaml --steps "$half" --checkpoint from-cpu

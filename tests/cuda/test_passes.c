@@ -220,12 +220,12 @@ static void count_op(const char *name, const char *inputs, const char *ops)
     smp_graph_destroy(graph);
 }
 
-/* A model of two operators that are one kernel: what lies between them is written forward, as
+/* A model whose last two operators are one kernel: what lies between them is written forward, as
  * others read it, and not read. */
 static void count_pair(const char *name, const char *inputs, const char *ops)
 {
     smp_graph *graph = parse(inputs, ops);
-    const smp_op *first = graph->op, *second = first + 1;
+    const smp_op *first = graph->op + graph->n_op - 2, *second = first + 1;
     arrays a = make_arrays(graph, first), b = make_arrays(graph, second);
     smp_op_call call = call_of(graph, first, &a), next = call_of(graph, second, &b);
     void *const copies[] = {b.in[0], b.din[0]};
@@ -248,6 +248,11 @@ static void count_pair(const char *name, const char *inputs, const char *ops)
                         .call = &next,
                         .other = &call});
     }
+    if (smp_op_absorbs(graph, first)) { /* given the gradient of the second's output */
+        both = least_of(graph, first, &a.needs, BACKWARD);
+        count(name, BACKWARD, &both,
+              (counted){.one = smp_op_cuda_kernels(first->kind)->backward, .call = &call});
+    }
     b.in[0] = copies[0];
     b.din[0] = copies[1];
     free_arrays(&a);
@@ -264,6 +269,7 @@ static void test_passes_of_operators(void **state)
                              "  y: {dtype: float32, shape: [64, 128]}\n";
     static const char xxx[] = "  x: {dtype: float32, shape: [64, 384]}\n";
     static const char image[] = "  x: {dtype: float32, shape: [16, 32, 16]}\n";
+    static const char pixels[] = "  x: {dtype: float32, shape: [32, 16, 16]}\n";
     static const char t[] = "  t: {dtype: int32, shape: [64]}\n";
     static const char zt[] = "  z: {dtype: float32, shape: [64, 1024]}\n"
                              "  t: {dtype: int32, shape: [64]}\n";
@@ -288,6 +294,18 @@ static void test_passes_of_operators(void **state)
     count_pair("`silu`, `mul`", xy,
                "  - {op: silu, name: o, in: x, out: o}\n"
                "  - {op: mul, name: p, in: [o, y], out: p}\n");
+    count_op("`relu`", xy, "  - {op: relu, name: o, in: x, out: o}\n");
+    count_pair("`add`, `relu`", xy,
+               "  - {op: add, name: o, in: [x, y], out: o}\n"
+               "  - {op: relu, name: p, in: o, out: p}\n");
+    count_op("`batchnorm`", image, "  - {op: batchnorm, name: o, in: x, out: o}\n");
+    count_op("`batchnorm`, channels last", pixels,
+             "  - {op: transpose, name: i, in: x, out: x, axes: [2, 0, 1]}\n"
+             "  - {op: batchnorm, name: o, in: x, out: o}\n");
+    count_pair("`batchnorm`, `relu`, channels last", pixels,
+               "  - {op: transpose, name: i, in: x, out: x, axes: [2, 0, 1]}\n"
+               "  - {op: batchnorm, name: o, in: x, out: o}\n"
+               "  - {op: relu, name: p, in: o, out: p}\n");
     count_op("`conv2d`, 1 x 1", image,
              "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 1, bias: false}\n");
     count_op("`conv2d`, 3 x 3", image,

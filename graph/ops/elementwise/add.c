@@ -19,10 +19,11 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* The sum of a residual stream and the norm that reads it. */
+/* The sum of a residual stream and the norm or the activation that reads it. */
 static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
-    return (next->kind == &smp__op_layernorm || next->kind == &smp__op_rmsnorm) &&
+    return (next->kind == &smp__op_layernorm || next->kind == &smp__op_rmsnorm ||
+            next->kind == &smp__op_relu) &&
            next->in[0] == op->out && op->n_in == 2 && op->out != graph->loss;
 }
 
@@ -49,6 +50,7 @@ const smp_op_kind smp__op_add = {
     .attrs = ATTRS,
     .infer = smp__infer_alike,
     .work = work,
+    .layout = smp__layout_alike,
     .split = SPLITS,
     .fuses = fuses,
     .pairs_alike = true,

@@ -1,7 +1,7 @@
 /* add on a GPU: one pass, 16 bytes at a time, over however many there are: a sum is rounded once.
- * All gradients are dout. A norm after it is made in the same pass. */
+ * All gradients are dout. A norm or a relu after it is made in the same pass. */
 #include "graph/cuda/cuda_elementwise.cuh"
-#include "graph/ops/ops.h"
+#include "graph/ops/elementwise/unary.h"
 
 struct add_values {
     __device__ void operator()(const float *x, float *y) const
@@ -58,4 +58,29 @@ static smp_status forward(const smp_op_call *call)
     return smp_map2(call, call->in[0], call->in[1], call->out[0], n, add_values());
 }
 
-SMP_CUDA_KERNELS(add) = {.forward = forward, .forward_fused = smp__cuda_forward_of_sum};
+/* a, b to the sum, rounded, and the relu of it. */
+template <typename T> struct sum_relu {
+    __device__ void operator()(const float *in, float *out) const
+    {
+        out[0] = smp_float(smp_from<T>(in[0] + in[1]));
+        out[1] = smp__relu(out[0]);
+    }
+};
+
+template <typename T> static smp_status with_relu(const smp_op_call *call, const smp_op_call *next)
+{
+    const smp_streams<T, 2, 2> streams = {
+        {(const T *)call->in[0], (const T *)call->in[1]},
+        {(T *)call->out[0], (T *)next->out[0]},
+    };
+    return smp_map(call, streams, smp__count(smp__out(call->graph, call->op), call->batch),
+                   sum_relu<T>());
+}
+
+static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
+{
+    return next->op->kind == &smp__op_relu ? SMP_TYPED_PAIR(with_relu)(call, next)
+                                           : smp__cuda_forward_of_sum(call, next);
+}
+
+SMP_CUDA_KERNELS(add) = {.forward = forward, .forward_fused = forward_fused};

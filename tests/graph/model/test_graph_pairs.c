@@ -1,6 +1,7 @@
 /* Which ops a GPU runs as one kernel: forward a linear and the GELU behind it, backward a linear
- * and the GELU before it; with the bits of two kernels, forward a sum and the norm behind it, and
- * both ways a silu and the product behind it. */
+ * and the GELU before it; with the bits of two kernels, forward a sum or a batchnorm and what is
+ * behind it, and both ways a silu and the product behind it. And which batchnorm does the backward
+ * of the relu behind it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,6 +27,11 @@ static void test_graph_fused(void **state)
         {"{op: add, name: a, in: [x, x], out: y}, {op: rmsnorm, name: n, in: y, out: z}", 0, true},
         {"{op: add, name: a, in: [x, x, x], out: y}, {op: rmsnorm, name: n, in: y, out: z}", -1},
         {"{op: add, name: a, in: [x, x], out: y}, {op: rmsnorm, name: n, in: x, out: z}", -1},
+        {"{op: add, name: a, in: [x, x], out: y}, {op: relu, name: r, in: y, out: z}", 0, true},
+        {"{op: add, name: a, in: [x, x], out: y}, {op: tanh, name: r, in: y, out: z}", -1},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: relu, name: r, in: y, out: z}", 0, true},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: relu, name: r, in: x, out: z}", -1},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: silu, name: r, in: y, out: z}", -1},
         {"{op: add, name: a, in: [x, x], out: y}, {op: groupnorm, name: n, in: y, out: z, groups: "
          "2}",
          -1},
@@ -140,11 +146,53 @@ static void test_graph_fused_backward(void **state)
     }
 }
 
+/* On CUDA, where gradients are made: a batchnorm that a relu reads, alone, right behind it. */
+static void test_graph_absorbs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *ops;
+        bool absorbs;
+    } cases[] = {
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: relu, name: r, in: y, out: z}", true},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: tanh, name: r, in: y, out: z}"},
+        {"{op: groupnorm, name: b, in: x, out: y, groups: 1}, {op: relu, name: r, in: y, out: z}"},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: relu, name: r, in: x, out: z}"},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: tanh, name: t, in: x, out: w}, "
+         "{op: relu, name: r, in: y, out: z}"},
+        {"{op: batchnorm, name: b, in: x, out: y}, {op: relu, name: r, in: y, out: z}, "
+         "{op: add, name: a, in: [y, z], out: z}"},
+    };
+    for (size_t k = 0; k < 2 * sizeof cases / sizeof cases[0]; k++) {
+        const bool trains = k % 2, absorbs = trains && cases[k / 2].absorbs;
+        char text[1024];
+        smp_op_needs needs;
+        snprintf(text, sizeof text,
+                 "smp: 1\nname: p\n%sinputs: {x: {dtype: float32, shape: [4, 16]}}\nops: [%s]\n",
+                 trains ? "" : "mode: inference\n", cases[k / 2].ops);
+        smp_graph *g = read_model(text);
+        for (int32_t i = 0; i < g->n_op; i++)
+            assert_false(smp_op_absorbs(g, &g->op[i]));
+        smp_op_needs_get(g, &g->op[1], 2, &needs);
+        const uint32_t own = needs.input_grad_in | needs.input_grad_out;
+        assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
+        for (int32_t i = 0; i < g->n_op; i++)
+            if (smp_op_absorbs(g, &g->op[i]) != (absorbs && i == 0) ||
+                smp_op_passes_dout(g, &g->op[i]) !=
+                    (g->op[i].kind->passes_dout || (absorbs && i == 1)))
+                fail_msg("case %zu, op %d", k, (int)i);
+        smp_op_needs_get(g, &g->op[1], 2, &needs);
+        assert_int_equal(needs.input_grad_in | needs.input_grad_out, absorbs ? 0 : own);
+        smp_graph_destroy(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graph_fused),
         cmocka_unit_test(test_graph_fused_backward),
+        cmocka_unit_test(test_graph_absorbs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
