@@ -119,6 +119,17 @@ smp_image_layout smp__layout_alike(const smp_graph *graph, const smp_op *op)
     return SMP_LAYOUT_ALIKE;
 }
 
+static bool has_orders(const smp_tensor *t)
+{
+    return t->shape.n_dim == 3 && t->shape.dim[0] != 1 && t->elements != t->shape.dim[0];
+}
+
+smp_image_layout smp__layout_copied(const smp_graph *graph, const smp_op *op)
+{
+    return has_orders(smp__in(graph, op, 0)) || has_orders(smp__out(graph, op)) ? SMP_LAYOUT_PLAIN
+                                                                                : SMP_LAYOUT_EACH;
+}
+
 void smp__release_primitive(void *state)
 {
     smp_math_primitive_destroy(state);

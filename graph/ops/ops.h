@@ -61,6 +61,9 @@ int64_t smp__column_sum_bytes(int64_t rows, int64_t columns);
 
 /* For `layout` of operators that treat images alike in whichever order they lie. */
 smp_image_layout smp__layout_alike(const smp_graph *graph, const smp_op *op);
+/* For those that copy: row-major, but images of one channel or one pixel, which lie the same either
+ * way. */
+smp_image_layout smp__layout_copied(const smp_graph *graph, const smp_op *op);
 
 /* A dimension of a sample among the others, as the tensor lies: a micro-batch is
  * [outer][size][inner]. */

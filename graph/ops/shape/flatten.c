@@ -29,6 +29,7 @@ const smp_op_kind smp__op_flatten = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .layout = smp__layout_copied,
     .split = SPLITS,
     .cpu = {.forward = smp__copy_forward},
 };

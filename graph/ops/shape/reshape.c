@@ -64,5 +64,6 @@ const smp_op_kind smp__op_reshape = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .layout = smp__layout_copied,
     .cpu = {.forward = smp__copy_forward},
 };

@@ -77,6 +77,10 @@ static void test_channels_last_classes(void **state)
         {"{op: split, name: s, in: a, out: [b, c], axis: 0}, {op: flatten, name: f, in: c, "
          "out: d}",
          ""},
+        /* one pixel lies as it does */
+        {"{op: slice, name: s, in: a, out: b, axis: 1, end: 1}, {op: slice, name: t, in: b, "
+         "out: c, axis: 2, end: 1}, {op: flatten, name: f, in: c, out: d}",
+         "a b c "},
         /* sums leave no image, and what they leave is in order, or not */
         {"{op: sum, name: s, in: a, out: b, axis: 0}", "a "},
         {"{op: mean, name: s, in: a, out: b, axis: -3}", "a "},

@@ -8,6 +8,7 @@ static void make(model_text *m, uint64_t *rng, int round)
 
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [129, 33]", ""},
+    {2, 2, "a: float32 [40, 1, 1]", ""},
     {0},
 };
 

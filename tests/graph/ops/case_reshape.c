@@ -16,6 +16,7 @@ static void make(model_text *m, uint64_t *rng, int round)
 
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [129, 34]", "shape: [2, -1]"},
+    {2, 2, "a: float32 [40, 1, 1]", "shape: [8, 5]"},
     {0},
 };
 
