@@ -1,12 +1,15 @@
-/* conv2d on a GPU in runs of samples: one, several, with a shorter last run, all; against the CPU.
- * The bound of the workspace is made small for that. Runs on the emulator and on a GPU. */
+/* conv2d on a GPU in runs of samples: one, several, with a shorter last run, all; with images that
+ * are channels last and such that are not, on both sides; against the CPU. The bound of the
+ * workspace is made small for that. Runs on the emulator and on a GPU. */
 #include "graph/ops/convolution/conv2d.h"
+#include "tests/case_count.h"
 #include "tests/cuda/test_cuda_ops_cases.h"
 #include "tests/cuda/test_cuda_ops_harness.h"
 
 enum { BATCH = 7 };
 
-/* By samples of a group, by groups of a sample, each with a bias and without. */
+/* Channels that are packs and such that are not, windows with zeroes at their ends, pixels and
+ * weights as they are, groups; each with a bias and without. */
 static const large_case CASES[] = {
     {BATCH, 2, "a: float32 [5, 9, 8]", "channels: 6, kernel: 3, padding: 1"},
     {BATCH, 2, "a: float32 [8, 10, 7]", "channels: 16, kernel: [3, 2], stride: 2, bias: false"},
@@ -15,6 +18,10 @@ static const large_case CASES[] = {
      "channels: 9, kernel: 3, groups: 3, stride: [1, 2], padding: 2, dilation: 2"},
     {BATCH, 2, "a: float32 [12, 6, 4]", "channels: 12, kernel: 3, groups: 12, bias: false"},
     {BATCH, 2, "a: float32 [8, 4, 8]", "channels: 4, kernel: 1, groups: 4"},
+    {BATCH, 2, "a: float32 [16, 5, 6]", "channels: 24, kernel: 1, stride: 2"},
+    {BATCH, 2, "a: float32 [32, 5, 4]", "channels: 32, kernel: 3, groups: 2, padding: 1"},
+    {BATCH, 2, "a: float32 [3, 9, 8]", "channels: 40, kernel: 4, stride: 4, bias: false"},
+    {BATCH, 2, "a: float32 [1, 6, 5]", "channels: 8, kernel: 3"},
 };
 
 static void compare(const char *what, const void *got, smp_dtype dtype, const buffer *want,
@@ -64,23 +71,60 @@ static void check_bound(const op_case *of, const smp_graph *graph, const op_run 
     device_results_free(&again);
 }
 
-static int64_t larger(int64_t a, int64_t b)
+/* As the number says, whatever the model makes of it. */
+static void lay_out(const smp_graph *graph, const smp_op *op, int layout)
 {
-    return a > b ? a : b;
+    smp_tensor *tensor = (smp_tensor *)graph->tensor;
+    tensor[op->in[0]].channels_last = layout & 1;
+    tensor[op->out].channels_last = layout >> 1 & 1;
 }
 
-/* Bounds from one sample to all; what they come to is seen in *seen, a bit for each length. */
-static void check_case(const large_case *one, smp_precision precision, uint32_t *seen)
+/* The lengths of the runs of all calls, in one number. */
+static int64_t runs_of(const smp_graph *graph, const smp_op *op, int64_t bound, uint32_t seen[3])
 {
-    const op_case of = op_case_of("conv2d");
-    const smp_dtype half = smp_precision_dtype(precision);
+    int64_t lengths = 0;
+    for (int part = 0; part < 3; part++) {
+        const smp__conv2d_room room = smp__conv2d_room_of(graph, op, BATCH, (smp_op_part)part);
+        seen[part] |= 1u << room.samples;
+        assert_true(room.end <= bound || room.samples == 1);
+        lengths = lengths * (BATCH + 1) + room.samples;
+    }
+    return lengths;
+}
+
+/* A case for a device and for the host, whose results are expected. */
+typedef struct checked {
+    op_case of;
+    smp_graph *graph;
+    const smp_op *op;
+    op_run host, expected;
+} checked;
+
+/* Bounds from one sample to all; what they come to is seen in *seen, a bit for each length. */
+static void check_layout(const checked *c, smp_precision precision, int steps, uint32_t seen[3])
+{
     const int64_t own = smp__conv2d_bound;
+    int64_t before = 0;
+    for (int64_t bound = 1; bound < 1 << 20; bound += bound / steps + 1) {
+        smp__conv2d_bound = bound;
+        const int64_t runs = runs_of(c->graph, c->op, bound, seen);
+        if (runs != before)
+            check_bound(&c->of, c->graph, &c->host, &c->expected, precision);
+        before = runs;
+    }
+    smp__conv2d_bound = own;
+}
+
+static void open_case(checked *c, const large_case *one, smp_precision precision, int layout)
+{
+    const smp_dtype half = smp_precision_dtype(precision);
     model_text m;
     uint64_t rng;
-    op_run host, expected;
-    large_case_model(&of, one, &m, &rng);
-    smp_graph *graph = device_graph(m.yaml, precision);
-    op_run *const both[] = {&host, &expected};
+    c->of = op_case_of("conv2d");
+    large_case_model(&c->of, one, &m, &rng);
+    c->graph = device_graph(m.yaml, precision);
+    c->op = &c->graph->op[smp_graph_find_op(c->graph, "op")];
+    op_run *const both[] = {&c->host, &c->expected};
     for (int i = 0; i < 2; i++) {
         uint64_t same = rng;
         op_run_open(both[i], m.yaml, "op", BATCH, 0);
@@ -90,47 +134,74 @@ static void check_case(const large_case *one, smp_precision precision, uint32_t 
         for (int k = 0; k < both[i]->op->n_param; k++)
             round_all(half, &both[i]->param[k]);
     }
-    assert_int_equal(op_run_forward(&expected), SMP_OK);
-    op_run_backward_input(&expected, 1);
-    op_run_backward_weight(&expected);
-    const smp_op *op = &graph->op[smp_graph_find_op(graph, "op")];
-    smp__conv2d_bound = 1;
-    const int64_t least = smp__conv2d_runs_of(graph, op, BATCH).workspace_bytes;
-    smp__conv2d_runs before = {0};
-    for (int64_t bound = 1; bound < 1 << 20; bound += bound / 4 + 1) {
-        smp__conv2d_bound = bound;
-        const smp__conv2d_runs runs = smp__conv2d_runs_of(graph, op, BATCH);
-        assert_true(runs.workspace_bytes <= larger(bound, least));
-        if (runs.samples == before.samples && runs.weight_samples == before.weight_samples)
-            continue;
-        before = runs;
-        seen[0] |= 1u << runs.samples;
-        seen[1] |= 1u << runs.weight_samples;
-        check_bound(&of, graph, &host, &expected, precision);
-    }
-    smp__conv2d_bound = own;
-    op_run_close(&host);
-    op_run_close(&expected);
-    smp_graph_destroy(graph);
+    assert_int_equal(op_run_forward(&c->expected), SMP_OK);
+    op_run_backward_input(&c->expected, 1);
+    op_run_backward_weight(&c->expected);
+    lay_out(c->graph, c->op, layout);
 }
 
+static void close_case(checked *c)
+{
+    op_run_close(&c->host);
+    op_run_close(&c->expected);
+    smp_graph_destroy(c->graph);
+}
+
+static void check_case(const large_case *one, smp_precision precision, int layout, int steps,
+                       uint32_t seen[3])
+{
+    checked c;
+    open_case(&c, one, precision, layout);
+    check_layout(&c, precision, steps, seen);
+    close_case(&c);
+}
+
+/* On the emulator each layout takes one of the precisions, and few bounds but for one of them,
+ * unless the run is a long one. */
 static void test_cuda_conv2d_in_runs_of_samples(void **state)
 {
     (void)state;
     static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16,
                                                SMP_PRECISION_FP16};
-    uint32_t seen[2] = {0};
+    uint32_t seen[3] = {0};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
-        for (size_t p = 0; p < sizeof precisions / sizeof *precisions; p++)
-            check_case(&CASES[i], precisions[p], seen);
-    for (int k = 0; k < 2; k++) /* 7 by ones, by twos, 3 + 3 + 1, 4 + 3, all */
+        for (int layout = 0; layout < 4; layout++)
+            for (size_t p = 0; p < 3; p++)
+                if (is_turn(i + (size_t)layout, p, 3))
+                    check_case(&CASES[i], precisions[p], layout,
+                               is_turn(i, (size_t)layout, 4) ? 4 : 1, seen);
+    for (int k = 0; k < 3; k++) /* 7 by ones, by twos, 3 + 3 + 1, 4 + 3, all */
         assert_int_equal(seen[k], 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 7);
+}
+
+/* Convolutions that follow one another convert nothing between them, and count what they do. */
+static void test_cuda_conv2d_is_channels_last(void **state)
+{
+    (void)state;
+    static const char yaml[] =
+        "smp: 1\nname: m\ninputs:\n  a: {dtype: float32, shape: [16, 6, 5]}\nops:\n"
+        "  - {op: conv2d, name: first, in: a, out: b, channels: 16, kernel: 3, padding: 1}\n"
+        "  - {op: conv2d, name: op, in: b, out: c, channels: 8, kernel: 1}\n";
+    smp_graph *graph = device_graph(yaml, SMP_PRECISION_BF16);
+    const smp_op *first = &graph->op[0], *second = &graph->op[1];
+    assert_false(graph->tensor[first->in[0]].channels_last);
+    assert_true(graph->tensor[first->out].channels_last);
+    assert_true(smp__conv2d_windows_of(graph, first).turns_x);
+    assert_false(smp__conv2d_windows_of(graph, first).turns_y);
+    assert_false(smp__conv2d_windows_of(graph, second).turns_x);
+    smp_op_work last, plain;
+    smp_op_work_get(graph, second, BATCH, &last);
+    lay_out(graph, second, 2);
+    smp_op_work_get(graph, second, BATCH, &plain);
+    assert_true(plain.forward_bytes == last.forward_bytes + 2.0 * BATCH * 16 * 6 * 5 * 2);
+    smp_graph_destroy(graph);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_conv2d_in_runs_of_samples),
+        cmocka_unit_test(test_cuda_conv2d_is_channels_last),
     };
     if (!there_is_a_device())
         return SKIPPED;

@@ -195,10 +195,8 @@ static smp_op_call call_of(const smp_graph *graph, const smp_op *op, arrays *a)
                          .step = {.training = true, .samples = BATCH}};
 }
 
-/* A model of one operator, the last of `ops`. */
-static void count_op(const char *name, const char *inputs, const char *ops)
+static void count_graph(const char *name, smp_graph *graph)
 {
-    smp_graph *graph = parse(inputs, ops);
     void *state = NULL;
     const smp_op *op = &graph->op[graph->n_op - 1];
     const smp_op_kernels *kernels = smp_op_cuda_kernels(op->kind);
@@ -218,6 +216,22 @@ static void count_op(const char *name, const char *inputs, const char *ops)
         kernels->release(state);
     free_arrays(&a);
     smp_graph_destroy(graph);
+}
+
+/* A model of one operator, the last of `ops`. */
+static void count_op(const char *name, const char *inputs, const char *ops)
+{
+    count_graph(name, parse(inputs, ops));
+}
+
+/* The same, of images that all are channels last, or none. */
+static void count_image_op(const char *name, bool channels_last, const char *inputs,
+                           const char *ops)
+{
+    smp_graph *graph = parse(inputs, ops);
+    for (int32_t t = 0; t < graph->n_tensor; t++)
+        ((smp_tensor *)graph->tensor)[t].channels_last = channels_last;
+    count_graph(name, graph);
 }
 
 /* A model whose last two operators are one kernel: what lies between them is written forward, as
@@ -294,6 +308,10 @@ static void test_passes_of_operators(void **state)
     count_pair("`silu`, `mul`", xy,
                "  - {op: silu, name: o, in: x, out: o}\n"
                "  - {op: mul, name: p, in: [o, y], out: p}\n");
+    static const char one[] =
+        "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 1, bias: false}\n";
+    static const char nine[] = "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 3,"
+                               " padding: 1, bias: false}\n";
     count_op("`relu`", xy, "  - {op: relu, name: o, in: x, out: o}\n");
     count_pair("`add`, `relu`", xy,
                "  - {op: add, name: o, in: [x, y], out: o}\n"
@@ -306,11 +324,9 @@ static void test_passes_of_operators(void **state)
                "  - {op: transpose, name: i, in: x, out: x, axes: [2, 0, 1]}\n"
                "  - {op: batchnorm, name: o, in: x, out: o}\n"
                "  - {op: relu, name: p, in: o, out: p}\n");
-    count_op("`conv2d`, 1 x 1", image,
-             "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 1, bias: false}\n");
-    count_op("`conv2d`, 3 x 3", image,
-             "  - {op: conv2d, name: o, in: x, out: o, channels: 16, kernel: 3, padding: 1,"
-             " bias: false}\n");
+    count_image_op("`conv2d`, 1 x 1", true, image, one);
+    count_image_op("`conv2d`, 3 x 3", true, image, nine);
+    count_image_op("`conv2d`, 3 x 3, turned", false, image, nine);
     count_op("`cross_entropy`, 1024 classes", zt,
              "  - {op: cross_entropy, name: o, in: [z, t], out: o}\n");
     assert_int_equal(wrong, 0);

@@ -104,7 +104,9 @@ void emulate_blas_check(const emulate_blas_problem &p)
                          (long long)p.a.rows, (long long)p.a.columns, (long long)p.b.rows,
                          (long long)p.b.columns, (long long)p.d.rows, (long long)p.d.columns);
     EMULATE_BLAS_REQUIRE(same_layout(p.c, p.d), "C and D differ in their layouts");
-    EMULATE_BLAS_REQUIRE(p.d.batch == 1 || p.d.stride >= (p.d.columns - 1) * p.d.ld + p.d.rows,
+    const bool beside = p.d.stride >= p.d.rows && p.d.ld >= (p.d.batch - 1) * p.d.stride + p.d.rows;
+    EMULATE_BLAS_REQUIRE(p.d.batch == 1 || beside ||
+                             p.d.stride >= (p.d.columns - 1) * p.d.ld + p.d.rows,
                          "the matrices of D overlap");
     check_types(p);
     check_epilogue(p);

@@ -147,44 +147,110 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp_convolution_workspace(&s)};
 }
 
+static smp_image_layout layout(const smp_graph *graph, const smp_op *op)
+{
+    (void)graph, (void)op;
+    return SMP_LAYOUT_EACH;
+}
+
+/* [C, H, W] and [H, W, C] are one where C or H W is 1. */
+static bool is_turned(const smp_tensor *image)
+{
+    const int64_t *dim = image->shape.dim;
+    return !image->channels_last && dim[0] > 1 && dim[1] * dim[2] > 1;
+}
+
+static int64_t value_bytes(const smp_graph *graph)
+{
+    return smp_dtype_bytes(smp_precision_dtype(graph->target.precision));
+}
+
+smp__conv2d_windows smp__conv2d_windows_of(const smp_graph *graph, const smp_op *op)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, 1);
+    const int64_t pack = 16 / value_bytes(graph), taps = smp_convolution_taps(&s);
+    const bool x_is_plain = is_turned(smp__in(graph, op, 0));
+    smp__conv2d_windows w = {.taps = taps};
+    w.are_pixels = smp_convolution_is_pointwise(&s);
+    w.are_packs = s.in[SMP_CHANNELS] / s.groups % pack == 0;
+    if (s.groups == 1 && !w.are_pixels)
+        w.taps = (taps + pack - 1) / pack * pack;
+    w.are_filters = s.kernel[0] * s.kernel[1] == 1 && w.taps == taps;
+    w.turns_x = x_is_plain && (w.are_pixels || w.are_packs);
+    w.turns_y = is_turned(smp__out(graph, op));
+    return w;
+}
+
 int64_t smp__conv2d_bound = 128 << 20;
 
-/* As many as there is room for, at least one, in runs of equal lengths but for the last. */
-static int64_t samples_of(int64_t batch, int64_t bytes)
+enum { REGION_ALIGNMENT = 64, REGIONS = 4 };
+
+/* As many as there is room for, at least one, in runs of equal lengths but for the last, and of
+ * places that 31 bits count. */
+static int64_t samples_of(int64_t batch, int64_t bytes, int64_t room, int64_t places)
 {
-    const int64_t fit = bytes > 0 ? smp__conv2d_bound / bytes : batch;
-    const int64_t most = fit < 1 ? 1 : fit < batch ? fit : batch;
+    int64_t most = bytes > 0 ? room / bytes : batch;
+    most = most < INT32_MAX / places ? most : INT32_MAX / places;
+    most = most < 1 ? 1 : most < batch ? most : batch;
     const int64_t runs = (batch + most - 1) / most;
     return (batch + runs - 1) / runs;
 }
 
-/* The windows of a sample as a matrix, of activations or of their gradients in fp32; and the
- * weight's gradient of each, in fp32. */
-smp__conv2d_runs smp__conv2d_runs_of(const smp_graph *graph, const smp_op *op, int64_t batch)
+smp__conv2d_room smp__conv2d_room_of(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                     smp_op_part part)
 {
     const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
-    const int64_t taps = smp_convolution_taps(&s);
-    const int64_t windows =
-        smp_convolution_is_pointwise(&s) ? 0 : s.groups * taps * smp_convolution_places(&s);
-    const int64_t columns = windows * (int64_t)sizeof(float);
-    const int64_t own = windows * smp_dtype_bytes(smp__in(graph, op, 0)->dtype);
-    const int64_t part = s.out[SMP_CHANNELS] * taps * (int64_t)sizeof(float);
-    smp__conv2d_runs runs = {samples_of(batch, columns), 1, 0};
-    runs.workspace_bytes = runs.samples * columns;
-    if (!graph->training)
-        return runs;
-    runs.weight_samples = samples_of(batch, own + part);
-    const int64_t bytes = runs.weight_samples * (runs.weight_samples > 1 ? own + part : own);
-    if (bytes > runs.workspace_bytes)
-        runs.workspace_bytes = bytes;
-    return runs;
+    const smp__conv2d_windows w = smp__conv2d_windows_of(graph, op);
+    const int64_t value = value_bytes(graph), sum = (int64_t)sizeof(float);
+    const int64_t places = smp_convolution_places(&s), channels = s.out[SMP_CHANNELS];
+    /* of filters, and of a sample's x, windows and y */
+    const int64_t bytes[REGIONS] = {
+        w.are_filters ? 0 : channels * w.taps * (part == SMP_OP_BACKWARD_WEIGHT ? sum : value),
+        w.turns_x ? smp__in(graph, op, 0)->elements * value : 0,
+        w.are_pixels ? 0
+                     : places * s.groups * w.taps * (part == SMP_OP_BACKWARD_INPUT ? sum : value),
+        w.turns_y ? places * channels * value : 0};
+    smp__conv2d_room room;
+    room.samples = samples_of(batch, bytes[1] + bytes[2] + bytes[3],
+                              smp__conv2d_bound - bytes[0] - REGIONS * REGION_ALIGNMENT, places);
+    int64_t *const begin[REGIONS] = {&room.filters, &room.x, &room.windows, &room.y};
+    room.end = 0;
+    for (int i = 0; i < REGIONS; i++) {
+        *begin[i] = room.end;
+        room.end += (bytes[i] * (i == 0 ? 1 : room.samples) + REGION_ALIGNMENT - 1) /
+                    REGION_ALIGNMENT * REGION_ALIGNMENT;
+    }
+    return room;
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    *needs =
-        (smp_op_needs){.weight_grad_in = 1,
-                       .workspace_bytes = smp__conv2d_runs_of(graph, op, batch).workspace_bytes};
+    const smp_tensor *out = smp__out(graph, op);
+    const int64_t channels = out->shape.dim[0];
+    int64_t bytes = 0;
+    for (int part = 0; part <= (graph->training ? SMP_OP_BACKWARD_WEIGHT : 0); part++) {
+        const int64_t end = smp__conv2d_room_of(graph, op, batch, (smp_op_part)part).end;
+        bytes = end > bytes ? end : bytes;
+    }
+    if (graph->training && op->attr[BIAS].i && !is_turned(out)) {
+        const int64_t sums =
+            smp__column_sum_bytes(batch * out->shape.dim[1] * out->shape.dim[2], channels);
+        bytes = sums > bytes ? sums : bytes;
+    }
+    *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = bytes};
+}
+
+/* Images that are turned are written and read once more. */
+static void work_turned(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    if (!smp_backend_of(graph->target)->channels_last)
+        return;
+    const smp__conv2d_windows w = smp__conv2d_windows_of(graph, op);
+    const double x = w.turns_x ? 2.0 * (double)smp_tensor_bytes(graph, op->in[0], batch) : 0;
+    const double y = w.turns_y ? 2.0 * (double)smp_tensor_bytes(graph, op->out, batch) : 0;
+    work->forward_bytes += x + y;
+    work->backward_input_bytes += work->backward_input_bytes > 0 ? x + y : 0;
+    work->backward_weight_bytes += x + y;
 }
 
 /* Padding counts as pixels do: little of an image is at its edge. */
@@ -195,6 +261,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const double flops = 2.0 * outputs * (double)smp_convolution_taps(&s);
     const double bias = op->attr[BIAS].i ? outputs : 0;
     smp__work_bytes(graph, op, batch, work);
+    work_turned(graph, op, batch, work);
     work->forward_flops = flops + bias;
     work->backward_input_flops = flops;
     work->backward_weight_flops = flops + bias;
@@ -313,6 +380,7 @@ const smp_op_kind smp__op_conv2d = {
     .infer = infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},
     .work = work,
+    .layout = layout,
     .split = SPLITS,
     .cpu = KERNELS,
     .cpu16 = &HALF,

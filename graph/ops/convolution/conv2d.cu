@@ -1,215 +1,317 @@
-/* conv2d on a GPU by unfolding: the windows of a run of samples become the columns of matrices
- * U[sample][group][taps, places] in the workspace, and products in cuBLASLt do the work:
+/* conv2d on a GPU in [height, width, channels]: the windows of a run of samples become the rows of
+ * a matrix U[place][group, taps] in the workspace, and a product in cuBLASLt over all places of the
+ * run does the work, for all groups at once:
  *
- *   y[out, places]   = W[out, taps] U + b     b is written to y first
- *   dU[taps, places] = W^T dy                 fp32; folded back onto dx, rounded once
- *   dW[out, taps]   += dy U^T                 fp32, apart for each sample, then added in order
+ *   y[places, out]   = U W^T + b          W[out, taps]
+ *   dU[places, taps] = dy W               fp32; folded back onto dx, rounded once
+ *   dW[out, taps]   += dy^T U             fp32, one run after the other
  *
- * A call of the library takes all samples of a run, group by group, or all groups, sample by
- * sample, whichever makes fewer calls. How many samples a run has follows from sizes alone
- * (conv2d.h), and so do the bits. Of a pointwise convolution (1 x 1, no stride, no padding) U is x
- * itself and dU is dx. Folding gathers: a thread adds up one pixel, tap by tap in order. Narrow
- * groups make narrow products: a depthwise convolution is bound by their overhead. */
+ * How many samples a run has follows from sizes alone (conv2d.h), and so do the bits. Taps have
+ * their channels last, so that unfolding moves 16 bytes at a time and a library's filters are ours;
+ * the weights, stored channels first, are small beside windows, and are put in that order for each
+ * call, as dW is put back. Of a pointwise convolution (1 x 1, no stride, no padding) U is x itself,
+ * dU is dx and W as it is stored. An image that is not channels last is turned by tiles, or read as
+ * it is where channels are too few to be moved by 16 bytes. Folding gathers: a thread adds up some
+ * channels of a pixel, tap by tap in order. Narrow groups make narrow products: a depthwise
+ * convolution is bound by their overhead. */
 #include "graph/cuda/cuda_axis.cuh"
 
 #include <stdlib.h>
 
 #include "graph/cuda/cuda_gemm.cuh"
 #include "graph/ops/convolution/conv2d.h"
+extern "C" {
 #include "graph/ops/ops.h"
+}
 
-/* C = op(A) op(B) of every sample and group of a run. */
-typedef struct conv2d_product {
-    smp__gemm *whole, *last;           /* of a run; of the last if it is shorter, or NULL */
-    int64_t of_group[3], of_sample[3]; /* bytes from one to the next, of A, B and C */
-} conv2d_product;
-
-typedef struct conv2d_state {
+/* What kernels have to know of a convolution. They divide numbers of 32 bits, as dividing those of
+ * 64 is more work than moving 16 bytes; prepare sees to it that runs have no more. */
+struct conv2d_sizes {
     smp_convolution_shape shape;
-    smp__conv2d_runs runs;
-    int64_t pixels, taps, places; /* of a plane, of a group, of a plane of the output */
-    bool pointwise;
-    conv2d_product forward, input, weight;
-} conv2d_state;
+    int64_t pixel_step, channel_step; /* of x and dx, in values; samples lie one after another */
+    int64_t row;                      /* of U, in values */
+    int taps;                         /* of a group in it, with zeroes after the last */
+    int of_group;                     /* channels of x */
+};
 
-/* Element i of U, of all samples: [channel][ky][kx][line][column]. */
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    conv2d_unfold(const T *x, T *u, smp_convolution_shape s, int64_t n) // (S C, H, W), [n]
+struct conv2d_state {
+    conv2d_sizes sizes;
+    smp__conv2d_windows windows;
+    smp__conv2d_room room[3];              /* by smp_op_part */
+    smp__gemm *whole[3], *last[3];         /* of a run, of the last if it is shorter; or NULL */
+    int64_t pixels, places, in, out, sums; /* sums: chunks of rows of dy, of a bias */
+};
+
+/* Value r of a row of U. */
+struct conv2d_tap {
+    int ky, kx;
+    int64_t channel; /* -1: one of the zeroes after the last tap */
+};
+
+static __device__ __forceinline__ conv2d_tap conv2d_tap_of(const conv2d_sizes &s, int r)
 {
+    const int group = r / s.taps, rest = r - group * s.taps;
+    const int tap = rest / s.of_group, kernel_width = (int)s.shape.kernel[1];
+    const int ky = tap / kernel_width;
+    const bool is_tap = ky < s.shape.kernel[0];
+    return {ky, tap - ky * kernel_width,
+            is_tap ? (int64_t)group * s.of_group + rest - tap * s.of_group : -1};
+}
+
+/* W values of U for a thread, which are a pack of one tap's, or each its own. */
+template <int W, bool PACKS, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_unfold(const T *x, T *u, conv2d_sizes s, int64_t n) // (S, H, W, C), (n, W)
+{
+    const smp_convolution_shape &c = s.shape;
+    const int64_t image = c.in[0] * c.in[1] * c.in[2];
+    const uint32_t units = (uint32_t)s.row / W;
+    const uint32_t height = (uint32_t)c.out[SMP_HEIGHT], width = (uint32_t)c.out[SMP_WIDTH];
     for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
-        int64_t rest = i;
-        const int64_t column = rest % s.out[SMP_WIDTH];
-        rest /= s.out[SMP_WIDTH];
-        const int64_t line = rest % s.out[SMP_HEIGHT];
-        rest /= s.out[SMP_HEIGHT];
-        const int64_t kx = rest % s.kernel[1];
-        rest /= s.kernel[1];
-        const int64_t ky = rest % s.kernel[0], channel = rest / s.kernel[0];
-        const int64_t py = line * s.stride[0] + ky * s.dilation[0] - s.padding[0];
-        const int64_t px = column * s.stride[1] + kx * s.dilation[1] - s.padding[1];
-        const bool inside = py >= 0 && py < s.in[SMP_HEIGHT] && px >= 0 && px < s.in[SMP_WIDTH];
-        u[i] = inside ? x[(channel * s.in[SMP_HEIGHT] + py) * s.in[SMP_WIDTH] + px]
-                      : smp_from<T>(0.0f);
+        const uint32_t place = (uint32_t)i / units, row = place / width, sample = row / height;
+        const int64_t line = row - sample * height, column = place - row * width;
+        smp_pack<T, W> pack = {};
+        for (int k = 0; k < (PACKS ? 1 : W); k++) {
+            const conv2d_tap tap = conv2d_tap_of(s, (int)(((uint32_t)i - place * units) * W + k));
+            const int64_t py = line * c.stride[0] + tap.ky * c.dilation[0] - c.padding[0];
+            const int64_t px = column * c.stride[1] + tap.kx * c.dilation[1] - c.padding[1];
+            if (tap.channel < 0 || py < 0 || py >= c.in[SMP_HEIGHT] || px < 0 ||
+                px >= c.in[SMP_WIDTH])
+                continue;
+            const T *from = x + sample * image + (py * c.in[SMP_WIDTH] + px) * s.pixel_step +
+                            tap.channel * s.channel_step;
+            if (PACKS)
+                pack = smp_load<W>(from);
+            else
+                pack.v[k] = *from;
+        }
+        smp_store(u + i * W, pack);
     }
 }
 
 /* The place whose window has the pixel at `tap`, -1 if there is none. */
-__device__ __forceinline__ int64_t conv2d_place(const smp_convolution_shape &s, int axis,
-                                                int64_t pixel, int64_t tap)
+static __device__ __forceinline__ int64_t conv2d_place(const smp_convolution_shape &s, int axis,
+                                                       int64_t pixel, int64_t tap)
 {
     const int64_t first = pixel + s.padding[axis] - tap * s.dilation[axis];
-    const int64_t place = first / s.stride[axis];
-    return first >= 0 && first % s.stride[axis] == 0 && place < s.out[SMP_HEIGHT + axis] ? place
-                                                                                         : -1;
+    const uint32_t stride = (uint32_t)s.stride[axis], place = (uint32_t)first / stride;
+    return first >= 0 && place * stride == first && place < s.out[SMP_HEIGHT + axis]
+               ? (int64_t)place
+               : -1;
 }
 
-template <typename T>
+/* W channels of a pixel for a thread. */
+template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    conv2d_fold(const float *u, T *dx, smp_convolution_shape s, int64_t n) // [n] of (S C, H, W)
+    conv2d_fold(const float *u, T *dx, conv2d_sizes s, int64_t n) // (S places, row), (n, W)
 {
+    const smp_convolution_shape &c = s.shape;
+    const int64_t channels = c.in[SMP_CHANNELS];
+    const uint32_t units = (uint32_t)channels / W;
+    const uint32_t height = (uint32_t)c.in[SMP_HEIGHT], width = (uint32_t)c.in[SMP_WIDTH];
+    const int height_of_kernel = (int)c.kernel[0], width_of_kernel = (int)c.kernel[1];
     for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
-        const int64_t px = i % s.in[SMP_WIDTH], row = i / s.in[SMP_WIDTH];
-        const int64_t py = row % s.in[SMP_HEIGHT], channel = row / s.in[SMP_HEIGHT];
-        float sum = 0.0f;
-        for (int64_t ky = 0; ky < s.kernel[0]; ky++) {
-            const int64_t line = conv2d_place(s, 0, py, ky);
-            for (int64_t kx = 0; line >= 0 && kx < s.kernel[1]; kx++) {
-                const int64_t column = conv2d_place(s, 1, px, kx);
-                const int64_t tap = (channel * s.kernel[0] + ky) * s.kernel[1] + kx;
-                if (column >= 0)
-                    sum += u[(tap * s.out[SMP_HEIGHT] + line) * s.out[SMP_WIDTH] + column];
+        const uint32_t pixel = (uint32_t)i / units, row = pixel / width, sample = row / height;
+        const uint32_t channel = ((uint32_t)i - pixel * units) * W, group = channel / s.of_group;
+        const int64_t py = row - sample * height, px = pixel - row * width;
+        const float *from = u + (int64_t)group * s.taps + channel - group * s.of_group;
+        float sum[W] = {};
+        for (int ky = 0; ky < height_of_kernel; ky++) {
+            const int64_t line = conv2d_place(c, 0, py, ky);
+            for (int kx = 0; line >= 0 && kx < width_of_kernel; kx++) {
+                const int64_t column = conv2d_place(c, 1, px, kx);
+                if (column < 0)
+                    continue;
+                const int64_t place =
+                    (sample * c.out[SMP_HEIGHT] + line) * c.out[SMP_WIDTH] + column;
+                float value[W];
+                smp_read<W>(value, from + place * s.row +
+                                       (int64_t)(ky * width_of_kernel + kx) * s.of_group);
+                for (int k = 0; k < W; k++)
+                    sum[k] += value[k];
             }
         }
-        dx[i] = smp_from<T>(sum);
+        smp_write<W>(dx + sample * channels * c.in[SMP_HEIGHT] * c.in[SMP_WIDTH] +
+                         (py * c.in[SMP_WIDTH] + px) * s.pixel_step + channel * s.channel_step,
+                     sum);
     }
 }
 
+constexpr int CONV2D_TILE = 32;
+
+/* (S, rows, columns) -> (S, columns, rows). A block turns a tile; no two values of a column of it
+ * share a bank. */
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    conv2d_spread(const T *bias, T *y, int64_t n, int64_t channels, int64_t places) // [n]
+    conv2d_turn(const T *from, T *to, int64_t rows, int64_t columns, int64_t samples)
 {
-    for (int64_t i = smp_thread(); i < n; i += smp_threads())
-        y[i] = bias[i / places % channels];
+    __shared__ T tile[CONV2D_TILE][CONV2D_TILE + 4 / sizeof(T)];
+    const int64_t down = (rows + CONV2D_TILE - 1) / CONV2D_TILE;
+    const int64_t across = (columns + CONV2D_TILE - 1) / CONV2D_TILE;
+    const int x = threadIdx.x % CONV2D_TILE, y = threadIdx.x / CONV2D_TILE;
+    for (int64_t item = blockIdx.x; item < samples * down * across; item += gridDim.x) {
+        const int64_t sample = item / (down * across), of_sample = item - sample * down * across;
+        const int64_t row = of_sample / across * CONV2D_TILE;
+        const int64_t column = of_sample % across * CONV2D_TILE;
+        const T *in = from + sample * rows * columns;
+        T *out = to + sample * rows * columns;
+        for (int i = y; i < CONV2D_TILE; i += (int)SMP_BLOCK / CONV2D_TILE)
+            if (row + i < rows && column + x < columns)
+                tile[i][x] = in[(row + i) * columns + column + x];
+        __syncthreads();
+        for (int i = y; i < CONV2D_TILE; i += (int)SMP_BLOCK / CONV2D_TILE)
+            if (column + i < columns && row + x < rows)
+                out[(column + i) * rows + row + x] = tile[x][i];
+        __syncthreads();
+    }
 }
 
-/* The most, up to 64, of which every sample and group starts at a multiple. */
-static int64_t alignment_of(const conv2d_state *s, int64_t value_bytes)
+/* Where value i of the weights, [out][channels of a group][ky][kx], is among filters. */
+static __device__ __forceinline__ int64_t conv2d_filter_at(const conv2d_sizes &s, int64_t i)
 {
-    const smp_convolution_shape *of = &s->shape;
-    const int64_t out = of->out[SMP_CHANNELS] / of->groups;
-    const int64_t in = of->in[SMP_CHANNELS] / of->groups;
-    const int64_t elements[] = {out * s->places, out * s->taps, s->taps * s->places,
-                                in * s->pixels};
+    const int64_t area = s.shape.kernel[0] * s.shape.kernel[1], plane = i / area;
+    const int64_t out = plane / s.of_group;
+    return out * s.taps + (i - plane * area) * s.of_group + plane - out * s.of_group;
+}
+
+/* The filters of weights, and the zeroes between them. */
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_order(const T *weights, T *filters, conv2d_sizes s, int64_t n) // [n] of (out, taps)
+{
+    const int64_t area = s.shape.kernel[0] * s.shape.kernel[1];
+    for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
+        const int64_t out = i / s.taps, rest = i - out * s.taps, tap = rest / s.of_group;
+        const int64_t plane = out * s.of_group + rest - tap * s.of_group;
+        filters[i] = tap < area ? weights[plane * area + tap] : smp_from<T>(0.0f);
+    }
+}
+
+static __global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_add(const float *filters, float *weights, conv2d_sizes s, int64_t n) // [n] of weights
+{
+    for (int64_t i = smp_thread(); i < n; i += smp_threads())
+        weights[i] += filters[conv2d_filter_at(s, i)];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_spread(const T *bias, T *y, int64_t n, int64_t channels) // [n]
+{
+    for (int64_t i = smp_thread(); i < n; i += smp_threads())
+        y[i] = bias[i % channels];
+}
+
+/* The most, up to 64, of which every group starts at a multiple, and every run, if there are
+ * several. */
+static int64_t alignment_of(const conv2d_state *s, const smp__conv2d_room *room, int64_t bytes)
+{
+    const smp_convolution_shape *of = &s->sizes.shape;
+    const int64_t groups[] = {s->in / of->groups, s->out / of->groups, s->sizes.taps};
+    const int64_t runs[] = {room->samples * s->in * s->pixels, room->samples * s->out * s->places};
     int64_t alignment = 64;
-    for (int64_t n : elements)
-        while (n * value_bytes % alignment != 0)
+    for (int64_t n : groups)
+        while (of->groups > 1 && n * bytes % alignment != 0)
+            alignment /= 2;
+    for (int64_t n : runs)
+        while (room->samples < of->batch && n * bytes % alignment != 0)
             alignment /= 2;
     return alignment;
 }
 
-/* Does a call of the library take all samples of a group? Else all groups of a sample. */
-static bool takes_samples(const conv2d_state *s, int64_t samples)
+/* Of a run of `samples`: all groups at once, which lie beside one another in rows. */
+static smp__gemm_shape shape_of(const conv2d_state *s, smp_op_part part, bool bias, smp_dtype type,
+                                int64_t samples)
 {
-    return samples >= s->shape.groups;
-}
-
-/* `step`: elements from a sample to the next, of A, B and C; those of groups stand in the shape. */
-static smp_status make_gemm(const smp_cuda *cuda, const conv2d_state *s, const int64_t step[3],
-                            smp__gemm_shape shape, int64_t samples, smp__gemm **out)
-{
-    shape.count = s->shape.groups;
-    if (takes_samples(s, samples)) {
-        shape.count = samples;
-        for (int i = 0; i < 3; i++)
-            shape.step[i] = step[i];
-    }
-    return smp__gemm_create(cuda, &shape, out);
-}
-
-/* Runs of `samples`; `shared`: which of A, B and C is the weight, the same for every sample, or
- * -1. */
-static smp_status make_product(const smp_cuda *cuda, const conv2d_state *s,
-                               const smp__gemm_shape *shape, int64_t samples, int shared,
-                               conv2d_product *out)
-{
-    int64_t step[3];
-    for (int i = 0; i < 3; i++) {
-        const int64_t bytes = smp_dtype_bytes(i == 2 ? shape->out : shape->in);
-        step[i] = i == shared ? 0 : s->shape.groups * shape->step[i];
-        out->of_group[i] = bytes * shape->step[i];
-        out->of_sample[i] = bytes * step[i];
-    }
-    const int64_t left = s->shape.batch % samples;
-    SMP_TRY(make_gemm(cuda, s, step, *shape, samples, &out->whole));
-    return left > 0 ? make_gemm(cuda, s, step, *shape, left, &out->last) : SMP_OK;
-}
-
-static void release_product(const conv2d_product *p)
-{
-    smp__gemm_destroy(p->whole);
-    smp__gemm_destroy(p->last);
-}
-
-/* Multiplies `samples` samples from these addresses on; `last`: they are fewer than others have. */
-static smp_status multiply(const smp_cuda *cuda, const conv2d_state *s, const conv2d_product *p,
-                           int64_t samples, bool last, const void *a, const void *b, float beta,
-                           void *c)
-{
-    const bool by_group = takes_samples(s, samples);
-    const int64_t *step = by_group ? p->of_group : p->of_sample;
-    const int64_t n = by_group ? s->shape.groups : samples;
-    for (int64_t i = 0; i < n; i++)
-        SMP_TRY(smp__gemm_run(cuda, last ? p->last : p->whole, 1,
-                              static_cast<const char *>(a) + i * step[0],
-                              static_cast<const char *>(b) + i * step[1], beta,
-                              static_cast<char *>(c) + i * step[2], NULL, NULL));
-    return SMP_OK;
-}
-
-static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, conv2d_state *s)
-{
-    const smp_dtype type = smp_precision_dtype(graph->target.precision);
-    const int64_t out = s->shape.out[SMP_CHANNELS] / s->shape.groups;
-    const int64_t of_w = out * s->taps, of_u = s->taps * s->places, of_y = out * s->places;
+    const int64_t groups = s->sizes.shape.groups, out = s->out / groups, taps = s->sizes.taps;
+    const int64_t rows = samples * s->places;
     smp__gemm_shape shape = {};
     shape.in = shape.out = type;
-    shape.alignment = alignment_of(s, smp_dtype_bytes(type));
+    shape.count = groups;
+    shape.alignment = alignment_of(s, &s->room[part], smp_dtype_bytes(type));
+    if (part == SMP_OP_FORWARD) { /* U, W, y */
+        shape.trans_b = true;
+        shape.m = rows, shape.n = out, shape.k = taps;
+        shape.lda = s->sizes.row, shape.ldb = taps, shape.ldc = s->out;
+        shape.step[0] = taps, shape.step[1] = out * taps, shape.step[2] = out;
+        shape.epilogue = bias && groups == 1 ? SMP__GEMM_BIAS : SMP__GEMM_PLAIN;
+    } else if (part == SMP_OP_BACKWARD_INPUT) { /* dy, W, dU */
+        shape.out = s->windows.are_pixels ? type : SMP_F32;
+        shape.m = rows, shape.n = taps, shape.k = out;
+        shape.lda = s->out, shape.ldb = taps, shape.ldc = s->sizes.row;
+        shape.step[0] = out, shape.step[1] = out * taps, shape.step[2] = taps;
+    } else { /* dy, U, dW */
+        shape.trans_a = true;
+        shape.out = SMP_F32;
+        shape.m = out, shape.n = taps, shape.k = rows;
+        shape.lda = s->out, shape.ldb = s->sizes.row, shape.ldc = taps;
+        shape.step[0] = out, shape.step[1] = taps, shape.step[2] = out * taps;
+    }
+    return shape;
+}
 
-    smp__gemm_shape forward = shape;
-    forward.m = out, forward.n = s->places, forward.k = s->taps;
-    forward.lda = s->taps, forward.ldb = s->places, forward.ldc = s->places;
-    forward.step[0] = of_w, forward.step[1] = of_u, forward.step[2] = of_y;
-    SMP_TRY(make_product(cuda, s, &forward, s->runs.samples, 0, &s->forward));
-    if (!graph->training)
-        return SMP_OK;
-
-    smp__gemm_shape input = shape;
-    input.trans_a = true;
-    input.out = s->pointwise ? shape.out : SMP_F32;
-    input.m = s->taps, input.n = s->places, input.k = out;
-    input.lda = s->taps, input.ldb = s->places, input.ldc = s->places;
-    input.step[0] = of_w, input.step[1] = of_y, input.step[2] = of_u;
-    SMP_TRY(make_product(cuda, s, &input, s->runs.samples, 0, &s->input));
-
-    smp__gemm_shape weight = shape;
-    weight.trans_b = true;
-    weight.out = SMP_F32;
-    weight.m = out, weight.n = s->taps, weight.k = s->places;
-    weight.lda = s->places, weight.ldb = s->places, weight.ldc = s->taps;
-    weight.step[0] = of_y, weight.step[1] = of_u, weight.step[2] = of_w;
-    return make_product(cuda, s, &weight, s->runs.weight_samples, -1, &s->weight);
+static smp_status make_products(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                                conv2d_state *s)
+{
+    const smp_dtype type = smp_precision_dtype(graph->target.precision);
+    for (int p = 0; p <= (graph->training ? SMP_OP_BACKWARD_WEIGHT : SMP_OP_FORWARD); p++) {
+        const smp_op_part part = (smp_op_part)p;
+        const int64_t batch = s->sizes.shape.batch;
+        s->room[p] = smp__conv2d_room_of(graph, op, batch, part);
+        const int64_t samples = s->room[p].samples, left = batch % samples;
+        smp__gemm_shape shape = shape_of(s, part, op->n_param > 1, type, samples);
+        SMP_TRY(smp__gemm_create(cuda, &shape, &s->whole[p]));
+        shape = shape_of(s, part, op->n_param > 1, type, left);
+        if (left > 0)
+            SMP_TRY(smp__gemm_create(cuda, &shape, &s->last[p]));
+    }
+    return SMP_OK;
 }
 
 static void release(void *state)
 {
     conv2d_state *s = static_cast<conv2d_state *>(state);
-    if (!s)
-        return;
-    release_product(&s->forward);
-    release_product(&s->input);
-    release_product(&s->weight);
+    for (int part = 0; s && part < 3; part++) {
+        smp__gemm_destroy(s->whole[part]);
+        smp__gemm_destroy(s->last[part]);
+    }
     free(s);
+}
+
+static void fill_state(const smp_graph *graph, const smp_op *op, int64_t batch, conv2d_state *s)
+{
+    const smp_convolution_shape shape = smp__conv2d_shape(graph, op, batch);
+    s->windows = smp__conv2d_windows_of(graph, op);
+    s->pixels = shape.in[SMP_HEIGHT] * shape.in[SMP_WIDTH];
+    s->places = smp_convolution_places(&shape);
+    s->in = shape.in[SMP_CHANNELS];
+    s->out = shape.out[SMP_CHANNELS];
+    s->sums = smp__column_sum_bytes(batch * s->places, s->out) / (s->out * (int64_t)sizeof(float));
+    const bool by_planes = !smp__in(graph, op, 0)->channels_last && !s->windows.turns_x;
+    s->sizes.shape = shape;
+    s->sizes.pixel_step = by_planes ? 1 : s->in;
+    s->sizes.channel_step = by_planes ? s->pixels : 1;
+    s->sizes.row = shape.groups * s->windows.taps;
+    s->sizes.taps = (int)s->windows.taps;
+    s->sizes.of_group = (int)(s->in / shape.groups);
+}
+
+/* A run has at least one sample. */
+static smp_status check_sizes(const smp_graph *graph, const smp_op *op, const conv2d_state *s)
+{
+    for (int p = 0; p <= (graph->training ? SMP_OP_BACKWARD_WEIGHT : SMP_OP_FORWARD); p++) {
+        const int64_t samples =
+            smp__conv2d_room_of(graph, op, s->sizes.shape.batch, (smp_op_part)p).samples;
+        const int64_t windows = s->places * s->sizes.row, pixels = s->in * s->pixels;
+        const int64_t most = UINT32_MAX / samples;
+        if (s->sizes.row > INT32_MAX ||
+            (!s->windows.are_pixels && (windows > most || pixels > most)))
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (conv2d): %lld x %lld values of windows, expected less "
+                               "than 2^32 on a GPU",
+                               op->name, (long long)samples, (long long)windows);
+    }
+    return SMP_OK;
 }
 
 static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
@@ -219,13 +321,10 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     *state = NULL;
     if (!s)
         return smp_fail_memory(sizeof *s);
-    s->shape = smp__conv2d_shape(graph, op, batch);
-    s->runs = smp__conv2d_runs_of(graph, op, batch);
-    s->pixels = s->shape.in[SMP_HEIGHT] * s->shape.in[SMP_WIDTH];
-    s->taps = smp_convolution_taps(&s->shape);
-    s->places = smp_convolution_places(&s->shape);
-    s->pointwise = smp_convolution_is_pointwise(&s->shape);
-    smp_status status = make_products(graph, static_cast<const smp_cuda *>(device), s);
+    fill_state(graph, op, batch, s);
+    smp_status status = check_sizes(graph, op, s);
+    if (status == SMP_OK)
+        status = make_products(graph, op, static_cast<const smp_cuda *>(device), s);
     if (status == SMP_OK)
         *state = s;
     else
@@ -233,108 +332,222 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return smp_fail_context(status, "op '%s' (conv2d)", op->name);
 }
 
-/* *u: U of samples from `first` on, in `to` unless it is x itself. */
-template <typename T>
-static smp_status unfold(const smp_op_call *call, const conv2d_state *s, int64_t first,
-                         int64_t samples, void *to, const T **u)
+/* A part of a call: samples from `first` on. */
+struct conv2d_run {
+    const smp_cuda *cuda;
+    const conv2d_state *s;
+    const smp__conv2d_room *room;
+    char *workspace;
+    int64_t first, samples;
+    smp__gemm *product;
+};
+
+static conv2d_run run_of(const smp_op_call *call, smp_op_part part, int64_t first)
 {
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const T *x =
-        static_cast<const T *>(call->in[0]) + first * s->shape.in[SMP_CHANNELS] * s->pixels;
-    const int64_t n = samples * s->shape.groups * s->taps * s->places;
+    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
+    const int64_t each = s->room[part].samples, left = call->batch - first;
+    return {smp_cuda_of(call),
+            s,
+            &s->room[part],
+            static_cast<char *>(call->workspace),
+            first,
+            left < each ? left : each,
+            left < each ? s->last[part] : s->whole[part]};
+}
+
+template <typename T> static T *region_of(const conv2d_run &run, int64_t offset)
+{
+    return reinterpret_cast<T *>(run.workspace + offset);
+}
+
+template <typename T>
+static smp_status turn(const conv2d_run &run, const T *from, T *to, int64_t rows, int64_t columns)
+{
+    const int64_t tiles = run.samples * ((rows + CONV2D_TILE - 1) / CONV2D_TILE) *
+                          ((columns + CONV2D_TILE - 1) / CONV2D_TILE);
+    SMP_LAUNCH(conv2d_turn<T>, smp_grid(run.cuda, tiles * SMP_BLOCK), SMP_BLOCK, 0,
+               run.cuda->stream, from, to, rows, columns, run.samples);
+    return smp__cuda_launched("conv2d, channels last");
+}
+
+/* Samples of the image with that many channels and pixels, channels last: where they lie, or in
+ * `region`. */
+template <typename T>
+static smp_status take_image(const conv2d_run &run, const void *image, int64_t channels,
+                             int64_t pixels, bool turns, int64_t region, const T **out)
+{
+    const T *from = static_cast<const T *>(image) + run.first * channels * pixels;
+    *out = turns ? region_of<T>(run, region) : from;
+    return turns ? turn(run, from, region_of<T>(run, region), channels, pixels) : SMP_OK;
+}
+
+template <typename T>
+static smp_status take_dy(const conv2d_run &run, const smp_op_call *call, const T **out)
+{
+    return take_image(run, call->dout[0], run.s->out, run.s->places, run.s->windows.turns_y,
+                      run.room->y, out);
+}
+
+/* *u: windows of x. */
+template <typename T>
+static smp_status take_windows(const conv2d_run &run, const void *image, const T **u)
+{
+    constexpr int N = smp_pack<T>::N;
+    const conv2d_state *s = run.s;
+    const T *x;
+    SMP_TRY(take_image(run, image, s->in, s->pixels, s->windows.turns_x, run.room->x, &x));
     *u = x;
-    if (s->pointwise)
+    if (s->windows.are_pixels)
         return SMP_OK;
-    T *windows = static_cast<T *>(to);
-    *u = windows;
-    SMP_LAUNCH(conv2d_unfold<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream, x, windows,
-               s->shape, n);
+    T *to = region_of<T>(run, run.room->windows);
+    *u = to;
+    const int width = smp_width<T>(s->sizes.row);
+    const int64_t n = run.samples * s->places * s->sizes.row / width;
+    const auto kernel = s->windows.are_packs ? conv2d_unfold<N, true, T>
+                        : width > 1          ? conv2d_unfold<N, false, T>
+                                             : conv2d_unfold<1, false, T>;
+    SMP_LAUNCH(kernel, smp_grid(run.cuda, n), SMP_BLOCK, 0, run.cuda->stream, x, to, s->sizes, n);
     return smp__cuda_launched("conv2d");
 }
 
-/* Samples in the run that begins with sample `first`. */
-static int64_t samples_from(int64_t first, int64_t batch, int64_t each)
+/* *filters: of the weights, in the workspace unless they are stored so. */
+template <typename T>
+static smp_status take_filters(const conv2d_run &run, const smp_op_call *call, const T **filters)
 {
-    return batch - first < each ? batch - first : each;
+    const int64_t n = run.s->out * run.s->sizes.taps;
+    T *to = region_of<T>(run, run.room->filters);
+    const T *weights = static_cast<const T *>(smp_factor(call, 0));
+    *filters = run.s->windows.are_filters ? weights : to;
+    if (run.s->windows.are_filters)
+        return SMP_OK;
+    SMP_LAUNCH(conv2d_order<T>, smp_grid(run.cuda, n), SMP_BLOCK, 0, run.cuda->stream, weights, to,
+               run.s->sizes, n);
+    return smp__cuda_launched("conv2d filters");
+}
+
+/* The bias of groups, where it is no epilogue. */
+template <typename T>
+static smp_status spread_bias(const conv2d_run &run, const smp_op_call *call, T *y)
+{
+    const int64_t n = run.samples * run.s->places * run.s->out;
+    SMP_LAUNCH(conv2d_spread<T>, smp_grid(run.cuda, n), SMP_BLOCK, 0, run.cuda->stream,
+               static_cast<const T *>(smp_factor(call, 1)), y, n, run.s->out);
+    return smp__cuda_launched("conv2d bias");
+}
+
+/* y: of the run, channels last. */
+template <typename T>
+static smp_status make_y(const conv2d_run &run, const smp_op_call *call, const T *filters, T *y)
+{
+    const bool bias = call->op->n_param > 1, spreads = bias && run.s->sizes.shape.groups > 1;
+    const T *u;
+    SMP_TRY(take_windows(run, call->in[0], &u));
+    if (spreads)
+        SMP_TRY(spread_bias(run, call, y));
+    return smp__gemm_run(run.cuda, run.product, 1, u, filters, spreads ? 1 : 0, y,
+                         bias && !spreads ? smp_factor(call, 1) : NULL, NULL);
 }
 
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const bool bias = call->op->n_param > 1;
-    const int64_t channels = s->shape.out[SMP_CHANNELS], n = channels * s->places;
-    const int64_t each = s->runs.samples;
-    T *y = static_cast<T *>(call->out[0]);
-    if (bias) {
-        SMP_LAUNCH(conv2d_spread<T>, smp_grid(cuda, call->batch * n), SMP_BLOCK, 0, cuda->stream,
-                   static_cast<const T *>(smp_factor(call, 1)), y, call->batch * n, channels,
-                   s->places);
-        SMP_TRY(smp__cuda_launched("conv2d bias"));
-    }
-    for (int64_t b = 0; b < call->batch; b += each) {
-        const int64_t samples = samples_from(b, call->batch, each);
-        const T *u;
-        SMP_TRY(unfold(call, s, b, samples, call->workspace, &u));
-        SMP_TRY(multiply(cuda, s, &s->forward, samples, samples != each, smp_factor(call, 0), u,
-                         bias ? 1 : 0, y + b * n));
+    conv2d_run run = run_of(call, SMP_OP_FORWARD, 0);
+    const conv2d_state *s = run.s;
+    const T *filters;
+    SMP_TRY(take_filters(run, call, &filters));
+    for (; run.first < call->batch; run = run_of(call, SMP_OP_FORWARD, run.first + run.samples)) {
+        T *out = static_cast<T *>(call->out[0]) + run.first * s->out * s->places;
+        T *y = s->windows.turns_y ? region_of<T>(run, run.room->y) : out;
+        SMP_TRY(make_y(run, call, filters, y));
+        if (s->windows.turns_y)
+            SMP_TRY(turn(run, static_cast<const T *>(y), out, s->places, s->out));
     }
     return SMP_OK;
+}
+
+template <typename T> static smp_status fold(const conv2d_run &run, const float *windows, T *dx)
+{
+    const conv2d_state *s = run.s;
+    const int width = s->windows.are_packs ? smp_pack<T>::N : 1;
+    const int64_t n = run.samples * s->in * s->pixels / width;
+    const auto kernel = width > 1 ? conv2d_fold<smp_pack<T>::N, T> : conv2d_fold<1, T>;
+    SMP_LAUNCH(kernel, smp_grid(run.cuda, n), SMP_BLOCK, 0, run.cuda->stream, windows, dx, s->sizes,
+               n);
+    return smp__cuda_launched("conv2d input gradient");
+}
+
+/* dx: of the run, as kernels write it. */
+template <typename T>
+static smp_status make_dx(const conv2d_run &run, const smp_op_call *call, const T *filters, T *dx)
+{
+    const bool folds = !run.s->windows.are_pixels;
+    float *windows = region_of<float>(run, run.room->windows);
+    const T *dy;
+    SMP_TRY(take_dy(run, call, &dy));
+    SMP_TRY(smp__gemm_run(run.cuda, run.product, 1, dy, filters, 0,
+                          folds ? static_cast<void *>(windows) : dx, NULL, NULL));
+    return folds ? fold(run, windows, dx) : SMP_OK;
 }
 
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t image = s->shape.in[SMP_CHANNELS] * s->pixels;
-    const int64_t n = s->shape.out[SMP_CHANNELS] * s->places, each = s->runs.samples;
-    const T *dy = reinterpret_cast<const T *>(call->dout[0]);
-    T *dx = reinterpret_cast<T *>(call->din[0]);
-    float *u = static_cast<float *>(call->workspace);
-    for (int64_t b = 0; dx && b < call->batch; b += each) {
-        const int64_t samples = samples_from(b, call->batch, each);
-        void *to = s->pointwise ? static_cast<void *>(dx + b * image) : u;
-        SMP_TRY(multiply(cuda, s, &s->input, samples, samples != each, smp_factor(call, 0),
-                         dy + b * n, 0, to));
-        if (s->pointwise)
-            continue;
-        SMP_LAUNCH(conv2d_fold<T>, smp_grid(cuda, samples * image), SMP_BLOCK, 0, cuda->stream, u,
-                   dx + b * image, s->shape, samples * image);
-        SMP_TRY(smp__cuda_launched("conv2d input gradient"));
+    conv2d_run run = run_of(call, SMP_OP_BACKWARD_INPUT, 0);
+    const conv2d_state *s = run.s;
+    const T *filters;
+    if (!call->din[0])
+        return SMP_OK;
+    SMP_TRY(take_filters(run, call, &filters));
+    for (; run.first < call->batch;
+         run = run_of(call, SMP_OP_BACKWARD_INPUT, run.first + run.samples)) {
+        T *out = reinterpret_cast<T *>(call->din[0]) + run.first * s->in * s->pixels;
+        T *dx = s->windows.turns_x ? region_of<T>(run, run.room->x) : out;
+        SMP_TRY(make_dx(run, call, filters, dx));
+        if (s->windows.turns_x)
+            SMP_TRY(turn(run, static_cast<const T *>(dx), out, s->pixels, s->in));
     }
     return SMP_OK;
 }
 
-/* Where a run is one sample the product adds to the gradient itself. The parts lie first in the
- * workspace, U after them. */
-template <typename T> static smp_status backward_weight(const smp_op_call *call)
+template <typename T> static smp_status add_bias_gradient(const smp_op_call *call)
 {
     const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
+    return s->windows.turns_y
+               ? smp_add_plane_sums<T>(call, call->dparam[1], call->batch, s->out, s->places)
+               : smp_add_column_sums<T>(call, call->dparam[1], call->batch * s->places, s->out,
+                                        s->sums);
+}
+
+/* filters: what runs add to. */
+template <typename T>
+static smp_status add_to_filters(const conv2d_run &run, const smp_op_call *call, float beta,
+                                 float *filters)
+{
+    const T *u, *dy;
+    SMP_TRY(take_windows(run, call->in[0], &u));
+    SMP_TRY(take_dy(run, call, &dy));
+    return smp__gemm_run(run.cuda, run.product, 1, dy, u, beta, filters, NULL, NULL);
+}
+
+static smp_status add_to_weights(const smp_op_call *call, const conv2d_sizes &sizes,
+                                 const float *filters)
+{
     const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t channels = s->shape.out[SMP_CHANNELS], each = s->runs.weight_samples;
-    const int64_t weights = channels * s->taps;
-    const bool in_parts = each > 1;
-    constexpr int N = smp_pack<float>::N;
-    const T *dy = reinterpret_cast<const T *>(call->dout[0]);
-    float *part = static_cast<float *>(call->workspace);
-    float *windows = in_parts ? part + each * weights : part;
+    const int64_t n = call->graph->param[call->op->param[0]].elements;
+    SMP_LAUNCH(conv2d_add, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream, filters, call->dparam[0],
+               sizes, n);
+    return smp__cuda_launched("conv2d weight gradient");
+}
+
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
+{
+    conv2d_run run = run_of(call, SMP_OP_BACKWARD_WEIGHT, 0);
+    const bool own = run.s->windows.are_filters;
+    float *filters = own ? call->dparam[0] : region_of<float>(run, run.room->filters);
     if (call->op->n_param > 1)
-        SMP_TRY(smp_add_plane_sums<T>(call, call->dparam[1], call->batch, channels, s->places));
-    for (int64_t b = 0; b < call->batch; b += each) {
-        const int64_t samples = samples_from(b, call->batch, each);
-        const T *u;
-        SMP_TRY(unfold(call, s, b, samples, windows, &u));
-        SMP_TRY(multiply(cuda, s, &s->weight, samples, samples != each,
-                         dy + b * channels * s->places, u, in_parts ? 0 : 1,
-                         in_parts ? part : call->dparam[0]));
-        if (!in_parts)
-            continue;
-        SMP_TRY(weights % N == 0 ? (smp_launch_column_sums<float, N, true>(
-                                       cuda, part, call->dparam[0], samples, weights, 1))
-                                 : (smp_launch_column_sums<float, 1, true>(
-                                       cuda, part, call->dparam[0], samples, weights, 1)));
-    }
-    return SMP_OK;
+        SMP_TRY(add_bias_gradient<T>(call));
+    for (; run.first < call->batch;
+         run = run_of(call, SMP_OP_BACKWARD_WEIGHT, run.first + run.samples))
+        SMP_TRY(add_to_filters<T>(run, call, own || run.first > 0 ? 1 : 0, filters));
+    return own ? SMP_OK : add_to_weights(call, run.s->sizes, filters);
 }
 
 SMP_CUDA_KERNELS(conv2d) = {

@@ -1,4 +1,4 @@
-/* The sizes of a conv2d, for its kernels on the CPU and on a GPU, and what a GPU takes at once. */
+/* The sizes of a conv2d, for its kernels on the CPU and on a GPU, and how a GPU lays out a call. */
 #ifndef SMP_GRAPH_OPS_CONV2D_H
 #define SMP_GRAPH_OPS_CONV2D_H
 
@@ -11,18 +11,33 @@ extern "C" {
 
 smp_convolution_shape smp__conv2d_shape(const smp_graph *graph, const smp_op *op, int64_t batch);
 
-/* How many samples a GPU takes at once, and what for: a function of the sizes alone, because it
- * decides in which parts weights' gradients are added, and so bits. */
-typedef struct smp__conv2d_runs {
-    int64_t samples;        /* forward and of the input's gradient */
-    int64_t weight_samples; /* of the weight's gradient; 1: without parts */
-    int64_t workspace_bytes;
-} smp__conv2d_runs;
+/* What a GPU multiplies: rows of windows, a row of all groups for each place, in which a group has
+ * [kernel height, kernel width, channels / groups] and zeroes after them where that is no multiple
+ * of 16 bytes; and filters, a row like that of one group for each output channel. */
+typedef struct smp__conv2d_windows {
+    int64_t taps;     /* values of a group's row, with zeroes */
+    bool are_pixels;  /* x is its own windows */
+    bool are_filters; /* filters are the weights as they are stored */
+    bool are_packs;   /* a tap's channels are whole packs of 16 bytes, so that they move as such */
+    /* x and y in [channels, height, width], and turned before and after; where no packs can be
+     * moved, windows are read from x, and dx is written, in that order. */
+    bool turns_x, turns_y;
+} smp__conv2d_windows;
+
+/* Samples that a call takes at once, a function of the sizes alone because it decides in which
+ * parts weights' gradients are added, and so bits; and where it keeps what, in bytes of its
+ * workspace. */
+typedef struct smp__conv2d_room {
+    int64_t samples; /* of a run; the last one may have fewer */
+    int64_t filters, x, windows, y, end;
+} smp__conv2d_room;
 
 /* Bytes that the workspace may have where one sample does not need more: only tests change it. */
 extern int64_t smp__conv2d_bound;
 
-smp__conv2d_runs smp__conv2d_runs_of(const smp_graph *graph, const smp_op *op, int64_t batch);
+smp__conv2d_windows smp__conv2d_windows_of(const smp_graph *graph, const smp_op *op);
+smp__conv2d_room smp__conv2d_room_of(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                     smp_op_part part);
 
 #ifdef __cplusplus
 }
