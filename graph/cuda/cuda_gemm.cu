@@ -34,6 +34,7 @@
 
 #include "graph/cuda/cuda_blas.h"
 extern "C" {
+#include "graph/base/text.h"
 #include "graph/math/gemm_algorithms.h"
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/base/arena.h"
+#include "graph/base/text.h"
 #include "graph/math/attention.h"
 
 void smp_gemms_free(smp_gemms *products)

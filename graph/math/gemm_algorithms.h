@@ -3,13 +3,15 @@
  * take the same, and a later run again. The list of a device says for each product that kernels
  * were prepared for which algorithms there are, best first, and which is taken; the texts are the
  * device's own (graph/cuda/cuda_gemm.cuh has those of cuBLASLt). The products of an attention's
- * backward are one entry, ours or a library's (graph/ops/attention/attention_choice.cuh). */
+ * backward are one entry, ours or a library's, and so is a call of a convolution
+ * (graph/ops/dnn_choice.cuh). */
 #ifndef SMP_GRAPH_MATH_GEMM_ALGORITHMS_H
 #define SMP_GRAPH_MATH_GEMM_ALGORITHMS_H
 
 #include "graph/base/arena.h"
-#include "graph/base/text.h"
 #include "graph/model/graph.h"
+
+struct smp_text; /* graph/base/text.h */
 
 enum {
     SMP_GEMM_NAME_BYTES = 256,
@@ -68,12 +70,12 @@ smp_status smp_gemm_choices_give(const smp_gemm_choices *choices, smp_graph *gra
 smp_status smp_gemm_choices_give_lean(const smp_gemm_choices *choices, smp_graph *graph, int *n);
 
 /* A line for each product that is here, "name<TAB>algorithm<TAB>..." */
-void smp_gemms_list(const smp_gemms *products, smp_text *text);
+void smp_gemms_list(const smp_gemms *products, struct smp_text *text);
 /* Takes the first line for each name out of the texts of all ranks, which it changes, as the list
  * of that product, here or not: where it is another the first algorithm is taken again. */
 smp_status smp_gemms_take(smp_gemms *products, char *lines);
 /* A line for each product that has run, "name<TAB>chosen<TAB>refusal". */
-void smp_gemms_say(const smp_gemms *products, smp_text *text);
+void smp_gemms_say(const smp_gemms *products, struct smp_text *text);
 /* The greatest choice for each name out of the texts of all ranks, which it changes: all
  * of them are used. Returns whether one that has run here is another now. */
 bool smp_gemms_agree(smp_gemms *products, char *lines);

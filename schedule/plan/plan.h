@@ -2,6 +2,7 @@
 #ifndef SMP_SCHEDULE_PLAN_PLAN_H
 #define SMP_SCHEDULE_PLAN_PLAN_H
 
+#include "graph/base/text.h"
 #include "graph/math/gemm_algorithms.h"
 #include "graph/split/splitting.h"
 #include "partition/problem/flow.h"

@@ -148,35 +148,44 @@ static bool has_dnn_workspace(const smp_cuda *cuda, const smp_graph *graph, cons
            (bytes > 0 && bytes <= cuda->products->workspace_bytes);
 }
 
-/* *state: forward's choice (attention_choice.cuh), which is not the operator's; NULL: the tiled
- * kernels. */
-static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
-                          void **state)
+static smp_status choose(const smp_graph *graph, const smp_op *op, int64_t batch,
+                         const smp_cuda *cuda, attention_state *s)
 {
-    const smp_cuda *cuda = static_cast<const smp_cuda *>(device);
     const smp__attention at = smp__attention_of(graph, op);
     const char *given = getenv("SMP_ATTENTION"), *kind = given ? given : "";
     const bool only_dnn = strcmp(kind, "cudnn") == 0;
-    smp__choice *choice = NULL;
-    *state = NULL;
     SMP_TRY(attention_check(graph, op, &at, at.before + at.queries));
     if (*kind && !only_dnn && strcmp(kind, "tiled") != 0)
         return smp_fail(SMP_ERR_INPUT, "SMP_ATTENTION=%s: expected tiled or cudnn", kind);
     if (smp_precision_is_half(graph->target.precision) && (only_dnn || !*kind) &&
         smp__dnn_attention_suits(cuda, &at, batch))
-        SMP_TRY(attention_choose(cuda, at, batch, &choice));
-    if (only_dnn && (!choice || smp__choice_way(choice) != ATTENTION_BY_DNN))
+        SMP_TRY(attention_choose(cuda, at, batch, &s->forward));
+    if (only_dnn && (!s->forward || smp__choice_way(s->forward) != SMP_BY_DNN))
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (attention): SMP_ATTENTION=cudnn, but cuDNN has no plan for it",
                            op->name);
     if (only_dnn)
-        choice->ways = ATTENTION_BY_DNN + 1;
-    if (choice && has_dnn_workspace(cuda, graph, op, &at, batch))
-        SMP_TRY(attention_choose_backward(cuda, at, batch, only_dnn, attention_ways_of(choice)));
-    else if (choice && smp__attention_library_bytes(graph, op, &at, batch) > 0)
-        SMP_TRY(attention_list_tiled(cuda, at, batch));
-    *state = choice;
-    return SMP_OK;
+        s->forward->ways = SMP_BY_DNN + 1;
+    if (s->forward && has_dnn_workspace(cuda, graph, op, &at, batch))
+        return attention_choose_backward(cuda, at, batch, only_dnn, &s->backward);
+    return s->forward && smp__attention_library_bytes(graph, op, &at, batch) > 0
+               ? attention_list_tiled(cuda, at, batch)
+               : SMP_OK;
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    attention_state *s = static_cast<attention_state *>(calloc(1, sizeof *s));
+    *state = NULL;
+    if (!s)
+        return smp_fail_memory(sizeof *s);
+    const smp_status status = choose(graph, op, batch, static_cast<const smp_cuda *>(device), s);
+    if (status == SMP_OK)
+        *state = s;
+    else
+        free(s);
+    return status;
 }
 
 /* din NULL: forward. */
@@ -208,10 +217,10 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     attention_args<T> args;
     SMP_TRY(make_args(call, NULL, &args));
-    smp__choice *choice = static_cast<smp__choice *>(call->state);
-    if (choice && attention_begin_trial(cuda, choice))
+    smp__choice *choice = static_cast<const attention_state *>(call->state)->forward;
+    if (choice && smp_dnn_begins_trial(cuda, choice))
         SMP_TRY(attention_try(call, choice, args));
-    if (choice && smp__choice_way(choice) == ATTENTION_BY_DNN)
+    if (choice && smp__choice_way(choice) == SMP_BY_DNN)
         return attention_by_dnn(cuda, choice, args);
     return attention_forward(cuda, args);
 }
@@ -234,13 +243,12 @@ static smp_status backward_tiled(const smp_cuda *cuda, const attention_args<T> &
 /* cuDNN makes all three gradients. */
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    smp__choice *choice = static_cast<smp__choice *>(call->state);
-    const attention_ways *ways = choice ? attention_ways_of(choice) : NULL;
+    const smp_dnn_product &of = static_cast<const attention_state *>(call->state)->backward;
     attention_args<T> args;
     bool done = false;
     SMP_TRY(make_args(call, call->din, &args));
-    if (ways && ways->backward && args.dq.at && args.dk.at && args.dv.at)
-        SMP_TRY(attention_backward_as_listed(call, ways, args, &done));
+    if (of.choice && args.dq.at && args.dk.at && args.dv.at)
+        SMP_TRY(attention_backward_as_listed(call, of, args, &done));
     return done ? SMP_OK : backward_tiled(smp_cuda_of(call), args);
 }
 
@@ -277,6 +285,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 
 SMP_CUDA_KERNELS(attention) = {
     .prepare = prepare,
+    .release = free,
     .forward = SMP_TYPED(forward),
     .backward_input = SMP_TYPED(backward_input),
     .backward_weight = SMP_TYPED(backward_weight),

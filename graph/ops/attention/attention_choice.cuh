@@ -1,73 +1,27 @@
-/* Attention by cuDNN or by the tiled kernels: ways 0 and 1 of a choice of all ranks, one for all
- * operators of a shape, so that cuDNN's plan of it is made once; forward and backward apart. In
- * the first run of the kernels both compute the same numbers, and what differs more than rounding
- * explains refuses cuDNN.
- *
- * Forward takes the first way that is not refused. Backward by cuDNN needs a workspace of the T x
- * T matrix, so it is a choice only where calls have that: where the graph's `products` ask for it,
- * so that plans count it, and where ways are measured. There it is an entry of the device's list
- * of products, whose algorithms are ours, first, and cuDNN of the version here; what the choice of
- * ways refuses the list refuses, too. The entry's name has the heads of a device and the samples
- * of a micro-batch: stages and replicas take one way for one attention, and devices that share its
- * heads take ours unless that part was measured. */
+/* Attention by cuDNN or by the tiled kernels (graph/ops/dnn_choice.cuh), forward and backward
+ * apart. Forward takes the first way that is not refused. Backward by cuDNN needs a workspace of
+ * the T x T matrix, so it is a choice only where calls have that: where the graph's `products` ask
+ * for it, so that plans count it, and where ways are measured. Its name in the list of products has
+ * the heads of a device and the samples of a micro-batch: stages and replicas take one way for one
+ * attention, and devices that share its heads take ours unless that part was measured. */
 #ifndef SMP_GRAPH_OPS_ATTENTION_CHOICE_CUH
 #define SMP_GRAPH_OPS_ATTENTION_CHOICE_CUH
 
 #include "graph/ops/attention/attention.cuh"
 
 #include <initializer_list>
-#include <stdlib.h>
-#include <string.h>
 
 #include "graph/cuda/cuda_attention_dnn.h"
-#include "graph/cuda/cuda_dnn.h"
-#include "graph/cuda/cuda_gemm.cuh"
-extern "C" {
-#include "graph/math/gemm_algorithms.h"
-}
+#include "graph/ops/dnn_choice.cuh"
 
-enum { ATTENTION_BY_DNN, ATTENTION_TILED };
-
-struct attention_ways {
-    smp__dnn_attention *plan; // NULL: there is none
-    float *differs;           // pinned
-    smp__choice *backward;    // of forward's: the other one; NULL: it is ours
-    smp_gemm *product;        // of forward's: what backward is by
+struct attention_state {
+    smp__choice *forward; // NULL: the tiled kernels
+    smp_dnn_product backward;
 };
 
-static void attention_release(void *made)
+static smp_dnn_ways<smp__dnn_attention> *attention_ways_of(const smp__choice *choice)
 {
-    attention_ways *ways = static_cast<attention_ways *>(made);
-    if (ways) {
-        smp__dnn_attention_destroy(ways->plan);
-        cudaFreeHost(ways->differs);
-    }
-    free(ways);
-}
-
-static attention_ways *attention_ways_of(const smp__choice *choice)
-{
-    return static_cast<attention_ways *>(choice->made);
-}
-
-/* Both ways; the plan, NULL: there is none, is the choice's. */
-static smp_status attention_add_ways(const smp_cuda *cuda, smp__choice *choice,
-                                     smp__dnn_attention *plan)
-{
-    attention_ways *ways = static_cast<attention_ways *>(calloc(1, sizeof *ways));
-    choice->made = ways;
-    choice->release = attention_release;
-    choice->ways = 2;
-    if (!ways) {
-        smp__dnn_attention_destroy(plan);
-        return smp_fail_memory(sizeof *ways);
-    }
-    ways->plan = plan;
-    if (!plan)
-        smp__choice_refuse(choice, ATTENTION_BY_DNN, "cuDNN %s",
-                           cuda->dnn ? "has no plan for it" : "is not here");
-    return SMP_CUDA(cudaHostAlloc, reinterpret_cast<void **>(&ways->differs), sizeof *ways->differs,
-                    cudaHostAllocDefault);
+    return smp_dnn_ways_of<smp__dnn_attention>(choice);
 }
 
 /* *out: what forward is chosen from. */
@@ -80,33 +34,13 @@ static smp_status attention_choose(const smp_cuda *cuda, const smp__attention &a
     SMP_TRY(smp__choice_find(cuda->choices, about, out, &is_new));
     if (!is_new)
         return SMP_OK;
-    smp__dnn_name((*out)->name[ATTENTION_BY_DNN]);
-    snprintf((*out)->name[ATTENTION_TILED], SMP__CHOICE_NAME, "%s", SMP__ATTENTION_TILED);
-    return attention_add_ways(cuda, *out, smp__dnn_attention_create(cuda, &at, batch));
+    smp__dnn_name((*out)->name[SMP_BY_DNN]);
+    snprintf((*out)->name[SMP_BY_OURS], SMP__CHOICE_NAME, "%s", SMP__ATTENTION_TILED);
+    return smp_dnn_add_ways(cuda, *out, smp__dnn_attention_create(cuda, &at, batch),
+                            smp__dnn_attention_destroy);
 }
 
-/* The algorithms of backward: on every rank that has the operator, whether cuDNN is here or not. */
-static smp_status attention_list(const smp_cuda *cuda, const char *about, bool only_dnn,
-                                 attention_ways *ways)
-{
-    char dnn[SMP__DNN_NAME_BYTES];
-    SMP_TRY(smp_gemms_get(cuda->products, about, &ways->product));
-    if (ways->product->here)
-        return SMP_OK;
-    ways->product->here = true;
-    if (only_dnn) {
-        ways->product->asked = false;
-        ways->product->n_algorithm = 0;
-    } else {
-        smp_gemm_add(ways->product, SMP__ATTENTION_TILED);
-    }
-    smp__dnn_name(dnn);
-    if (only_dnn || attention_ways_of(ways->backward)->plan)
-        smp_gemm_add(ways->product, dnn);
-    return SMP_OK;
-}
-
-/* The same where calls have no workspace for cuDNN: ours alone, which is what runs. */
+/* Backward where calls have no workspace for cuDNN: ours alone is listed, which is what runs. */
 static smp_status attention_list_tiled(const smp_cuda *cuda, const smp__attention &at,
                                        int64_t batch)
 {
@@ -122,44 +56,20 @@ static smp_status attention_list_tiled(const smp_cuda *cuda, const smp__attentio
 
 /* What backward is chosen from, with the workspace that cuDNN may have there. */
 static smp_status attention_choose_backward(const smp_cuda *cuda, const smp__attention &at,
-                                            int64_t batch, bool only_dnn, attention_ways *ways)
+                                            int64_t batch, bool only_dnn, smp_dnn_product *of)
 {
     char about[SMP__CHOICE_ABOUT];
     bool is_new;
-    if (ways->backward)
-        return SMP_OK;
     smp__attention_about(about, SMP__ATTENTION_BACKWARD, cuda->precision, &at, batch);
-    SMP_TRY(smp__choice_find(cuda->choices, about, &ways->backward, &is_new));
-    SMP_TRY(attention_add_ways(
-        cuda, ways->backward,
-        smp__dnn_attention_create_backward(
-            cuda, &at, batch, smp__attention_dnn_bytes(&at, batch) - SMP__DNN_ALIGNMENT)));
-    return attention_list(cuda, about, only_dnn, ways);
-}
-
-/* Numbers like those of a model, of every size up to 2. */
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK) attention_fill(T *to, int64_t n, uint32_t seed)
-{
-    for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed; /* Wellons' lowbias32 */
-        x = (x ^ x >> 16) * 0x21f0aaadu;
-        x = (x ^ x >> 15) * 0xd35a2d97u;
-        to[i] = smp_from<T>(ldexpf((float)(int32_t)(x ^ x >> 15), -30));
-    }
-}
-
-/* Twice the distance that rounding may put between two results: each rounds P and the sum, of
- * values up to 2. */
-template <typename T> static constexpr float attention_allowed = 0x1p-8f; // fp16
-template <> constexpr float attention_allowed<bf16> = 0x1p-5f;
-
-/* *worst = the larger of it and the distance, in units of what is allowed. */
-static __device__ __forceinline__ void attention_worse(float a, float b, float allowed,
-                                                       float *worst)
-{
-    const float off = fabsf(a - b) / allowed;
-    *worst = off <= *worst ? *worst : off == off ? off : INFINITY;
+    SMP_TRY(smp__choice_find(cuda->choices, about, &of->choice, &is_new));
+    of->ours = SMP__ATTENTION_TILED;
+    if (is_new)
+        SMP_TRY(smp_dnn_add_ways(
+            cuda, of->choice,
+            smp__dnn_attention_create_backward(
+                cuda, &at, batch, smp__attention_dnn_bytes(&at, batch) - SMP__DNN_ALIGNMENT),
+            smp__dnn_attention_destroy));
+    return smp_dnn_list<smp__dnn_attention>(cuda, about, only_dnn, of);
 }
 
 /* *differs = the larger of it and the largest distance of a's rows from those of b, which is one
@@ -175,38 +85,11 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     float worst = *differs;
     for (int64_t i = threadIdx.x; i < (int64_t)b.queries * a.width; i += SMP_BLOCK) {
         const int64_t t = i / a.width, x = i % a.width;
-        attention_worse(smp_float(out[t * a.out.stride + x]),
-                        smp_float(b.out.at[t * b.out.stride + x]), attention_allowed<T>, &worst);
+        smp_trial_worse(smp_float(out[t * a.out.stride + x]),
+                        smp_float(b.out.at[t * b.out.stride + x]), smp_trial_allowed<T>, &worst);
     }
     for (int t = threadIdx.x; t < b.queries; t += SMP_BLOCK)
-        attention_worse(lse[t], b.lse[t], 1e-3f * (1 + fabsf(b.lse[t])), &worst);
-    worst = smp_block_max(worst, scratch);
-    if (threadIdx.x == 0)
-        *differs = worst;
-}
-
-/* The same of a gradient, `columns` of each row of both: what is allowed is a share of the row's
- * largest value, since late rows of causal attention are small beside early ones, and of a small
- * share of the largest of all, as rows that are zero but for rounding have none. One block. */
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    attention_compare_gradient(attention_part<T> a, attention_part<T> b, int64_t rows,
-                               int64_t columns, float *differs)
-{
-    __shared__ float scratch[SMP_WARP];
-    float largest = 0x1p-20f, worst = *differs;
-    for (int64_t i = threadIdx.x; i < rows * columns; i += SMP_BLOCK)
-        largest = fmaxf(largest, fabsf(smp_float(b.at[i / columns * b.stride + i % columns])));
-    largest = smp_block_max(largest, scratch);
-    for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
-        const T *got = a.at + r * a.stride, *wanted = b.at + r * b.stride;
-        float of_row = 0x1p-6f * largest;
-        for (int64_t c = 0; c < columns; c++)
-            of_row = fmaxf(of_row, fabsf(smp_float(wanted[c])));
-        for (int64_t c = 0; c < columns; c++)
-            attention_worse(smp_float(got[c]), smp_float(wanted[c]), attention_allowed<T> * of_row,
-                            &worst);
-    }
+        smp_trial_worse(lse[t], b.lse[t], 1e-3f * (1 + fabsf(b.lse[t])), &worst);
     worst = smp_block_max(worst, scratch);
     if (threadIdx.x == 0)
         *differs = worst;
@@ -257,40 +140,13 @@ static smp_status attention_backward_by_dnn(const smp_cuda *cuda, const smp__cho
     return smp__dnn_attention_backward(attention_ways_of(backward)->plan, cuda, &data, &to);
 }
 
-template <typename T>
-static smp_status attention_fill_numbers(const smp_cuda *cuda, T *to, int64_t n, uint32_t seed)
-{
-    SMP_LAUNCH(attention_fill<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream, to, n, seed);
-    return smp__cuda_launched("attention, numbers to compare");
-}
-
-/* Other inputs than zeroes, which would show nothing. */
 template <typename T> static smp_status attention_fill_inputs(const smp_op_call *call)
 {
     for (int i = 0; i < call->op->n_in; i++)
-        SMP_TRY(attention_fill_numbers(
-            smp_cuda_of(call), static_cast<T *>(const_cast<void *>(call->in[i])),
-            call->batch * smp__in(call->graph, call->op, i)->elements, (uint32_t)i));
+        SMP_TRY(smp_fill_trial(smp_cuda_of(call), static_cast<T *>(const_cast<void *>(call->in[i])),
+                               call->batch * smp__in(call->graph, call->op, i)->elements,
+                               (uint32_t)i));
     return SMP_OK;
-}
-
-/* Begins a trial in the first run, whose numbers nobody needs. Is there one? Not of what is
- * refused, nor twice in a run. */
-static bool attention_begin_trial(const smp_cuda *cuda, const smp__choice *choice)
-{
-    return cuda->choices->trying && !choice->differs && smp__choice_way(choice) == ATTENTION_BY_DNN;
-}
-
-/* cuDNN has done it, or refuses: what is left to do is to compare. */
-static bool attention_has_run(smp__choice *choice, smp_status status)
-{
-    if (status != SMP_OK) {
-        smp__choice_refuse(choice, ATTENTION_BY_DNN, "%s", smp_last_error());
-        return false;
-    }
-    choice->differs = attention_ways_of(choice)->differs;
-    *attention_ways_of(choice)->differs = 0;
-    return true;
 }
 
 /* Refuses what cannot be run; the choice's `differs` is told of the rest. */
@@ -300,7 +156,7 @@ static smp_status attention_try(const smp_op_call *call, smp__choice *choice,
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     SMP_TRY(attention_fill_inputs<T>(call));
-    if (!attention_has_run(choice, attention_by_dnn(cuda, choice, args)))
+    if (!smp_dnn_has_run<smp__dnn_attention>(choice, attention_by_dnn(cuda, choice, args)))
         return SMP_OK;
     for (int64_t sample = 0; sample < args.batch; sample++)
         for (int head = 0; head < args.heads; head++) {
@@ -352,8 +208,8 @@ static smp_status attention_compare_gradients(const smp_cuda *cuda, const attent
         const int64_t columns = own[i].stride, rows = i == SMP__Q ? args.queries : args.keys;
         attention_part<T> of = all[i];
         of.at += sample * of.sample + head * columns;
-        SMP_LAUNCH(attention_compare_gradient<T>, 1, SMP_BLOCK, 0, cuda->stream, of, own[i], rows,
-                   columns, differs);
+        SMP_LAUNCH(smp_trial_rows<T>, 1, SMP_BLOCK, 0, cuda->stream, of.at, of.stride, own[i].at,
+                   own[i].stride, rows, columns, differs);
         SMP_TRY(smp__cuda_launched("attention backward, cuDNN beside the tiled kernels"));
     }
     return SMP_OK;
@@ -366,11 +222,11 @@ static smp_status attention_try_backward(const smp_op_call *call, smp__choice *b
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     SMP_TRY(attention_fill_inputs<T>(call));
-    SMP_TRY(attention_fill_numbers(cuda, args.dout.at, args.batch * args.dout.sample,
-                                   (uint32_t)call->op->n_in));
+    SMP_TRY(smp_fill_trial(cuda, args.dout.at, args.batch * args.dout.sample,
+                           (uint32_t)call->op->n_in));
     SMP_TRY(attention_forward(cuda, args));
-    if (!attention_has_run(backward,
-                           attention_backward_by_dnn(cuda, backward, args, call->workspace)))
+    if (!smp_dnn_has_run<smp__dnn_attention>(
+            backward, attention_backward_by_dnn(cuda, backward, args, call->workspace)))
         return SMP_OK;
     for (int64_t sample = 0; sample < args.batch; sample++)
         for (int head = 0; head < args.heads / args.group; head++) {
@@ -385,31 +241,16 @@ static smp_status attention_try_backward(const smp_op_call *call, smp__choice *b
 
 /* Backward as the list of products says, if that is by cuDNN; *done: it was. */
 template <typename T>
-static smp_status attention_backward_as_listed(const smp_op_call *call, const attention_ways *ways,
+static smp_status attention_backward_as_listed(const smp_op_call *call, const smp_dnn_product &of,
                                                const attention_args<T> &args, bool *done)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    smp__choice *backward = ways->backward;
-    smp_gemm *product = ways->product;
-    char here[SMP__DNN_NAME_BYTES];
-    smp__dnn_name(here);
-    *done = false;
-    if (attention_begin_trial(cuda, backward))
-        SMP_TRY(attention_try_backward(call, backward, args));
-    while (!*done && strcmp(product->algorithm[product->chosen], SMP__ATTENTION_TILED) != 0) {
-        const char *why = NULL;
-        if (smp__choice_way(backward) != ATTENTION_BY_DNN)
-            why = backward->why;
-        else if (strcmp(product->algorithm[product->chosen], here) != 0)
-            why = "another version of it is here";
-        else if (attention_backward_by_dnn(cuda, backward, args, call->workspace) != SMP_OK)
-            why = smp_last_error();
-        *done = !why;
-        if (why)
-            SMP_TRY(smp__gemm_refuse(cuda, product, "cuDNN", why));
-    }
-    product->runs++;
-    return SMP_OK;
+    if (smp_dnn_begins_trial(cuda, of.choice))
+        SMP_TRY(attention_try_backward(call, of.choice, args));
+    const auto run = [&] {
+        return attention_backward_by_dnn(cuda, of.choice, args, call->workspace);
+    };
+    return smp_dnn_as_listed(cuda, of, run, done);
 }
 
 #endif
