@@ -165,6 +165,52 @@ descriptor smp__dnn_inner(smp__dnn_graph *g, cudnnDataType_t type, const smp__dn
     return tensor(g, type, shape, FIRST_INNER + g->inner++, false);
 }
 
+void smp__dnn_convolve(smp__dnn_graph *g, const smp__dnn_convolution_op *op)
+{
+    static const struct {
+        cudnnBackendDescriptorType_t type;
+        cudnnBackendAttributeName_t how, x, filters, y, alpha, beta;
+    } parts[] = {
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t dimensions = 2;
+    const float one = 1, zero = 0;
+    descriptor how = make_descriptor(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set_type(g, how, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dimensions);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, op->stride);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, op->padding);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, op->padding);
+    set(g, how, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, op->dilation);
+    finish(g, how);
+    descriptor made = make_descriptor(g, parts[op->part].type);
+    set_descriptor(g, made, parts[op->part].how, how);
+    set_descriptor(g, made, parts[op->part].x, op->x);
+    set_descriptor(g, made, parts[op->part].filters, op->filters);
+    set_descriptor(g, made, parts[op->part].y, op->y);
+    set(g, made, parts[op->part].alpha, CUDNN_TYPE_FLOAT, 1, &one);
+    set(g, made, parts[op->part].beta, CUDNN_TYPE_FLOAT, 1, &zero);
+    add_op(g, made);
+}
+
 void smp__dnn_matmul(smp__dnn_graph *g, descriptor x, descriptor y, descriptor product)
 {
     descriptor how = make_descriptor(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);

@@ -30,6 +30,8 @@ void smp__dnn_name(char name[SMP__DNN_NAME_BYTES]);
 #if defined(SMP_HAVE_CUDNN) && !defined(SMP_EMULATED)
 #include <cudnn.h>
 
+#include "graph/model/op.h"
+
 #define SMP__DNN_CALLS(X)                                                                          \
     X(cudnnCreate)                                                                                 \
     X(cudnnDestroy)                                                                                \
@@ -83,6 +85,15 @@ smp__dnn_descriptor smp__dnn_array(smp__dnn_graph *graph, cudnnDataType_t type,
 smp__dnn_descriptor smp__dnn_number(smp__dnn_graph *graph);
 smp__dnn_descriptor smp__dnn_inner(smp__dnn_graph *graph, cudnnDataType_t type,
                                    const smp__dnn_shape *shape);
+/* Forward, x and filters give y; the input's gradient: filters and y, its gradient, give x; the
+ * weight's: x and y give filters. Pairs are (height, width). */
+typedef struct smp__dnn_convolution_op {
+    smp_op_part part;
+    smp__dnn_descriptor x, filters, y;
+    int64_t stride[2], padding[2], dilation[2];
+} smp__dnn_convolution_op;
+
+void smp__dnn_convolve(smp__dnn_graph *graph, const smp__dnn_convolution_op *op);
 void smp__dnn_matmul(smp__dnn_graph *graph, smp__dnn_descriptor x, smp__dnn_descriptor y,
                      smp__dnn_descriptor product);
 void smp__dnn_reduce(smp__dnn_graph *graph, cudnnReduceTensorOp_t mode, smp__dnn_descriptor x,

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Attention by cuDNN or by the tiled kernels, on emulated GPUs with a cuDNN that is good or bad: all
 # ranks take one way, whichever rank has the reason, and so have the bits of one rank; why is said.
-# Backward is cuDNN's where a profile has found that faster, and the plan its workspace.
+# Backward is cuDNN's where a profile has found that faster, and the plan its workspace; so is each call
+# of a convolution.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=180 # a profile on emulated GPUs
@@ -177,4 +178,48 @@ expect_exit 1 env SMP_ATTENTION=cudnn SMP_EMULATE_DNN=back-wrong smp-run-emulate
 expect_match err "product $backward: cuDNN refuses algorithm 1 of 1 .*: its results are "
 expect_exit 1 env SMP_ATTENTION=cudnn SMP_EMULATE_DNN=wrong smp-run-emulated 1.yaml "${options[@]}"
 expect_match err 'attention, .*: none of 1 ways to compute it is left: its results are'
+
+# Convolutions, of one shape twice, of images that are turned on one side.
+cat >model.yaml <<'END'
+smp: 1
+name: convolutions
+inputs:
+  tokens: {dtype: int32, shape: [16]}
+  targets: {dtype: int32, shape: [16]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: 128, features: 8}
+  - {op: reshape, name: image, in: x, out: x, shape: [8, 4, 4]}
+  - {op: conv2d, name: a, in: x, out: x, channels: 8, kernel: 3, padding: 1}
+  - {op: conv2d, name: b, in: x, out: x, channels: 8, kernel: 3, padding: 1}
+  - {op: reshape, name: rows, in: x, out: x, shape: [16, 8]}
+  - {op: linear, name: head, in: x, out: logits, features: 128}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+SMP_EMULATE_DNN=right expect_exit 0 smp-profile-emulated model.yaml --device cuda --dtype bf16 \
+    --microbatch-size 2 -o profile.yaml
+sizes='bf16, 2 x 8 4x4, 8 of 3x3/1'
+for call in 'conv2d' 'conv2d input gradient' 'conv2d weight gradient'; do
+    expect_match profile.yaml "product: \"$call, $sizes.*, algorithm: \"?(unfold|cuDNN 9.19.0)\"?, us: [0-9]"
+done
+sed '/conv2d/s/cuDNN 9\.19\.0/unfold/' profile.yaml >unfold.yaml
+sed '/conv2d/s/unfold/cuDNN 9.19.0/' profile.yaml >cudnn.yaml
+plan conv-ours --profile unfold.yaml
+plan conv-dnn --profile cudnn.yaml
+[ "$(peak conv-dnn1.yaml)" -gt "$(peak conv-ours1.yaml)" ] || fail "the workspace of cuDNN is not planned"
+plans=conv-ours
+weights conv-ours right
+plans=conv-dnn
+weights conv-dnn right
+[ "$(cat conv-ours.weights)" != "$(cat conv-dnn.weights)" ] || fail "cuDNN was not used"
+expect_match err ' matrix products by cuBLASLt 13\.0\.0, ([0-9]+) as the plan says$'
+weights conv-both right right
+same conv-both conv-dnn
+for reason in wrong fails no-plan; do
+    weights "conv-$reason" right "conv-$reason"
+    same "conv-$reason" conv-ours
+done
+expect_match conv-wrong.err "\[conv2d, $sizes.*: its results are .* times what is allowed from ours"
+expect_match conv-fails.err "\[conv2d, $sizes.*: cudnnBackendExecute: it was told to fail"
+expect_match conv-no-plan.err "\[conv2d, $sizes.*: cuDNN has no plan for it"
 finish

@@ -1,10 +1,18 @@
-/* conv2d on a GPU in runs of samples: one, several, with a shorter last run, all; with images that
- * are channels last and such that are not, on both sides; against the CPU. The bound of the
- * workspace is made small for that. Runs on the emulator and on a GPU. */
+/* conv2d on a GPU in runs of samples: one, several, with a shorter last run, all; and by cuDNN,
+ * after a trial beside ours; with images that are channels last and such that are not, on both
+ * sides; against the CPU. The bound of the workspace is made small for that. Runs on the emulator
+ * and on a GPU. */
+#include "graph/cuda/cuda_dnn.h"
 #include "graph/ops/convolution/conv2d.h"
 #include "tests/case_count.h"
 #include "tests/cuda/test_cuda_ops_cases.h"
 #include "tests/cuda/test_cuda_ops_harness.h"
+
+#ifdef SMP_EMULATED
+enum { IS_EMULATED = 1 };
+#else
+enum { IS_EMULATED = 0 };
+#endif
 
 enum { BATCH = 7 };
 
@@ -156,6 +164,108 @@ static void check_case(const large_case *one, smp_precision precision, int layou
     close_case(&c);
 }
 
+/* The three calls of an op as plans name them, and what they ask for. */
+typedef struct asked {
+    char name[3][SMP__CHOICE_ABOUT], dnn[SMP__DNN_NAME_BYTES];
+    smp_gemm_choice choice[3];
+    smp_gemm_choices all;
+} asked;
+
+static void ask_for_cudnn(asked *a, checked *c)
+{
+    smp__dnn_name(a->dnn);
+    for (int part = 0; part < 3; part++) {
+        smp__conv2d_about(a->name[part], c->graph, c->op, BATCH, (smp_op_part)part);
+        assert_false(smp__conv2d_asks_dnn(c->graph, c->op, BATCH, (smp_op_part)part));
+        a->choice[part] = (smp_gemm_choice){a->name[part], a->dnn, 0};
+    }
+    a->all = (smp_gemm_choices){"device", "library", 3, a->choice};
+    check(smp_gemm_choices_give(&a->all, c->graph));
+    products.choices = &a->all;
+    for (int part = 0; part < 3; part++)
+        assert_true(smp__conv2d_asks_dnn(c->graph, c->op, BATCH, (smp_op_part)part));
+}
+
+static const smp_gemm *product_of(const asked *a, int part)
+{
+    for (int i = 0; i < products.n; i++)
+        if (strcmp(products.product[i]->name, a->name[part]) == 0)
+            return products.product[i];
+    fail_msg("%s is not listed", a->name[part]);
+    return NULL;
+}
+
+/* The first run, whose numbers are the trial's; which ways are left is judged after it. */
+static void run_trial(const checked *c)
+{
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, c->op, BATCH, &needs);
+    assert_true(needs.measured_workspace_bytes == needs.workspace_bytes);
+    choices.trying = true;
+    device_results got = run_device(c->graph, &c->host, 0);
+    choices.trying = false;
+    device_results_free(&got);
+    smp__choices_judge(&choices);
+}
+
+static void check_cudnn(const large_case *one, smp_precision precision, int layout, bool is_good)
+{
+    checked c;
+    asked a;
+    smp__choices_free(&choices);
+    smp_gemms_free(&products);
+    open_case(&c, one, precision, layout);
+    ask_for_cudnn(&a, &c);
+    run_trial(&c);
+    assert_int_equal(choices.n, 3);
+    for (int i = 0; i < 3; i++)
+        if (choices.choice[i]->why[0] && is_good)
+            fail_msg("%s: %s", choices.choice[i]->about, choices.choice[i]->why);
+    check_bound(&c.of, c.graph, &c.host, &c.expected, precision);
+    for (int part = 0; part < 3; part++) {
+        const smp_gemm *product = product_of(&a, part);
+        assert_true(product->runs >= 3);
+        assert_string_equal(product->algorithm[product->chosen],
+                            is_good ? a.dnn : SMP__CONV2D_UNFOLD);
+        assert_true(is_good == !product->refusal[0]);
+    }
+    products.choices = NULL;
+    close_case(&c);
+}
+
+/* Those cases for which cuDNN has plans: of every layout, and with several runs in the trial. */
+static void test_cuda_conv2d_by_cudnn(void **state)
+{
+    (void)state;
+    const int64_t own = smp__conv2d_bound;
+    if (!cuda.dnn)
+        skip();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        for (int layout = 0; layout < 4; layout++)
+            for (size_t p = 0; p < 2; p++) {
+                if ((!is_turn(i + (size_t)layout, p, 2)) || (!IS_EMULATED && i != 6))
+                    continue;
+                smp__conv2d_bound = layout == 3 ? 4096 : own;
+                check_cudnn(&CASES[i], p == 0 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP16, layout,
+                            true);
+            }
+    smp__conv2d_bound = own;
+}
+
+/* What is refused in the trial is ours, with the results of ours. */
+static void test_cuda_conv2d_by_a_bad_cudnn(void **state)
+{
+    static const char *const modes[] = {"conv-wrong", "conv-fails", "conv-no-plan"};
+    (void)state;
+    if (!cuda.dnn || !IS_EMULATED)
+        skip();
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        setenv("SMP_EMULATE_DNN", modes[i], 1);
+        check_cudnn(&CASES[1], SMP_PRECISION_BF16, (int)i, false);
+    }
+    setenv("SMP_EMULATE_DNN", "right", 1);
+}
+
 /* On the emulator each layout takes one of the precisions, and few bounds but for one of them,
  * unless the run is a long one. */
 static void test_cuda_conv2d_in_runs_of_samples(void **state)
@@ -197,13 +307,28 @@ static void test_cuda_conv2d_is_channels_last(void **state)
     smp_graph_destroy(graph);
 }
 
+static int open_all(void **state)
+{
+    return open_device(state) == 0 && smp__dnn_open(&cuda.dnn, cuda.stream) == SMP_OK ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    smp__choices_free(&choices); /* cuDNN's plans */
+    smp__dnn_close(cuda.dnn);
+    return close_device(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_conv2d_in_runs_of_samples),
         cmocka_unit_test(test_cuda_conv2d_is_channels_last),
+        cmocka_unit_test(test_cuda_conv2d_by_cudnn),
+        cmocka_unit_test(test_cuda_conv2d_by_a_bad_cudnn),
     };
+    setenv("SMP_EMULATE_DNN", "right", 1);
     if (!there_is_a_device())
         return SKIPPED;
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_all, close_all);
 }

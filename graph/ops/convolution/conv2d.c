@@ -8,7 +8,9 @@
 #include "graph/ops/convolution/conv2d.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "graph/math/gemm_algorithms.h"
 #include "graph/math/half.h"
 #include "graph/math/vector.h"
 #include "graph/ops/ops.h"
@@ -196,48 +198,135 @@ static int64_t samples_of(int64_t batch, int64_t bytes, int64_t room, int64_t pl
     return (batch + runs - 1) / runs;
 }
 
+static int64_t round_up(int64_t bytes)
+{
+    return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+}
+
+/* Of filters, and of a sample's x, windows and y; `results`: of what a call makes, too. */
+static void region_bytes(const smp_graph *graph, const smp_op *op, smp_op_part part, bool results,
+                         int64_t bytes[REGIONS])
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, 1);
+    const smp__conv2d_windows w = smp__conv2d_windows_of(graph, op);
+    const int64_t value = value_bytes(graph), sum = (int64_t)sizeof(float);
+    const bool input = part == SMP_OP_BACKWARD_INPUT, weight = part == SMP_OP_BACKWARD_WEIGHT;
+    const int64_t row = s.groups * w.taps * (input ? sum : value);
+    bytes[0] = s.out[SMP_CHANNELS] * w.taps * (weight ? sum : value);
+    bytes[1] = smp__in(graph, op, 0)->elements * value;
+    bytes[2] = smp_convolution_places(&s) * row;
+    bytes[3] = smp__out(graph, op)->elements * value;
+    if (w.are_filters && !(results && weight))
+        bytes[0] = 0;
+    if (!w.turns_x && !(results && input))
+        bytes[1] = 0;
+    if (w.are_pixels)
+        bytes[2] = 0;
+    if (!w.turns_y && !(results && part == SMP_OP_FORWARD))
+        bytes[3] = 0;
+}
+
+static void place_regions(const int64_t bytes[REGIONS], smp__conv2d_room *room)
+{
+    int64_t *const begin[REGIONS] = {&room->filters, &room->x, &room->windows, &room->y};
+    room->end = 0;
+    for (int i = 0; i < REGIONS; i++) {
+        *begin[i] = room->end;
+        room->end += round_up(bytes[i] * (i == 0 ? 1 : room->samples));
+    }
+}
+
 smp__conv2d_room smp__conv2d_room_of(const smp_graph *graph, const smp_op *op, int64_t batch,
                                      smp_op_part part)
 {
-    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
-    const smp__conv2d_windows w = smp__conv2d_windows_of(graph, op);
-    const int64_t value = value_bytes(graph), sum = (int64_t)sizeof(float);
-    const int64_t places = smp_convolution_places(&s), channels = s.out[SMP_CHANNELS];
-    /* of filters, and of a sample's x, windows and y */
-    const int64_t bytes[REGIONS] = {
-        w.are_filters ? 0 : channels * w.taps * (part == SMP_OP_BACKWARD_WEIGHT ? sum : value),
-        w.turns_x ? smp__in(graph, op, 0)->elements * value : 0,
-        w.are_pixels ? 0
-                     : places * s.groups * w.taps * (part == SMP_OP_BACKWARD_INPUT ? sum : value),
-        w.turns_y ? places * channels * value : 0};
-    smp__conv2d_room room;
-    room.samples = samples_of(batch, bytes[1] + bytes[2] + bytes[3],
-                              smp__conv2d_bound - bytes[0] - REGIONS * REGION_ALIGNMENT, places);
-    int64_t *const begin[REGIONS] = {&room.filters, &room.x, &room.windows, &room.y};
-    room.end = 0;
-    for (int i = 0; i < REGIONS; i++) {
-        *begin[i] = room.end;
-        room.end += (bytes[i] * (i == 0 ? 1 : room.samples) + REGION_ALIGNMENT - 1) /
-                    REGION_ALIGNMENT * REGION_ALIGNMENT;
-    }
+    const smp_tensor *out = smp__out(graph, op);
+    int64_t bytes[REGIONS];
+    region_bytes(graph, op, part, false, bytes);
+    smp__conv2d_room room = {
+        .samples = samples_of(batch, bytes[1] + bytes[2] + bytes[3],
+                              smp__conv2d_bound - bytes[0] - REGIONS * REGION_ALIGNMENT,
+                              out->shape.dim[1] * out->shape.dim[2])};
+    place_regions(bytes, &room);
     return room;
+}
+
+void smp__conv2d_about(char about[SMP__CHOICE_ABOUT], const smp_graph *graph, const smp_op *op,
+                       int64_t batch, smp_op_part part)
+{
+    static const char *const parts[] = {"", " input gradient", " weight gradient"};
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    snprintf(about, SMP__CHOICE_ABOUT,
+             "conv2d%s, %s, %lld x %lld %lldx%lld, %lld of %lldx%lld/%lld%s, stride %lld %lld, "
+             "padding %lld %lld, dilation %lld %lld",
+             parts[part], smp_precision_name(graph->target.precision), (long long)batch,
+             (long long)s.in[0], (long long)s.in[1], (long long)s.in[2], (long long)s.out[0],
+             (long long)s.kernel[0], (long long)s.kernel[1], (long long)s.groups,
+             op->attr[BIAS].i && part == SMP_OP_FORWARD ? " bias" : "", (long long)s.stride[0],
+             (long long)s.stride[1], (long long)s.padding[0], (long long)s.padding[1],
+             (long long)s.dilation[0], (long long)s.dilation[1]);
+}
+
+bool smp__conv2d_suits_dnn(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    return smp_precision_is_half(graph->target.precision) &&
+           smp__in(graph, op, 0)->elements <= INT32_MAX / batch &&
+           smp__out(graph, op)->elements <= INT32_MAX / batch;
+}
+
+bool smp__conv2d_asks_dnn(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_part part)
+{
+    char about[SMP__CHOICE_ABOUT];
+    if (!smp__conv2d_suits_dnn(graph, op, batch))
+        return false;
+    smp__conv2d_about(about, graph, op, batch, part);
+    const char *algorithm = smp_gemm_choices_find(graph->products, about);
+    return algorithm && strcmp(algorithm, SMP__CONV2D_UNFOLD) != 0;
+}
+
+smp__conv2d_dnn_room smp__conv2d_dnn_room_of(const smp_graph *graph, const smp_op *op,
+                                             int64_t batch, smp_op_part part)
+{
+    const smp_convolution_shape s = smp__conv2d_shape(graph, op, batch);
+    const bool weight = part == SMP_OP_BACKWARD_WEIGHT;
+    const int64_t value = value_bytes(graph);
+    const int64_t filters = s.out[SMP_CHANNELS] * smp_convolution_taps(&s);
+    const smp_tensor *in = smp__in(graph, op, 0), *out = smp__out(graph, op);
+    smp__conv2d_dnn_room room = {.ours = smp__conv2d_room_of(graph, op, batch, part)};
+    int64_t bytes[REGIONS];
+    room.x = weight                           ? round_up(filters * (int64_t)sizeof(float))
+             : s.kernel[0] * s.kernel[1] == 1 ? 0
+                                              : round_up(filters * value);
+    room.y = room.x + (is_turned(in) ? round_up(batch * in->elements * value) : 0);
+    room.trial = room.y + (is_turned(out) ? round_up(batch * out->elements * value) : 0);
+    region_bytes(graph, op, part, true, bytes);
+    place_regions(bytes, &room.ours);
+    room.end = room.trial + room.ours.end;
+    return room;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp_tensor *out = smp__out(graph, op);
-    const int64_t channels = out->shape.dim[0];
-    int64_t bytes = 0;
-    for (int part = 0; part <= (graph->training ? SMP_OP_BACKWARD_WEIGHT : 0); part++) {
-        const int64_t end = smp__conv2d_room_of(graph, op, batch, (smp_op_part)part).end;
-        bytes = end > bytes ? end : bytes;
+    const int64_t rows = batch * out->shape.dim[1] * out->shape.dim[2];
+    const bool suits_dnn = smp__conv2d_suits_dnn(graph, op, batch);
+    int64_t bytes = 0, measured = 0;
+    for (int p = 0; p <= (graph->training ? SMP_OP_BACKWARD_WEIGHT : 0); p++) {
+        const smp_op_part part = (smp_op_part)p;
+        bytes = larger(bytes, smp__conv2d_room_of(graph, op, batch, part).end);
+        const int64_t by_dnn = suits_dnn ? smp__conv2d_dnn_room_of(graph, op, batch, part).end : 0;
+        measured = larger(measured, by_dnn);
+        if (smp__conv2d_asks_dnn(graph, op, batch, part))
+            bytes = larger(bytes, by_dnn);
     }
-    if (graph->training && op->attr[BIAS].i && !is_turned(out)) {
-        const int64_t sums =
-            smp__column_sum_bytes(batch * out->shape.dim[1] * out->shape.dim[2], channels);
-        bytes = sums > bytes ? sums : bytes;
-    }
+    if (graph->training && op->attr[BIAS].i && !is_turned(out))
+        bytes = larger(bytes, smp__column_sum_bytes(rows, out->shape.dim[0]));
     *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = bytes};
+    needs->measured_workspace_bytes = suits_dnn ? larger(measured, bytes) : 0;
 }
 
 /* Images that are turned are written and read once more. */

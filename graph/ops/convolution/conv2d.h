@@ -6,6 +6,7 @@
 extern "C" {
 #endif
 
+#include "graph/math/choice.h"
 #include "graph/math/convolution.h"
 #include "graph/model/op.h"
 
@@ -34,6 +35,28 @@ typedef struct smp__conv2d_room {
 
 /* Bytes that the workspace may have where one sample does not need more: only tests change it. */
 extern int64_t smp__conv2d_bound;
+
+/* A call by cuDNN, of all samples at once: where it keeps filters (none where they are the weights,
+ * but of a gradient) and images that are turned; and, from `trial` on, a call of ours beside it in
+ * the first run, whose room has its results, too. */
+typedef struct smp__conv2d_dnn_room {
+    int64_t filters, x, y, trial, end;
+    smp__conv2d_room ours; /* from `trial` on */
+} smp__conv2d_dnn_room;
+
+/* The algorithm that is ours, in the list of products; cuDNN's is its name. */
+#define SMP__CONV2D_UNFOLD "unfold"
+
+/* Its name among choices and products: all that a library's plan and its bits depend on. */
+void smp__conv2d_about(char about[SMP__CHOICE_ABOUT], const smp_graph *graph, const smp_op *op,
+                       int64_t batch, smp_op_part part);
+/* Is it by a library, as the graph's `products` say? */
+bool smp__conv2d_asks_dnn(const smp_graph *graph, const smp_op *op, int64_t batch,
+                          smp_op_part part);
+/* Is cuDNN asked for such a call at all? In 16 bits, of images that 31 bits count. */
+bool smp__conv2d_suits_dnn(const smp_graph *graph, const smp_op *op, int64_t batch);
+smp__conv2d_dnn_room smp__conv2d_dnn_room_of(const smp_graph *graph, const smp_op *op,
+                                             int64_t batch, smp_op_part part);
 
 smp__conv2d_windows smp__conv2d_windows_of(const smp_graph *graph, const smp_op *op);
 smp__conv2d_room smp__conv2d_room_of(const smp_graph *graph, const smp_op *op, int64_t batch,
