@@ -80,7 +80,7 @@ static void check_bound(const op_case *of, const smp_graph *graph, const op_run 
 }
 
 /* As the number says, whatever the model makes of it. */
-static void lay_out(const smp_graph *graph, const smp_op *op, int layout)
+static void set_layout(const smp_graph *graph, const smp_op *op, int layout)
 {
     smp_tensor *tensor = (smp_tensor *)graph->tensor;
     tensor[op->in[0]].channels_last = layout & 1;
@@ -145,7 +145,7 @@ static void open_case(checked *c, const large_case *one, smp_precision precision
     assert_int_equal(op_run_forward(&c->expected), SMP_OK);
     op_run_backward_input(&c->expected, 1);
     op_run_backward_weight(&c->expected);
-    lay_out(c->graph, c->op, layout);
+    set_layout(c->graph, c->op, layout);
 }
 
 static void close_case(checked *c)
@@ -301,7 +301,7 @@ static void test_cuda_conv2d_is_channels_last(void **state)
     assert_false(smp__conv2d_windows_of(graph, second).turns_x);
     smp_op_work last, plain;
     smp_op_work_get(graph, second, BATCH, &last);
-    lay_out(graph, second, 2);
+    set_layout(graph, second, 2);
     smp_op_work_get(graph, second, BATCH, &plain);
     assert_true(plain.forward_bytes == last.forward_bytes + 2.0 * BATCH * 16 * 6 * 5 * 2);
     smp_graph_destroy(graph);
