@@ -279,8 +279,8 @@ bool smp__conv2d_asks_dnn(const smp_graph *graph, const smp_op *op, int64_t batc
     if (!smp__conv2d_suits_dnn(graph, op, batch))
         return false;
     smp__conv2d_about(about, graph, op, batch, part);
-    const char *algorithm = smp_gemm_choices_find(graph->products, about);
-    return algorithm && strcmp(algorithm, SMP__CONV2D_UNFOLD) != 0;
+    const smp_gemm_choice *chosen = smp_gemm_choices_find(graph->products, about);
+    return chosen && strcmp(chosen->algorithm, SMP__CONV2D_UNFOLD) != 0;
 }
 
 smp__conv2d_dnn_room smp__conv2d_dnn_room_of(const smp_graph *graph, const smp_op *op,
