@@ -228,7 +228,10 @@ static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_
     cost->backward_us =
         share_of(measured.backward_us, cost->backward_input_us + cost->backward_weight_us,
                  measured.backward_input_us + measured.backward_weight_us);
-    if (smp__is_fused_backward(whole, of) && !smp__is_fused_backward(graph, op)) {
+    const bool has_own = smp__is_fused_backward(whole, of)
+                             ? !smp__is_fused_backward(graph, op)
+                             : smp_op_passes_dout(whole, of) && !smp_op_passes_dout(graph, op);
+    if (has_own) {
         cost->backward_us += part.backward_input_us - cost->backward_input_us;
         cost->backward_input_us = part.backward_input_us;
     }
@@ -438,6 +441,8 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
         return SMP_ERR_NO_MEMORY;
     costs->op = cost;
     costs->n_op = graph->n_op;
+    if (!c->profile)
+        SMP_TRY(smp__estimate_check_rates(graph, c->cluster));
     SMP_TRY(smp__estimate_bytes(graph, costs->microbatch_size, cost));
     for (int32_t i = 0; i < graph->n_op; i++) {
         smp__op_origin origin = {.measured = i};

@@ -61,7 +61,10 @@ static smp_status op_key(const smp_graph *graph, const smp_op *op, smp_text *key
         smp_text_append(key, "|%d%d", graph->tensor[t].needs_grad, graph->tensor[t].channels_last);
     const int32_t index = (int32_t)(op - graph->op);
     const bool first = smp_op_fused(graph, index);
-    smp_text_append(key, "%s%s%s%s%s%s%s", smp_op_absorbs(graph, op) ? "|absorbs" : "",
+    smp_op_work work;
+    smp_op_work_get(graph, op, 1, &work);
+    smp_text_append(key, "%s%s%s%s%s%s%s%s", work.fp8 ? "|fp8" : "",
+                    smp_op_absorbs(graph, op) ? "|absorbs" : "",
                     smp_op_passes_dout(graph, op) ? "|passes" : "", first ? "|first:" : "",
                     first ? op[1].kind->name : "", smp__is_fused_second(graph, op) ? "|second" : "",
                     smp__is_fused_backward(graph, op) ? "|back" : "",

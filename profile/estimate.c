@@ -166,6 +166,28 @@ static smp_precision factors_of(const smp_graph *graph, const smp_op_work *work)
     return precision == SMP_PRECISION_FP8 && !fp8 ? SMP_PRECISION_BF16 : precision;
 }
 
+static smp_status fail_rate(const smp_device_spec *device, smp_precision precision)
+{
+    const char *name = smp_precision_name(precision);
+    return smp_fail(SMP_ERR_INPUT,
+                    "device '%s' of the cluster has no rate `compute: %s`, without which times "
+                    "cannot be estimated in %s: give it, or measured times (--profile)",
+                    device->name, name, name);
+}
+
+/* What other devices than the first one take is a share of that: of bf16 in place of a missing
+ * fp8, which they could not run. */
+smp_status smp__estimate_check_rates(const smp_graph *graph, const smp_cluster *cluster)
+{
+    const smp_target target = graph->target;
+    if (target.precision != SMP_PRECISION_FP8 || !smp_backend_of(target)->own_memory)
+        return SMP_OK;
+    for (int d = 0; d < smp_cluster_devices(cluster); d++)
+        if (cluster->device[d].flops_fp8 <= 0)
+            return fail_rate(&cluster->device[d], target.precision);
+    return SMP_OK;
+}
+
 /* Arithmetic per second of an op. A card that is not said to have fp8 has none. */
 static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
                           const smp_device_spec *device, double *flops_per_s)
@@ -174,12 +196,7 @@ static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
     *flops_per_s = work->kind == SMP_OP_PLAIN       ? device->flops_fp32
                    : precision == SMP_PRECISION_FP8 ? device->flops_fp8
                                                     : smp_device_matrix_flops(device, precision);
-    if (*flops_per_s > 0)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_INPUT,
-                    "device '%s' of the cluster has no rate `compute: %s`, without which times "
-                    "cannot be estimated in %s: give it, or measured times (--profile)",
-                    device->name, smp_precision_name(precision), smp_precision_name(precision));
+    return *flops_per_s > 0 ? SMP_OK : fail_rate(device, precision);
 }
 
 static smp_status check_finite(const smp_graph *graph, const smp_op *op, const smp_op_cost *cost)

@@ -25,6 +25,9 @@ double smp__fused_backward_us(const smp_graph *graph, const smp_op *op, int64_t 
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
+/* SMP_ERR_INPUT: a device of the cluster has no rate for what the target multiplies in. */
+smp_status smp__estimate_check_rates(const smp_graph *graph, const smp_cluster *cluster);
+
 /* Fills the four times of one op: per part what smp_efficiency_us says. The forward of an op that
  * the one before it runs along moves smp__fused_second_bytes; the backward_input of one that the
  * op after it runs along reads its input. Rates and bytes are those of the graph's target;

@@ -100,7 +100,9 @@ static void keeps_of(const maker *m, const smp_graph *g, int32_t o, uint32_t *in
     const smp_op *op = &g->op[0];
     const int64_t batch = m->costing.microbatch_size;
     smp_op_needs needs;
-    const bool input = smp__runs_backward_input(g, op), weight = smp__runs_backward_weight(g, op);
+    const bool input =
+        smp__runs_backward_input(g, op) && !smp_op_passes_dout(m->graph, &m->graph->op[o]);
+    const bool weight = smp__runs_backward_weight(g, op);
     smp_op_needs_get(g, op, batch, &needs);
     *in = (input ? smp_op_fused_reads(m->graph, o, needs.input_grad_in) : 0) |
           (weight ? needs.weight_grad_in : 0);

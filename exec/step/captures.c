@@ -187,8 +187,8 @@ smp_status smp__captures_make(smp *s)
 {
     graph_wish wish;
     smp_status status = read_wish(&wish);
-    if (status == SMP_OK && wish != OFF && suits(s))
-        status = capture_all(s, wish);
+    if (status == SMP_OK && wish != OFF && suits(s) && capture_all(s, wish) != SMP_OK)
+        status = SMP_ERR_FAILED;
     status = smp__comm_agree(s->comm, status);
     if (status == SMP_OK || status == SMP_ERR_INPUT || s->comm->failed)
         return status;

@@ -337,6 +337,8 @@ struct smp_op_kind {
     bool registered;      /* a user's own (smp_op_register), not one of graph/ops/ */
     int min_in, max_in;   /* max_in -1: any number */
     int max_out;          /* at most SMP_OP_MAX_OUT; 0: one */
+    uint32_t chooses_by;  /* inputs, a bit each, whose largest values decide who computes: what
+                             makes them is not rounded to fp8 */
     bool accepts_unknown; /* inputs of unknown shape are fine (opaque) */
     bool random;          /* its calls draw random numbers: they differ from step to step */
     /* The gradient of every input is dout, value for value: there is no backward_input, and who

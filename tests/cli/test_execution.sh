@@ -108,6 +108,10 @@ done
 faster fp8 bf16
 expect_match fp8.yaml 'flops_fp8: 1\.979e\+15,'
 expect_bad "'a100-80gb[^']*'.*\`compute: fp8\`" "${large[@]}" --cluster "$SMP_EXAMPLES/cluster-a100.yaml" --precision fp8
+printf '%s\n' 'smp: 1' 'nodes: 1' 'devices_per_node: 2' \
+    'device: [{description: h100-80gb-sxm}, {description: a100-80gb-sxm}]' \
+    'links: {intra_node: {bandwidth: 300GB/s, latency_us: 5}}' >mixed.yaml
+expect_bad "'a100-80gb[^']*'.*\`compute: fp8\`" "${large[@]}" --cluster mixed.yaml --precision fp8
 expect_bad 'fp8: got 2 devices that compute ops together.*--tensor 1, or --precision bf16' smp-partition "$model" -n 2 \
     --tensor 2 --cluster "$cluster" --device cuda --precision fp8 -o refused.yaml
 

@@ -681,6 +681,7 @@ int main(void)
     if (!there_is_a_device())
         return SKIPPED;
     cmocka_set_test_filter(getenv("SMP_TEST_FILTER")); /* "*linear*"; NULL: all */
+    cmocka_set_skip_filter(getenv("SMP_TEST_SKIP"));   /* likewise; NULL: none */
     op_tests_add(&t, SMP_BACKEND_CUDA, "values and gradients",
                  test_cuda_ops_match_reference_and_differences);
     op_tests_add(&t, SMP_BACKEND_CUDA, "large tensors", test_cuda_ops_match_cpu_on_large_tensors);

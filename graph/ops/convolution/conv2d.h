@@ -33,7 +33,8 @@ typedef struct smp__conv2d_room {
     int64_t filters, x, windows, y, end;
 } smp__conv2d_room;
 
-/* Bytes that the workspace may have where one sample does not need more: only tests change it. */
+/* Bytes that the workspace may have besides filters, where one sample does not need more: only
+ * tests change it. */
 extern int64_t smp__conv2d_bound;
 
 /* A call by cuDNN, of all samples at once: where it keeps filters (none where they are the weights,

@@ -122,6 +122,7 @@ const smp_op_kind smp__op_expert_dispatch = {
               "  - {op: expert_dispatch, name: op, in: [x, logits], out: y, capacity: 0.75}\n",
     .min_in = 2,
     .max_in = 2,
+    .chooses_by = 1 << 1,
     .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = {[SMP_BACKEND_CPU] = needs, [SMP_BACKEND_CUDA] = cuda_needs},

@@ -79,11 +79,25 @@ static bool is_head(const smp_graph *graph, const smp_op *op)
     return last == op;
 }
 
+/* A router's logits may pass a load_balance. */
+static bool is_chosen_by(const smp_graph *graph, int32_t tensor)
+{
+    for (int64_t i = graph->consumer_begin[tensor]; i < graph->consumer_begin[tensor + 1]; i++) {
+        const smp_consumer *reader = &graph->consumer[i];
+        const smp_op *op = &graph->op[reader->op];
+        if (reader->slot < 32 && op->kind->chooses_by >> reader->slot & 1)
+            return true;
+        if (op->n_in == 1 && op->n_param == 0 && is_chosen_by(graph, op->out))
+            return true;
+    }
+    return false;
+}
+
 bool smp__linear_is_fp8(const smp_graph *graph, const smp_op *op)
 {
     return graph->target.precision == SMP_PRECISION_FP8 && op->kind == &smp__op_linear &&
            smp__columns(smp__in(graph, op, 0)) % 16 == 0 && op->attr[FEATURES].i % 16 == 0 &&
-           !is_head(graph, op);
+           !is_head(graph, op) && !is_chosen_by(graph, op->out);
 }
 
 static int64_t aligned(int64_t bytes)

@@ -24,7 +24,8 @@ smp_status smp__infer_linear(smp_infer *infer);
 
 /* Are the factors of the op's products rounded to fp8? The one rule: the target is fp8, the op is a
  * `linear`, both its widths are multiples of 16, as tensor cores want them, and it is no head: what
- * the loss, or the model's user, gets of it passes ops without weights and with one input alone.
+ * the loss, or the model's user, gets of it passes ops without weights and with one input alone;
+ * nor a router, by whose values experts are chosen.
  * The head, embeddings, attention's products and experts are as in bf16. */
 bool smp__linear_is_fp8(const smp_graph *graph, const smp_op *op);
 

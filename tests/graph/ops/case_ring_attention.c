@@ -14,7 +14,7 @@ static reference_flops flops(const reference_call *c)
 }
 
 static const large_case LARGE[] = {
-    {2, 1.5, "a: float32 [130, 384]", "heads: 2, causal: true"},
+    {1, 1.5, "a: float32 [130, 384]", "heads: 2, causal: true"},
     {1, 3, "a: float32 [70, 240]", "heads: 1, causal: false"},
     {1, 3, "a: float32 [65, 384]", "heads: 1, causal: true"},
     {1, 1.5, "a: float32 [40, 96]; b: float32 [75, 96]; c: float32 [75, 96]",
@@ -23,7 +23,7 @@ static const large_case LARGE[] = {
      "in: [a, b, c], heads: 8, kv_heads: 2, causal: true"},
     {1, 1.5, "a: float32 [33, 105]; b: float32 [70, 35]; c: float32 [70, 35]",
      "in: [a, b, c], heads: 3, kv_heads: 1"},
-    {2, 1.5, "a: float32 [130, 384]; m: int32 [130]", "in: [a, m], heads: 2"},
+    {1, 1.5, "a: float32 [130, 384]; m: int32 [130]", "in: [a, m], heads: 2"},
     {2, 1.5, "a: float32 [70, 240]; m: int32 [70]", "in: [a, m], heads: 1, causal: true"},
     {2, 1.5, "a: float32 [40, 288]; b: float32 [75, 144]; c: float32 [75, 144]; m: int32 [75]",
      "in: [a, b, c, m], heads: 2, kv_heads: 1"},

@@ -257,12 +257,35 @@ static void test_linear_fp8_is_bf16_where_the_rule_says_so(void **state)
     }
 }
 
+/* Sixteen experts would do for tensor cores. */
+static void test_linear_fp8_leaves_routers_alone(void **state)
+{
+    static const char *const experts[] = {"experts=16"};
+    smp_graph *graph;
+    int routers = 0, rounded = 0;
+    (void)state;
+    check(smp_graph_read_with(SMP_SOURCE_DIR "/examples/moe-tiny.yaml", (smp_settings){1, experts},
+                              &graph));
+    check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP8, false}));
+    for (const smp_op *op = graph->op; op < graph->op + graph->n_op; op++) {
+        const bool router = strstr(op->name, ".router") != NULL;
+        const bool fp8 = smp__linear_is_fp8(graph, op);
+        assert_false(router && fp8);
+        routers += router;
+        rounded += fp8;
+    }
+    assert_int_equal(routers, 4);
+    assert_true(rounded >= 16); /* q, k, v and what follows attention */
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_fp8_matches_reference),
         cmocka_unit_test(test_linear_fp8_scales_leave_padding_out),
         cmocka_unit_test(test_linear_fp8_of_zeroes_is_the_bias),
+        cmocka_unit_test(test_linear_fp8_leaves_routers_alone),
         cmocka_unit_test(test_linear_fp8_passes_on_what_is_not_finite),
         cmocka_unit_test(test_linear_fp8_is_bf16_where_the_rule_says_so),
     };
