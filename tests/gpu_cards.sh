@@ -209,7 +209,7 @@ scale_all() { # N
     local length flops network
     gpt_model gpt2-774m 36 1280 20 1024 50304
     part "gpt2-774m on $1" scale "$1" gpt2-774m $((dry ? 1 : 8)) $((dry ? 2 : 8))
-    llama_model
+    llama_model llama-1b
     part "llama-1b on $1" scale "$1" llama-1b $((dry ? 1 : 4)) $((dry ? 2 : 8))
 }
 

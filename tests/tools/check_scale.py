@@ -11,7 +11,7 @@ import sys
 def main():
     init, window, least, shift = float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     with open(sys.argv[1], encoding="utf-8") as file:
-        steps = [json.loads(line) for line in file if line.startswith("{")]
+        steps = [json.loads(line) for line in file if line.startswith('{"step"')]
     scale, hysteresis, good, skipped, doubled, halved = init, shift, 0, 0, 0, 0
     for number, step in enumerate(steps, 1):
         assert step["step"] == number and step["loss_scale"] == scale, (step, scale)
