@@ -94,7 +94,7 @@ static int64_t runs_of(const smp_graph *graph, const smp_op *op, int64_t bound, 
     for (int part = 0; part < 3; part++) {
         const smp__conv2d_room room = smp__conv2d_room_of(graph, op, BATCH, (smp_op_part)part);
         seen[part] |= 1u << room.samples;
-        assert_true(room.end <= bound || room.samples == 1);
+        assert_true(room.end - room.x <= bound || room.samples == 1);
         lengths = lengths * (BATCH + 1) + room.samples;
     }
     return lengths;

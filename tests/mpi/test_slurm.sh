@@ -96,6 +96,7 @@ job=$(submit --nodes=2 --ntasks-per-node=1 --output=mpirun.txt --wrap "unset OMP
 wait_for 60 is_over "$job" || fail 'mpirun does not end'
 same_losses mpirun.txt seed 'mpirun in an allocation'
 
+steps=600 # it is to be running still when the node is lost
 cat >job.sh <<END
 #!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --no-kill --output=job.txt

@@ -243,7 +243,7 @@ smp__conv2d_room smp__conv2d_room_of(const smp_graph *graph, const smp_op *op, i
     int64_t bytes[REGIONS];
     region_bytes(graph, op, part, false, bytes);
     smp__conv2d_room room = {.samples = samples_of(batch, bytes[1] + bytes[2] + bytes[3],
-                                                   smp__conv2d_bound,
+                                                   smp__conv2d_bound - REGIONS * REGION_ALIGNMENT,
                                                    out->shape.dim[1] * out->shape.dim[2])};
     place_regions(bytes, &room);
     return room;
