@@ -184,6 +184,8 @@ learn_in_fp8() {
         END { print NR " steps, fp8 / bf16 " fp8 / bf16; off = fp8 / bf16 - 1; exit !(NR == steps && off <= 0.01 && off >= -0.01) }'
 }
 
+median() { sort -n | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "nan" }'; }
+
 # What graphs are worth where launches bound a step, and that they change no bit.
 replay() {
     local graphs
@@ -225,7 +227,7 @@ if [[ $parts == *tests* ]]; then
     part 'bits equal on 1, 2, 4 ranks, losses near the CPU' shared split_equally
     part 'bits equal with states whole and in shards' shared shard_equally
     part 'ranks that compute operators together' shared compute_together
-    part 'graphs on and off' shared replay && say "  $(grep graphs "$log/graphs-on-and-off.txt" | paste -sd' ')"
+    part 'graphs on and off' shared replay && say "  $(grep -E '^(\{")?graphs' "$log/graphs-on-and-off.txt" | paste -sd' ')"
     ! has_fp8 || SMP_EMULATE_CAPABILITY=90 part 'losses in fp8 and in bf16' shared learn_in_fp8
     [ -z "$torch" ] || part 'smp_torch on this card' env SMP_TORCH_PYTHON="$python" SMP_BIN_DIR="$bin" \
         bash "$top/tests/torch/with_torch.sh" "$top/tests/torch/test_cuda.py"
@@ -251,7 +253,6 @@ number() {
     *) awk "BEGIN { printf \"$1\", $2 }" ;;
     esac
 }
-median() { sort -n | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "nan" }'; }
 
 peak=nan
 peer() { "$python" "$top/tests/bench/gpu_torch.py" "$@"; }
